@@ -1,0 +1,154 @@
+"""Text in; a checked Python syntax tree out. Only the language of experiments gets through: see `docs/language.md`."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+_OPERATORS: tuple[type[ast.AST], ...] = (
+    ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.MatMult,
+    ast.BitAnd, ast.BitOr, ast.BitXor, ast.LShift, ast.RShift,
+    ast.USub, ast.UAdd, ast.Invert,
+    ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
+)  # fmt: skip
+
+_REFUSED: dict[type[ast.AST], str] = {
+    ast.Lambda: "a lambda is not part of the language; write another line with a name instead",
+    ast.IfExp: "an if-expression is not part of the language; use where(condition, a, b)",
+    ast.BoolOp: "'and'/'or' do not work on arrays; use & and |, with parentheses",
+    ast.NamedExpr: "':=' is not part of the language; write another line with a name instead",
+    ast.ListComp: "a comprehension is not part of the language; write the list out, or use a repeat",
+    ast.GeneratorExp: "a comprehension is not part of the language; write the list out, or use a repeat",
+    ast.SetComp: "a comprehension is not part of the language",
+    ast.DictComp: "a comprehension is not part of the language",
+    ast.Dict: "a dict is not part of the language",
+    ast.Set: "a set is not part of the language",
+    ast.JoinedStr: "an f-string is not part of the language",
+    ast.Starred: "'*' before an argument is not part of the language",
+}
+
+
+class SyntaxFault(Exception):
+    """A fault in one expression: what is wrong, and the half-open span of characters that is at fault."""
+
+    def __init__(self, message: str, start: int, end: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.start = start
+        self.end = end
+
+
+@dataclass(frozen=True)
+class Expression:
+    """One parsed expression: its text as written and its syntax tree."""
+
+    text: str
+    tree: ast.expr
+
+    def fault(self, message: str, node: ast.AST | None = None) -> SyntaxFault:
+        """A `SyntaxFault` at `node`, or over the whole expression."""
+        start, end = span(self.text, node) if node is not None else (0, len(self.text))
+        return SyntaxFault(message, start, end)
+
+
+def span(text: str, node: ast.AST) -> tuple[int, int]:
+    """The half-open span of characters of `text` from which `node` was parsed."""
+    lines = text.split("\n")
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line) + 1)
+
+    def offset(line: int, column: int) -> int:
+        # ast counts columns in UTF-8 bytes.
+        return starts[line - 1] + len(lines[line - 1].encode()[:column].decode(errors="ignore"))
+
+    begin = offset(getattr(node, "lineno", 1), getattr(node, "col_offset", 0))
+    end_line, end_column = getattr(node, "end_lineno", None), getattr(node, "end_col_offset", None)
+    end = offset(end_line, end_column) if end_line is not None and end_column is not None else begin + 1
+    return begin, max(end, begin + 1)
+
+
+def parse(text: str) -> Expression:
+    """Parse one expression.
+
+    Raises `SyntaxFault` for text that is not Python, or is Python but not the language.
+    """
+    source = text.strip()
+    if not source:
+        raise SyntaxFault("the expression is empty", 0, 1)
+    if "\n" in source:
+        # A block scalar may break an expression over lines; parentheses let Python read it so.
+        source = " ".join(source.split())
+    try:
+        tree = ast.parse(source, mode="eval").body
+    except SyntaxError as error:
+        start = max((error.offset or 1) - 1, 0)
+        end = (error.end_offset or 0) - 1 if error.end_lineno in (None, 1) else start + 1
+        if error.lineno not in (None, 1):
+            start, end = len(source) - 1, len(source)
+        raise SyntaxFault(f"not a Python expression: {error.msg}", start, max(end, start + 1)) from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise SyntaxFault(f"not a Python expression: {error}", 0, len(source)) from None
+    expression = Expression(source, tree)
+    _check(expression, tree)
+    return expression
+
+
+def _check(expression: Expression, node: ast.expr) -> None:
+    match node:
+        case ast.Name() | ast.Constant(value=bool() | int() | float() | complex() | str() | None):
+            return
+        case ast.Constant():
+            raise expression.fault(f"{node.value!r} is not part of the language", node)
+        case ast.BinOp(left=left, op=op, right=right) if isinstance(op, _OPERATORS):
+            _check(expression, left)
+            _check(expression, right)
+        case ast.UnaryOp(op=op, operand=operand) if isinstance(op, _OPERATORS):
+            _check(expression, operand)
+        case ast.UnaryOp():
+            raise expression.fault("'not' does not work on arrays; use ~ or logical_not", node)
+        case ast.Compare(left=left, ops=ops, comparators=comparators):
+            if len(ops) > 1:
+                raise expression.fault("a chained comparison does not work on arrays; use (a < b) & (b < c)", node)
+            if not isinstance(ops[0], _OPERATORS):
+                raise expression.fault("'is' and 'in' are not part of the language", node)
+            _check(expression, left)
+            _check(expression, comparators[0])
+        case ast.Tuple(elts=elements) | ast.List(elts=elements):
+            for element in elements:
+                _check(expression, element)
+        case ast.Subscript(value=value, slice=index):
+            _check(expression, value)
+            _check(expression, index)
+        case ast.Slice(lower=lower, upper=upper, step=step):
+            for part in (lower, upper, step):
+                if part is not None:
+                    _check(expression, part)
+        case ast.Attribute(value=value, attr=attribute):
+            if attribute.startswith("_"):
+                raise expression.fault(f"attribute '.{attribute}' is not part of the language", node)
+            _check(expression, value)
+            if attribute != "T" and not isinstance(value, ast.Name):
+                raise expression.fault(
+                    f"attribute '.{attribute}' is not part of the language; only .T and the carries of a repeat are",
+                    node,
+                )
+        case ast.Call(func=function, args=arguments, keywords=keywords):
+            if not isinstance(function, ast.Name):
+                raise expression.fault("only operations can be called, by their name: sum(x), not x.sum()", function)
+            for argument in arguments:
+                _check(expression, argument)
+            for keyword in keywords:
+                if keyword.arg is None:
+                    raise expression.fault("'**' is not part of the language", keyword.value)
+                _check(expression, keyword.value)
+        case _:
+            message = _REFUSED.get(type(node), f"{type(node).__name__} is not part of the language")
+            raise expression.fault(message, node)
+
+
+def names(tree: ast.AST) -> list[ast.Name]:
+    """The names that an expression reads, leftmost first, without the names of the operations that it calls."""
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called]
+    return sorted(found, key=lambda node: (node.lineno, node.col_offset))

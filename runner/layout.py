@@ -1,0 +1,127 @@
+"""Mesh, PartitionSpec and shape in; which device holds which index range out. Plain data: no JAX, no devices."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+Coordinates = tuple[int, ...]
+"""A device's place in the mesh: one index per mesh axis."""
+
+Spec = tuple[tuple[str, ...], ...]
+"""A PartitionSpec: for each dimension, the mesh axes that it is split over, the first one slowest."""
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Named axes and their sizes, in the order of `jax.make_mesh`."""
+
+    axes: tuple[str, ...]
+    shape: tuple[int, ...]
+
+    @cached_property
+    def size(self) -> int:
+        """The number of devices."""
+        return math.prod(self.shape)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Axis name to axis size."""
+        return dict(zip(self.axes, self.shape, strict=True))
+
+    @cached_property
+    def coordinates(self) -> tuple[Coordinates, ...]:
+        """Every device's coordinates, row-major: the last axis varies fastest."""
+        return tuple(itertools.product(*(range(n) for n in self.shape)))
+
+    def axis_index(self, position: int, axes: str | Sequence[str]) -> int:
+        """The index of the device at row-major `position` along one axis, or along several, the first one slowest."""
+        names = (axes,) if isinstance(axes, str) else tuple(axes)
+        index = 0
+        for name in names:
+            index = index * self.sizes[name] + self.coordinates[position][self.axes.index(name)]
+        return index
+
+    def axis_size(self, axes: str | Sequence[str]) -> int:
+        """The size of one axis, or the product of the sizes of several."""
+        return math.prod(self.sizes[name] for name in ((axes,) if isinstance(axes, str) else axes))
+
+    def groups(self, axes: str | Sequence[str]) -> list[list[int]]:
+        """The row-major positions that communicate over `axes`: one list per group, in order of `axis_index`."""
+        names = (axes,) if isinstance(axes, str) else tuple(axes)
+        others = [name for name in self.axes if name not in names]
+        groups: dict[int, list[tuple[int, int]]] = {}
+        for position in range(self.size):
+            groups.setdefault(self.axis_index(position, others), []).append(
+                (self.axis_index(position, names), position)
+            )
+        return [[position for _, position in sorted(members)] for _, members in sorted(groups.items())]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one array of `shape` lies on `mesh` under `spec`."""
+
+    mesh: Mesh
+    shape: tuple[int, ...]
+    spec: Spec
+
+    def __post_init__(self) -> None:
+        padded = self.spec + ((),) * (len(self.shape) - len(self.spec))
+        object.__setattr__(self, "spec", padded)
+
+    @cached_property
+    def shards(self) -> tuple[int, ...]:
+        """The number of shards along each dimension."""
+        return tuple(self.mesh.axis_size(axes) for axes in self.spec)
+
+    @cached_property
+    def shard_shape(self) -> tuple[int, ...]:
+        """The shape of the part that one device holds."""
+        return tuple(n // k for n, k in zip(self.shape, self.shards, strict=True))
+
+    def block(self, position: int) -> tuple[int, ...]:
+        """Which shard, counted along each dimension, the device at row-major `position` holds."""
+        return tuple(self.mesh.axis_index(position, axes) for axes in self.spec)
+
+    def ranges(self, position: int) -> tuple[tuple[int, int], ...]:
+        """The half-open index range per dimension that the device at row-major `position` holds."""
+        return tuple((b * n, (b + 1) * n) for b, n in zip(self.block(position), self.shard_shape, strict=True))
+
+    def index(self, position: int) -> tuple[slice, ...]:
+        """`ranges` as slices into the whole array."""
+        return tuple(slice(start, stop) for start, stop in self.ranges(position))
+
+    def holders(self) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+        """Every shard, row-major, with the row-major positions of the devices that hold a copy of it."""
+        held: dict[tuple[int, ...], list[int]] = {}
+        for position in range(self.mesh.size):
+            held.setdefault(self.block(position), []).append(position)
+        yield from sorted(held.items())
+
+    @property
+    def replicated_over(self) -> tuple[str, ...]:
+        """The mesh axes along which every device holds the same shard."""
+        used = {axis for axes in self.spec for axis in axes}
+        return tuple(axis for axis in self.mesh.axes if axis not in used)
+
+
+def spec_text(spec: Spec) -> str:
+    """A PartitionSpec as JAX prints it: `P('x', None)`, `P(('x', 'y'), None)`."""
+    entries = []
+    for axes in spec:
+        if not axes:
+            entries.append("None")
+        elif len(axes) == 1:
+            entries.append(repr(axes[0]))
+        else:
+            entries.append("(" + ", ".join(repr(axis) for axis in axes) + ")")
+    return f"P({', '.join(entries)})"
+
+
+def spec_json(spec: Spec) -> list[str | list[str] | None]:
+    """A PartitionSpec as the YAML spells it: `[x, null]`, `[[x, y], null]`."""
+    return [None if not axes else axes[0] if len(axes) == 1 else list(axes) for axes in spec]

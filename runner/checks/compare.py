@@ -1,0 +1,133 @@
+"""Two arrays and a tolerance in; how far they are apart out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from runner import dtypes
+from runner.reference import Rounding
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """|actual - expected| ≤ atol + rtol · |expected|; both 0 for exact dtypes."""
+
+    rtol: float
+    atol: float
+
+    def doubled(self) -> Tolerance:
+        """What two values may differ by when each is within this tolerance of a third."""
+        return Tolerance(2 * self.rtol, 2 * self.atol)
+
+
+_CAP = 0.02
+"""An absolute tolerance above this share of the largest result would let real mistakes pass."""
+
+
+def tolerance(dtype: str, coarsest: str, rounding: Rounding, largest: float) -> tuple[Tolerance, bool]:
+    """The tolerance for an output, and whether its reference is nothing but rounding noise.
+
+    - `dtype`: the output's; `coarsest`: the least precise dtype on the way to it.
+    - `rounding`: what the oracle counted on the way; `largest`: the largest finite magnitude of the reference.
+
+    rtol = 2·eps·steps + 4·eps_acc·growth: `steps` roundings to the storage dtype, and sums of n terms in XLA's
+    accumulator (float32 for narrower dtypes) whose errors add up like a random walk, √n (Higham, Accuracy and Stability
+    of Numerical Algorithms, §2.8 and §4.2). atol = rtol times the largest term that was added, since cancellation leaves
+    its rounding behind, but at most 2% of the largest result.
+    """
+    if dtypes.dtype(dtype).exact and dtypes.dtype(coarsest).exact:
+        return Tolerance(0.0, 0.0), False
+    eps = max(dtypes.dtype(coarsest).eps, dtypes.dtype(dtype).eps)
+    accumulator = dtypes.accumulator_eps(coarsest) if not dtypes.dtype(coarsest).exact else eps
+    rtol = 2 * eps * max(1.0, rounding.steps) + 4 * accumulator * rounding.growth
+    if dtypes.dtype(dtype).exact:
+        return Tolerance(0.0, 0.0), False
+    by_terms = rtol * max(rounding.scale, largest)
+    if largest <= by_terms and rounding.scale > 0:
+        return Tolerance(rtol, by_terms), True
+    return Tolerance(rtol, min(by_terms, max(rtol, _CAP) * largest)), False
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far two arrays are apart. `wrong` counts the elements beyond the tolerance, `first` is the first of them."""
+
+    max_abs: float
+    max_rel: float
+    wrong: int
+    size: int
+    first: tuple[int, ...] | None
+    nans: int
+
+    def joined(self, other: Difference) -> Difference:
+        """The worse of two, their counts added."""
+        return Difference(
+            max(self.max_abs, other.max_abs),
+            max(self.max_rel, other.max_rel),
+            self.wrong + other.wrong,
+            self.size + other.size,
+            self.first if self.first is not None else other.first,
+            self.nans + other.nans,
+        )
+
+
+SAME = Difference(0.0, 0.0, 0, 0, None, 0)
+
+
+def difference(actual: Any, expected: Any, dtype: str, allowed: Tolerance) -> Difference:
+    """How far `actual`, of `dtype`, is from the oracle's `expected`. NaN equals NaN, and is counted."""
+    kind = dtypes.dtype(dtype)
+    wanted = np.asarray(expected)
+    got = np.asarray(actual)
+    if kind.exact:
+        wrong = np.asarray(got.astype(object) != wanted.astype(object)) if kind.itemsize == 8 else got != wanted
+        wrong = np.asarray(wrong, bool)
+        apart = np.abs(got.astype(np.float64) - wanted.astype(np.float64))
+        nans = 0
+    else:
+        wide = np.complex128 if kind.kind == "complex" else np.float64
+        got, wanted = got.astype(wide), wanted.astype(wide)
+        with np.errstate(all="ignore"):
+            # What the dtype cannot hold overflows in JAX too.
+            wanted = wanted.astype(kind.numpy).astype(wide) if _overflows(wanted, kind) else wanted
+            apart = np.abs(got - wanted)
+            both_nan = np.isnan(got) & np.isnan(wanted)
+            apart = np.where((got == wanted) | both_nan, 0.0, apart)
+            wrong = ~(apart <= allowed.atol + allowed.rtol * np.abs(wanted))
+        nans = int(np.count_nonzero(both_nan))
+        apart = np.where(np.isnan(apart), math.inf, apart)
+    magnitude = np.abs(wanted.astype(np.complex128 if kind.kind == "complex" else np.float64))
+    with np.errstate(all="ignore"):
+        relative = np.where(apart == 0, 0.0, apart / np.where(magnitude > 0, magnitude, np.nan))
+    relative = relative[~np.isnan(relative)]
+    wrong_at = np.argwhere(wrong)
+    return Difference(
+        float(apart.max(initial=0.0)),
+        float(relative.max(initial=0.0)),
+        int(wrong.sum()),
+        int(apart.size),
+        tuple(int(i) for i in wrong_at[0]) if len(wrong_at) else None,
+        nans,
+    )
+
+
+def _overflows(wanted: np.ndarray, kind: dtypes.DType) -> bool:
+    if kind.kind != "float" or not wanted.size:
+        return False
+    import ml_dtypes
+
+    largest = np.max(np.abs(wanted), initial=0.0, where=np.isfinite(wanted))
+    return bool(largest > float(ml_dtypes.finfo(kind.numpy).max))
+
+
+def largest(values: list[Any]) -> float:
+    """The largest finite magnitude among some arrays."""
+    found = 0.0
+    for value in {id(v): np.asarray(v) for v in values}.values():
+        magnitude = np.abs(value.astype(np.complex128 if value.dtype.kind == "c" else np.float64))
+        found = max(found, float(np.max(magnitude, initial=0.0, where=np.isfinite(magnitude))))
+    return found

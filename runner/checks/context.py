@@ -1,0 +1,75 @@
+"""What every check of one run reads: the experiment, the oracles and their tolerances."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from runner import dtypes
+from runner.checks.compare import Tolerance, largest, tolerance
+from runner.data import Arrays
+from runner.experiment import Experiment
+from runner.layout import Layout
+from runner.reference import Interpretation
+
+Check = dict[str, Any]
+"""The verdict of one check: `status` and whatever it measured."""
+
+
+@dataclass
+class Context:
+    """The oracles of one run. `outputs` gives each output's whole shape and its dtype."""
+
+    experiment: Experiment
+    arrays: Arrays
+    outputs: Mapping[str, tuple[tuple[int, ...], str]]
+    nodes: Mapping[str, Mapping[str, tuple[tuple[int, ...], str]]]
+    graph: Interpretation | None
+    per_device: Interpretation | None
+
+    def layout(self, name: str) -> Layout:
+        """The layout that the experiment promises for an output."""
+        return Layout(self.experiment.mesh, self.outputs[name][0], self.experiment.outputs[name])
+
+    @cached_property
+    def _coarsest(self) -> str:
+        """The least precise inexact dtype of any array or node; float32 where none is."""
+        used = {array.dtype for array in self.experiment.arrays}
+        used |= {dtype for nodes in self.nodes.values() for _, dtype in nodes.values()}
+        known = [name for name in used if name in dtypes.NAMES and not dtypes.dtype(name).exact]
+        return max(known, key=lambda name: dtypes.dtype(name).eps, default="float32")
+
+    def expected(self, name: str, position: int, ranges: tuple[tuple[int, int], ...], oracle: str) -> Any:
+        """What the oracle says that the device at `position` holds in `ranges`."""
+        if oracle == "per_device":
+            assert self.per_device is not None
+            return self.per_device.values[name][position]
+        assert self.graph is not None
+        return np.asarray(self.graph.values[name][0])[tuple(slice(a, b) for a, b in ranges)]
+
+    def oracles(self, section: str) -> tuple[str, ...]:
+        """The oracles that a program of `section` is held against."""
+        if section == "per_device":
+            return ("per_device", "graph") if self.graph is not None else ("per_device",)
+        return ("graph",)
+
+    @cached_property
+    def tolerances(self) -> dict[str, tuple[Tolerance, bool]]:
+        """For each output its tolerance, and whether its reference is nothing but rounding noise."""
+        found = {}
+        for name, (_, dtype) in self.outputs.items():
+            sections = [section for section in (self.graph, self.per_device) if section is not None]
+            rounding = sections[0].rounding[name]
+            for section in sections[1:]:
+                rounding = rounding.joined(section.rounding[name])
+            size = largest(sections[0].values[name])
+            found[name] = tolerance(dtype, self._coarsest, rounding, size)
+        return found
+
+    def tolerance(self, name: str) -> Tolerance:
+        """The tolerance of one output."""
+        return self.tolerances[name][0]

@@ -1,0 +1,38 @@
+"""`layout`: every device holds the index range that the spec promises, of every operand and output."""
+
+from __future__ import annotations
+
+from runner.checks.context import Check, Context
+from runner.layout import Layout
+from runner.target import ProgramRun
+
+
+def check(context: Context, run: ProgramRun) -> Check:
+    """Compare the ranges that JAX reports with those that follow from mesh and spec alone."""
+    if run.program == "vmap":
+        return {"status": "not_run", "reason": "vmap runs on one device; it has no layout"}
+    wrong = []
+    for array in context.experiment.arrays:
+        held = {run.device_ids.index(device): ranges for device, ranges in run.operands[array.name]}
+        wrong += _wrong(array.name, array.layout, held, run)
+    if run.program != "auto":
+        for name, output in run.outputs.items():
+            held = {part.position: part.ranges for part in output.held}
+            wrong += _wrong(name, context.layout(name), held, run)
+    if wrong:
+        return {"status": "failed", "reason": "; ".join(wrong[:4]), "wrong": len(wrong)}
+    if run.program == "auto":
+        return {"status": "passed", "note": "the operands; the compiler chooses the layout of the outputs"}
+    return {"status": "passed"}
+
+
+def _wrong(name: str, layout: Layout, held: dict[int, tuple[tuple[int, int], ...]], run: ProgramRun) -> list[str]:
+    return [
+        f"device {run.device_ids[position]} holds {name}{_text(held.get(position))}, not {name}{_text(layout.ranges(position))}"
+        for position in range(layout.mesh.size)
+        if held.get(position) != layout.ranges(position)
+    ]
+
+
+def _text(ranges: tuple[tuple[int, int], ...] | None) -> str:
+    return " nothing" if ranges is None else "[" + ", ".join(f"{a}:{b}" for a, b in ranges) + "]"

@@ -1,0 +1,43 @@
+"""`values`: the numbers that the experiment pins, as a document printed them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from runner import dtypes
+from runner.checks.compare import Tolerance, difference, largest
+from runner.checks.context import Check, Context
+from runner.faults import invalid
+from runner.target import ProgramRun
+
+_PRINTED_EPS = 16
+"""Printed numbers come from other machines, whose transcendental functions differ in the last bits."""
+
+
+def check(context: Context, run: ProgramRun) -> Check:
+    """Compare the outputs with the pinned numbers; a smaller pinned block is the leading corner of the output."""
+    found: Check = {"status": "passed", "max_abs_error": 0.0, "outputs": {}}
+    for name, value in context.experiment.values.items():
+        pinned = np.asarray(value)
+        output = run.outputs[name]
+        corner = output.whole()[tuple(slice(0, n) for n in pinned.shape)]
+        eps = dtypes.dtype(output.dtype).eps
+        allowed = Tolerance(_PRINTED_EPS * eps, _PRINTED_EPS * eps * largest([pinned]))
+        apart = difference(corner, pinned, output.dtype, allowed)
+        found["max_abs_error"] = max(found["max_abs_error"], apart.max_abs)
+        found["outputs"][name] = {"compared": list(pinned.shape), "rtol": allowed.rtol, "atol": allowed.atol}
+        if apart.wrong:
+            assert apart.first is not None
+            at = tuple(apart.first)
+            found["status"] = "failed"
+            found["reason"] = f"{name}{list(at)} is {corner[at]}, but expect.values pins {pinned[at]}"
+    return found
+
+
+def fit(context: Context) -> None:
+    """Raise `InvalidExperiment` for a pinned block that cannot lie in its output."""
+    for name, value in context.experiment.values.items():
+        pinned, shape = np.shape(value), context.outputs[name][0]
+        if len(pinned) != len(shape) or any(p > n for p, n in zip(pinned, shape, strict=True)):
+            message = f"the pinned values have shape {list(pinned)}, but '{name}' has shape {list(shape)}"
+            raise invalid(("expect", "values", name), message)

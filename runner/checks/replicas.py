@@ -1,0 +1,29 @@
+"""`replicas`: copies of one shard on different devices are bitwise equal."""
+
+from __future__ import annotations
+
+from runner.checks.context import Check, Context
+from runner.target import Held, ProgramRun
+
+
+def check(context: Context, run: ProgramRun) -> Check:
+    """Compare the copies of every shard of every output."""
+    copies = 0
+    wrong = []
+    for name, output in run.outputs.items():
+        groups: dict[tuple[tuple[int, int], ...], list[Held]] = {}
+        for held in output.held:
+            groups.setdefault(held.ranges, []).append(held)
+        for ranges, members in groups.items():
+            copies += len(members) - 1
+            differing = [held.device for held in members if held.copy != members[0].copy]
+            if differing:
+                where = ", ".join(f"{a}:{b}" for a, b in ranges)
+                wrong.append(f"{name}[{where}] on devices {_list(differing)} differs from device {members[0].device}")
+    if wrong:
+        return {"status": "failed", "reason": "; ".join(wrong[:4]), "wrong": len(wrong), "copies": copies}
+    return {"status": "passed", "copies": copies}
+
+
+def _list(devices: list[int]) -> str:
+    return ", ".join(map(str, devices[:8])) + (", …" if len(devices) > 8 else "")

@@ -1,0 +1,67 @@
+"""The dtypes that JAX and ml_dtypes share: their names in; NumPy dtype, size and precision out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import ml_dtypes
+import numpy as np
+
+_NUMPY = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float16", "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
+_ML_DTYPES = (
+    "bfloat16", "int4", "uint4",
+    "float8_e4m3fn", "float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+)  # fmt: skip
+NAMES = _NUMPY + _ML_DTYPES
+WIDE = frozenset({"int64", "uint64", "float64", "complex128"})
+"""The dtypes that JAX has only with `jax_enable_x64`."""
+
+
+@dataclass(frozen=True)
+class DType:
+    """One dtype: `eps` is the gap above 1.0 for floating and complex dtypes and 0.0 for exact ones."""
+
+    name: str
+    numpy: np.dtype
+    kind: Literal["bool", "int", "float", "complex"]
+    eps: float
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element as an array stores it."""
+        return self.numpy.itemsize
+
+    @property
+    def exact(self) -> bool:
+        """Whether arithmetic in this dtype does not round."""
+        return self.eps == 0.0
+
+    @property
+    def source(self) -> str:
+        """The dtype as a program spells it."""
+        return f"ml_dtypes.{self.name}" if self.name in _ML_DTYPES else f"np.{self.name}"
+
+
+@cache
+def dtype(name: str) -> DType:
+    """The dtype called `name`. Raises `KeyError` for a name that is not in `NAMES`."""
+    if name not in NAMES:
+        raise KeyError(name)
+    numpy = np.dtype(getattr(ml_dtypes, name)) if name in _ML_DTYPES else np.dtype(name)
+    if name == "bool":
+        return DType(name, numpy, "bool", 0.0)
+    if name in ("int4", "uint4") or numpy.kind in "iu":
+        return DType(name, numpy, "int", 0.0)
+    if numpy.kind == "c":
+        return DType(name, numpy, "complex", float(np.finfo(numpy).eps))
+    return DType(name, numpy, "float", float(ml_dtypes.finfo(numpy).eps))
+
+
+def accumulator_eps(name: str) -> float:
+    """The precision in which XLA adds up products of this dtype: float32 for anything narrower."""
+    return min(dtype(name).eps, dtype("float32").eps)

@@ -1,0 +1,301 @@
+"""NumPy counterparts of JAX's contractions, linear algebra and Fourier transforms, and how many terms each adds up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from runner.language.counterparts import array, common, floating, preferred
+
+# Terms: how many products each element of the result adds up.
+
+
+def contracted(result: Any, a: Any, b: Any, *_: Any, **__: Any) -> int:
+    """The product of the contracting dimensions of a contraction that has no batch dimensions."""
+    products = np.size(a) * np.size(b) / max(1, np.size(result))
+    return max(1, round(math.sqrt(products)))
+
+
+def contracted_matmul(result: Any, a: Any, b: Any, **_: Any) -> int:
+    """The length of the contracting dimension of `a @ b`."""
+    return np.shape(a)[-1] if np.ndim(a) else 1
+
+
+def contracted_einsum(result: Any, subscripts: str, *operands: Any, **_: Any) -> int:
+    """The product of the dimensions that `subscripts` sums over."""
+    inputs, arrow, output = subscripts.replace(" ", "").partition("->")
+    sizes: dict[str, int] = {}
+    for labels, operand in zip(inputs.split(","), operands, strict=True):
+        before, _dots, after = labels.partition("...")
+        shape = np.shape(operand)
+        sizes.update(zip(before, shape, strict=False))
+        sizes.update(zip(reversed(after), reversed(shape), strict=False))
+    letters = inputs.replace(",", "").replace(".", "")
+    kept = output if arrow else [label for label in letters if letters.count(label) == 1]
+    return max(1, math.prod(size for label, size in sizes.items() if label not in kept))
+
+
+def contracted_along(result: Any, x1: Any, x2: Any, *, axis: int = -1) -> int:
+    """The length of the axis of a `vecdot`."""
+    return max(np.shape(x1)[axis], np.shape(x2)[axis])
+
+
+def of_first(result: Any, p: Any, x: Any) -> int:
+    """The number of a polynomial's coefficients."""
+    return max(1, np.size(p))
+
+
+def of_matrix(result: Any, a: Any, *_: Any, **__: Any) -> int:
+    """The order of the matrix: what a factorisation of it adds up."""
+    return max(1, np.shape(a)[-1])
+
+
+def of_power(result: Any, a: Any, n: int) -> int:
+    """The order of the matrix for each of the multiplications."""
+    return max(1, np.shape(a)[-1] * abs(n))
+
+
+def of_diagonal(result: Any, a: Any, *_: Any, **__: Any) -> int:
+    """The length of the diagonal, at most."""
+    return max(1, min(np.shape(a)))
+
+
+def of_attention(result: Any, query: Any, key: Any, *_: Any, **__: Any) -> int:
+    """The keys that each query attends to and the length of a head."""
+    return np.shape(key)[-3] + np.shape(key)[-1]
+
+
+def of_shorter(result: Any, a: Any, v: Any, *_: Any, **__: Any) -> int:
+    """The length of the shorter operand of a convolution."""
+    return max(1, min(np.size(a), np.size(v)))
+
+
+def along_axis(result: Any, a: Any, n: int | None = None, axis: int = -1, *_: Any, **__: Any) -> int:
+    """The length of the axis that a transform mixes."""
+    return max(1, n or np.shape(a)[axis])
+
+
+# Contractions.
+
+
+def dot(a: Any, b: Any, *, preferred_element_type: Any = None) -> Any:
+    """`jnp.dot`."""
+    return np.dot(*preferred(common(a, b), preferred_element_type))
+
+
+def vdot(a: Any, b: Any, *, preferred_element_type: Any = None) -> Any:
+    """`jnp.vdot`."""
+    return np.vdot(*preferred(common(a, b), preferred_element_type))
+
+
+def inner(a: Any, b: Any, *, preferred_element_type: Any = None) -> Any:
+    """`jnp.inner`."""
+    a, b = preferred(common(a, b), preferred_element_type)
+    return np.inner(a, b)
+
+
+def tensordot(a: Any, b: Any, axes: Any = 2, *, preferred_element_type: Any = None) -> Any:
+    """`jnp.tensordot`."""
+    a, b = preferred(common(a, b), preferred_element_type)
+    return np.tensordot(a, b, axes)
+
+
+def einsum(subscripts: str, /, *operands: Any, preferred_element_type: Any = None) -> Any:
+    """`jnp.einsum` with its subscripts in a string."""
+    arrays = preferred(common(*operands), preferred_element_type)
+    return np.einsum(subscripts, *arrays, optimize="greedy" if len(arrays) > 2 else False)
+
+
+def outer(a: Any, b: Any) -> Any:
+    """`jnp.outer`."""
+    return np.outer(*common(a, b))
+
+
+def kron(a: Any, b: Any) -> Any:
+    """`jnp.kron`."""
+    return np.kron(*common(a, b))
+
+
+def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
+    """`jnp.cross` of vectors of three elements."""
+    return np.cross(*common(a, b), axisa=axisa, axisb=axisb, axisc=axisc, axis=axis)
+
+
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    """`jnp.vecdot`: the first operand is conjugated."""
+    x1, x2 = common(x1, x2)
+    return np.vecdot(x1, x2, axis=axis)
+
+
+def matvec(x1: Any, x2: Any, /) -> Any:
+    """`jnp.matvec`."""
+    return np.matmul(*common(x1, array(x2)[..., None]))[..., 0]
+
+
+def vecmat(x1: Any, x2: Any, /) -> Any:
+    """`jnp.vecmat`: the vector is conjugated."""
+    return np.matmul(*common(np.conj(array(x1))[..., None, :], x2))[..., 0, :]
+
+
+def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
+    """`jnp.trace`: booleans and small integers add up in 32 bits."""
+    from runner.language.reductions import sum_
+
+    return sum_(np.diagonal(array(a), offset, axis1, axis2), axis=-1, dtype=dtype)
+
+
+def convolve(a: Any, v: Any, mode: str = "full") -> Any:
+    """`jnp.convolve`: integers in floats."""
+    return np.convolve(floating(a), floating(v), mode=mode)  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
+    """`jnp.correlate`: integers in floats."""
+    return np.correlate(floating(a), floating(v), mode=mode)  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+def polyval(p: Any, x: Any) -> Any:
+    """`jnp.polyval`: Horner's rule in the operands' common dtype."""
+    p, x = common(p, x)
+    total = np.zeros_like(x)
+    for coefficient in p:
+        total = total * x + coefficient
+    return total
+
+
+def dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = None,
+    mask: Any = None,
+    *,
+    scale: float | None = None,
+    is_causal: bool = False,
+) -> Any:
+    """`jax.nn.dot_product_attention` on (batch, length, heads, width); fewer key heads serve groups of query heads."""
+    query, key, value = floating(query), floating(key), floating(value)
+    groups = query.shape[-2] // key.shape[-2]
+    key, value = np.repeat(key, groups, axis=-2), np.repeat(value, groups, axis=-2)
+    logits = np.einsum("...tnh,...snh->...nts", query, key)
+    logits = logits * (1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if bias is not None:
+        logits = logits + floating(bias)
+    allowed = np.ones(logits.shape, bool) if mask is None else np.broadcast_to(array(mask) != 0, logits.shape)
+    if is_causal:
+        allowed = allowed & np.tril(np.ones(logits.shape[-2:], bool))
+    # A large negative number and not -inf: a query that may attend to nothing then averages over everything.
+    logits = np.where(allowed, logits, -0.7 * float(np.finfo(np.float32).max))
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    weights = weights / weights.sum(axis=-1, keepdims=True)
+    return np.einsum("...nts,...snh->...tnh", weights, value)
+
+
+# Linear algebra. JAX gives NaN where LAPACK gives up; NumPy raises.
+
+
+def _or_nan(function: Callable[..., Any], *arrays: Any) -> Any:
+    try:
+        return function(*arrays)
+    except np.linalg.LinAlgError:
+        if arrays[0].ndim == 2:
+            shape = arrays[-1].shape
+            return np.full(shape, np.nan, arrays[-1].dtype)
+        batch = np.broadcast_shapes(*(each.shape[:-2] for each in arrays))
+        spread = [np.broadcast_to(each, batch + each.shape[-2:]) for each in arrays]
+        return np.stack([_or_nan(function, *each) for each in zip(*spread, strict=True)])
+
+
+def inv(a: Any) -> Any:
+    """`jnp.linalg.inv`."""
+    return _or_nan(np.linalg.inv, floating(a))
+
+
+def det(a: Any) -> Any:
+    """`jnp.linalg.det`."""
+    return np.linalg.det(floating(a))
+
+
+def slogdet(a: Any) -> tuple[Any, Any]:
+    """`jnp.linalg.slogdet`: the sign and the logarithm of the absolute determinant."""
+    sign, logarithm = np.linalg.slogdet(floating(a))
+    return sign, logarithm
+
+
+def solve(a: Any, b: Any) -> Any:
+    """`jnp.linalg.solve`: `b` is one vector only if it has one dimension."""
+    a, b = common(floating(a), floating(b))
+    return _or_nan(np.linalg.solve, a, b[:, None])[..., 0] if b.ndim == 1 else _or_nan(np.linalg.solve, a, b)
+
+
+def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Any:
+    """`jnp.linalg.cholesky`: of a matrix that is not positive definite it is NaN in the triangle."""
+    a = floating(a)
+    if symmetrize_input:
+        a = (a + np.conj(np.swapaxes(a, -1, -2))) / 2
+    elif upper:
+        a = np.conj(np.swapaxes(a, -1, -2))
+    lower = np.tril(_or_nan(np.linalg.cholesky, a))
+    return np.conj(np.swapaxes(lower, -1, -2)) if upper else lower
+
+
+def solve_triangular(a: Any, b: Any, trans: int | str = 0, lower: bool = False, unit_diagonal: bool = False) -> Any:
+    """`jax.scipy.linalg.solve_triangular`: the other triangle of `a` is not read."""
+    a, b = common(floating(a), floating(b))
+    a = np.tril(a) if lower else np.triu(a)
+    if unit_diagonal:
+        order = np.arange(a.shape[-1])
+        a = a.copy()
+        a[..., order, order] = 1
+    if trans not in (0, "N"):
+        a = np.swapaxes(a, -1, -2)
+    return solve(np.conj(a) if trans in (2, "C") else a, b)
+
+
+def matrix_power(a: Any, n: int) -> Any:
+    """`jnp.linalg.matrix_power`: integers wrap."""
+    return np.linalg.matrix_power(array(a) if n >= 0 else floating(a), n)
+
+
+def svdvals(x: Any, /) -> Any:
+    """`jnp.linalg.svdvals`."""
+    return np.linalg.svd(floating(x), compute_uv=False)
+
+
+def eigvalsh(a: Any) -> Any:
+    """`jnp.linalg.eigvalsh`: the matrix is symmetrized first."""
+    a = floating(a)
+    return np.linalg.eigvalsh((a + np.conj(np.swapaxes(a, -1, -2))) / 2)
+
+
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    """`jnp.linalg.norm`."""
+    return np.linalg.norm(floating(x), ord=ord, axis=axis, keepdims=keepdims)
+
+
+def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
+    """`jnp.linalg.vector_norm`."""
+    return np.linalg.vector_norm(floating(x), axis=axis, keepdims=keepdims, ord=ord)
+
+
+# Fourier transforms.
+
+
+def fourier(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A transform of `np.fft` along one axis."""
+
+    def transform(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+        return function(floating(a), n=n, axis=axis, norm=norm)
+
+    return transform
+
+
+def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
+    """`jnp.vander`: in the dtype of `x`."""
+    x = array(x)
+    exponents = np.arange(len(x) if N is None else N)
+    with np.errstate(all="ignore"):
+        return np.power(x[:, None], (exponents if increasing else exponents[::-1]).astype(x.dtype))

@@ -1,0 +1,121 @@
+"""A parsed expression and the names that stand before it in; nothing out, or the fault: everything known without JAX."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from runner.faults import nearest
+from runner.language.operations import OPERATIONS
+from runner.language.syntax import Expression
+from runner.layout import Mesh
+
+
+@dataclass
+class Scope:
+    """The names that an expression may use.
+
+    - `values`: arrays and earlier nodes; `sizes`: dims; `loops`: the carries of earlier repeats.
+    - `later`: names that stand further down, for the message about order.
+    """
+
+    section: Literal["graph", "per_device"]
+    mesh: Mesh
+    values: set[str] = field(default_factory=set)
+    sizes: set[str] = field(default_factory=set)
+    loops: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    later: Mapping[str, Expression | None] = field(default_factory=dict)
+
+    def nested(self) -> Scope:
+        """A copy to which the names of a loop's body can be added."""
+        return Scope(self.section, self.mesh, set(self.values), set(self.sizes), dict(self.loops), self.later)
+
+
+def check(expression: Expression, scope: Scope) -> None:
+    """Raise `SyntaxFault` for a name, an operation, an argument or a mesh axis that does not exist."""
+    _check(expression, expression.tree, scope)
+
+
+def _check(expression: Expression, node: ast.AST, scope: Scope) -> None:
+    match node:
+        case ast.Name(id=name):
+            _check_name(expression, node, name, scope)
+        case ast.Attribute(value=ast.Name(id=name), attr=carry) if name in scope.loops:
+            if carry not in scope.loops[name]:
+                raise expression.fault(
+                    f"the repeat '{name}' carries no '{carry}'; it carries {', '.join(scope.loops[name])}", node
+                )
+        case ast.Attribute(value=value, attr=attribute):
+            if attribute != "T":
+                raise expression.fault(
+                    f"attribute '.{attribute}' is not part of the language; only .T and the carries of a repeat are",
+                    node,
+                )
+            _check(expression, value, scope)
+        case ast.Call(func=ast.Name(id=name) as function):
+            _check_call(expression, node, name, function, scope)
+        case _:
+            for child in ast.iter_child_nodes(node):
+                _check(expression, child, scope)
+
+
+def _check_name(expression: Expression, node: ast.Name, name: str, scope: Scope) -> None:
+    if name in scope.values or name in scope.sizes:
+        return
+    if name in scope.loops:
+        carries = ", ".join(f"{name}.{carry}" for carry in scope.loops[name])
+        raise expression.fault(f"'{name}' is a repeat; its results are {carries}", node)
+    if name in scope.later:
+        raise expression.fault(f"'{name}' is used before it stands; the lines run in order, so move it up", node)
+    if name in OPERATIONS:
+        raise expression.fault(f"'{name}' is an operation; call it: {name}(…)", node)
+    known = sorted(scope.values | scope.sizes | set(scope.loops))
+    raise expression.fault(f"no array, dim or earlier name '{name}'{nearest(name, known) or _names(known)}", node)
+
+
+def _names(known: list[str]) -> str:
+    return f"; there are {', '.join(known)}" if known and len(known) <= 12 else ""
+
+
+def _check_call(expression: Expression, node: ast.Call, name: str, function: ast.Name, scope: Scope) -> None:
+    operation = OPERATIONS.get(name)
+    if operation is None:
+        raise expression.fault(f"no operation '{name}'{nearest(name, OPERATIONS)}", function)
+    if scope.section == "graph" and (operation.kind == "collective" or "axis_name" in operation.signature.parameters):
+        raise expression.fault(
+            f"'{name}' is a collective; graph computes on whole arrays and has none; it belongs in per_device", function
+        )
+    for child in (*node.args, *node.keywords):
+        _check(expression, child, scope)
+    try:
+        bound = operation.signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords})
+    except TypeError as error:
+        raise expression.fault(f"{name}(): {error}; it takes ({_arguments(operation.signature)})", node) from None
+    if "axis_name" in bound.arguments:
+        _check_axes(expression, bound.arguments["axis_name"], scope.mesh)
+
+
+def _arguments(signature: inspect.Signature) -> str:
+    return str(signature).removeprefix("(").removesuffix(")")
+
+
+def _check_axes(expression: Expression, node: ast.expr, mesh: Mesh) -> None:
+    if isinstance(node, ast.Tuple | ast.List):
+        for element in node.elts:
+            _check_axes(expression, element, mesh)
+        axes = [element.value for element in node.elts if isinstance(element, ast.Constant)]
+        if len(set(axes)) < len(axes):
+            raise expression.fault("a mesh axis stands twice", node)
+        return
+    if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+        raise expression.fault("the axis_name must be a mesh axis in quotes, or a tuple of them", node)
+    if node.value not in mesh.axes:
+        raise expression.fault(missing_axis(node.value, mesh), node)
+
+
+def missing_axis(axis: object, mesh: Mesh) -> str:
+    """The message for a mesh axis that is not there."""
+    return f"mesh axis '{axis}' does not exist; the mesh has {', '.join(mesh.axes)}"

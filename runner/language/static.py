@@ -1,0 +1,65 @@
+"""An expression of sizes in, an integer out: shapes, dims and the number of a loop's steps, known before JAX."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+
+from runner.language.check import missing_axis
+from runner.language.syntax import Expression
+from runner.layout import Mesh
+
+_BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+
+
+def evaluate(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None = None) -> int:
+    """The integer that `expression` stands for.
+
+    `sizes` are the dims; with a `mesh`, `axis_size('x')` is allowed. Raises `SyntaxFault` for anything else.
+    """
+
+    def value(node: ast.expr) -> int:
+        match node:
+            case ast.Constant(value=int() as number) if not isinstance(number, bool):
+                return number
+            case ast.Name(id=name):
+                if name not in sizes:
+                    known = ", ".join(sizes) or "none"
+                    raise expression.fault(f"no dim '{name}'; the dims are: {known}", node)
+                return sizes[name]
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -value(operand)
+            case ast.BinOp(op=op, left=left, right=right) if type(op) in _BINARY:
+                first, second = value(left), value(right)
+                if second == 0 and isinstance(op, ast.FloorDiv | ast.Mod):
+                    raise expression.fault("division by zero", node)
+                if isinstance(op, ast.Pow) and not 0 <= second <= 64:
+                    raise expression.fault("the exponent must lie between 0 and 64", node)
+                return _BINARY[type(op)](first, second)
+            case ast.BinOp(op=ast.Div()):
+                raise expression.fault("sizes are integers: use // instead of /", node)
+            case ast.Call(func=ast.Name(id="axis_size"), args=[argument], keywords=[]) if mesh is not None:
+                return axis_size(argument)
+            case _:
+                raise expression.fault("a size is made of integers, dims and + - * // % ** only", node)
+
+    def axis_size(node: ast.expr) -> int:
+        assert mesh is not None
+        if isinstance(node, ast.Tuple | ast.List):
+            product = 1
+            for element in node.elts:
+                product *= axis_size(element)
+            return product
+        if isinstance(node, ast.Constant) and node.value in mesh.sizes:
+            return mesh.sizes[str(node.value)]
+        raise expression.fault(missing_axis(getattr(node, "value", "?"), mesh), node)
+
+    return value(expression.tree)

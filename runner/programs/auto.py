@@ -1,0 +1,14 @@
+"""`auto`: `jit` over sharded inputs; the compiler chooses everything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner.experiment import Experiment
+from runner.programs import global_view
+from runner.programs.source import Names, Types
+
+
+def write(experiment: Experiment, folder: Path, types: Types) -> str:
+    """The source of the program."""
+    return global_view.write(experiment, Names(experiment), folder, "auto", axis_type="Auto")

@@ -1,0 +1,16 @@
+"""`explicit`: sharding in types, with `out_sharding=` and `reshard` where the types ask for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner.experiment import Experiment
+from runner.programs import global_view
+from runner.programs.source import Names, Types
+
+
+def write(experiment: Experiment, folder: Path, types: Types) -> str:
+    """The source of the program; `types.repairs` is what the types ask for."""
+    return global_view.write(
+        experiment, Names(experiment), folder, "explicit", axis_type="Explicit", repairs=types.repairs
+    )

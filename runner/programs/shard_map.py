@@ -1,0 +1,43 @@
+"""`shard_map`: each device's code and collectives as the experiment writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner.experiment import Experiment
+from runner.layout import spec_text
+from runner.programs import source
+from runner.programs.source import Lines, Names, Types
+
+
+def write(experiment: Experiment, folder: Path, types: Types) -> str:
+    """The source of the program."""
+    names = Names(experiment)
+    lines = Lines(experiment, names).section(experiment.per_device)
+    in_specs = source.tuple_of([spec_text(a.layout.spec) for a in experiment.arrays]) if experiment.arrays else "()"
+    out_specs = source.tuple_of([spec_text(spec) for spec in experiment.outputs.values()])
+    check = [] if experiment.check_vma else ["    check_vma=False,"]
+    body = "\n".join(
+        [
+            f"def {names.function}({source.parameters(experiment, names)}):",
+            f"    # each device: {source.shapes_comment(experiment.arrays, names, shards=True)}",
+            source.indent(lines, 4),
+            f"    return {source.returned(experiment, names)}",
+            "",
+            "sharded = jax.shard_map(",
+            f"    {names.function},",
+            "    mesh=mesh,",
+            f"    in_specs={in_specs},",
+            f"    out_specs={out_specs},",
+            *check,
+            ")",
+            "return jax.jit(sharded)",
+        ]
+    )
+    return source.module(
+        source.header(experiment, "shard_map", names, body, mesh=True),
+        source.inputs(experiment, names, folder),
+        source.mesh_functions(experiment, "Auto"),
+        "def program(mesh):\n" + source.indent(body, 4),
+        source.main(experiment),
+    )

@@ -1,0 +1,132 @@
+"""`vmap`: the per-device code under nested `vmap` with axis names, on one device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner.experiment import Array, Experiment
+from runner.layout import Layout
+from runner.programs import source
+from runner.programs.source import Lines, Names, Types
+
+
+def write(experiment: Experiment, folder: Path, types: Types) -> str:
+    """The source of the program."""
+    names = Names(experiment)
+    lines = Lines(experiment, names).section(experiment.per_device)
+    body = "\n".join(
+        [
+            f"def per_device({source.parameters(experiment, names)}):",
+            f"    # each device: {source.shapes_comment(experiment.arrays, names, shards=True)}",
+            source.indent(lines, 4),
+            f"    return {source.returned(experiment, names)}",
+            "",
+            *_nest(experiment),
+        ]
+    )
+    return source.module(
+        source.header(experiment, "vmap", names, body, mesh=False),
+        source.inputs(experiment, names, folder),
+        _split(experiment, names),
+        "def program():\n" + source.indent(body, 4),
+        _join(experiment, names, types),
+        _main(experiment),
+    )
+
+
+def _nest(experiment: Experiment) -> list[str]:
+    """One vmap per mesh axis, the last axis innermost, so that the blocks' leading dimensions are the mesh."""
+    lines = ["mapped = per_device"]
+    for axis in reversed(experiment.mesh.axes):
+        in_axes = [0 if axis in _block_axes(array.layout) else None for array in experiment.arrays]
+        lines.append(
+            f'mapped = jax.vmap(mapped, in_axes={tuple(in_axes)!r}, axis_name="{axis}", '
+            f"axis_size={experiment.mesh.sizes[axis]})"
+        )
+    return [*lines, "return jax.jit(mapped)"]
+
+
+def _block_axes(layout: Layout) -> tuple[str, ...]:
+    """The mesh axes that shard the array, in the order of the mesh."""
+    return tuple(axis for axis in layout.mesh.axes if axis not in layout.replicated_over)
+
+
+def _split(experiment: Experiment, names: Names) -> str:
+    lines = [
+        f"def split({source.parameters(experiment, names)}):",
+        '    """Each array as the blocks of the devices: first the mesh axes that shard it, then the block."""',
+    ]
+    for array in experiment.arrays:
+        line = _split_line(array, names[array.name])
+        if line:
+            lines.append("    " + line)
+    arrays = [names[array.name] for array in experiment.arrays]
+    lines.append(f"    return {source.tuple_of(arrays) if arrays else '()'}")
+    return "\n".join(lines)
+
+
+def _split_line(array: Array, identifier: str) -> str:
+    layout = array.layout
+    axes = _block_axes(layout)
+    if not axes:
+        return ""
+    # Dimension d of size n, sharded over (a, b), becomes (a, b, n / (a·b)).
+    split: list[int] = []
+    place: dict[str, int] = {}
+    kept: list[int] = []
+    for sharded_over, size in zip(layout.spec, layout.shard_shape, strict=True):
+        for axis in sharded_over:
+            place[axis] = len(split)
+            split.append(layout.mesh.sizes[axis])
+        kept.append(len(split))
+        split.append(size)
+    order = [*(place[axis] for axis in axes), *kept]
+    moved = "" if order == sorted(order) else f".transpose({', '.join(map(str, order))})"
+    return f"{identifier} = {identifier}.reshape({', '.join(map(str, split))}){moved}  # [{', '.join(axes)}, block]"
+
+
+def _join(experiment: Experiment, names: Names, types: Types) -> str:
+    identifiers = [names[name] for name in experiment.outputs]
+    lines = [
+        f"def join({', '.join(identifiers)}):",
+        '    """The whole outputs, from the block of every device."""',
+    ]
+    for name, identifier in zip(experiment.outputs, identifiers, strict=True):
+        lines.append(
+            "    "
+            + _join_line(identifier, Layout(experiment.mesh, types.outputs[name].shape, experiment.outputs[name]))
+        )
+    lines.append(f"    return {source.tuple_of(identifiers)}")
+    return "\n".join(lines)
+
+
+def _join_line(identifier: str, layout: Layout) -> str:
+    replicated, used = layout.replicated_over, _block_axes(layout)
+    line = f"{identifier} = {identifier}"
+    if replicated:
+        line += f"[{', '.join('0' if axis in replicated else ':' for axis in layout.mesh.axes)}]"
+    # The blocks are (axes…, dimensions…); each dimension takes the axes that shard it to its front.
+    order: list[int] = []
+    for dimension, sharded_over in enumerate(layout.spec):
+        order += [*(used.index(axis) for axis in sharded_over), len(used) + dimension]
+    if order != sorted(order):
+        line += f".transpose({', '.join(map(str, order))})"
+    if used:
+        line += f".reshape({', '.join(map(str, layout.shape))})"
+    return line + (f"  # the same on all of {', '.join(replicated)}" if replicated else "")
+
+
+def _main(experiment: Experiment) -> str:
+    return "\n".join(
+        [
+            "def main():",
+            "    outputs = join(*program()(*split(*inputs())))",
+            f"    for name, output in zip({tuple(experiment.outputs)!r}, outputs, strict=True):",
+            '        print(f"{name}  {output.dtype}{list(output.shape)}")',
+            "        print(np.asarray(output))",
+            "",
+            "",
+            'if __name__ == "__main__":',
+            "    main()",
+        ]
+    )

@@ -1,0 +1,70 @@
+"""The keys of an experiment and their types, as Hydra's structured configs.
+
+They reject an unknown key and a value of the wrong type. What a type cannot say (a PartitionSpec is a list of null, a
+string or a list of strings) `runner/experiment.py` checks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+
+@dataclass
+class MeshConfig:
+    """Axis names and sizes, in the order of `jax.make_mesh`."""
+
+    axes: list[Any] = MISSING
+    shape: list[Any] = MISSING
+
+
+@dataclass
+class TargetConfig:
+    """What the programs are compiled for: `cpu` (simulated devices), `gpu` or `tpu` (the devices here)."""
+
+    platform: str = "cpu"
+    devices: int | None = None
+    """The number of devices to simulate; null: as many as the mesh needs. Only for `cpu`."""
+
+
+@dataclass
+class ArrayConfig:
+    """One operand."""
+
+    shape: list[Any] = MISSING
+    dtype: str = "float32"
+    init: Any = "normal()"
+    spec: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class ExpectConfig:
+    """What the experiment promises beyond agreement with the oracles."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class ExperimentConfig:
+    """One experiment."""
+
+    name: str = MISSING
+    summary: str = ""
+    source: str = ""
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    target: TargetConfig = field(default_factory=TargetConfig)
+    dims: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, ArrayConfig] = field(default_factory=dict)
+    graph: dict[str, Any] = field(default_factory=dict)
+    per_device: dict[str, Any] = field(default_factory=dict)
+    constraints: dict[str, Any] = field(default_factory=dict)
+    outputs: dict[str, Any] = field(default_factory=dict)
+    expect: ExpectConfig = field(default_factory=ExpectConfig)
+    program: str = "all"
+    seed: int = 0
+    precision: str = "highest"
+    check_vma: bool = True
+    timeout: float = 600.0
+    """Seconds after which a program that hangs is ended."""

@@ -1,0 +1,237 @@
+"""A job in, events and outputs out: the parent's side of the worker, without JAX.
+
+The worker is a process of its own. A crash, an abort inside the compiler or a hang ends it; the program that it was
+running is recorded with the worker's last words, and a new worker goes on with the programs that are left.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from runner import dtypes
+
+Event = dict[str, Any]
+
+_LAST_WORDS = 2000
+"""How many characters of the worker's standard error are kept with an error."""
+
+
+class Worker:
+    """One worker process, started before its job is known, so that it loads its modules while the input is read."""
+
+    def __init__(self) -> None:
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "runner.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+            encoding="utf-8",
+        )
+        self._lines: queue.Queue[str | None] = queue.Queue()
+
+    def submit(self, job: dict[str, Any]) -> None:
+        """Hand the worker its job."""
+        assert self._process.stdin is not None
+        threading.Thread(target=self._listen, daemon=True).start()
+        try:
+            self._process.stdin.write(json.dumps(job) + "\n")
+            self._process.stdin.close()
+        except BrokenPipeError:
+            # It died before its job came; `next` reports how.
+            return
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def next(self, timeout: float) -> Event | None:
+        """The next event, or None when there is none any more. Raises `TimeoutError` after `timeout` seconds."""
+        try:
+            line = self._lines.get(timeout=timeout)
+        except queue.Empty:
+            raise TimeoutError from None
+        return None if line is None else json.loads(line)
+
+    def end(self) -> int:
+        """End the process, whatever it does, and return its exit code."""
+        if self._process.poll() is None:
+            try:
+                # It leaves by itself once its last event is out.
+                self._process.wait(timeout=0.0 if self._lines.empty() else 2.0)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        return self._process.wait()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None and not stream.closed:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    continue
+
+    def log(self) -> str:
+        """Everything that the process wrote to standard error."""
+        self._stderr.seek(0)
+        return self._stderr.read().decode(errors="replace")
+
+    def last_words(self) -> str:
+        """The end of the log."""
+        return self.log().strip()[-_LAST_WORDS:]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What one device holds of an output: its row-major position in the mesh, its id, the index range, the value.
+
+    `copy` numbers the distinct values: two devices with the same range and the same `copy` agree bit by bit.
+    """
+
+    position: int
+    device: int
+    ranges: tuple[tuple[int, int], ...]
+    copy: int
+    value: np.ndarray
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output of one program. `spec` is the compiler's or the program's; None where it has no PartitionSpec."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    spec: list[Any] | None
+    held: tuple[Held, ...]
+
+    def whole(self) -> np.ndarray:
+        """The whole array, from the first device that holds each part."""
+        array = np.zeros(self.shape, dtypes.dtype(self.dtype).numpy)
+        for part in reversed(self.held):
+            array[tuple(slice(start, stop) for start, stop in part.ranges)] = part.value
+        return array
+
+
+@dataclass
+class ProgramRun:
+    """What one program did: its outputs and evidence, or the error that ended it."""
+
+    program: str
+    error: str | None = None
+    outputs: dict[str, Output] = field(default_factory=dict)
+    operands: dict[str, list[tuple[int, tuple[tuple[int, int], ...]]]] = field(default_factory=dict)
+    device_ids: list[int] = field(default_factory=list)
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+def listen(worker: Worker, job: dict[str, Any], timeout: float) -> Iterator[Event]:
+    """Run a job to its end, starting new workers where one dies; yield its events.
+
+    A program that ends its worker yields a `finished` event with an `error` like any other. The worker's log is yielded
+    last, as the event `log`.
+    """
+    left = list(job["programs"])
+    first = True
+    while True:
+        worker.submit({**job, "programs": left})
+        running: str | None = None
+        ended = "the worker ended"
+        while True:
+            try:
+                event = worker.next(timeout)
+            except TimeoutError:
+                ended = f"no result after {timeout:g} s: it hangs, in a collective or in the compiler"
+                worker.kill()
+                break
+            if event is None:
+                ended = _how_it_ended(worker.end())
+                break
+            if event["event"] == "started":
+                running = event["program"]
+            elif event["event"] == "finished":
+                left.remove(event["program"])
+                running = None
+            elif event["event"] == "types":
+                left = [program for program in left if program not in event["unsupported"]]
+            if first or event["event"] not in ("types",):
+                yield event
+            if event["event"] == "invalid" or (event["event"] in ("finished", "types") and not left):
+                worker.end()
+                yield {"event": "log", "text": worker.log()}
+                return
+        words = worker.last_words()
+        error = ended + (f"; its last words:\n{words}" if words else "")
+        yield {"event": "log", "text": worker.log()}
+        if running is None:
+            yield {"event": "died", "error": error}
+            return
+        left.remove(running)
+        yield {"event": "finished", "program": running, "error": error}
+        if not left:
+            return
+        first = False
+        worker = Worker()
+
+
+def _how_it_ended(code: int) -> str:
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return f"the process was ended by {name}"
+    return f"the process ended with status {code}"
+
+
+def program_run(event: Event, shapes: dict[str, tuple[int, ...]], block_ranges: Any, arrays: Path) -> ProgramRun:
+    """The `finished` event of a program with its outputs, read from the file that the worker left.
+
+    `shapes` are the whole outputs' shapes; `block_ranges(name, position)` is where the block of a device belongs in
+    `vmap`, which has no layout of its own.
+    """
+    run = ProgramRun(event["program"], error=event.get("error"))
+    if run.error is not None:
+        return run
+    run.device_ids = event["device_ids"]
+    position_of = {device: position for position, device in enumerate(run.device_ids)}
+    path = arrays / f"{run.program}.npz"
+    with np.load(path) as file:
+        raw = {int(name): file[name] for name in file.files}
+    path.unlink()
+    for name, output in event["outputs"].items():
+        kind = dtypes.dtype(output["dtype"]).numpy
+        values: dict[int, np.ndarray] = {}
+        held = []
+        for device, ranges, copy in output["shards"]:
+            position = position_of[device]
+            where = tuple(map(tuple, ranges)) if ranges is not None else block_ranges(name, position)
+            if copy not in values:
+                values[copy] = raw[copy].view(kind).reshape(tuple(stop - start for start, stop in where))
+            held.append(Held(position, device, where, copy, values[copy]))
+        run.outputs[name] = Output(output["dtype"], shapes[name], output["spec"], tuple(held))
+    run.operands = {
+        name: [(device, tuple(map(tuple, ranges))) for device, ranges in shards]
+        for name, shards in event["operands"].items()
+    }
+    run.evidence = {key: event[key] for key in ("memory", "cost", "timing")}
+    return run
+
+

@@ -1,0 +1,47 @@
+"""One job on standard input, one event a line on standard output. JAX is imported when the job has come, not before.
+
+Everything else that writes to standard output (XLA, a user's JAX configuration) is sent to standard error, which the
+parent keeps as the worker's last words.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import http.server
+import json
+import os
+import sys
+
+# These are what JAX itself imports first: loading them while the parent still reads the YAML saves their time.
+import ml_dtypes
+import numpy.random
+
+import runner.programs
+import runner.reference  # noqa: F401
+
+_PRELOADED = (concurrent.futures, http.server, ml_dtypes, numpy.random)
+
+
+def main() -> None:
+    """Wait for the job, run it, and leave."""
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def emit(event: dict[str, object]) -> None:
+        channel.write(json.dumps(event) + "\n")
+        channel.flush()
+
+    line = sys.stdin.readline()
+    if not line:
+        return
+    from runner.worker import job
+
+    job.run(json.loads(line), emit)
+    channel.close()
+    # JAX's and XLA's own teardown has nothing left to save, and costs time that a user would wait for.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

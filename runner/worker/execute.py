@@ -1,0 +1,139 @@
+"""One program's module in; what it computed on every device, and what the compiler says of it, out."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+
+from runner.experiment import Experiment
+from runner.record import write_text
+
+
+def execute(experiment: Experiment, program: str, module: ModuleType, folder: Path, arrays: Path) -> dict[str, Any]:
+    """Compile and run one program; leave its HLO in `folder` and its outputs in `arrays`.
+
+    Returns plain data: per output its dtype, shape, spec and the devices' index ranges (the values are in the file
+    `arrays/PROGRAM.npz`, one entry per distinct shard), the layouts of the operands, memory, cost and timing.
+    """
+    start = time.perf_counter()
+    if program == "vmap":
+        operands = jax.device_put(module.split(*module.inputs()), jax.devices(experiment.target.platform)[0])
+        function = module.program()
+        device_ids = list(range(experiment.mesh.size))
+    else:
+        mesh = module.make_mesh()
+        operands = jax.device_put(module.inputs(), module.shardings(mesh))
+        function = module.program(mesh)
+        device_ids = [device.id for device in mesh.devices.flat]
+    placed = time.perf_counter()
+    lowered = function.lower(*operands)
+    compiled = lowered.compile()
+    compiled_at = time.perf_counter()
+    outputs = jax.block_until_ready(compiled(*operands))
+    first_run = time.perf_counter() - compiled_at
+    write_text(folder / f"stablehlo_{program}.txt", lowered.as_text())
+    write_text(folder / f"hlo_{program}.txt", compiled.as_text() or "")
+    shards = _Shards(experiment, program == "vmap")
+    described = {name: shards.describe(output) for name, output in zip(experiment.outputs, outputs, strict=True)}
+    np.savez(arrays / f"{program}.npz", **{str(i): value for i, value in enumerate(shards.distinct)})
+    return {
+        "device_ids": device_ids,
+        "outputs": described,
+        "operands": {} if program == "vmap" else {
+            array.name: [[shard.device.id, _ranges(shard.index, operand.shape)] for shard in operand.addressable_shards]
+            for array, operand in zip(experiment.arrays, operands, strict=True)
+        },
+        "memory": _memory(compiled),
+        "cost": _cost(compiled),
+        "timing": {
+            "place_s": placed - start,
+            "compile_s": compiled_at - placed,
+            "run_s": _repeat(lambda: jax.block_until_ready(compiled(*operands)), first_run),
+        },
+    }  # fmt: skip
+
+
+def _repeat(call: Callable[[], Any], first: float) -> dict[str, float]:
+    """Seconds per blocked run after the first one; a run of over a second is not repeated."""
+    repeats = 10 if first < 0.02 else 3 if first < 1.0 else 0
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    times = times or [first]
+    return {"median": statistics.median(times), "min": min(times), "max": max(times), "n": len(times)}
+
+
+class _Shards:
+    """Collects the devices' values, each distinct one once."""
+
+    def __init__(self, experiment: Experiment, blocks: bool) -> None:
+        self._mesh = experiment.mesh
+        self._blocks = blocks
+        self.distinct: list[np.ndarray] = []
+
+    def describe(self, output: jax.Array) -> dict[str, Any]:
+        """The dtype, shape and spec of one output, and for each device its index range and the entry of its value."""
+        held: dict[str, list[int]] = {}
+        if self._blocks:
+            # vmap's leading dimensions are the mesh; which range a block has is the experiment's to say.
+            whole = np.asarray(output)
+            shards = [
+                [position, None, self._store(whole[coordinates], held, "")]
+                for position, coordinates in enumerate(self._mesh.coordinates)
+            ]
+            return {"dtype": str(output.dtype), "shape": None, "spec": None, "shards": shards}
+        shards = []
+        for shard in sorted(output.addressable_shards, key=lambda shard: shard.device.id):
+            ranges = _ranges(shard.index, output.shape)
+            shards.append([shard.device.id, ranges, self._store(np.asarray(shard.data), held, str(ranges))])
+        spec = getattr(output.sharding, "spec", None)
+        return {
+            "dtype": str(output.dtype),
+            "shape": list(output.shape),
+            "spec": None if spec is None else [list(e) if isinstance(e, tuple) else e for e in spec],
+            "shards": shards,
+        }
+
+    def _store(self, value: np.ndarray, held: dict[str, list[int]], where: str) -> int:
+        # Bytes, because np.savez does not know ml_dtypes, and because replicas are compared bit by bit.
+        raw = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
+        for entry in held.setdefault(where, []):
+            if np.array_equal(self.distinct[entry], raw):
+                return entry
+        self.distinct.append(raw)
+        held[where].append(len(self.distinct) - 1)
+        return len(self.distinct) - 1
+
+
+def _ranges(index: tuple[slice, ...], shape: tuple[int, ...]) -> list[list[int]]:
+    return [list(part.indices(size)[:2]) for part, size in zip(index, shape, strict=True)]
+
+
+def _memory(compiled: Any) -> dict[str, int] | None:
+    """Bytes per device, where the backend knows them."""
+    stats = compiled.memory_analysis()
+    if stats is None:
+        return None
+    return {
+        "argument_bytes": stats.argument_size_in_bytes,
+        "output_bytes": stats.output_size_in_bytes,
+        "temp_bytes": stats.temp_size_in_bytes,
+    }
+
+
+def _cost(compiled: Any) -> dict[str, float] | None:
+    """Floating-point operations and bytes accessed per device, where the backend knows them."""
+    cost = compiled.cost_analysis()
+    if not cost:
+        return None
+    known = {"flops": cost.get("flops"), "bytes_accessed": cost.get("bytes accessed")}
+    return {name: float(value) for name, value in known.items() if value is not None and value >= 0} or None

@@ -1,0 +1,109 @@
+"""A job in: the resolved configuration and the folders. Events out: the types, then each program's result.
+
+The events, in order: `invalid` (and nothing after it), or `types`, then for each program `started` and `finished`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+
+from runner.experiment import Experiment, read
+from runner.faults import InvalidExperiment, invalid
+from runner.programs import WRITERS
+from runner.record import write_text
+from runner.worker.execute import execute
+from runner.worker.types import infer
+
+Emit = Callable[[dict[str, Any]], None]
+
+
+def run(job: dict[str, Any], emit: Emit) -> None:
+    """Run one job.
+
+    `job` holds `config` (the resolved configuration), `folder` (where programs are written), `data` (where `load` looks),
+    `arrays` (where outputs are left for the parent) and `programs` (which of the experiment's to run).
+    """
+    experiment = read(job["config"])
+    folder, arrays = Path(job["folder"]), Path(job["arrays"])
+    jax.config.update("jax_enable_x64", experiment.x64)
+    try:
+        types = infer(experiment)
+    except InvalidExperiment as error:
+        emit({"event": "invalid", "fault": error.fault.to_json()})
+        return
+    programs = [program for program in job["programs"] if program not in types.unsupported]
+    for program in programs:
+        write_text(folder / f"program_{program}.py", WRITERS[program](experiment, Path(job["data"]), types))
+    # Every module is imported before a backend exists: each sets the number of simulated devices.
+    modules = {program: _load(folder / f"program_{program}.py") for program in programs}
+    try:
+        _enough_devices(experiment, programs)
+    except InvalidExperiment as error:
+        emit({"event": "invalid", "fault": error.fault.to_json()})
+        return
+    device = jax.devices(experiment.target.platform)[0]
+    emit(
+        {
+            "event": "types",
+            "unsupported": dict(types.unsupported),
+            "outputs": {name: [list(typed.shape), typed.dtype] for name, typed in types.outputs.items()},
+            "nodes": {
+                section: {name: [list(typed.shape), typed.dtype] for name, typed in nodes.items()}
+                for section, nodes in types.nodes.items()
+            },
+            "target": {"platform": device.platform, "devices": experiment.mesh.size, "kind": device.device_kind},
+            "versions": {"jax": jax.__version__, "jaxlib": jax.lib.__version__},
+        }
+    )
+    for program in programs:
+        emit({"event": "started", "program": program})
+        try:
+            found = execute(experiment, program, modules[program], folder, arrays)
+        except Exception as error:  # JAX, XLA and the backend raise what they like; it is all recorded
+            traceback.print_exc()
+            found = {"error": _error_text(error, folder / f"program_{program}.py")}
+        emit({"event": "finished", "program": program, **found})
+
+
+def _load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.dont_write_bytecode = True
+    spec.loader.exec_module(module)
+    return module
+
+
+def _enough_devices(experiment: Experiment, programs: list[str]) -> None:
+    needed = experiment.mesh.size if any(program != "vmap" for program in programs) else 1
+    platform = experiment.target.platform
+    try:
+        here = len(jax.devices(platform))
+    except RuntimeError:
+        here = 0
+    if here < needed:
+        shape = " × ".join(f"{axis}={size}" for axis, size in experiment.mesh.sizes.items())
+        hint = "; program=vmap needs one" if experiment.per_device and here else ""
+        hint = hint or "; target=cpu simulates as many as the mesh needs"
+        raise invalid(
+            ("mesh", "shape"),
+            f"the mesh {shape} needs {needed} device{'s' if needed > 1 else ''}, but target {platform} has {here} here{hint}",
+        )
+
+
+def _error_text(error: Exception, path: Path) -> str:
+    """The message of an error, after the line of the program from which it came."""
+    text = str(error).strip() or type(error).__name__
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == os.fspath(path)]
+    where = f"{path.name}:{lines[-1]}: " if lines else ""
+    return f"{where}{type(error).__name__}: {text}"

@@ -1,0 +1,183 @@
+"""An experiment in; the shape and dtype of every node out, by JAX's own abstract evaluation: no devices, no data.
+
+This is the last validation: whatever only JAX can know is found here, and is a message about a line of the YAML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from jax.sharding import AxisType
+
+from runner import dtypes
+from runner.experiment import Experiment, Section, fits
+from runner.faults import InvalidExperiment, invalid
+from runner.layout import Layout, Mesh, Spec, spec_json
+from runner.programs.source import Repairs, Typed, Types
+from runner.worker import explicit
+from runner.worker.versions import abstract_mesh, varying_axes
+from runner.worker.walk import REFUSALS, Walker
+
+
+def infer(experiment: Experiment) -> Types:
+    """Evaluate every section abstractly.
+
+    Raises `InvalidExperiment` for shapes and dtypes that JAX refuses, outputs that their specs cannot lay out, values
+    that differ between devices where an output promises copies, and a chosen program that JAX cannot express.
+    """
+    nodes: dict[str, dict[str, Typed]] = {}
+    outputs: dict[str, Typed] = {}
+    unsupported: dict[str, str] = {}
+    repairs = Repairs()
+    if experiment.graph:
+        nodes["graph"] = _graph(experiment)
+        for name, spec in {**experiment.constraints, **experiment.outputs}.items():
+            section = "outputs" if name in experiment.outputs else "constraints"
+            typed = nodes["graph"].get(name) or _array_type(experiment, name)
+            fits(spec, typed.shape, (), experiment.mesh, (section, name), name)
+        outputs = {name: nodes["graph"][name] for name in experiment.outputs}
+        if "explicit" in experiment.programs:
+            try:
+                repairs = explicit.repairs(experiment)
+            except InvalidExperiment as refusal:
+                unsupported["explicit"] = refusal.fault.message
+    if experiment.per_device:
+        nodes["per_device"], varying = _per_device(experiment)
+        for name, spec in experiment.outputs.items():
+            local = nodes["per_device"][name]
+            whole = _whole(experiment.mesh, local, spec, name)
+            if name in outputs and whole.shape != outputs[name].shape:
+                raise invalid(
+                    ("outputs", name),
+                    f"per_device gives {list(local.shape)} on each device, which under {spec_json(spec)} is "
+                    f"{list(whole.shape)} in all; graph gives {list(outputs[name].shape)}",
+                )
+            outputs[name] = whole
+            if experiment.check_vma:
+                _check_varying(experiment, name, spec, varying[name])
+        if "vmap" in experiment.programs:
+            reason = _refused_by_vmap(experiment)
+            if reason:
+                unsupported["vmap"] = reason
+    if experiment.chosen and experiment.programs[0] in unsupported:
+        program = experiment.programs[0]
+        raise invalid(("program",), f"JAX {jax.__version__} cannot express program '{program}': {unsupported[program]}")
+    return Types(outputs, nodes, repairs, unsupported)
+
+
+def _array_type(experiment: Experiment, name: str) -> Typed:
+    array = next(array for array in experiment.arrays if array.name == name)
+    return Typed(array.shape, array.dtype)
+
+
+def _typed(value: Any) -> Typed:
+    kind = jax.typeof(value)
+    return Typed(tuple(kind.shape), str(kind.dtype))
+
+
+def _recorder(into: dict[str, Typed]) -> Callable[[str, Any], None]:
+    def record(path: str, value: Any) -> None:
+        if hasattr(value, "shape") or isinstance(value, bool | int | float | complex):
+            into[path] = _typed(value)
+
+    return record
+
+
+def _structs(experiment: Experiment, shape: Callable[[Layout], tuple[int, ...]]) -> list[jax.ShapeDtypeStruct]:
+    return [jax.ShapeDtypeStruct(shape(a.layout), dtypes.dtype(a.dtype).numpy) for a in experiment.arrays]
+
+
+def _must_be_array(experiment: Experiment, section: Section, types: Mapping[str, Typed]) -> None:
+    for name in experiment.outputs:
+        if name not in types:
+            raise invalid(("outputs", name), f"'{name}' of {section} is not an array; an output is one array")
+
+
+def _graph(experiment: Experiment) -> dict[str, Typed]:
+    types: dict[str, Typed] = {}
+
+    def whole(*arrays: Any) -> tuple[()]:
+        values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
+        Walker(experiment, values, _recorder(types)).run(experiment.graph, ("graph",))
+        return ()
+
+    jax.eval_shape(whole, *_structs(experiment, lambda layout: layout.shape))
+    _must_be_array(experiment, "graph", types)
+    return types
+
+
+def _per_device(experiment: Experiment) -> tuple[dict[str, Typed], dict[str, frozenset[str]]]:
+    """The types as one device sees them, and the mesh axes over which each output may differ between devices."""
+    types: dict[str, Typed] = {}
+    varying: dict[str, frozenset[str]] = {}
+
+    def shard(*arrays: Any) -> tuple[()]:
+        walker = Walker(
+            experiment, dict(zip((a.name for a in experiment.arrays), arrays, strict=True)), _recorder(types)
+        )
+        walker.run(experiment.per_device, ("per_device",))
+        for name in experiment.outputs:
+            varying[name] = varying_axes(walker.values[name])
+        return ()
+
+    mapped = jax.shard_map(
+        shard,
+        mesh=abstract_mesh(experiment.mesh, AxisType.Auto),
+        in_specs=tuple(explicit.partition(a.layout.spec) for a in experiment.arrays),
+        out_specs=(),
+        check_vma=experiment.check_vma,
+    )
+    jax.eval_shape(mapped, *_structs(experiment, lambda layout: layout.shape))
+    _must_be_array(experiment, "per_device", types)
+    return types, varying
+
+
+def _whole(mesh: Mesh, local: Typed, spec: Spec, name: str) -> Typed:
+    """The type of the whole output whose shard is `local`."""
+    if len(spec) > len(local.shape):
+        entries = f"{len(spec)} {'entry' if len(spec) == 1 else 'entries'}"
+        raise invalid(("outputs", name), f"the spec has {entries}, but '{name}' has rank {len(local.shape)}")
+    padded = spec + ((),) * (len(local.shape) - len(spec))
+    return Typed(tuple(n * mesh.axis_size(axes) for n, axes in zip(local.shape, padded, strict=True)), local.dtype)
+
+
+def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: frozenset[str]) -> None:
+    used = {axis for axes in spec for axis in axes}
+    loose = [axis for axis in experiment.mesh.axes if axis in varying and axis not in used]
+    if loose:
+        over = " and ".join(f"'{axis}'" for axis in loose)
+        raise invalid(
+            ("outputs", name),
+            f"{spec_json(spec)} promises the same '{name}' on every device along {over}, but in per_device it may "
+            f"differ along {over}: a psum or another reduction over {over} is left out, or the spec is wrong; where the "
+            "copies are equal and JAX cannot know it (after an all_gather, say), set check_vma: false",
+        )
+
+
+def _refused_by_vmap(experiment: Experiment) -> str | None:
+    """Why JAX cannot run the per-device code under `vmap`, if it cannot."""
+
+    def shard(*arrays: Any) -> tuple[Any, ...]:
+        walker = Walker(experiment, dict(zip((a.name for a in experiment.arrays), arrays, strict=True)))
+        walker.run(experiment.per_device, ("per_device",))
+        return tuple(walker.values[name] for name in experiment.outputs)
+
+    mapped: Callable[..., Any] = shard
+    structs = _structs(experiment, lambda layout: layout.shard_shape)
+    for axis in reversed(experiment.mesh.axes):
+        size = experiment.mesh.sizes[axis]
+        in_axes = tuple(None if axis in a.layout.replicated_over else 0 for a in experiment.arrays)
+        mapped = jax.vmap(mapped, in_axes=in_axes, axis_name=axis, axis_size=size)
+        structs = [
+            s if i is None else jax.ShapeDtypeStruct((size, *s.shape), s.dtype)
+            for s, i in zip(structs, in_axes, strict=True)
+        ]
+    try:
+        jax.eval_shape(mapped, *structs)
+    except InvalidExperiment as refusal:
+        return refusal.fault.message
+    except REFUSALS as error:
+        return str(error).splitlines()[0]
+    return None

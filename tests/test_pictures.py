@@ -1,0 +1,526 @@
+"""What the pictures of layouts show, and that they show what `jax.debug.visualize_array_sharding` shows."""
+
+import io
+import itertools
+import json
+import math
+import re
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from rich.console import Console
+
+from runner.layout import Layout, Mesh
+from runner.show import pictures, svg, terminal
+from runner.show.pictures import ArrayPicture, MeshPicture, Shard
+
+
+def picture_of(mesh, shape, spec, *, name="A", role="array", ids=None, dims=None, platform="cpu", programs=()):
+    """The picture of a float32 array; `spec` as the YAML spells it."""
+    entries = tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in spec)
+    return pictures.from_layout(
+        Layout(mesh, shape, entries),
+        name=name,
+        role=role,
+        dtype="float32",
+        itemsize=4,
+        dims=dims or (None,) * len(shape),
+        device_ids=range(mesh.size) if ids is None else ids,
+        platform=platform,
+        programs=programs,
+    )
+
+
+def mesh_picture(mesh, ids=None, platform="cpu"):
+    return MeshPicture(mesh.axes, mesh.shape, tuple(range(mesh.size) if ids is None else ids), platform)
+
+
+def block(text, name):
+    """The lines of one array in a figure, though others may stand beside it."""
+    lines = text.splitlines()
+    starts = [[m.start(1) for m in re.finditer(r"(?:^| {4})(\w+  \S*\[)", line)] for line in lines]
+    for k, columns in enumerate(starts):
+        for column, end in itertools.pairwise([*columns, None]):
+            if re.match(rf"{name}  \S*\[", lines[k][column:end]):
+                rows = itertools.takewhile(str.strip, lines[k:])
+                return [line[column:end].rstrip() for line in rows if line[column:end].strip()]
+    raise AssertionError(f"no {name} in\n{text}")
+
+
+def boxes(lines):
+    """The labels in a drawing of box lines, by row and column."""
+    rows = []
+    for line in lines:
+        if re.search("[┌├]", line):
+            rows.append(None)
+        elif "│" in line:
+            cells = [cell.strip() for cell in line.split("│")[1:-1]]
+            rows[-1] = cells if rows[-1] is None else [a + b for a, b in zip(rows[-1], cells, strict=True)]
+    return rows
+
+
+LIKE_JAX = [
+    ({"x": 8}, (8,), [None]),
+    ({"x": 8}, (16,), ["x"]),
+    ({"x": 8}, (8, 16), ["x"]),
+    ({"x": 8}, (8, 16), [None, "x"]),
+    ({"x": 1}, (4, 4), ["x", None]),
+    ({"x": 2, "y": 2}, (4, 4), []),
+    ({"x": 2, "y": 2}, (4, 4), [None, "x"]),
+    ({"x": 2, "y": 2}, (4, 4), ["y", None]),
+    ({"x": 2, "y": 2}, (4, 4), ["y", "x"]),
+    ({"x": 2, "y": 4}, (8,), [["y", "x"]]),
+    ({"x": 2, "y": 4}, (8,), ["y"]),
+    ({"x": 2, "y": 4}, (8, 8), ["x", "y"]),
+    ({"x": 2, "y": 4}, (8, 32), [["y", "x"], None]),
+    ({"x": 2, "y": 4}, (8, 8), [None, ["x", "y"]]),
+    ({"x": 4, "y": 1}, (8, 4), ["y", "x"]),
+    ({"x": 2, "y": 2, "z": 2}, (8, 8), [["z", "x"], "y"]),
+    ({"x": 2, "y": 2, "z": 2}, (8, 8), ["y"]),
+]
+
+
+@pytest.mark.parametrize("backwards", [False, True], ids=["in order", "backwards"])
+@pytest.mark.parametrize(("axes", "shape", "spec"), LIKE_JAX, ids=str)
+def test_one_and_two_dimensions_show_what_jax_shows(axes, shape, spec, backwards, capsys):
+    devices = jax.devices()[: math.prod(axes.values())][:: -1 if backwards else 1]
+    types = (AxisType.Auto,) * len(axes)
+    jax_mesh = jax.sharding.Mesh(np.array(devices).reshape(tuple(axes.values())), tuple(axes), axis_types=types)
+    entries = (tuple(entry) if isinstance(entry, list) else entry for entry in spec)
+    array = jax.device_put(np.zeros(shape, np.float32), NamedSharding(jax_mesh, PartitionSpec(*entries)))
+    jax.debug.visualize_array_sharding(array, use_color=False)
+    theirs = boxes(capsys.readouterr().out.splitlines())
+
+    ids = [device.id for device in devices]
+    mesh = Mesh(tuple(axes), tuple(axes.values()))
+    picture = picture_of(mesh, shape, spec, ids=ids)
+    ours = boxes(block(terminal.plain(mesh_picture(mesh, ids), [picture]), "A"))
+
+    assert theirs
+    assert ours == theirs
+    assert {s.devices for s in picture.shards} == {
+        tuple(sorted(d.id for d, index in array.sharding.devices_indices_map(shape).items() if index == of))
+        for of in array.sharding.devices_indices_map(shape).values()
+    }
+
+
+MESH = Mesh(("x", "y"), (2, 2))
+
+
+def test_a_heading_says_type_spec_shard_bytes_copies_and_programs():
+    picture = picture_of(
+        MESH, (4, 4), [None, "x"], name="C", role="output", dims=("I", "K"), programs=("auto", "shard_map")
+    )
+    assert picture.lines() == (
+        "float32[I=4, K=4]",
+        "P(None, 'x')",
+        "shard [4, 2]  32 B per device",
+        "2 copies of each shard",
+        "output of auto, shard_map",
+    )
+    assert terminal.plain(mesh_picture(MESH), [picture], width=40) == (
+        "mesh  x=2, y=2\n"
+        "4 CPU devices\n"
+        "x↓ y→     0       1\n"
+        "      ┌───────┬───────┐\n"
+        "0     │ CPU 0 │ CPU 1 │\n"
+        "      ├───────┼───────┤\n"
+        "1     │ CPU 2 │ CPU 3 │\n"
+        "      └───────┴───────┘\n"
+        "\n"
+        "C  float32[I=4, K=4]  P(None, 'x')\n"
+        "shard [4, 2]  32 B per device\n"
+        "2 copies of each shard\n"
+        "output of auto, shard_map\n"
+        "I↓ K→     0:2       2:4\n"
+        "      ┌─────────┬─────────┐\n"
+        "      │         │         │\n"
+        "      │         │         │\n"
+        "      │         │         │\n"
+        "0:4   │ CPU 0,1 │ CPU 2,3 │\n"
+        "      │         │         │\n"
+        "      │         │         │\n"
+        "      │         │         │\n"
+        "      └─────────┴─────────┘\n"
+    )
+
+
+def test_a_scalar_is_one_cell():
+    picture = picture_of(MESH, (), [])
+    assert boxes(block(terminal.plain(mesh_picture(MESH), [picture]), "A")) == [["CPU 0,1,2,3"]]
+    assert picture.shard_shape == ()
+    assert picture.bytes_per_device == 4
+
+
+def test_above_two_dimensions_every_slice_is_named():
+    mesh = Mesh(("x", "y", "z"), (2, 2, 2))
+    three = picture_of(mesh, (4, 8, 8), ["x", None, "z"])
+    four = picture_of(mesh, (8, 8, 4, 2), ["x", "y", "z"])
+    assert [grid.title for grid in three.grids()] == ["slice [0:2, :, :]", "slice [2:4, :, :]"]
+    lines = block(terminal.plain(mesh_picture(mesh), [four], width=30), "A")
+    assert [line for line in lines if "slice" in line] == [
+        "slice [0:4, 0:4, :, :]",
+        "slice [0:4, 4:8, :, :]",
+        "slice [4:8, 0:4, :, :]",
+        "slice [4:8, 4:8, :, :]",
+    ]
+    assert [box for box in boxes(lines) if box] == [[f"CPU {d}"] for d in range(8)]
+    assert svg.draw(mesh_picture(mesh), [four], "four").count("slice [") == 4
+
+
+def test_slices_that_are_left_out_are_counted():
+    mesh = Mesh(("x",), (32,))
+    picture = picture_of(mesh, (32, 2, 2), ["x"])
+    assert block(terminal.plain(mesh_picture(mesh), [picture]), "A")[-1] == "32 slices, 4 shown"
+    assert "32 slices, 16 shown" in svg.draw(mesh_picture(mesh), [picture], "many")
+
+
+def test_a_mesh_of_three_axes_is_drawn_as_slices_and_one_axis_as_a_row():
+    cube = mesh_picture(Mesh(("x", "y", "z"), (2, 2, 2)))
+    assert [grid.title for grid in cube.grids()] == ["x=0", "x=1"]
+    assert [[cell.index for cell in row] for row in cube.grids()[1].cells] == [
+        ["x=1, y=0, z=0", "x=1, y=0, z=1"],
+        ["x=1, y=1, z=0", "x=1, y=1, z=1"],
+    ]
+    assert "x→     0       1       2\n" in terminal.plain(mesh_picture(Mesh(("x",), (3,))), [])
+    assert [len(grid.cells) for grid in MeshPicture((), (), (0,), "cpu").grids()] == [1]
+
+
+def test_uneven_shards_are_drawn_with_their_ranges_and_an_empty_one_is_named():
+    shards = tuple(Shard((r, (0, 3)), (d,)) for d, r in enumerate([(0, 2), (2, 4), (4, 5), (5, 5)]))
+    picture = ArrayPicture("A", "array", (5, 3), "int8", (None, None), "P('x', None)", shards, 1, "cpu")
+    lines = block(terminal.plain(mesh_picture(Mesh(("x",), (4,))), [picture]), "A")
+    assert boxes(lines) == [["CPU 0"], ["CPU 1"], ["CPU 2"]]
+    assert [line.split()[0] for line in lines if "CPU" in line and "│" in line] == ["0:2", "2:4", "4:5"]
+    assert lines[-1] == "CPU 3: an empty shard"
+    assert picture.shard_shapes == ((2, 3), (1, 3), (0, 3))
+    assert picture.lines()[2] == "shards [2, 3], [1, 3], [0, 3]  up to 6 B per device"
+
+
+def test_an_array_without_elements_is_one_cell():
+    picture = picture_of(MESH, (0, 3), ["x"])
+    assert boxes(block(terminal.plain(mesh_picture(MESH), [picture]), "A")) == [["CPU 0,1,2,3"]]
+    assert picture.bytes_per_device == 0
+
+
+@st.composite
+def layouts(draw):
+    """A mesh of up to 27 devices, and an array of any rank up to 4 whose dimensions its axes are dealt out to."""
+    sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    mesh = Mesh(tuple("xyz"[: len(sizes)]), tuple(sizes))
+    rank = draw(st.integers(0, 4))
+    spec = [[] for _ in range(rank)]
+    for axis in draw(st.permutations(mesh.axes)):
+        dimension = draw(st.integers(0, rank))
+        if dimension < rank:
+            spec[dimension].append(axis)
+    shape = tuple(mesh.axis_size(axes) * draw(st.integers(1, 3)) for axes in spec)
+    return mesh, shape, spec
+
+
+@given(layouts())
+@settings(max_examples=60, deadline=None)
+def test_every_element_is_in_exactly_one_shard_and_in_exactly_one_cell(case):
+    mesh, shape, spec = case
+    picture = picture_of(mesh, shape, spec)
+    in_shards, in_cells = np.zeros(shape, int), np.zeros(shape, int)
+    holders = np.empty(shape, object)
+    for shard in picture.shards:
+        index = tuple(slice(*bounds) for bounds in shard.ranges)
+        in_shards[index] += 1
+        for element in itertools.product(*(range(*bounds) for bounds in shard.ranges)):
+            holders[element] = shard.devices
+    for cell in (cell for grid in picture.grids() for row in grid.cells for cell in row):
+        bounds = [(int(a), int(b)) for a, b in re.findall(r"(\d+):(\d+)", cell.index)]
+        in_cells[tuple(slice(*pair) for pair in bounds)] += 1
+        assert {holders[e] for e in itertools.product(*(range(*pair) for pair in bounds))} == {cell.devices}
+    assert (in_shards == 1).all()
+    assert (in_cells == 1).all()
+
+
+@given(layouts(), st.integers(40, 130))
+@settings(max_examples=60, deadline=None)
+def test_plain_text_keeps_to_its_width(case, width):
+    mesh, shape, spec = case
+    text = terminal.plain(mesh_picture(mesh), [picture_of(mesh, shape, spec)], width=width)
+    assert max(map(len, text.splitlines())) <= width
+
+
+@given(layouts())
+@settings(max_examples=60, deadline=None)
+def test_a_picture_is_the_same_after_json(case):
+    mesh, shape, spec = case
+    picture = picture_of(mesh, shape, spec, role="output", programs=("auto",))
+    assert ArrayPicture.from_json(json.loads(json.dumps(picture.to_json()))) == picture
+    drawn = mesh_picture(mesh)
+    assert MeshPicture.from_json(json.loads(json.dumps(drawn.to_json()))) == drawn
+
+
+def test_512_devices_fit_in_80_columns_and_the_text_says_what_is_left_out():
+    mesh = Mesh(("x", "y"), (16, 32))
+    arrays = [
+        picture_of(mesh, (512, 512), ["x", "y"], name="A"),
+        picture_of(mesh, (512,), [["x", "y"]], name="B"),
+        picture_of(mesh, (512, 2), [["x", "y"]], name="C"),
+        picture_of(mesh, (512, 512), ["x"], name="D"),
+        picture_of(mesh, (512, 512), [], name="E"),
+    ]
+    text = terminal.plain(mesh_picture(mesh), arrays, width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "16 × 32 devices, 16 × " in text
+    for name, rows, columns in (("A", 16, 32), ("B", 1, 512)):
+        lines = block(text, name)
+        shown = re.fullmatch(rf"{rows} × {columns} shards, {rows} × (\d+) shown", lines[-2])
+        labels = boxes(lines)[0]
+        assert len(labels) - labels.count("…") == int(shown[1]) >= 10
+        assert labels[-1] == str(columns - 1)
+    assert "512 × 1 shards, 8 × 1 shown" in block(text, "C")
+    assert [row[0] for row in boxes(block(text, "C"))][-3:] == ["CPU 6", "⋮", "CPU 511"]
+    assert boxes(block(text, "D"))[:2] == [["CPU 0-31"], ["CPU 32-63"]]
+    assert boxes(block(text, "E")) == [["CPU 0-511"]]
+
+
+def test_a_cell_that_has_room_for_one_device_says_how_many_hold_it():
+    mesh = Mesh(("x", "y"), (2, 16))
+    text = terminal.plain(mesh_picture(mesh), [picture_of(mesh, (16, 16), [None, "y"])], width=60)
+    assert "each cell names the first of its 2 CPU devices" in block(text, "A")
+    assert boxes(block(text, "A"))[0][:2] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "text"),
+    [
+        ([0], "CPU 0"),
+        ([0, 2, 4, 6], "CPU 0,2,4,6"),
+        (range(8), "CPU 0,1,2,3,4,5,6,7"),
+        (range(64), "CPU 0-63"),
+        ([*range(8), *range(16, 24)], "CPU 0-7,16-23"),
+        (range(0, 64, 2), "CPU 0,2,…,62 (32)"),
+    ],
+)
+def test_long_lists_of_devices_are_shortened(ids, text):
+    assert pictures.devices_text(list(ids), "cpu") == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**25, "32 MiB"), (2**30 * 150, "150 GiB")]
+)
+def test_bytes_are_read_at_a_glance(count, text):
+    assert pictures.bytes_text(count) == text
+
+
+def test_outputs_that_lie_alike_are_one_picture():
+    same = [
+        picture_of(MESH, (4, 4), ["x"], name="C", role="output", programs=("auto",)),
+        picture_of(MESH, (4, 4), ["x", None], name="C", role="output", programs=("shard_map",)),
+    ]
+    other = picture_of(MESH, (4, 4), [None, "y"], name="C", role="output", programs=("explicit",))
+    merged = pictures.merge([same[0], other, same[1]])
+    assert [picture.programs for picture in merged] == [("auto", "shard_map"), ("explicit",)]
+    assert [picture.spec for picture in merged] == ["P('x', None)", "P(None, 'y')"]
+
+
+FIGURES = {
+    "2x2": (MESH, [((4, 4), [None, "x"]), ((4, 4), []), ((), [])]),
+    "8": (Mesh(("x",), (8,)), [((8,), ["x"]), ((16, 64), [None, "x"]), ((8, 8), ["x"])]),
+    "2x2x2": (Mesh(("x", "y", "z"), (2, 2, 2)), [((4, 8, 8), ["x", None, "z"]), ((8, 8, 4, 2), ["x", "y", "z"])]),
+    "16x16": (Mesh(("x", "y"), (16, 16)), [((64, 64), ["x", "y"]), ((256,), [["x", "y"]]), ((64, 64), ["y"])]),
+    "512": (Mesh(("batch", "model"), (128, 4)), [((512, 4), [["batch", "model"]]), ((4, 128, 2), ["model", "batch"])]),
+}
+
+
+def figure(name, platform="cpu"):
+    mesh, arrays = FIGURES[name]
+    drawn = [
+        picture_of(mesh, shape, spec, name=f"A{k}", platform=platform, dims=("I", "J", "K", "L")[: len(shape)])
+        for k, (shape, spec) in enumerate(arrays)
+    ]
+    return mesh_picture(mesh, platform=platform), drawn
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_terminal_shows_the_plain_text_in_colours(name):
+    file = io.StringIO()
+    Console(file=file, force_terminal=True, color_system="truecolor", width=100).print(terminal.render(*figure(name)))
+    coloured = file.getvalue()
+    plain = terminal.plain(*figure(name), width=100)
+    assert "\x1b" not in plain
+    assert "\x1b[38;2;0;0;0;48;2;" in coloured
+    stripped = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", coloured).splitlines()]
+    assert "\n".join(stripped).strip() == plain.strip()
+
+
+def test_a_terminal_of_sixteen_colours_gets_labels_without_backgrounds():
+    file = io.StringIO()
+    Console(file=file, force_terminal=True, color_system="standard", width=100).print(terminal.render(*figure("2x2")))
+    assert "CPU 0,1,2,3" in file.getvalue()
+    assert not re.search(r"\x1b\[(\d+;)*(4\d|10\d)", file.getvalue())
+
+
+def test_what_is_not_a_terminal_gets_plain_text(monkeypatch):
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    pipe, screen = io.StringIO(), io.StringIO()
+    screen.isatty = lambda: True
+    terminal.show(*figure("2x2"), file=pipe)
+    terminal.show(*figure("2x2"), file=screen)
+    assert pipe.getvalue() == terminal.plain(*figure("2x2"))
+    assert "\x1b[" in screen.getvalue()
+
+
+def test_to_draw_no_jax_is_imported_and_rich_only_when_it_shows():
+    code = (
+        "import sys\nfrom runner.show import pictures, svg, terminal\n"
+        "mesh = pictures.MeshPicture(('x',), (2,), (0, 1), 'cpu')\n"
+        "svg.draw(mesh, [], 't'); terminal.plain(mesh, [])\n"
+        "print([name for name in ('jax', 'numpy', 'rich') if name in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout == "[]\n"
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_an_svg_names_every_device_of_every_picture(name):
+    mesh, arrays = figure(name)
+    tree = ElementTree.fromstring(svg.draw(mesh, arrays, name))
+    tips = [tip.text for group in tree.iter(f"{SVG}g") for tip in group.findall(f"{SVG}title")]
+    for picture in arrays:
+        ids = [re.match(rf"CPU ([\d,]+): {picture.name}\[", tip) for tip in tips]
+        assert {int(d) for match in ids if match for d in match[1].split(",")} == set(mesh.device_ids)
+    assert len([tip for tip in tips if re.match(r"CPU \d+: \w+=0", tip)]) >= 1
+    assert tree.find(f"{SVG}title").text == name
+    assert tree.find(f"{SVG}desc").text.startswith("mesh: ")
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_an_svg_needs_nothing_from_outside_and_is_the_same_each_time(name):
+    drawn = svg.draw(*figure(name), name)
+    assert re.findall(r"\w+://[^\"]+", drawn) == ["http://www.w3.org/2000/svg"]
+    assert not re.search(r"href|url\(|@import|<script|<image|<foreignObject", drawn)
+    assert drawn == svg.draw(*figure(name), name)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_everything_in_an_svg_lies_on_its_page(name):
+    tree = ElementTree.fromstring(svg.draw(*figure(name), name))
+    _, _, width, height = map(float, tree.get("viewBox").split())
+
+    def corners(node, x, y):
+        if move := re.match(r"translate\((\S+) (\S+)\)", node.get("transform", "")):
+            x, y = x + float(move[1]), y + float(move[2])
+        if node.tag in (f"{SVG}rect", f"{SVG}text"):
+            a, b = x + float(node.get("x", 0)), y + float(node.get("y", 0))
+            yield a, b
+            yield a + float(node.get("width", 0)), b + float(node.get("height", 0))
+        for child in node:
+            yield from corners(child, x, y)
+
+    points = list(corners(tree, 0, 0))
+    assert len(points) > 20
+    assert all(0 <= a <= width and 0 <= b <= height for a, b in points)
+
+
+def test_an_svg_shows_copies_in_the_label_and_as_a_number():
+    drawn = svg.draw(*figure("2x2"), "t")
+    assert ">CPU 0,1</text>" in drawn
+    assert ">×2</text>" in drawn
+    assert ">×4</text>" in drawn
+
+
+def test_an_svg_says_what_it_leaves_out():
+    mesh = Mesh(("x",), (600,))
+    drawn = svg.draw(mesh_picture(mesh), [picture_of(mesh, (600,), ["x"]), picture_of(mesh, (600, 2), ["x"])], "t")
+    assert ">1 × 600 shards, 1 × 512 shown<" in drawn
+    assert ">600 × 1 shards, 512 × 1 shown<" in drawn
+    mesh = Mesh(("x", "y"), (64, 64))
+    assert ">64 × 64 devices, 16 × 64 shown<" in svg.draw(mesh_picture(mesh), [], "t")
+    assert ">too small for labels: point at a cell to read its devices<" in drawn
+
+
+def test_names_are_escaped_in_an_svg():
+    picture = picture_of(MESH, (4, 4), ["x"], name="<A&B>", dims=("<I>", '"J"'))
+    tree = ElementTree.fromstring(svg.draw(mesh_picture(MESH), [picture], '<"title" & more>'))
+    assert tree.find(f"{SVG}title").text == '<"title" & more>'
+    assert "<A&B>" in [text.text for text in tree.iter(f"{SVG}text")]
+
+
+# Machado, Oliveira, Fernandes 2009, severity 1.0, on linear RGB: https://doi.org/10.1109/TVCG.2009.113
+VISION = {
+    "full": np.eye(3),
+    "protanopia": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deuteranopia": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+    "tritanopia": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+    ),
+}
+
+
+def linear(colour):
+    channels = np.array([int(colour[k : k + 2], 16) for k in (1, 3, 5)]) / 255
+    return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(one, other):
+    low, high = sorted(linear(colour) @ [0.2126, 0.7152, 0.0722] for colour in (one, other))
+    return (high + 0.05) / (low + 0.05)
+
+
+def lab(colour, vision):
+    """CIE Lab under D65, as somebody with this vision sees the colour."""
+    to_xyz = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+    xyz = np.array(to_xyz) @ np.clip(vision @ linear(colour), 0, 1) / [0.95047, 1, 1.08883]
+    x, y, z = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("vision", VISION.values(), ids=VISION)
+def test_any_two_of_eight_devices_can_be_told_apart(vision):
+    seen = [lab(colour, vision) for colour in pictures.colours(range(8)).values()]
+    # A difference of about 2.3 is just noticeable side by side; 15 is plain across a page.
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) >= 15
+
+
+@pytest.mark.parametrize("vision", VISION.values(), ids=VISION)
+@pytest.mark.parametrize("count", [9, 16, 64])
+def test_more_devices_go_from_light_to_dark_for_everybody(vision, count):
+    lightness = [lab(colour, vision)[0] for colour in pictures.colours(range(count)).values()]
+    assert all(a > b for a, b in itertools.pairwise(lightness))
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 9, 64, 512])
+def test_every_label_can_be_read_on_its_colour(count):
+    palette = pictures.colours(range(count))
+    assert len(palette) == count
+    assert min(contrast(colour, pictures.ink(colour)) for colour in palette.values()) >= 4.5
+
+
+@given(st.integers(0, 0xFFFFFF))
+def test_ink_can_be_read_on_any_colour(value):
+    assert contrast(f"#{value:06X}", pictures.ink(f"#{value:06X}")) >= 4.5
+
+
+def test_a_device_has_one_colour_in_all_pictures_of_a_mesh():
+    mesh, arrays = figure("2x2")
+    tree = ElementTree.fromstring(svg.draw(mesh, arrays, "t"))
+    fills = {}
+    for group in tree.iter(f"{SVG}g"):
+        if (tip := group.find(f"{SVG}title")) is not None:
+            first = re.match(r"CPU (\d+)", tip.text)[1]
+            fills.setdefault(first, set()).add(group.find(f"{SVG}rect").get("fill"))
+    assert set(fills) == {"0", "1", "2", "3"}
+    assert all(len(colours) == 1 for colours in fills.values())

@@ -1,0 +1,196 @@
+"""The NumPy generator against `jax.random`: bits, integers, uniform values exactly; the rest to a few roundings."""
+
+from functools import cache
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.language import threefry
+
+SHAPES = [(), (5,), (2, 3), (3, 1, 4), (0, 2), (257,)]
+BOUNDS = [(0.0, 1.0), (-1.0, 1.0), (-3.3, 0.1), (5.0, 9.3), (2.0, 2.0)]
+RANGES = [(0, 10), (-7, 7), (5, 5), (9, 3), (0, 2**31 - 1), (-(2**31), 2**31 - 1), (0, 255), (0, 256), (-129, 3)]
+
+few = settings(max_examples=20, derandomize=True, deadline=None)
+seeds = st.integers(-(2**63), 2**63 - 1)
+shapes = st.sampled_from(SHAPES)
+dtypes = st.sampled_from(["float32", "bfloat16", "float16"])
+
+
+@cache
+def compiled(name, *arguments):
+    """`jax.random.name` of a key, with everything else static."""
+    return jax.jit(lambda key: getattr(jax.random, name)(key, *arguments))
+
+
+def draw(name, seed, *arguments):
+    """The same draw by both: ours, then JAX's."""
+    ours = getattr(threefry, name)(threefry.key(seed), *arguments)
+    theirs = np.asarray(compiled(name, *arguments)(jax.random.PRNGKey(seed)))
+    assert ours.shape == theirs.shape
+    return ours, theirs
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**31, 2**32 - 1, 2**32 + 5, -1, -(2**31), 2**63 - 1, -(2**63), np.int32(-7)])
+def test_a_seed_gives_jaxs_key(seed):
+    expected = np.asarray(jax.random.PRNGKey(seed))
+    for ours in (threefry.key(seed), threefry.PRNGKey(seed), threefry.key_data(threefry.key(seed))):
+        assert ours.dtype == np.uint32
+        np.testing.assert_array_equal(ours, expected)
+    np.testing.assert_array_equal(jax.random.key_data(jax.random.key(seed)), expected)
+
+
+@few
+@given(seeds, st.integers(-(2**31), 2**31 - 1))
+def test_fold_in_of_a_traced_integer(seed, data):
+    theirs = jax.jit(jax.random.fold_in)(jax.random.PRNGKey(seed), np.int32(data))
+    np.testing.assert_array_equal(threefry.fold_in(threefry.key(seed), np.int32(data)), theirs)
+
+
+@few
+@given(seeds, st.sampled_from([1, 2, 7, (3,), (2, 3), ()]))
+def test_split(seed, num):
+    np.testing.assert_array_equal(*draw("split", seed, num))
+
+
+def test_keys_of_a_split_are_indexed_like_jaxs():
+    first, second = jax.random.split(jax.random.key(3))
+    ours = threefry.split(threefry.key(3))
+    np.testing.assert_array_equal(threefry.bits(ours[1], (4,)), jax.random.bits(second, (4,)))
+    np.testing.assert_array_equal(threefry.bits(ours[0], (4,)), jax.random.bits(first, (4,)))
+
+
+@few
+@given(seeds, shapes, st.sampled_from(["uint8", "uint16", "uint32"]))
+def test_bits(seed, shape, dtype):
+    ours, theirs = draw("bits", seed, shape, dtype)
+    assert ours.dtype == theirs.dtype
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@settings(few, max_examples=30)
+@given(seeds, shapes, dtypes, st.sampled_from(BOUNDS))
+def test_uniform(seed, shape, dtype, bounds):
+    ours, theirs = draw("uniform", seed, shape, dtype, *bounds)
+    assert ours.dtype == np.float64
+    np.testing.assert_array_equal(ours, theirs.astype(np.float64))
+
+
+def test_uniform_between_arrays_of_bounds():
+    low, high = np.array([-3.3, 0.1, 5.7], np.float32), np.array([[6.5], [9.1]], np.float32)
+    ours = threefry.uniform(threefry.key(1), (2, 3), "float32", low.astype(np.float64), high.astype(np.float64))
+    np.testing.assert_array_equal(ours, jax.random.uniform(jax.random.key(1), (2, 3), "float32", low, high))
+
+
+@settings(few, max_examples=30)
+@given(seeds, st.sampled_from([(), (2, 3), (1000,)]), dtypes, st.sampled_from(["normal", "exponential", "gumbel"]))
+def test_values_computed_from_uniform_ones(seed, shape, dtype, name):
+    ours, theirs = draw(name, seed, shape, dtype)
+    tolerance = 4 * float(ml_dtypes.finfo(dtype).eps)
+    # A Gumbel value near 0 is a logarithm near 1, whose error is absolute.
+    absolute = tolerance if name == "gumbel" else 0.0
+    np.testing.assert_allclose(ours, theirs.astype(np.float64), rtol=tolerance, atol=absolute)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_tails_of_normal_are_as_exact_as_its_middle(seed):
+    ours, theirs = draw("normal", seed, (100_000,), "float32")
+    assert np.max(np.abs(ours)) > 4
+    np.testing.assert_allclose(ours, theirs, rtol=4 * np.finfo(np.float32).eps)
+
+
+@settings(few, max_examples=40)
+@given(
+    seeds,
+    st.sampled_from([(), (6,), (300,)]),
+    st.sampled_from(RANGES),
+    st.sampled_from(["int32", "uint32", "int8", "uint8", "int16"]),
+)
+def test_randint(seed, shape, bounds, dtype):
+    ours, theirs = draw("randint", seed, shape, *bounds, dtype)
+    assert ours.dtype == theirs.dtype
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_randint_between_arrays_of_bounds():
+    low, high = np.array([[0], [-5]], np.int32), np.array([1, 7, 2**20], np.int32)
+    ours = threefry.randint(threefry.key(5), (2, 3), low, high)
+    np.testing.assert_array_equal(ours, jax.random.randint(jax.random.key(5), (2, 3), low, high))
+
+
+@few
+@given(seeds, st.sampled_from([0.0, 0.3, 0.5, 1.0]), st.sampled_from([None, (), (400,)]))
+def test_bernoulli(seed, p, shape):
+    ours, theirs = draw("bernoulli", seed, p, shape)
+    assert ours.dtype == theirs.dtype
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@few
+@given(seeds, st.sampled_from([(0, None), (-1, None), (1, (2,)), (0, (5, 3))]))
+def test_categorical(seed, where):
+    logits = np.array([[0.3, -1.0, 2.0], [0.0, 0.1, -0.7]], np.float32)
+    axis, shape = where
+    shape = (5, 2) if shape == (2,) else shape
+    ours = threefry.categorical(threefry.key(seed), logits, axis, shape)
+    theirs = jax.random.categorical(jax.random.PRNGKey(seed), logits, axis, shape)
+    assert ours.dtype == theirs.dtype
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@few
+@given(seeds, st.sampled_from([0, 1, 2, 9, 3000]))
+def test_permutation_of_a_range(seed, n):
+    np.testing.assert_array_equal(*draw("permutation", seed, n))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_permutation_along_an_axis(axis):
+    x = np.arange(12).reshape(3, 4)
+    ours = threefry.permutation(threefry.key(2), x, axis)
+    np.testing.assert_array_equal(ours, jax.random.permutation(jax.random.key(2), x, axis))
+
+
+def test_64_bit_values_as_with_x64():
+    with jax.enable_x64(True):
+        key = jax.random.PRNGKey(11)
+        np.testing.assert_array_equal(
+            threefry.bits(threefry.key(11), (9,), "uint64"), jax.random.bits(key, (9,), "uint64")
+        )
+        np.testing.assert_array_equal(
+            threefry.uniform(threefry.key(11), (9,), "float64"), jax.random.uniform(key, (9,), "float64")
+        )
+        np.testing.assert_allclose(
+            threefry.normal(threefry.key(11), (99,), "float64"), jax.random.normal(key, (99,), "float64"), rtol=1e-13
+        )
+        np.testing.assert_array_equal(
+            threefry.randint(threefry.key(11), (9,), -5, 2**40, "int64"),
+            jax.random.randint(key, (9,), -5, 2**40, "int64"),
+        )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: threefry.key(1.5), "a seed has to be one integer of at most 64 bits, not 1.5"),
+        (lambda: threefry.key(2**64), "a seed has to be one integer of at most 64 bits, not 18446744073709551616"),
+        (lambda: threefry.fold_in(threefry.key(0), 0.5), "fold_in takes one integer, not 0.5"),
+        (lambda: threefry.split(threefry.split(threefry.key(0))), "split takes one key, not uint32 of shape (2, 2)"),
+        (lambda: threefry.normal(3), "a random draw takes one key, not int64 of shape ()"),
+        (
+            lambda: threefry.normal(threefry.key(0), dtype="int32"),
+            "normal draws bfloat16, float16, float32, float64, not int32",
+        ),
+        (lambda: threefry.bits(threefry.key(0), dtype="int32"), "bits draws uint8, uint16, uint32, uint64, not int32"),
+        (lambda: threefry.randint(threefry.key(0), (), 0, 1, "float32"), "randint draws integers, not float32"),
+        (lambda: threefry.bernoulli(threefry.key(0), 1), "bernoulli's p has to be a float, not int64"),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(ValueError) as error:
+        call()
+    assert str(error.value) == message

@@ -233,5 +233,3 @@ def program_run(event: Event, shapes: dict[str, tuple[int, ...]], block_ranges: 
     }
     run.evidence = {key: event[key] for key in ("memory", "cost", "timing")}
     return run
-
-

@@ -99,16 +99,15 @@ def elementwise(draw, *domains):
 
 
 def axes_of(array):
-    each = st.integers(-array.ndim, array.ndim - 1)
-    return each
+    return st.integers(-array.ndim, array.ndim - 1)
 
 
 @st.composite
-def reducing(draw, domain, *options, tuples=True, always=False):
+def reducing(draw, domain, *options, tuples=True, always=False, negative=True):
     """An array and an axis, several or none; `options` are names of the other arguments."""
     a = draw(domain)
     named = {}
-    choices = [axes_of(a)]
+    choices = [axes_of(a) if negative else st.integers(0, a.ndim - 1)]
     if tuples and a.ndim > 1:
         choices.append(pick((0, 1), (-1, 0)))
     if not always:
@@ -290,7 +289,8 @@ def attention(draw):
 
 
 def joining(*shapes, **options):
-    return call(st.one_of([some(one(shape), 1, 3) for shape in shapes for one in (small, floats)]), **options)
+    same = [some(small(shape), 1, 3) for shape in shapes]
+    return call(st.one_of(same), **options)
 
 
 def ascending(shape):
@@ -321,7 +321,7 @@ CASES = {
     **dict.fromkeys(
         ("mod", "remainder", "fmod", "divmod"),
         st.one_of(
-            elementwise(ints, ints),
+            elementwise(lambda s: ints(shape=s), lambda s: ints(shape=s)),
             elementwise(wide_ints, wide_ints),
             elementwise(lambda s: floats(PLAIN, s), lambda s: floats(POSITIVE, s)),
         ),
@@ -330,7 +330,7 @@ CASES = {
         ("power", "pow"),
         st.one_of(
             elementwise(lambda s: floats(EDGE, s), lambda s: floats(PLAIN, s)),
-            elementwise(lambda s: floats(PLAIN, s), ints),
+            elementwise(lambda s: floats(PLAIN, s), lambda s: ints(shape=s)),
             elementwise(lambda s: ints(shape=s), lambda s: ints(0, 80, s)),
             elementwise(lambda s: ints(shape=s, dtype=np.int8), lambda s: ints(0, 80, s, np.int8)),
             call(wide_ints(), pick(0, 1, 2, 3, 70)),
@@ -346,10 +346,13 @@ CASES = {
     **dict.fromkeys(("maximum", "minimum", "fmax", "fmin"), elementwise(numbers, numbers)),
     "clip": call(signed(), min=pick(-1, 0, 0.5), max=pick(-1, 2, 1.5)),
     "copysign": elementwise(small, lambda s: floats((-0.0, 0.0, -2.0, 3.0), s)),
-    "nan_to_num": call(floats(EDGE), nan=1.0, posinf=5.0, neginf=-5.0),
+    "nan_to_num": st.one_of(
+        call(floats((*PLAIN, float("nan"))), nan=1.0),
+        call(floats(EDGE), posinf=5.0, neginf=-5.0).filter(lambda c: len(c[1]) == 2),
+    ),
     **dict.fromkeys(("stop_gradient", "optimization_barrier"), call(numbers())),
     **dict.fromkeys(("floor", "ceil", "trunc", "rint"), call(numbers())),
-    "round": st.one_of(call(numbers()), call(floats(), decimals=pick(0, 1, -1))),
+    "round": st.one_of(call(signed()), call(floats(), decimals=pick(0, 1, -1))),
     # Elementary functions.
     **{name: call(st.one_of(floats(EDGE), ints(), bools())) for name in UNARY_FLOAT},
     **dict.fromkeys(
@@ -400,12 +403,16 @@ CASES = {
     "percentile": call(floats(), pick(25.0, 50.0), pick(0, -1, None), method=pick("linear", "lower")),
     "logsumexp": logsumexps("keepdims", "b", "where"),
     "logmeanexp": logsumexps("keepdims", "where"),
-    **dict.fromkeys(("segment_sum", "segment_prod"), segments(lambda shape: st.one_of(floats(shape=shape), ints(shape=shape)))),
-    **dict.fromkeys(("segment_max", "segment_min"), segments(lambda shape: st.one_of(floats(shape=shape), ints(shape=shape)))),
+    **dict.fromkeys(
+        ("segment_sum", "segment_prod"), segments(lambda shape: st.one_of(floats(shape=shape), ints(shape=shape)))
+    ),
+    **dict.fromkeys(
+        ("segment_max", "segment_min"), segments(lambda shape: st.one_of(floats(shape=shape), ints(shape=shape)))
+    ),
     # Scans.
     **dict.fromkeys(("cumsum", "cumprod"), reducing(numbers(edge=PLAIN), "dtype", tuples=False)),
-    **dict.fromkeys(("cummax", "cummin"), reducing(signed(), "reverse", tuples=False, always=True)),
-    "cumlogsumexp": reducing(floats(), "reverse", tuples=False, always=True),
+    **dict.fromkeys(("cummax", "cummin"), reducing(signed(), "reverse", tuples=False, always=True, negative=False)),
+    "cumlogsumexp": reducing(floats(), "reverse", tuples=False, always=True, negative=False),
     "diff": call(numbers(edge=PLAIN), n=pick(1, 2), axis=pick(0, -1), prepend=pick(0, 1), append=1),
     "trapezoid": call(small((2, 3)), dx=0.5, axis=pick(0, -1)),
     # Linear algebra.
@@ -422,7 +429,7 @@ CASES = {
     "vecmat": call(st.one_of(floats(shape=(3,)), complexes((2, 3))), floats(shape=(3, 2))),
     "outer": contractions(((2,), (3,)), ((2, 2), (3,))).map(lambda call: (call[0], {})),
     "kron": call(floats(shape=(2, 3)), st.one_of(ints(shape=(2, 2)), floats(shape=(2, 2)))),
-    "cross": call(small((2, 3)).map(lambda a: a + 0), floats(shape=(2, 3))),
+    "cross": call(st.one_of(floats(shape=(2, 3)), ints(shape=(2, 3))), floats(shape=(2, 3))),
     "trace": call(st.one_of(numbers((2, 3), PLAIN), small((2, 2, 3))), offset=pick(0, 1, -1)),
     "convolve": call(small((4,)), small((3,)), mode=pick("full", "same", "valid")),
     "correlate": call(small((4,)), small((3,)), mode=pick("full", "same", "valid")),
@@ -469,7 +476,9 @@ CASES = {
         call(pick(0, 3, 2.5), dtype=pick("float32", "int32", "bfloat16")),
         call(pick(1, -2), pick(3, 4.5), step=pick(2, 0.5)),
     ),
-    "linspace": call(pick(0, -1.5), pick(1, 5.0), num=pick(3, 5), endpoint=st.booleans(), dtype=pick("int32", "float32")),
+    "linspace": call(
+        pick(0, -1.5), pick(1, 5.0), num=pick(3, 5), endpoint=st.booleans(), dtype=pick("int32", "float32")
+    ),
     "iota": call(pick(*DTYPES[:-1]), 3),
     "broadcasted_iota": call(pick("int32", "float32"), (2, 3, 2), pick(0, 1, 2)),
     "array": call(
@@ -488,7 +497,7 @@ CASES = {
     "reshape": reshaped(),
     "ravel": call(numbers(), order=pick("C", "F")),
     "transpose": st.one_of(call(numbers()), call(numbers((2, 3, 2)), axes=pick((2, 0, 1), [0, -1, 1]))),
-    "permute_dims": call(numbers((2, 3, 2)), pick((2, 0, 1), [0, -1, 1])),
+    "permute_dims": call(numbers((2, 3, 2)), pick((2, 0, 1), [0, 2, 1])),
     "matrix_transpose": call(numbers(pick((2, 3), (2, 3, 2)))),
     "swapaxes": call(numbers((2, 3, 2)), pick(0, -1), pick(1, -2)),
     "moveaxis": call(numbers((2, 3, 2)), pick(0, (0, 1)), pick(-1, 2)).filter(lambda c: isinstance(c[0][1], int)),
@@ -549,10 +558,13 @@ CASES = {
     # Order and counting.
     **dict.fromkeys(("sort", "argsort"), reducing(numbers(), "descending", tuples=False)),
     "top_k": call(st.one_of(floats((*PLAIN, float("nan"))), wide_ints()), 2),
-    "searchsorted": call(st.one_of(ascending((4,)), ints(shape=(4,)).map(np.sort)), small(), side=pick("left", "right")),
+    "searchsorted": call(
+        st.one_of(ascending((4,)), ints(shape=(4,)).map(np.sort)), small(), side=pick("left", "right")
+    ),
     "digitize": call(floats(), st.one_of(ascending((4,)), ascending((4,)).map(lambda a: a[::-1])), right=st.booleans()),
     "bincount": st.one_of(
-        call(ints(-1, 5, (4,)), length=pick(3, 6)), call(ints(0, 5, (4,)), st.one_of(floats(shape=(4,)), ints(shape=(4,))))
+        call(ints(-1, 5, (4,)), length=pick(3, 6)),
+        call(ints(0, 5, (4,)), st.one_of(floats(shape=(4,)), ints(shape=(4,)))),
     ),
     "interp": st.one_of(
         call(floats(), unique((4,)), floats(shape=(4,)), left=0.5, right=-1.0),
@@ -567,10 +579,10 @@ CASES = {
     **dict.fromkeys(("elu", "celu"), call(st.one_of(floats(), ints()), alpha=0.5)),
     "squareplus": call(floats(), b=2),
     "glu": call(floats(shape=(2, 4)), axis=pick(0, -1)),
-    **dict.fromkeys(("softmax", "log_softmax"), reducing(st.one_of(floats(), ints()), "where", always=True)),
+    **dict.fromkeys(("softmax", "log_softmax"), reducing(floats(), "where", always=True)),
     "standardize": st.one_of(
         reducing(st.one_of(floats(), ints()), tuples=False, always=True),
-        call(floats(), mean=0.5, variance=2.0, epsilon=0.25),
+        call(floats(), mean=0.5, variance=2.0, epsilon=pick(0.25)),
     ),
     "dot_product_attention": attention(),
     # Static values.
@@ -596,11 +608,20 @@ def for_jax(value, wide):
     return value
 
 
-def assert_agrees(expected, actual, wide):
+def all_floats(value):
+    """Whether float64 changes no integer: JAX's default integer is int64 then, and the oracle's stays int32."""
+    if isinstance(value, dict):
+        return all_floats(tuple(value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(all_floats, value))
+    return not isinstance(value, np.ndarray | np.generic) or value.dtype.kind in "fc"
+
+
+def assert_agrees(expected, actual, wide, coarsest=0.0):
     if isinstance(actual, list | tuple):
         assert len(expected) == len(actual)
         for one, other in zip(expected, actual, strict=True):
-            assert_agrees(one, other, wide)
+            assert_agrees(one, other, wide, coarsest)
         return
     found = np.asarray(actual)
     expected = np.asarray(expected)
@@ -611,7 +632,7 @@ def assert_agrees(expected, actual, wide):
         np.testing.assert_array_equal(expected, found)
         return
     assert expected.dtype == (np.complex128 if found.dtype.kind == "c" else np.float64)
-    eps = float(jnp.finfo(found.dtype).eps)
+    eps = max(float(jnp.finfo(found.dtype).eps), coarsest)
     rtol = 1e-10 if wide and eps < 1e-10 else max(200 * eps if eps < 1e-6 else 0, 2 * eps)
     largest = np.abs(expected[np.isfinite(expected)]).max(initial=1.0)
     found = found.astype(expected.dtype)
@@ -623,7 +644,7 @@ def assert_agrees(expected, actual, wide):
 @given(data=st.data())
 def test_a_counterpart_agrees_with_its_jax_function(name, data):
     arguments, named = data.draw(CASES[name])
-    wide = data.draw(st.booleans())
+    wide = all_floats((arguments, named)) and data.draw(st.booleans())
     row = ROWS[name]
     row.signature.bind(*arguments, **named)
     expected = row.numpy(*arguments, **named)
@@ -634,7 +655,8 @@ def test_a_counterpart_agrees_with_its_jax_function(name, data):
         assert expected == actual
         assert type(expected) is type(actual)
         return
-    assert_agrees(expected, actual, wide)
+    # JAX computes attention's softmax in float32, also of float64.
+    assert_agrees(expected, actual, wide, 1e-7 if name == "dot_product_attention" else 0.0)
     if row.terms is not None:
         terms = row.terms(expected, *arguments, **named)
         assert type(terms) is int

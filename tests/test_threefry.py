@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from runner.language import threefry
 
 SHAPES = [(), (5,), (2, 3), (3, 1, 4), (0, 2), (257,)]
-BOUNDS = [(0.0, 1.0), (-1.0, 1.0), (-3.3, 0.1), (5.0, 9.3), (2.0, 2.0)]
+BOUNDS = [(0.0, 1.0), (-1.0, 1.0), (-3.3, 0.1), (5.0, 9.3), (3.0, 1.0)]
 RANGES = [(0, 10), (-7, 7), (5, 5), (9, 3), (0, 2**31 - 1), (-(2**31), 2**31 - 1), (0, 255), (0, 256), (-129, 3)]
 
 few = settings(max_examples=20, derandomize=True, deadline=None)
@@ -120,6 +120,14 @@ def test_randint_between_arrays_of_bounds():
     low, high = np.array([[0], [-5]], np.int32), np.array([1, 7, 2**20], np.int32)
     ours = threefry.randint(threefry.key(5), (2, 3), low, high)
     np.testing.assert_array_equal(ours, jax.random.randint(jax.random.key(5), (2, 3), low, high))
+
+
+@pytest.mark.parametrize("beyond", [2**31, 2**32 - 1])
+def test_randint_up_to_the_end_of_its_dtype(beyond):
+    low, high = np.int32(2**31 - 3), np.uint32(beyond)
+    ours = threefry.randint(threefry.key(5), (300,), low, high)
+    assert set(ours.tolist()) == {2**31 - 3, 2**31 - 2, 2**31 - 1}
+    np.testing.assert_array_equal(ours, jax.random.randint(jax.random.key(5), (300,), low, high))
 
 
 @few

@@ -108,7 +108,7 @@ def standardize(
     x = floating(x)
     mean = _mean(x, axis, keepdims=True, where=where) if mean is None else mean
     if variance is None:
-        variance = _mean(np.square(x), axis, keepdims=True, where=where) - np.square(mean)
+        variance = np.maximum(_mean(np.square(x), axis, keepdims=True, where=where) - np.square(mean), 0.0)
     with np.errstate(all="ignore"):
         return (x - mean) / np.sqrt(variance + epsilon)
 

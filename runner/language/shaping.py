@@ -125,14 +125,26 @@ def _tuple(argument: Any) -> Any:
     return tuple(argument) if isinstance(argument, list) else argument
 
 
-def joined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that joins a sequence of arrays in their common dtype, or in `dtype`."""
+def _parts(arrays: Any, dtype: Any) -> list[Any]:
+    return common(*arrays) if dtype is None else [convert(part, dtype) for part in arrays]
 
-    def join(arrays: Any, *arguments: Any, dtype: Any = None, **named: Any) -> Any:
-        parts = common(*arrays)
-        return function(parts if dtype is None else [convert(part, dtype) for part in parts], *arguments, **named)
+
+def joined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that joins arrays along an axis, in their common dtype or in `dtype`."""
+
+    def join(arrays: Any, axis: Any = 0, dtype: Any = None) -> Any:
+        return function(_parts(arrays, dtype), axis=axis)
 
     return join
+
+
+def piled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that joins arrays along the axis that it is named for, in their common dtype or in `dtype`."""
+
+    def pile(tup: Any, dtype: Any = None) -> Any:
+        return function(_parts(tup, dtype))
+
+    return pile
 
 
 def at_least(function: Callable[..., Any]) -> Callable[..., Any]:

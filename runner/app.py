@@ -1,0 +1,214 @@
+"""The command line in; an exit status out. The only module that imports Hydra (with the sweeper plugin beside it)."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner import record
+from runner.record import Record
+from runner.sources import Sources
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from runner.target import Worker
+
+log = logging.getLogger("runner")
+
+_finished: list[str] = []
+"""The status of every run of this process."""
+
+_ready: list[Worker] = []
+"""A worker that was started while the configuration was still being composed."""
+
+
+def conf_folder() -> Path:
+    """The configuration that comes with the runner: beside it in a checkout, inside it in a wheel."""
+    inside = Path(__file__).parent / "conf"
+    return inside if inside.is_dir() else Path(__file__).parent.parent / "conf"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line `arguments`.
+
+    Returns 0 when every check passed, 1 when one failed, 2 for invalid input, 3 when a program could not be run.
+    """
+    known, overrides = _arguments(arguments)
+    if _asks_for_listing(known, overrides):
+        from runner.show import report
+
+        report.listing(_folders(known, overrides))
+        return 0
+    if not (known.help or known.hydra_help or known.cfg or known.info or known.shell_completion):
+        from runner.target import Worker
+
+        _ready.append(Worker())
+    try:
+        return _compose_and_run(list(arguments), known, overrides)
+    finally:
+        while _ready:
+            _ready.pop().kill()
+
+
+def _arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The flags that decide what the command does before Hydra is imported, and the overrides."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("--config-path", "-cp")
+    parser.add_argument("--config-name", "-cn")
+    for flag in ("--help", "-h"):
+        parser.add_argument(flag, action="store_true", dest="help")
+    parser.add_argument("--hydra-help", action="store_true")
+    parser.add_argument("--multirun", "-m", action="store_true")
+    parser.add_argument("--cfg", "-c")
+    parser.add_argument("--info", "-i", nargs="?", const="all")
+    parser.add_argument("--shell-completion", "-sc", action="store_true")
+    known, rest = parser.parse_known_args(list(arguments))
+    return known, [argument for argument in rest if not argument.startswith("-")]
+
+
+def _asks_for_listing(known: argparse.Namespace, overrides: list[str]) -> bool:
+    silent = (known.help, known.hydra_help, known.cfg, known.info, known.config_name, known.shell_completion)
+    return not any(silent) and all(override.startswith("hydra.searchpath=") for override in overrides)
+
+
+def _folders(known: argparse.Namespace, overrides: list[str]) -> list[Path]:
+    """The folders that may hold `experiment/`: the user's first."""
+    folders = [Path(known.config_dir)] if known.config_dir else []
+    for override in overrides:
+        if override.startswith("hydra.searchpath="):
+            entries = override.split("=", 1)[1].strip("[]").split(",")
+            folders += [Path(entry.strip().removeprefix("file://")) for entry in entries if entry.strip()]
+    return [*folders, conf_folder()]
+
+
+def _compose_and_run(arguments: list[str], known: argparse.Namespace, overrides: list[str]) -> int:
+    # Hydra then raises what it finds instead of printing it and leaving with status 1.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    import hydra
+    from hydra.core.config_store import ConfigStore
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    from runner.schema import ExperimentConfig
+
+    ConfigStore.instance().store(name="schema", node=ExperimentConfig)
+    if known.config_dir and not Path(known.config_dir).is_dir():
+        print(f"command line: --config-dir {known.config_dir}\n  there is no such folder", file=sys.stderr)
+        return 2
+    run = hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name="config")(task)
+    before = sys.argv
+    sys.argv = [before[0], *arguments]
+    try:
+        run()
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        from runner import composition
+
+        print(composition.report(error, _folders(known, overrides), overrides), file=sys.stderr)
+        return 2
+    finally:
+        sys.argv = before
+    return record.exit_status(record.worst(_finished))
+
+
+def task(config: DictConfig) -> str:
+    """One job of Hydra: run one experiment and show what was found. Returns the run's status; never raises."""
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    from runner import composition
+    from runner.run import run
+    from runner.show import report
+
+    settings = HydraConfig.get()
+    folder = Path(settings.runtime.output_dir)
+    many = settings.mode == RunMode.MULTIRUN
+    overrides = tuple(settings.overrides.task)
+
+    def sources() -> Sources:
+        folders = [Path(s.path) for s in settings.runtime.config_sources if s.schema == "file" and s.path]
+        return Sources(composition.layers(folders, dict(settings.runtime.choices)), overrides)
+
+    try:
+        plain: Any = _without_missing(OmegaConf.to_container(config, resolve=True))
+        found = run(plain, folder, sources, _ready.pop() if _ready else None)
+    except OmegaConfBaseException as error:
+        found = invalid(folder, composition.in_task(error, sources()))
+    except Exception as error:
+        # In a sweep the other points still run; alone the traceback is what we need to mend it.
+        traceback.print_exc()
+        log.exception("a bug in shardproof")
+        found = crashed(folder, error)
+    found["overrides"] = list(overrides)
+    record.write(found, folder)
+    log.info("%s: %s", found["experiment"], found["status"])
+    report.run(found, folder, brief=many)
+    _finished.append(found["status"])
+    return found["status"]
+
+
+def _without_missing(value: Any) -> Any:
+    """OmegaConf spells a mandatory value that nobody gave as `???`."""
+    if isinstance(value, dict):
+        return {key: _without_missing(item) for key, item in value.items()}
+    return None if value == "???" else value
+
+
+def invalid(folder: Path, message: str) -> Record:
+    """The record of a point whose configuration could not be composed."""
+    return _ended(folder, "invalid", message)
+
+
+def crashed(folder: Path, error: Exception) -> Record:
+    """The record of a run in which the runner itself failed."""
+    return _ended(folder, "error", f"this is a bug in shardproof, please report it: {type(error).__name__}: {error}")
+
+
+def _ended(folder: Path, status: str, message: str) -> Record:
+    found = {
+        "schema": record.SCHEMA,
+        "experiment": None,
+        "status": status,
+        "error": message,
+        "programs": {},
+        "environment": record.environment(None),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    record.write(found, folder)
+    return found
+
+
+def invalid_point(folder: Path, overrides: Sequence[str], error: Exception, folders: list[Path]) -> str:
+    """Record a point of a sweep that could not be composed; return its status."""
+    from runner import composition
+    from runner.show import report
+
+    found = invalid(folder, composition.report(error, folders, list(overrides)))
+    found["overrides"] = list(overrides)
+    record.write(found, folder)
+    report.run(found, folder, brief=True)
+    return found["status"]
+
+
+def finish_sweep(folder: Path, points: int) -> None:
+    """Show the table of all points of a sweep, read from disk, since a launcher may have run them anywhere."""
+    from runner.show import report
+
+    found = []
+    for point in range(points):
+        try:
+            found.append(record.read(folder / str(point)))
+        except FileNotFoundError:
+            found.append({"experiment": None, "status": "error", "error": "no record: the job died", "overrides": []})
+    _finished[:] = [point["status"] for point in found]
+    report.sweep(found, folder)

@@ -1,0 +1,257 @@
+"""A wrong per-device program in; what is wrong with it, in words, out.
+
+When the per-device program, run by the NumPy interpreter, does not compute what `graph` says, single edits of it are
+tried (a psum added, left out, over another axis, after the bias instead of before it, …) until one computes the graph's
+result. What is reported has therefore been verified. A plain factor between the two is reported as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from runner.checks.compare import difference
+from runner.checks.context import Context
+from runner.experiment import Experiment, Loop, Node, Statement
+from runner.language.syntax import Expression
+from runner.reference import Interpretation, interpret
+
+SECONDS = 5.0
+"""How long edits are tried before the search gives up, and says so."""
+
+_REDUCTIONS = ("psum", "pmean", "psum_scatter", "pmax", "pmin")
+_OVER_AXES = (*_REDUCTIONS, "all_gather", "all_to_all", "ppermute")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One change of the per-device program: the statements after it, and what it means."""
+
+    statements: tuple[Statement, ...]
+    meaning: str
+
+
+def diagnose(context: Context) -> list[str]:
+    """What is wrong with the per-device program: sentences, most telling first; empty if nothing was found."""
+    found = []
+    start = time.perf_counter()
+    complete = True
+    for edit in edits(context.experiment):
+        if time.perf_counter() - start > SECONDS:
+            complete = False
+            break
+        if _mends(context, edit):
+            found.append(edit.meaning)
+            break
+    found += [text for name in context.experiment.outputs if (text := _factor(context, name))]
+    if not found and not complete:
+        found.append(f"no single edit tried within {SECONDS:g} s mends it")
+    return found
+
+
+def _mends(context: Context, edit: Edit) -> bool:
+    try:
+        after = interpret(context.experiment, "per_device", context.arrays, edit.statements)
+    except (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError):
+        # Most edits do not fit the shapes; NumPy says so.
+        return False
+    return all(_equals_graph(context, after, name) for name in context.experiment.outputs)
+
+
+def _equals_graph(context: Context, after: Interpretation, name: str) -> bool:
+    layout = context.layout(name)
+    dtype = context.outputs[name][1]
+    for position in range(context.experiment.mesh.size):
+        expected = context.expected(name, position, layout.ranges(position), "graph")
+        value = np.asarray(after.values[name][position])
+        if value.shape != np.shape(expected) or difference(value, expected, dtype, context.tolerance(name)).wrong:
+            return False
+    return True
+
+
+def _factor(context: Context, name: str) -> str | None:
+    """The one factor by which an output is off on every element and device, if there is one."""
+    assert context.per_device is not None
+    layout = context.layout(name)
+    ratios = []
+    for position in range(context.experiment.mesh.size):
+        expected = np.asarray(context.expected(name, position, layout.ranges(position), "graph"), np.float64)
+        value = np.asarray(context.per_device.values[name][position], np.float64)
+        if value.shape != expected.shape:
+            return None
+        there = np.abs(expected) > 0
+        if not there.any() or np.abs(value[~there]).any():
+            return None
+        ratios.append(value[there] / expected[there])
+    ratio = np.concatenate([r.ravel() for r in ratios])
+    factor = float(np.median(ratio))
+    if not math.isfinite(factor) or abs(factor - 1) < 1e-3 or np.abs(ratio - factor).max() > 1e-3 * abs(factor):
+        return None
+    mesh = context.experiment.mesh
+    over = [axis for axis, size in mesh.sizes.items() if size > 1 and math.isclose(size, factor, rel_tol=1e-3)]
+    under = [axis for axis, size in mesh.sizes.items() if size > 1 and math.isclose(1 / size, factor, rel_tol=1e-3)]
+    why = f": summed once too often over {' or '.join(over)}?" if over else ""
+    why = f": a mean over {' or '.join(under)} where a sum is meant?" if under else why
+    return f"{name} is {factor:.4g}× the reference on every element of every device{why}"
+
+
+def edits(experiment: Experiment) -> Iterator[Edit]:
+    """Single edits of the per-device program, the commonest mistakes first."""
+    axes = [axis for axis, size in experiment.mesh.sizes.items() if size > 1]
+    combinations = [*((axis,) for axis in axes), *([tuple(axes)] if len(axes) > 1 else [])]
+    sites = list(_sites(experiment.per_device))
+    for site in reversed(sites):
+        if site.path[-1] in experiment.outputs:
+            yield from _missing(experiment, site, combinations)
+    for site in sites:
+        for place, call in enumerate(ast.walk(site.expression.tree)):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+                yield from _of_call(experiment, site, place, call, combinations)
+    for site in reversed(sites):
+        if site.path[-1] not in experiment.outputs:
+            yield from _missing(experiment, site, combinations)
+
+
+@dataclass(frozen=True)
+class _Site:
+    """One expression of the program: where it stands (`("ring", "acc")`) and what stands before it at its level."""
+
+    path: tuple[str, ...]
+    expression: Expression
+    before: dict[str, Expression]
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.path)
+
+
+def _sites(statements: tuple[Statement, ...], path: tuple[str, ...] = ()) -> Iterator[_Site]:
+    before: dict[str, Expression] = {}
+    for statement in statements:
+        if isinstance(statement, Node):
+            yield _Site((*path, statement.name), statement.expression, dict(before))
+            before[statement.name] = statement.expression
+        else:
+            yield from _sites(statement.body, (*path, statement.name))
+
+
+def _replaced(statements: tuple[Statement, ...], path: tuple[str, ...], tree: ast.expr) -> tuple[Statement, ...]:
+    done: list[Statement] = []
+    for statement in statements:
+        if statement.name != path[0]:
+            done.append(statement)
+        elif isinstance(statement, Loop):
+            done.append(replace(statement, body=_replaced(statement.body, path[1:], tree)))
+        else:
+            done.append(Node(statement.name, Expression(ast.unparse(ast.fix_missing_locations(tree)), tree)))
+    return tuple(done)
+
+
+def _edit(experiment: Experiment, site: _Site, tree: ast.expr, meaning: str) -> Edit:
+    return Edit(_replaced(experiment.per_device, site.path, tree), meaning)
+
+
+def _swap(tree: ast.expr, place: int, new: ast.expr) -> ast.expr:
+    """A copy of `tree` with the node at `place` in `ast.walk` order replaced."""
+    if place == 0:
+        return new
+    copied = copy.deepcopy(tree)
+    old = list(ast.walk(copied))[place]
+
+    class Replace(ast.NodeTransformer):
+        def visit(self, node: ast.AST) -> ast.AST:
+            return new if node is old else self.generic_visit(node)
+
+    return Replace().visit(copied)
+
+
+def _axes_text(axes: tuple[str, ...]) -> str:
+    return " and ".join(f"'{axis}'" for axis in axes)
+
+
+def _axes_node(axes: tuple[str, ...]) -> ast.expr:
+    constants: list[ast.expr] = [ast.Constant(axis) for axis in axes]
+    return constants[0] if len(constants) == 1 else ast.Tuple(constants)
+
+
+def _call(name: str, operand: ast.expr, axes: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(name), [operand, axes], [])
+
+
+def _missing(experiment: Experiment, site: _Site, combinations: list[tuple[str, ...]]) -> Iterator[Edit]:
+    for reduction, word in (("psum", "psum"), ("pmax", "pmax"), ("pmin", "pmin")):
+        for axes in combinations:
+            tree = _call(reduction, site.expression.tree, _axes_node(axes))
+            text = ast.unparse(ast.fix_missing_locations(tree))
+            meaning = (
+                f"a {word} over {_axes_text(axes)} is left out: with per_device.{site.name}: {text} it equals the graph"
+            )
+            yield _edit(experiment, site, tree, meaning)
+
+
+def _of_call(
+    experiment: Experiment, site: _Site, place: int, call: ast.Call, combinations: list[tuple[str, ...]]
+) -> Iterator[Edit]:
+    assert isinstance(call.func, ast.Name)
+    name = call.func.id
+    where = f"per_device.{site.name}"
+    shown = ast.unparse(call)
+    if name in _OVER_AXES and len(call.args) >= 2:
+        for axes in combinations:
+            new = copy.deepcopy(call)
+            new.args[1] = _axes_node(axes)
+            if ast.dump(new.args[1]) == ast.dump(call.args[1]):
+                continue
+            over = ast.unparse(call.args[1])
+            meaning = f"{where}: {shown} runs over the wrong axis: over {_axes_text(axes)} instead of {over} it equals the graph"
+            yield _edit(experiment, site, _swap(site.expression.tree, place, new), meaning)
+    if name in ("psum", "pmean") and len(call.args) >= 2:
+        yield from _bias(experiment, site, place, call, where)
+        meaning = f"{where}: {shown} is one {name} too many: without it, it equals the graph"
+        yield _edit(experiment, site, _swap(site.expression.tree, place, call.args[0]), meaning)
+        other = "pmean" if name == "psum" else "psum"
+        new = copy.deepcopy(call)
+        new.func = ast.Name(other)
+        meaning = f"{where}: {shown} is a {name} where a {other} is meant: with {other} it equals the graph"
+        yield _edit(experiment, site, _swap(site.expression.tree, place, new), meaning)
+    for i, keyword in enumerate(call.keywords):
+        if name == "ppermute" and keyword.arg == "shift":
+            new = copy.deepcopy(call)
+            new.keywords[i].value = ast.UnaryOp(ast.USub(), keyword.value)
+            meaning = f"{where}: {shown} shifts the wrong way: with the opposite shift it equals the graph"
+            yield _edit(experiment, site, _swap(site.expression.tree, place, new), meaning)
+        if keyword.arg in ("axis", "scatter_dimension") and isinstance(keyword.value, ast.Constant):
+            for dimension in range(3):
+                if dimension != keyword.value.value:
+                    new = copy.deepcopy(call)
+                    new.keywords[i].value = ast.Constant(dimension)
+                    meaning = f"{where}: {shown} works on the wrong dimension: with {keyword.arg}={dimension} it equals the graph"
+                    yield _edit(experiment, site, _swap(site.expression.tree, place, new), meaning)
+
+
+def _bias(experiment: Experiment, site: _Site, place: int, call: ast.Call, where: str) -> Iterator[Edit]:
+    """psum(product + bias) counts the bias once per device."""
+    summed = call.args[0]
+    if isinstance(summed, ast.Name) and summed.id in site.before:
+        summed = site.before[summed.id].tree
+    if not (isinstance(summed, ast.BinOp) and isinstance(summed.op, ast.Add | ast.Sub)):
+        return
+    name = call.func.id if isinstance(call.func, ast.Name) else ""
+    axes = ast.literal_eval(call.args[1])
+    times = experiment.mesh.axis_size(axes)
+    over = _axes_text((axes,) if isinstance(axes, str) else tuple(axes))
+    for inside, outside, left in ((summed.left, summed.right, True), (summed.right, summed.left, False)):
+        reduced = copy.deepcopy(call)
+        reduced.args[0] = inside
+        tree = ast.BinOp(reduced, summed.op, outside) if left else ast.BinOp(outside, summed.op, reduced)
+        meaning = (
+            f"{where}: {ast.unparse(outside)} is added before the {name} over {over}, so that it counts {times} times; "
+            f"added after it, it equals the graph"
+        )
+        yield _edit(experiment, site, _swap(site.expression.tree, place, tree), meaning)

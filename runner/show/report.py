@@ -1,0 +1,201 @@
+"""Records in; what a run tells its user on the terminal out: with colours on a terminal, as plain text elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from runner.record import Record
+from runner.show.pictures import ArrayPicture, MeshPicture
+from runner.sources import listing as experiments
+from runner.sources import shown
+
+_STYLES = {"passed": "green", "failed": "bold red", "invalid": "bold yellow", "error": "bold magenta", "not run": "dim"}
+
+Cell = tuple[str, str]
+"""A text and its style."""
+
+
+def _terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def _say(text: str, style: str = "") -> None:
+    if style and _terminal():
+        from rich.console import Console
+
+        Console().print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+    else:
+        print(text)
+
+
+def _status(status: str, text: str | None = None) -> Cell:
+    return text or status, _STYLES.get(status, "")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[Cell]], limit: int | None = None) -> None:
+    """A table whose last column is cut where the terminal ends; `limit` columns where there is no terminal."""
+    rows = [list(row) for row in rows]
+    widths = [max([len(name), *(len(row[i][0]) for row in rows)]) for i, name in enumerate(head)]
+    room = shutil.get_terminal_size().columns if _terminal() else limit
+    if room:
+        widths[-1] = max(len(head[-1]), min(widths[-1], room - sum(widths[:-1]) - 2 * (len(head) - 1)))
+    lines: list[list[Cell]] = [[(name.ljust(width), "bold") for name, width in zip(head, widths, strict=True)]]
+    for row in rows:
+        cells = [(_cut(text, width).ljust(width), style) for (text, style), width in zip(row, widths, strict=True)]
+        lines.append(cells)
+    if _terminal():
+        from rich.console import Console
+        from rich.text import Text
+
+        console = Console()
+        for line in lines:
+            pieces: list[str | tuple[str, str]] = []
+            for cell in line:
+                pieces += [cell, "  "]
+            console.print(Text.assemble(*pieces[:-1]), soft_wrap=True)
+    else:
+        for line in lines:
+            print("  ".join(text for text, _ in line).rstrip())
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+
+
+def listing(folders: Sequence[Path]) -> None:
+    """Every experiment in `folders`, one line each."""
+    found = experiments(folders)
+    _table(("experiment", "summary"), [((name, ""), (summary, "")) for name, summary, _ in found])
+    print(f"\n{len(found)} experiments. Run one: python -m runner +experiment={found[0][0] if found else 'NAME'}")
+
+
+def run(found: Record, folder: Path, *, brief: bool) -> None:
+    """What one run found; `brief` is one line, for a sweep."""
+    if brief:
+        point = " ".join(_short(found.get("overrides", [])))
+        text, style = _status(found["status"])
+        _say(f"[{folder.name}] {text}  {point}", style)
+        return
+    if found.get("experiment") and found.get("mesh"):
+        _head(found)
+    if "pictures" in found:
+        from runner.show import terminal
+
+        mesh = MeshPicture.from_json(found["pictures"]["mesh"])
+        arrays = [ArrayPicture.from_json(picture) for picture in found["pictures"]["arrays"]]
+        if _terminal():
+            terminal.show(mesh, arrays)
+        else:
+            print(terminal.plain(mesh, arrays))
+    if found["programs"]:
+        _programs(found)
+    for warning in found.get("warnings", ()):
+        _say(f"warning: {warning}", "yellow")
+    _failures(found)
+    if found["error"]:
+        sys.stdout.flush()
+        print(found["error"], file=sys.stderr)
+    _verdict(found, folder)
+
+
+def _head(found: Record) -> None:
+    title = f"{found['experiment']}: {found['summary']}" if found["summary"] else found["experiment"]
+    _say(title, "bold")
+    axes = " × ".join(f"{a}={n}" for a, n in zip(found["mesh"]["axes"], found["mesh"]["shape"], strict=True))
+    target = found["target"]
+    simulated = "simulated " if target["platform"] == "cpu" else ""
+    count = target["devices"]
+    kind = target["kind"] or target["platform"]
+    jax = f", jax {found['environment']['jax']}" if found["environment"]["jax"] else ""
+    print(f"mesh {axes} on {count} {simulated}{kind} device{'s' if count != 1 else ''}{jax}\n")
+
+
+def _programs(found: Record) -> None:
+    names: list[str] = []
+    for program in found["programs"].values():
+        names += [name for name in program["checks"] if name not in names]
+    rows = []
+    for program, result in found["programs"].items():
+        row = [(program, ""), _status(result["status"])]
+        for name in names:
+            check = result["checks"].get(name)
+            status = "not run" if check is None or check["status"] == "not_run" else check["status"]
+            row.append(_status(status, "–" if status == "not run" else status))
+        value = result["checks"].get("value")
+        row.append((f"{value['max_abs_error']:.1e} of {value['atol']:.1e}" if value else "–", ""))
+        timing = result.get("timing")
+        row.append((f"{timing['compile_s'] * 1e3:.0f} ms" if timing else "–", ""))
+        row.append((f"{timing['run_s']['median'] * 1e3:.2f} ms" if timing else "–", ""))
+        rows.append(row)
+    _table(("program", "status", *names, "largest error", "compile", "run"), rows)
+    print()
+
+
+def _failures(found: Record) -> None:
+    for program, result in found["programs"].items():
+        if result["error"]:
+            _say(f"{program}: {result['error']}", "red")
+        for name, check in result["checks"].items():
+            if check["status"] != "failed":
+                continue
+            _say(f"{program}: {name} failed", "red")
+            for line in _reasons(check):
+                print(f"  {line}")
+
+
+def _reasons(check: Record) -> list[str]:
+    """Why a check failed: who is to blame first, then where."""
+    lines = list(check.get("diagnosis", ()))
+    if "reason" in check:
+        lines.append(check["reason"])
+    for name, output in check.get("outputs", {}).items():
+        for oracle, verdict in output.get("against", {}).items():
+            if verdict["status"] == "failed":
+                devices = ", ".join(map(str, verdict["devices"][:16])) + (", …" if len(verdict["devices"]) > 16 else "")
+                lines.append(
+                    f"{name} differs from {oracle} at {verdict['wrong']} of {verdict['of']} elements, on devices {devices}; "
+                    f"largest error {verdict['max_abs_error']:.3g}, allowed {output['atol']:.1e} + "
+                    f"{output['rtol']:.1e}·|reference|"
+                )
+    return lines
+
+
+def _verdict(found: Record, folder: Path) -> None:
+    programs = found["programs"]
+    passed = sum(program["status"] == "passed" for program in programs.values())
+    count = f": {passed} of {len(programs)} programs passed" if programs else ""
+    text, style = _status(found["status"])
+    _say(f"{text}{count}; {shown(folder / 'result.json')}", style)
+
+
+def _short(overrides: Iterable[str]) -> list[str]:
+    return [override.lstrip("+") for override in overrides]
+
+
+def sweep(points: Sequence[Record], folder: Path) -> None:
+    """The table of all points of a sweep."""
+    rows = []
+    for number, point in enumerate(points):
+        programs = ", ".join(
+            name if result["status"] == "passed" else f"{name} {result['status']}"
+            for name, result in point.get("programs", {}).items()
+        )
+        first = (point.get("error") or "").splitlines()
+        message = " ".join(line.strip() for line in first[:2]) if first else programs
+        rows.append(
+            (
+                (str(number), ""),
+                (point.get("experiment") or "–", ""),
+                (" ".join(o for o in _short(point.get("overrides", [])) if not o.startswith("experiment=")) or "–", ""),
+                _status(point["status"]),
+                (message, ""),
+            )
+        )
+    print()
+    _table(("point", "experiment", "overrides", "status", "programs"), rows)
+    counts = {status: sum(point["status"] == status for point in points) for status in _STYLES}
+    told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    print(f"\n{len(points)} points: {told}; {shown(folder)}")

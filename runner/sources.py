@@ -1,0 +1,183 @@
+"""A key in; the file, line and column at which it was written out. Read only when there is something to report.
+
+Hydra merges files and knows no lines. This walks the YAML nodes of every file that went into the configuration, in the
+order of composition, and finds the last one that says something about the key.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from runner.faults import Fault, Key, key_text
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in a file; line and column count from 1."""
+
+    file: Path
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{shown(self.file)}:{self.line}:{self.column}"
+
+
+def shown(path: Path) -> str:
+    """A path as short as it can be said from here."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One file of the configuration and the key below which its content was laid."""
+
+    file: Path
+    package: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The files of one configuration, in the order in which they were merged, and the overrides of the command line."""
+
+    layers: tuple[Layer, ...] = ()
+    overrides: tuple[str, ...] = field(default=())
+
+    def place(self, key: Key) -> Place | None:
+        """Where the value of `key`, or of the longest part of it that was written, stands in a file."""
+        best: tuple[int, Place] | None = None
+        for layer in self.layers:
+            found = _find(layer, key)
+            if found is not None and (best is None or found[0] >= best[0]):
+                best = found
+        return best[1] if best else None
+
+    def override(self, key: Key) -> str | None:
+        """The override of the command line that set `key`, if one did."""
+        dotted = [str(part) for part in key]
+        for text in reversed(self.overrides):
+            name = text.split("=", 1)[0].lstrip("+~").replace("/", ".").split("@")[0]
+            parts = [part for part in name.split(".") if part]
+            if parts and dotted[: len(parts)] == parts:
+                return text
+        return None
+
+    def report(self, fault: Fault) -> str:
+        """The message for a fault: where, what, and the expression with a caret under what is wrong."""
+        override = self.override(fault.key)
+        place = None if override else self.place(fault.key)
+        where = f"command line: {override}" if override else str(place) if place else "configuration"
+        name = key_text(fault.key)
+        lines = [f"{where}  {name}" if name else where]
+        lines += [f"  {line}" for line in fault.message.splitlines()]
+        if fault.expression:
+            start, end = fault.start, min(max(fault.end, fault.start + 1), max(len(fault.expression), fault.start + 1))
+            shift = max(0, start - 70)
+            lines.append("    " + ("…" if shift else "") + fault.expression[shift : shift + 140])
+            lines.append("    " + " " * (start - shift + bool(shift)) + "^" * min(end - start, 140))
+        return "\n".join(lines)
+
+    def folder(self, key: Key) -> Path:
+        """The folder against which a file name in the value of `key` is read: its file's, or the current one."""
+        place = None if self.override(key) else self.place(key)
+        return place.file.parent if place else Path.cwd()
+
+
+def _find(layer: Layer, key: Key) -> tuple[int, Place] | None:
+    """How many parts of `key` a layer knows, and where the last of them stands."""
+    package = layer.package
+    if tuple(key[: len(package)]) != package:
+        return None
+    node = _compose(layer.file)
+    if node is None:
+        return None
+    depth = len(package)
+    at: tuple[int, yaml.Mark] | None = None
+    for part in key[len(package) :]:
+        step = _step(node, part)
+        if step is None:
+            break
+        mark, node = step
+        depth += 1
+        at = depth, mark
+    if at is None:
+        return None
+    depth, mark = at
+    return depth, Place(layer.file, mark.line + 1, mark.column + 1)
+
+
+def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Mark, yaml.Node] | None:
+    """The place and the node of one part of a key. A scalar's place is its value's, a mapping's its key's."""
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            if name.value == str(part):
+                scalar = isinstance(value, yaml.ScalarNode | yaml.SequenceNode)
+                return (value.start_mark if scalar else name.start_mark), value
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        return node.value[part].start_mark, node.value[part]
+    return None
+
+
+def _compose(file: Path) -> yaml.Node | None:
+    try:
+        with open(file, encoding="utf-8") as stream:
+            return yaml.compose(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (OSError, yaml.YAMLError):
+        return None
+
+
+def key_place(file: Path, key: Key) -> Place | None:
+    """Where the last part of `key` is written as a key, for a key that should not be there."""
+    node = _compose(file)
+    for depth, part in enumerate(key):
+        if not isinstance(node, yaml.MappingNode):
+            return None
+        for name, value in node.value:
+            if name.value == str(part):
+                if depth == len(key) - 1:
+                    return Place(file, name.start_mark.line + 1, name.start_mark.column + 1)
+                node = value
+                break
+        else:
+            return None
+    return None
+
+
+def text_place(file: Path, text: str) -> Place:
+    """The first place in a file where `text` stands as a word, else its first character."""
+    try:
+        content = file.read_text(encoding="utf-8")
+    except OSError:
+        return Place(file, 1, 1)
+    match = re.search(rf"(?<![\w.-]){re.escape(text)}(?![\w-])", content)
+    if match is None:
+        return Place(file, 1, 1)
+    before = content[: match.start()]
+    return Place(file, before.count("\n") + 1, match.start() - (before.rfind("\n") + 1) + 1)
+
+
+def listing(folders: Iterable[Path]) -> list[tuple[str, str, Path]]:
+    """Name, summary and file of every experiment in `folders`, the first folder winning a name."""
+    found: dict[str, tuple[str, str, Path]] = {}
+    for folder in folders:
+        for file in sorted((folder / "experiment").rglob("*.yaml")):
+            name = file.relative_to(folder / "experiment").with_suffix("").as_posix()
+            found.setdefault(name, (name, _summary(file), file))
+    return sorted(found.values())
+
+
+def _summary(file: Path) -> str:
+    node = _compose(file)
+    if not isinstance(node, yaml.MappingNode):
+        return "(this file cannot be read)"
+    for name, value in node.value:
+        if name.value == "summary":
+            return " ".join(str(value.value).split())
+    return ""

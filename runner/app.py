@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner import record
-from runner.record import Record
-from runner.sources import Sources
+from runner.process import Worker
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from runner.target import Worker
+    from runner.record import Record
+    from runner.sources import Sources
 
 log = logging.getLogger("runner")
 
@@ -47,8 +46,6 @@ def main(arguments: Sequence[str]) -> int:
         report.listing(_folders(known, overrides))
         return 0
     if not (known.help or known.hydra_help or known.cfg or known.info or known.shell_completion):
-        from runner.target import Worker
-
         _ready.append(Worker())
     try:
         return _compose_and_run(list(arguments), known, overrides)
@@ -98,6 +95,7 @@ def _compose_and_run(arguments: list[str], known: argparse.Namespace, overrides:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
+    from runner import record
     from runner.schema import ExperimentConfig
 
     ConfigStore.instance().store(name="schema", node=ExperimentConfig)
@@ -129,6 +127,7 @@ def task(config: DictConfig) -> str:
     from runner import composition
     from runner.run import run
     from runner.show import report
+    from runner.sources import Sources
 
     settings = HydraConfig.get()
     folder = Path(settings.runtime.output_dir)
@@ -141,16 +140,14 @@ def task(config: DictConfig) -> str:
 
     try:
         plain: Any = _without_missing(OmegaConf.to_container(config, resolve=True))
-        found = run(plain, folder, sources, _ready.pop() if _ready else None)
+        found = run(plain, folder, sources, overrides, _ready.pop() if _ready else None)
     except OmegaConfBaseException as error:
-        found = invalid(folder, composition.in_task(error, sources()))
+        found = invalid(folder, composition.in_task(error, sources()), overrides)
     except Exception as error:
         # In a sweep the other points still run; alone the traceback is what we need to mend it.
         traceback.print_exc()
         log.exception("a bug in shardproof")
-        found = crashed(folder, error)
-    found["overrides"] = list(overrides)
-    record.write(found, folder)
+        found = crashed(folder, error, overrides)
     log.info("%s: %s", found["experiment"], found["status"])
     report.run(found, folder, brief=many)
     _finished.append(found["status"])
@@ -164,20 +161,24 @@ def _without_missing(value: Any) -> Any:
     return None if value == "???" else value
 
 
-def invalid(folder: Path, message: str) -> Record:
+def invalid(folder: Path, message: str, overrides: Sequence[str]) -> Record:
     """The record of a point whose configuration could not be composed."""
-    return _ended(folder, "invalid", message)
+    return _ended(folder, "invalid", message, overrides)
 
 
-def crashed(folder: Path, error: Exception) -> Record:
+def crashed(folder: Path, error: Exception, overrides: Sequence[str]) -> Record:
     """The record of a run in which the runner itself failed."""
-    return _ended(folder, "error", f"this is a bug in shardproof, please report it: {type(error).__name__}: {error}")
+    message = f"this is a bug in shardproof, please report it: {type(error).__name__}: {error}"
+    return _ended(folder, "error", message, overrides)
 
 
-def _ended(folder: Path, status: str, message: str) -> Record:
+def _ended(folder: Path, status: str, message: str, overrides: Sequence[str]) -> Record:
+    from runner import record
+
     found = {
         "schema": record.SCHEMA,
         "experiment": None,
+        "overrides": list(overrides),
         "status": status,
         "error": message,
         "programs": {},
@@ -193,15 +194,14 @@ def invalid_point(folder: Path, overrides: Sequence[str], error: Exception, fold
     from runner import composition
     from runner.show import report
 
-    found = invalid(folder, composition.report(error, folders, list(overrides)))
-    found["overrides"] = list(overrides)
-    record.write(found, folder)
+    found = invalid(folder, composition.report(error, folders, list(overrides)), overrides)
     report.run(found, folder, brief=True)
     return found["status"]
 
 
 def finish_sweep(folder: Path, points: int) -> None:
     """Show the table of all points of a sweep, read from disk, since a launcher may have run them anywhere."""
+    from runner import record
     from runner.show import report
 
     found = []

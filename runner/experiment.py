@@ -15,7 +15,7 @@ from typing import Any, Literal
 from runner import dtypes
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.language import static
-from runner.language.check import Scope, check, missing_axis
+from runner.language.check import Scope, canonical, check, missing_axis
 from runner.language.syntax import Expression, SyntaxFault, names, parse
 from runner.layout import Layout, Mesh, Spec
 
@@ -228,7 +228,7 @@ def _expression(text: object, key: Key) -> Expression:
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise invalid(key, f"{text!r} is not an expression{_yaml_hint(text)}")
     try:
-        return parse(str(text))
+        return canonical(parse(str(text)))
     except SyntaxFault as fault:
         raise InvalidExperiment(located(key, str(text).strip(), fault)) from None
 

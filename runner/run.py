@@ -6,7 +6,7 @@ This is the flow of the whole house: experiment, worker, oracles, checks, pictur
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,12 @@ from runner.data import Arrays
 from runner.experiment import Experiment, read
 from runner.faults import Fault, InvalidExperiment
 from runner.layout import Layout, spec_json, spec_text
+from runner.process import Event, Worker
 from runner.record import Record
 from runner.reference import interpret
 from runner.show import pictures, svg, terminal
 from runner.sources import Sources
-from runner.target import Event, Output, ProgramRun, Worker, listen, program_run
+from runner.target import Output, ProgramRun, listen, program_run
 
 _RECORDED_VALUES = 1000
 """Outputs of up to this many elements are recorded with their values."""
@@ -50,11 +51,12 @@ def run(
     return found
 
 
-def _blank(config: Mapping[str, Any]) -> Record:
+def _blank(config: Mapping[str, Any], overrides: Sequence[str]) -> Record:
     return {
         "schema": record.SCHEMA,
         "experiment": config.get("name"),
         "summary": config.get("summary") or "",
+        "overrides": list(overrides),
         "status": "passed",
         "error": None,
         "warnings": [],
@@ -143,7 +145,7 @@ def _oracles(experiment: Experiment, arrays: Arrays, types: Event, found: Record
         found["warnings"].append(f"program {program} is left out: JAX {types['versions']['jax']} refuses it: {reason}")
     found["target"] = types["target"]
     found["environment"].update(types["versions"])
-    context = _context(experiment, arrays, types)
+    context = _context(experiment, arrays, types, pinned.not_pinned(found["overrides"]))
     pinned.fit(context)
     for name, (_, noise) in context.tolerances.items():
         section = context.graph or context.per_device
@@ -159,7 +161,7 @@ def _oracles(experiment: Experiment, arrays: Arrays, types: Event, found: Record
     return context
 
 
-def _context(experiment: Experiment, arrays: Arrays, types: Event) -> Context:
+def _context(experiment: Experiment, arrays: Arrays, types: Event, not_pinned: str | None = None) -> Context:
     return Context(
         experiment,
         arrays,
@@ -170,6 +172,7 @@ def _context(experiment: Experiment, arrays: Arrays, types: Event) -> Context:
         },
         interpret(experiment, "graph", arrays) if experiment.graph else None,
         interpret(experiment, "per_device", arrays) if experiment.per_device else None,
+        not_pinned,
     )
 
 

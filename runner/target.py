@@ -1,4 +1,4 @@
-"""A job in, events and outputs out: the parent's side of the worker, without JAX.
+"""A job in, events and outputs out: what the parent hears from its workers, without JAX.
 
 The worker is a process of its own. A crash, an abort inside the compiler or a hang ends it; the program that it was
 running is recorded with the worker's last words, and a new worker goes on with the programs that are left.
@@ -6,97 +6,16 @@ running is recorded with the worker's last words, and a new worker goes on with 
 
 from __future__ import annotations
 
-import json
-import queue
 import signal
-import subprocess
-import sys
-import tempfile
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from runner import dtypes
-
-Event = dict[str, Any]
-
-_LAST_WORDS = 2000
-"""How many characters of the worker's standard error are kept with an error."""
-
-
-class Worker:
-    """One worker process, started before its job is known, so that it loads its modules while the input is read."""
-
-    def __init__(self) -> None:
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "runner.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            text=True,
-            encoding="utf-8",
-        )
-        self._lines: queue.Queue[str | None] = queue.Queue()
-
-    def submit(self, job: dict[str, Any]) -> None:
-        """Hand the worker its job."""
-        assert self._process.stdin is not None
-        threading.Thread(target=self._listen, daemon=True).start()
-        try:
-            self._process.stdin.write(json.dumps(job) + "\n")
-            self._process.stdin.close()
-        except BrokenPipeError:
-            # It died before its job came; `next` reports how.
-            return
-
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
-
-    def next(self, timeout: float) -> Event | None:
-        """The next event, or None when there is none any more. Raises `TimeoutError` after `timeout` seconds."""
-        try:
-            line = self._lines.get(timeout=timeout)
-        except queue.Empty:
-            raise TimeoutError from None
-        return None if line is None else json.loads(line)
-
-    def end(self) -> int:
-        """End the process, whatever it does, and return its exit code."""
-        if self._process.poll() is None:
-            try:
-                # It leaves by itself once its last event is out.
-                self._process.wait(timeout=0.0 if self._lines.empty() else 2.0)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-        return self._process.wait()
-
-    def kill(self) -> None:
-        """End the process at once."""
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None and not stream.closed:
-                try:
-                    stream.close()
-                except BrokenPipeError:
-                    continue
-
-    def log(self) -> str:
-        """Everything that the process wrote to standard error."""
-        self._stderr.seek(0)
-        return self._stderr.read().decode(errors="replace")
-
-    def last_words(self) -> str:
-        """The end of the log."""
-        return self.log().strip()[-_LAST_WORDS:]
+from runner.process import Event, Worker
 
 
 @dataclass(frozen=True)

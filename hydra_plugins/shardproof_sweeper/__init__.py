@@ -11,7 +11,7 @@ from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -21,6 +21,11 @@ class ShardproofSweeper(BasicSweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Put the launcher behind one that sorts out the points that cannot be composed."""
+        # The folder may name the experiment, which can differ from point to point: it is settled once for all of them.
+        folder = str(config.hydra.sweep.dir)
+        with open_dict(config):
+            config.hydra.sweep.dir = folder
+            config.hydra.overrides.hydra.append(f"hydra.sweep.dir='{folder}'")
         super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
         assert self.launcher is not None
         self.launcher = _Sorting(self.launcher, hydra_context, config)

@@ -30,6 +30,8 @@ class Context:
     nodes: Mapping[str, Mapping[str, tuple[tuple[int, ...], str]]]
     graph: Interpretation | None
     per_device: Interpretation | None
+    not_pinned: str | None = None
+    """Why the experiment's pinned values do not bind this run, if they do not."""
 
     def layout(self, name: str) -> Layout:
         """The layout that the experiment promises for an output."""

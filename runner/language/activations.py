@@ -96,9 +96,9 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
 def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     """`jax.nn.log_softmax`: -inf where `where` is false."""
     x = floating(x)
-    x = x if where is None else np.where(array(where) != 0, x, -np.inf)
+    kept = True if where is None else array(where) != 0
     with np.errstate(all="ignore"):
-        return x - logsumexp(x, axis, keepdims=True)
+        return np.where(kept, x - logsumexp(x, axis, keepdims=True, where=where), -np.inf)
 
 
 def standardize(

@@ -39,6 +39,38 @@ def check(expression: Expression, scope: Scope) -> None:
     _check(expression, expression.tree, scope)
 
 
+def canonical(expression: Expression) -> Expression:
+    """The expression as both JAX and the oracle read it alike.
+
+    The lists among the arguments of collectives become tuples, since JAX wants them hashable; random values get the
+    dtype that the table gives them, since JAX's own default depends on whether 64 bits are switched on.
+    """
+    for call in ast.walk(expression.tree):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            operation = OPERATIONS.get(call.func.id)
+            if operation is not None and operation.jax.startswith("jax.random.") and "dtype='" in operation.arguments:
+                _name_dtype(call, operation.signature)
+            if operation is not None and "axis_name" in operation.arguments:
+                first = 1 if operation.arguments.startswith("x") else 0
+                call.args[first:] = [_tupled(argument) for argument in call.args[first:]]
+                for keyword in call.keywords:
+                    keyword.value = _tupled(keyword.value)
+    return expression
+
+
+def _name_dtype(call: ast.Call, signature: inspect.Signature) -> None:
+    position = list(signature.parameters).index("dtype")
+    if len(call.args) <= position and all(keyword.arg != "dtype" for keyword in call.keywords):
+        default = ast.copy_location(ast.Constant(signature.parameters["dtype"].default), call)
+        call.keywords.append(ast.copy_location(ast.keyword("dtype", default), call))
+
+
+def _tupled(node: ast.expr) -> ast.expr:
+    if isinstance(node, ast.List | ast.Tuple):
+        return ast.copy_location(ast.Tuple([_tupled(element) for element in node.elts]), node)
+    return node
+
+
 def _check(expression: Expression, node: ast.AST, scope: Scope) -> None:
     match node:
         case ast.Name(id=name):

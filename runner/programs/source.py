@@ -110,10 +110,13 @@ class Types:
 class Lines:
     """The source lines of a section, one named scope per node."""
 
-    def __init__(self, experiment: Experiment, names: Names, repairs: Repairs | None = None) -> None:
+    def __init__(
+        self, experiment: Experiment, names: Names, repairs: Repairs | None = None, *, under_vmap: bool = False
+    ) -> None:
         self._experiment = experiment
         self._names = names
         self._repairs = repairs or Repairs()
+        self._under_vmap = under_vmap
         self._lines: list[str] = []
 
     def section(self, statements: Iterable[Statement], after: Mapping[str, str] | None = None) -> str:
@@ -176,7 +179,7 @@ class Lines:
     def _expression(self, expression: Expression, path: str) -> str:
         repairs = self._repairs.calls.get(path, {})
         places = {id(node): place for place, node in enumerate(ast.walk(expression.tree))}
-        tree = _Emit(self._experiment, self._names, repairs, places).visit(expression.tree)
+        tree = _Emit(self._experiment, self._names, repairs, places, self._under_vmap).visit(expression.tree)
         return ast.unparse(ast.fix_missing_locations(tree))
 
 
@@ -184,12 +187,18 @@ class _Emit(ast.NodeTransformer):
     """An expression of the language as an expression of JAX. Builds new nodes: the experiment's trees stay as they are."""
 
     def __init__(
-        self, experiment: Experiment, names: Names, repairs: Mapping[int, Repair], places: Mapping[int, int]
+        self,
+        experiment: Experiment,
+        names: Names,
+        repairs: Mapping[int, Repair],
+        places: Mapping[int, int],
+        under_vmap: bool,
     ) -> None:
         self._experiment = experiment
         self._names = names
         self._repairs = repairs
         self._places = places
+        self._under_vmap = under_vmap
 
     def _repair(self, node: ast.AST) -> Repair:
         return self._repairs.get(self._places[id(node)], Repair())
@@ -233,6 +242,9 @@ class _Emit(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
         assert isinstance(node.func, ast.Name)
         operation = OPERATIONS[node.func.id]
+        if self._under_vmap and operation.name == "pcast":
+            # vmap knows no varying axes.
+            return self.visit(node.args[0])
         repair = self._repair(node)
         flat = iter(self._operands([self.visit(operand) for operand in operands(node)], repair))
         arguments: list[ast.expr] = [
@@ -241,7 +253,9 @@ class _Emit(ast.NodeTransformer):
             else next(flat)
             for argument in node.args
         ]
-        keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
+        keywords = [
+            ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords if not (self._under_vmap and k.arg == "to")
+        ]
         if operation.name == "ppermute":
             keywords = [self._shift(node, k) if k.arg == "shift" else k for k in keywords]
         if repair.out_sharding is not None:

@@ -13,7 +13,7 @@ from runner.programs.source import Lines, Names, Types
 def write(experiment: Experiment, folder: Path, types: Types) -> str:
     """The source of the program."""
     names = Names(experiment)
-    lines = Lines(experiment, names).section(experiment.per_device)
+    lines = Lines(experiment, names, under_vmap=True).section(experiment.per_device)
     body = "\n".join(
         [
             f"def per_device({source.parameters(experiment, names)}):",

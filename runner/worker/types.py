@@ -5,6 +5,7 @@ This is the last validation: whatever only JAX can know is found here, and is a 
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,8 +13,9 @@ import jax
 from jax.sharding import AxisType
 
 from runner import dtypes
-from runner.experiment import Experiment, Section, fits
+from runner.experiment import Experiment, Section, expressions, fits
 from runner.faults import InvalidExperiment, invalid
+from runner.language.operations import OPERATIONS
 from runner.layout import Layout, Mesh, Spec, spec_json
 from runner.programs.source import Repairs, Typed, Types
 from runner.worker import explicit
@@ -58,7 +60,7 @@ def infer(experiment: Experiment) -> Types:
             if experiment.check_vma:
                 _check_varying(experiment, name, spec, varying[name])
         if "vmap" in experiment.programs:
-            reason = _refused_by_vmap(experiment)
+            reason = _refused_by_vmap(experiment, nodes["per_device"])
             if reason:
                 unsupported["vmap"] = reason
     if experiment.chosen and experiment.programs[0] in unsupported:
@@ -156,13 +158,32 @@ def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: froze
         )
 
 
-def _refused_by_vmap(experiment: Experiment) -> str | None:
-    """Why JAX cannot run the per-device code under `vmap`, if it cannot."""
+_ONE_AXIS_UNDER_VMAP = ("psum_scatter", "all_gather", "ppermute", "pshuffle")
+"""JAX's vmap gives these several axes at once either an assertion or, silently, the first axis alone."""
 
-    def shard(*arrays: Any) -> tuple[Any, ...]:
-        walker = Walker(experiment, dict(zip((a.name for a in experiment.arrays), arrays, strict=True)))
-        walker.run(experiment.per_device, ("per_device",))
-        return tuple(walker.values[name] for name in experiment.outputs)
+
+def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:
+    """Why JAX cannot run the per-device code under `vmap`, if it cannot; `types` are those under `shard_map`."""
+    for statement in experiment.per_device:
+        for _, expression in expressions(statement):
+            for call in ast.walk(expression.tree):
+                if (
+                    isinstance(call, ast.Call)
+                    and isinstance(call.func, ast.Name)
+                    and call.func.id in _ONE_AXIS_UNDER_VMAP
+                ):
+                    bound = OPERATIONS[call.func.id].signature.bind(
+                        *call.args, **{str(k.arg): k.value for k in call.keywords}
+                    )
+                    axes = bound.arguments["axis_name"]
+                    if isinstance(axes, ast.Tuple) and len(axes.elts) > 1:
+                        return f"jax.vmap has no {call.func.id} over several axes: {ast.unparse(call)}"
+    found: dict[str, Typed] = {}
+
+    def shard(*arrays: Any) -> tuple[()]:
+        values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
+        Walker(experiment, values, _recorder(found), under_vmap=True).run(experiment.per_device, ("per_device",))
+        return ()
 
     mapped: Callable[..., Any] = shard
     structs = _structs(experiment, lambda layout: layout.shard_shape)
@@ -178,6 +199,11 @@ def _refused_by_vmap(experiment: Experiment) -> str | None:
         jax.eval_shape(mapped, *structs)
     except InvalidExperiment as refusal:
         return refusal.fault.message
-    except REFUSALS as error:
-        return str(error).splitlines()[0]
+    except (*REFUSALS, AssertionError) as error:
+        return (str(error).splitlines() or [type(error).__name__])[0]
+    for name, typed in types.items():
+        if found.get(name) != typed:
+            # all_to_all of an operand that is not mapped over the axis does this.
+            there = found[name].shape if name in found else None
+            return f"under jax.vmap '{name}' gets the shape {there} instead of {list(typed.shape)}"
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -54,6 +54,8 @@ class Walker:
     values: dict[str, Any]
     on_value: Callable[[str, Any], None] = lambda _path, _value: None
     """Called with each named value as it is made."""
+    under_vmap: bool = False
+    """Whether the values are mapped by `jax.vmap`, which knows no varying axes and raises more kinds of error."""
     _expression: Expression = field(init=False)
     _path: str = field(init=False, default="")
 
@@ -121,7 +123,7 @@ class Walker:
         """`call(*operands)`, which `node` stands for; a refusal becomes a fault at `node`."""
         try:
             return call(*operands)
-        except REFUSALS as error:
+        except (*REFUSALS, AssertionError) if self.under_vmap else REFUSALS as error:
             raise self._expression.fault(_refusal(error, operands), node) from None
 
     def value(self, node: ast.expr) -> Any:
@@ -160,6 +162,10 @@ class Walker:
         keywords = {str(k.arg): self.value(k.value) for k in node.keywords}
         if operation.name == "ppermute" and "shift" in keywords:
             keywords["perm"] = self._permutation(node, keywords.pop("shift"))
+        if self.under_vmap and operation.name == "pcast":
+            return self.value(node.args[0])
+        if self.under_vmap:
+            keywords.pop("to", None)
         call = function(operation.jax)
         shapes = [len(a.elts) if isinstance(a, ast.List | ast.Tuple) else None for a in node.args]
         kinds = [type(a) for a in node.args]
@@ -198,8 +204,3 @@ def _first_lines(error: BaseException) -> str:
 def _refusal(error: BaseException, operands: list[Any]) -> str:
     shapes = ", ".join(f"{operand.dtype}{list(operand.shape)}" for operand in operands if hasattr(operand, "shape"))
     return f"JAX refuses it: {_first_lines(error)}" + (f"; the operands are {shapes}" if shapes else "")
-
-
-def types_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The abstract type of every array among `values`."""
-    return {name: jax.typeof(value) for name, value in values.items() if hasattr(value, "shape")}

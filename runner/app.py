@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         return _compose_and_run(list(arguments), known, overrides)
     finally:
         while _ready:
-            _ready.pop().kill()
+            _ready.pop().close()
 
 
 def _arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:

@@ -127,6 +127,8 @@ def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
 
 
 def _list(names: Sequence[str]) -> str:
+    if not names:
+        return "; there is none yet"
     return f"; there are {', '.join(names[:12])}{', …' if len(names) > 12 else ''}"
 
 
@@ -152,8 +154,11 @@ def _of_config(error: Exception, sources: Sources) -> str:
     unknown = re.search(r"Key '([^']*)' (?:not in|is not in struct)", text)
     if unknown:
         key = key or (unknown.group(1),)
-        siblings = _siblings(key)
+        siblings = _siblings(key) or sources.names(key[:-1])
         message = f"there is no key '{key[-1]}'{nearest(str(key[-1]), siblings) or _list(siblings)}"
+        override = sources.override(key)
+        if override and len(key) > 1 and not _siblings(key):
+            message += f"; to add a name, write +{override.lstrip('+')}"
         for layer in reversed(sources.layers):
             below = key[len(layer.package) :] if key[: len(layer.package)] == layer.package else key
             place = key_place(layer.file, below)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,10 @@ def source(array: Array, sizes: dict[str, int], folder: Path) -> str:
     if not isinstance(array.init, Expression):
         shape = literal_shape(array.init, key)
         if not shape:
-            return f"np.full({array.shape}, {array.init!r}, dtype={dtype})"
+            return f"np.full({array.shape}, {_literal(array.init)}, dtype={dtype})"
         if shape != array.shape:
             raise invalid(key, f"the values have shape {list(shape)}, but '{array.name}' has shape {list(array.shape)}")
-        return f"np.array({array.init!r}, dtype={dtype})"
+        return f"np.array({_literal(array.init)}, dtype={dtype})"
     try:
         tree = _emit(array.init, array.init.tree, array, sizes, folder)
     except SyntaxFault as fault:
@@ -64,6 +65,15 @@ def source(array: Array, sizes: dict[str, int], folder: Path) -> str:
     if not (isinstance(array.init.tree, ast.Call) and _shaped(array.init.tree)):
         text = f"{text}.reshape({array.shape})"
     return f"{text}.astype({dtype})"
+
+
+def _literal(value: Any) -> str:
+    """A number or nested list of numbers as NumPy source."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "np.nan" if math.isnan(value) else "np.inf" if value > 0 else "-np.inf"
+    return repr(value)
 
 
 def make(experiment: Experiment, folder: Path) -> Arrays:

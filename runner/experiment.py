@@ -141,12 +141,20 @@ def program_section(program: str) -> Section:
     return "graph" if program in GRAPH_PROGRAMS else "per_device"
 
 
+_NOTHING: dict[str, Any] = {
+    "name": None, "summary": "", "source": "", "mesh": {}, "target": {}, "dims": {}, "arrays": {}, "graph": {},
+    "per_device": {}, "constraints": {}, "outputs": {}, "expect": {}, "program": "all",
+}  # fmt: skip
+"""A key that the command line deletes (`~graph`) is as good as empty."""
+
+
 def read(config: Mapping[str, Any]) -> Experiment:
     """Validate a resolved configuration.
 
     Raises `InvalidExperiment` with the first fault, in the order in which a reader meets the keys.
     """
-    name = config.get("name")
+    config = {**_NOTHING, **{key: value for key, value in config.items() if value is not None}}
+    name = config["name"]
     if not name:
         raise invalid(("name",), "the experiment has no name")
     if not _FILE_NAME.match(name):
@@ -180,13 +188,10 @@ def read(config: Mapping[str, Any]) -> Experiment:
         per_device=sections["per_device"],
         constraints=constraints,
         outputs=outputs,
-        values=_values(config["expect"]["values"], outputs),
+        values=_values(config["expect"].get("values") or {}, outputs),
         programs=programs,
         chosen=chosen,
-        seed=config["seed"],
-        precision=config["precision"],
-        check_vma=config["check_vma"],
-        timeout=config["timeout"],
+        **{key: config[key] for key in ("seed", "precision", "check_vma", "timeout") if key in config},
     )
     if experiment.precision not in PRECISIONS:
         raise invalid(("precision",), f"no precision '{experiment.precision}'; there are {', '.join(PRECISIONS)}")
@@ -225,10 +230,14 @@ def _count(things: Any, singular: str, plural: str | None = None) -> str:
 
 
 def _expression(text: object, key: Key) -> Expression:
+    return canonical(_parsed(text, key))
+
+
+def _parsed(text: object, key: Key) -> Expression:
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise invalid(key, f"{text!r} is not an expression{_yaml_hint(text)}")
     try:
-        return canonical(parse(str(text)))
+        return parse(str(text))
     except SyntaxFault as fault:
         raise InvalidExperiment(located(key, str(text).strip(), fault)) from None
 
@@ -287,7 +296,8 @@ def _array(name: str, config: Mapping[str, Any], mesh: Mesh, dims: Mapping[str, 
     fits(spec, shape, letters, mesh, (*key, "spec"), name)
     init = config["init"]
     if isinstance(init, str):
-        init = _expression(init, (*key, "init"))
+        # NumPy makes it: `canonical` would give `normal` the arguments of JAX's.
+        init = _parsed(init, (*key, "init"))
     return Array(name, Layout(mesh, shape, spec), letters, config["dtype"], init)
 
 
@@ -488,7 +498,7 @@ def _list(candidates: tuple[str, ...]) -> str:
 
 
 def _target(config: Mapping[str, Any], mesh: Mesh) -> Target:
-    platform, devices = config["platform"], config["devices"]
+    platform, devices = config.get("platform") or "cpu", config.get("devices")
     if platform not in PLATFORMS:
         raise invalid(
             ("target", "platform"), f"no platform '{platform}'{nearest(platform, PLATFORMS) or _list(PLATFORMS)}"

@@ -125,3 +125,9 @@ def spec_text(spec: Spec) -> str:
 def spec_json(spec: Spec) -> list[str | list[str] | None]:
     """A PartitionSpec as the YAML spells it: `[x, null]`, `[[x, y], null]`."""
     return [None if not axes else axes[0] if len(axes) == 1 else list(axes) for axes in spec]
+
+
+def spec_yaml(spec: Spec) -> str:
+    """A PartitionSpec as text of the YAML: `[x, null]`, `[[x, y], null]`."""
+    entries = ["null" if not axes else axes[0] if len(axes) == 1 else f"[{', '.join(axes)}]" for axes in spec]
+    return f"[{', '.join(entries)}]"

@@ -31,11 +31,13 @@ class Worker:
             encoding="utf-8",
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
+        self._listener: threading.Thread | None = None
 
     def submit(self, job: dict[str, Any]) -> None:
         """Hand the worker its job."""
         assert self._process.stdin is not None
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         try:
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.close()
@@ -68,14 +70,21 @@ class Worker:
         return self._process.wait()
 
     def kill(self) -> None:
-        """End the process at once."""
+        """End the process at once; its log can still be read."""
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
+
+    def close(self) -> None:
+        """End the process, if it still runs, and let go of everything that belongs to it."""
+        self.kill()
+        if self._listener is not None:
+            self._listener.join()
+        for stream in (self._process.stdin, self._process.stdout, self._stderr):
             if stream is not None and not stream.closed:
                 try:
                     stream.close()
                 except BrokenPipeError:
+                    # What was still to be written to it is of no use any more.
                     continue
 
     def log(self) -> str:

@@ -32,21 +32,25 @@ _RECORDED_VALUES = 1000
 
 
 def run(
-    config: Mapping[str, Any], folder: Path, sources: Callable[[], Sources], worker: Worker | None = None
+    config: Mapping[str, Any],
+    folder: Path,
+    sources: Callable[[], Sources],
+    overrides: Sequence[str] = (),
+    worker: Worker | None = None,
 ) -> Record:
     """Run one experiment and write its run folder.
 
-    `sources` is asked only where a place in a file must be named. `worker` is one that was started earlier. Nothing that
-    a user or a program does wrong raises: it is in the record.
+    `sources` is asked only where a place in a file must be named, `overrides` are those of the command line, `worker` is
+    one that was started earlier. What a user or a program does wrong does not raise: it is in the record.
     """
-    found = _blank(config)
+    found = _blank(config, overrides)
     try:
         _run(config, folder, sources, worker, found)
     except InvalidExperiment as error:
         found.update(status="invalid", error=sources().report(error.fault))
     finally:
         if worker is not None:
-            worker.kill()
+            worker.close()
     record.write(found, folder)
     return found
 

@@ -59,6 +59,20 @@ class Sources:
                 best = found
         return best[1] if best else None
 
+    def names(self, key: Key) -> list[str]:
+        """The names that the files write below `key`."""
+        found: list[str] = []
+        for layer in self.layers:
+            node: yaml.Node | None = _compose(layer.file)
+            if tuple(key[: len(layer.package)]) != layer.package:
+                continue
+            for part in key[len(layer.package) :]:
+                step = _step(node, part) if node is not None else None
+                node = step[1] if step else None
+            if isinstance(node, yaml.MappingNode):
+                found += [name.value for name, _ in node.value if name.value not in found]
+        return found
+
     def override(self, key: Key) -> str | None:
         """The override of the command line that set `key`, if one did."""
         dotted = [str(part) for part in key]

@@ -95,10 +95,12 @@ def listen(worker: Worker, job: dict[str, Any], timeout: float) -> Iterator[Even
             if event["event"] == "invalid" or (event["event"] in ("finished", "types") and not left):
                 worker.end()
                 yield {"event": "log", "text": worker.log()}
+                worker.close()
                 return
         words = worker.last_words()
         error = ended + (f"; its last words:\n{words}" if words else "")
         yield {"event": "log", "text": worker.log()}
+        worker.close()
         if running is None:
             yield {"event": "died", "error": error}
             return
@@ -133,7 +135,7 @@ def program_run(event: Event, shapes: dict[str, tuple[int, ...]], block_ranges: 
     position_of = {device: position for position, device in enumerate(run.device_ids)}
     path = arrays / f"{run.program}.npz"
     with np.load(path) as file:
-        raw = {int(name): file[name] for name in file.files}
+        raw = {int(name.removeprefix("arr_")): file[name] for name in file.files}
     path.unlink()
     for name, output in event["outputs"].items():
         kind = dtypes.dtype(output["dtype"]).numpy

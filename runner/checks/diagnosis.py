@@ -31,10 +31,11 @@ _OVER_AXES = (*_REDUCTIONS, "all_gather", "all_to_all", "ppermute")
 
 @dataclass(frozen=True)
 class Edit:
-    """One change of the per-device program: the statements after it, and what it means."""
+    """One change of the per-device program: the statements after it, what it means, and how late it is tried."""
 
     statements: tuple[Statement, ...]
     meaning: str
+    rank: int
 
 
 def diagnose(context: Context) -> list[str]:
@@ -101,21 +102,19 @@ def _factor(context: Context, name: str) -> str | None:
     return f"{name} is {factor:.4g}× the reference on every element of every device{why}"
 
 
-def edits(experiment: Experiment) -> Iterator[Edit]:
+def edits(experiment: Experiment) -> list[Edit]:
     """Single edits of the per-device program, the commonest mistakes first."""
     axes = [axis for axis, size in experiment.mesh.sizes.items() if size > 1]
     combinations = [*((axis,) for axis in axes), *([tuple(axes)] if len(axes) > 1 else [])]
     sites = list(_sites(experiment.per_device))
+    found: list[Edit] = []
+    # Of two sites at which one edit helps, the one nearer the outputs is the likelier mistake.
     for site in reversed(sites):
-        if site.path[-1] in experiment.outputs:
-            yield from _missing(experiment, site, combinations)
-    for site in sites:
+        found += _missing(experiment, site, combinations)
         for place, call in enumerate(ast.walk(site.expression.tree)):
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
-                yield from _of_call(experiment, site, place, call, combinations)
-    for site in reversed(sites):
-        if site.path[-1] not in experiment.outputs:
-            yield from _missing(experiment, site, combinations)
+                found += _of_call(experiment, site, place, call, combinations)
+    return sorted(found, key=lambda edit: edit.rank)
 
 
 @dataclass(frozen=True)
@@ -153,8 +152,9 @@ def _replaced(statements: tuple[Statement, ...], path: tuple[str, ...], tree: as
     return tuple(done)
 
 
-def _edit(experiment: Experiment, site: _Site, tree: ast.expr, meaning: str) -> Edit:
-    return Edit(_replaced(experiment.per_device, site.path, tree), meaning)
+def _edit(experiment: Experiment, site: _Site, place: int, new: ast.expr, meaning: str, rank: int) -> Edit:
+    tree = _swap(site.expression.tree, place, new)
+    return Edit(_replaced(experiment.per_device, site.path, tree), meaning, rank)
 
 
 def _swap(tree: ast.expr, place: int, new: ast.expr) -> ast.expr:
@@ -168,7 +168,8 @@ def _swap(tree: ast.expr, place: int, new: ast.expr) -> ast.expr:
         def visit(self, node: ast.AST) -> ast.AST:
             return new if node is old else self.generic_visit(node)
 
-    return Replace().visit(copied)
+    Replace().visit(copied)
+    return copied
 
 
 def _axes_text(axes: tuple[str, ...]) -> str:
@@ -184,15 +185,27 @@ def _call(name: str, operand: ast.expr, axes: ast.expr) -> ast.Call:
     return ast.Call(ast.Name(name), [operand, axes], [])
 
 
+_ADDING = frozenset({"matmul", "dot", "einsum", "tensordot", "vdot", "inner", "sum", "mean"})
+"""The operations whose result over a sharded dimension is partial."""
+
+
 def _missing(experiment: Experiment, site: _Site, combinations: list[tuple[str, ...]]) -> Iterator[Edit]:
-    for reduction, word in (("psum", "psum"), ("pmax", "pmax"), ("pmin", "pmin")):
-        for axes in combinations:
-            tree = _call(reduction, site.expression.tree, _axes_node(axes))
-            text = ast.unparse(ast.fix_missing_locations(tree))
-            meaning = (
-                f"a {word} over {_axes_text(axes)} is left out: with per_device.{site.name}: {text} it equals the graph"
-            )
-            yield _edit(experiment, site, tree, meaning)
+    """A reduction around the whole expression, or around a product or a sum inside it."""
+    for place, node in enumerate(ast.walk(site.expression.tree)):
+        product = isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
+        adding = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _ADDING
+        if place and not product and not adding:
+            continue
+        assert isinstance(node, ast.expr)
+        for rank, reduction in enumerate(("psum", "pmax", "pmin")):
+            for axes in combinations if not (place and rank) else ():
+                new = _call(reduction, node, _axes_node(axes))
+                text = ast.unparse(ast.fix_missing_locations(_swap(site.expression.tree, place, new)))
+                over = _axes_text(axes)
+                meaning = (
+                    f"a {reduction} over {over} is left out: with per_device.{site.name}: {text} it equals the graph"
+                )
+                yield _edit(experiment, site, place, new, meaning, rank=0 if not rank else 6)
 
 
 def _of_call(
@@ -202,56 +215,50 @@ def _of_call(
     name = call.func.id
     where = f"per_device.{site.name}"
     shown = ast.unparse(call)
+
+    def edit(new: ast.expr, meaning: str, rank: int) -> Edit:
+        return _edit(experiment, site, place, new, f"{where}: {meaning} it equals the graph", rank)
+
     if name in _OVER_AXES and len(call.args) >= 2:
         for axes in combinations:
             new = copy.deepcopy(call)
             new.args[1] = _axes_node(axes)
-            if ast.dump(new.args[1]) == ast.dump(call.args[1]):
-                continue
-            over = ast.unparse(call.args[1])
-            meaning = f"{where}: {shown} runs over the wrong axis: over {_axes_text(axes)} instead of {over} it equals the graph"
-            yield _edit(experiment, site, _swap(site.expression.tree, place, new), meaning)
+            if ast.dump(new.args[1]) != ast.dump(call.args[1]):
+                over = f"over {_axes_text(axes)} instead of {ast.unparse(call.args[1])}"
+                yield edit(new, f"{shown} runs over the wrong axis: {over}", 3)
     if name in ("psum", "pmean") and len(call.args) >= 2:
-        yield from _bias(experiment, site, place, call, where)
-        meaning = f"{where}: {shown} is one {name} too many: without it, it equals the graph"
-        yield _edit(experiment, site, _swap(site.expression.tree, place, call.args[0]), meaning)
+        for new, bias, times, over in _bias(experiment, site, call):
+            counts = f"so that it counts {times} times; added after it,"
+            yield edit(new, f"{bias} is added before the {name} over {over}, {counts}", 1)
+        yield edit(call.args[0], f"{shown} is one {name} too many: without it,", 2)
         other = "pmean" if name == "psum" else "psum"
         new = copy.deepcopy(call)
         new.func = ast.Name(other)
-        meaning = f"{where}: {shown} is a {name} where a {other} is meant: with {other} it equals the graph"
-        yield _edit(experiment, site, _swap(site.expression.tree, place, new), meaning)
+        yield edit(new, f"{shown} is a {name} where a {other} is meant: with {other}", -1 if name == "pmean" else 4)
     for i, keyword in enumerate(call.keywords):
         if name == "ppermute" and keyword.arg == "shift":
             new = copy.deepcopy(call)
             new.keywords[i].value = ast.UnaryOp(ast.USub(), keyword.value)
-            meaning = f"{where}: {shown} shifts the wrong way: with the opposite shift it equals the graph"
-            yield _edit(experiment, site, _swap(site.expression.tree, place, new), meaning)
+            yield edit(new, f"{shown} shifts the wrong way: with the opposite shift", 5)
         if keyword.arg in ("axis", "scatter_dimension") and isinstance(keyword.value, ast.Constant):
             for dimension in range(3):
                 if dimension != keyword.value.value:
                     new = copy.deepcopy(call)
                     new.keywords[i].value = ast.Constant(dimension)
-                    meaning = f"{where}: {shown} works on the wrong dimension: with {keyword.arg}={dimension} it equals the graph"
-                    yield _edit(experiment, site, _swap(site.expression.tree, place, new), meaning)
+                    yield edit(new, f"{shown} works on the wrong dimension: with {keyword.arg}={dimension}", 5)
 
 
-def _bias(experiment: Experiment, site: _Site, place: int, call: ast.Call, where: str) -> Iterator[Edit]:
-    """psum(product + bias) counts the bias once per device."""
+def _bias(experiment: Experiment, site: _Site, call: ast.Call) -> Iterator[tuple[ast.expr, str, int, str]]:
+    """psum(product + bias) counts the bias once per device: the sum after the reduction instead, and what it mends."""
     summed = call.args[0]
     if isinstance(summed, ast.Name) and summed.id in site.before:
         summed = site.before[summed.id].tree
     if not (isinstance(summed, ast.BinOp) and isinstance(summed.op, ast.Add | ast.Sub)):
         return
-    name = call.func.id if isinstance(call.func, ast.Name) else ""
     axes = ast.literal_eval(call.args[1])
-    times = experiment.mesh.axis_size(axes)
     over = _axes_text((axes,) if isinstance(axes, str) else tuple(axes))
     for inside, outside, left in ((summed.left, summed.right, True), (summed.right, summed.left, False)):
         reduced = copy.deepcopy(call)
         reduced.args[0] = inside
         tree = ast.BinOp(reduced, summed.op, outside) if left else ast.BinOp(outside, summed.op, reduced)
-        meaning = (
-            f"{where}: {ast.unparse(outside)} is added before the {name} over {over}, so that it counts {times} times; "
-            f"added after it, it equals the graph"
-        )
-        yield _edit(experiment, site, _swap(site.expression.tree, place, tree), meaning)
+        yield tree, ast.unparse(outside), experiment.mesh.axis_size(axes), over

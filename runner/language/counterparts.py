@@ -190,7 +190,8 @@ def power(x1: Any, x2: Any, /) -> Any:
     x, y = common(x1, x2)
     with np.errstate(all="ignore"):
         if x.dtype.kind in "fc":
-            return np.power(x, y)
+            # Of one exponent of 0.5 NumPy takes the square root, which is another function at -inf.
+            return np.power(x, np.array(np.broadcast_to(y, np.broadcast_shapes(x.shape, y.shape))))
         if x.dtype.kind == "b":
             x, y = x.astype(np.int32), y.astype(np.int32)
         if isinstance(x2, int):

@@ -135,6 +135,7 @@ def _check(expression: Expression, node: ast.expr) -> None:
                 )
         case ast.Call(func=function, args=arguments, keywords=keywords):
             if not isinstance(function, ast.Name):
+                _check(expression, function)
                 raise expression.fault("only operations can be called, by their name: sum(x), not x.sum()", function)
             for argument in arguments:
                 _check(expression, argument)

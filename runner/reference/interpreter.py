@@ -257,7 +257,8 @@ def _largest(operand: PerDevice) -> float:
         if value.dtype.kind == "c":
             magnitude = float(np.max(np.abs(value)))
         if not math.isfinite(magnitude):
-            finite = np.abs(value[np.isfinite(value)])
+            everywhere = np.asarray(value)
+            finite = np.abs(everywhere[np.isfinite(everywhere)])
             magnitude = float(finite.max()) if finite.size else 0.0
         largest = max(largest, magnitude)
     return largest

@@ -42,7 +42,7 @@ def execute(experiment: Experiment, program: str, module: ModuleType, folder: Pa
     write_text(folder / f"hlo_{program}.txt", compiled.as_text() or "")
     shards = _Shards(experiment, program == "vmap")
     described = {name: shards.describe(output) for name, output in zip(experiment.outputs, outputs, strict=True)}
-    np.savez(arrays / f"{program}.npz", **{str(i): value for i, value in enumerate(shards.distinct)})
+    np.savez(arrays / f"{program}.npz", *shards.distinct)
     return {
         "device_ids": device_ids,
         "outputs": described,

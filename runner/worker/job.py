@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import jax
+import jaxlib.version
 
 from runner.experiment import Experiment, read
 from runner.faults import InvalidExperiment, invalid
@@ -61,7 +62,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
                 for section, nodes in types.nodes.items()
             },
             "target": {"platform": device.platform, "devices": experiment.mesh.size, "kind": device.device_kind},
-            "versions": {"jax": jax.__version__, "jaxlib": jax.lib.__version__},
+            "versions": {"jax": jax.__version__, "jaxlib": jaxlib.version.__version__},
         }
     )
     for program in programs:

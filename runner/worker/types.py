@@ -16,7 +16,7 @@ from runner import dtypes
 from runner.experiment import Experiment, Section, expressions, fits
 from runner.faults import InvalidExperiment, invalid
 from runner.language.operations import OPERATIONS
-from runner.layout import Layout, Mesh, Spec, spec_json
+from runner.layout import Layout, Mesh, Spec, spec_yaml
 from runner.programs.source import Repairs, Typed, Types
 from runner.worker import explicit
 from runner.worker.versions import abstract_mesh, varying_axes
@@ -53,7 +53,7 @@ def infer(experiment: Experiment) -> Types:
             if name in outputs and whole.shape != outputs[name].shape:
                 raise invalid(
                     ("outputs", name),
-                    f"per_device gives {list(local.shape)} on each device, which under {spec_json(spec)} is "
+                    f"per_device gives {list(local.shape)} on each device, which under {spec_yaml(spec)} is "
                     f"{list(whole.shape)} in all; graph gives {list(outputs[name].shape)}",
                 )
             outputs[name] = whole
@@ -152,7 +152,7 @@ def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: froze
         over = " and ".join(f"'{axis}'" for axis in loose)
         raise invalid(
             ("outputs", name),
-            f"{spec_json(spec)} promises the same '{name}' on every device along {over}, but in per_device it may "
+            f"{spec_yaml(spec)} promises the same '{name}' on every device along {over}, but in per_device it may "
             f"differ along {over}: a psum or another reduction over {over} is left out, or the spec is wrong; where the "
             "copies are equal and JAX cannot know it (after an all_gather, say), set check_vma: false",
         )

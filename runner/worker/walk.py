@@ -123,7 +123,9 @@ class Walker:
         """`call(*operands)`, which `node` stands for; a refusal becomes a fault at `node`."""
         try:
             return call(*operands)
-        except (*REFUSALS, AssertionError) if self.under_vmap else REFUSALS as error:
+        except (*REFUSALS, AssertionError) as error:
+            if isinstance(error, AssertionError) and not self.under_vmap:
+                raise
             raise self._expression.fault(_refusal(error, operands), node) from None
 
     def value(self, node: ast.expr) -> Any:

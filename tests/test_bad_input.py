@@ -1,0 +1,361 @@
+"""Bad input gets one message: where, what, what instead; status 2; and JAX is not imported for what needs none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Runs the command line and says, last, whether this process has imported JAX.
+COMMAND = """
+import sys
+from runner.app import main
+status = main(sys.argv[1:])
+print("jax imported" if "jax" in sys.modules else "jax not imported")
+sys.exit(status)
+"""
+
+GOOD = """\
+# @package _global_
+defaults:
+  - override /mesh: x2_y2
+
+name: mine
+dims: {I: 4, J: 4, K: 4}
+
+arrays:
+  A: {shape: [I, J], init: "arange(16)", spec: [null, x]}
+  B: {shape: [J, K], init: "arange(16)", spec: [x, null]}
+
+graph:
+  C: A @ B
+
+per_device:
+  partial: A @ B
+  C: psum(partial, 'x')
+
+outputs:
+  C: [null, null]
+"""
+
+
+def run(folder: Path, text: str, *overrides: str) -> subprocess.CompletedProcess[str]:
+    """Run the experiment `text` as `mine`, from `folder`."""
+    (folder / "experiment").mkdir(exist_ok=True)
+    (folder / "experiment" / "mine.yaml").write_text(text, encoding="utf-8")
+    arguments = ["--config-dir", ".", "+experiment=mine", "hydra.run.dir=run", *overrides]
+    return command(folder, *arguments)
+
+
+def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line from `folder`."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", COMMAND, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+    )
+
+
+def edited(old: str, new: str) -> str:
+    """The good experiment with one mistake in it."""
+    assert GOOD.count(old) >= 1, old
+    return GOOD.replace(old, new, 1)
+
+
+def expect(result: subprocess.CompletedProcess[str], message: str, *, jax_in_worker: bool = False) -> None:
+    """The one message, whole; status 2; no traceback; and this process never imported JAX."""
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert result.stderr == message + "\n"
+    assert "Traceback" not in result.stdout + result.stderr
+    assert result.stdout.endswith("jax not imported\n")
+    # The head of the report is printed only once the worker has been asked.
+    assert ("simulated cpu" in result.stdout) >= jax_in_worker
+
+
+WITHOUT_JAX = {
+    "unknown key": (
+        edited("graph:", "grpah:"),
+        "experiment/mine.yaml:12:1  grpah\n  there is no key 'grpah'; did you mean 'graph'?",
+    ),
+    "unknown key of an array": (
+        edited('init: "arange(16)", spec', 'int: "arange(16)", spec'),
+        "experiment/mine.yaml:9:22  arrays.A.int\n  there is no key 'int'; did you mean 'init'?",
+    ),
+    "misspelt operation": (
+        edited("psum(partial", "psumm(partial"),
+        "experiment/mine.yaml:17:6  per_device.C\n  no operation 'psumm'; did you mean 'psum'?\n"
+        "    psumm(partial, 'x')\n    ^^^^^",
+    ),
+    "misspelt array": (
+        edited("C: A @ B", "C: A @ BB"),
+        "experiment/mine.yaml:13:6  graph.C\n  no array, dim or earlier name 'BB'; did you mean 'B'?\n"
+        "    A @ BB\n        ^^",
+    ),
+    "misspelt axis in a spec": (
+        edited("spec: [null, x]", "spec: [null, z]"),
+        "experiment/mine.yaml:9:55  arrays.A.spec[1]\n  mesh axis 'z' does not exist; the mesh has x, y",
+    ),
+    "misspelt axis in a collective": (
+        edited("'x'", "'z'"),
+        "experiment/mine.yaml:17:6  per_device.C\n  mesh axis 'z' does not exist; the mesh has x, y\n"
+        "    psum(partial, 'z')\n                  ^^^",
+    ),
+    "misspelt dim": (
+        edited("shape: [I, J]", "shape: [I, JJ]"),
+        "experiment/mine.yaml:9:18  arrays.A.shape[1]\n  no dim 'JJ'; did you mean 'J'?",
+    ),
+    "misspelt config group's option": (
+        edited("x2_y2", "x2_y22"),
+        "experiment/mine.yaml:3:21\n  no mesh 'x2_y22'; did you mean 'x2_y2'?",
+    ),
+    "spec longer than the rank": (
+        edited("spec: [null, x]", "spec: [null, x, y]"),
+        "experiment/mine.yaml:9:48  arrays.A.spec\n  the spec has 3 entries, but 'A' has rank 2",
+    ),
+    "axis used twice in a spec": (
+        edited("spec: [null, x]", "spec: [x, x]"),
+        "experiment/mine.yaml:9:52  arrays.A.spec[1]\n"
+        "  the mesh axis 'x' is used twice; each axis shards one dimension at most",
+    ),
+    "axis used twice within one entry": (
+        edited("spec: [null, x]", "spec: [null, [x, x]]"),
+        "experiment/mine.yaml:9:55  arrays.A.spec[1]\n"
+        "  the mesh axis 'x' is used twice; each axis shards one dimension at most",
+    ),
+    "dimension that the axis does not divide": (
+        edited("J: 4", "J: 5").replace("arange(16)", "normal()"),
+        "experiment/mine.yaml:9:53  arrays.A.spec[1]\n  dimension 1 (J) of 'A' has size 5, which x=2 does not divide",
+    ),
+    "cycle": (
+        edited("  C: A @ B\n", "  C: D + A\n  D: C * 2\n"),
+        "experiment/mine.yaml:13:6  graph.C\n  a cycle: C → D → C; no order of the lines can compute it\n"
+        "    D + A\n    ^",
+    ),
+    "a name used before it stands": (
+        edited("  C: A @ B\n", "  C: D + A\n  D: A * 2\n"),
+        "experiment/mine.yaml:13:6  graph.C\n"
+        "  'D' is used before it stands; the lines run in order, so move it up\n    D + A\n    ^",
+    ),
+    "collective in graph": (
+        edited("C: A @ B", "C: psum(A @ B, 'x')"),
+        "experiment/mine.yaml:13:6  graph.C\n"
+        "  'psum' is a collective; graph computes on whole arrays and has none; it belongs in per_device\n"
+        "    psum(A @ B, 'x')\n    ^^^^",
+    ),
+    "init of the wrong size": (
+        edited('"arange(16)"', '"arange(15)"'),
+        "experiment/mine.yaml:9:28  arrays.A.init\n  it makes 15 values, but 'A' has shape [4, 4]: 4 × 4 = 16\n"
+        "    arange(15)\n    ^^^^^^^^^^",
+    ),
+    "literal init of the wrong shape": (
+        edited('"arange(16)"', "[1, 2]"),
+        "experiment/mine.yaml:9:28  arrays.A.init\n  the values have shape [2], but 'A' has shape [4, 4]",
+    ),
+    "ragged literal init": (
+        edited('"arange(16)"', "[[1, 2], [3]]"),
+        "experiment/mine.yaml:9:37  arrays.A.init[1]\n  the rows have different shapes: [2] and [1]",
+    ),
+    "missing file": (
+        edited('"arange(16)"', "load('none.npy')"),
+        "experiment/mine.yaml:9:28  arrays.A.init\n  there is no file 'FOLDER/experiment/none.npy'\n"
+        "    load('none.npy')\n    ^^^^^^^^^^^^^^^^",
+    ),
+    "YAML that does not parse": (
+        edited("shape: [I, J]", "shape: [I, J"),
+        "experiment/mine.yaml:9:56\n  not YAML: expected ',' or ']', but got '}', while parsing a flow sequence",
+    ),
+    "duplicate key": (edited("dims:", "name: yours\ndims:"), "experiment/mine.yaml:6:1\n  the key 'name' stands twice"),
+    "__import__": (
+        edited("C: A @ B", "C: __import__('os')"),
+        "experiment/mine.yaml:13:6  graph.C\n  no operation '__import__'\n    __import__('os')\n    ^^^^^^^^^^",
+    ),
+    "attribute": (
+        edited("C: A @ B", "C: A.shape"),
+        "experiment/mine.yaml:13:6  graph.C\n"
+        "  attribute '.shape' is not part of the language; only .T and the carries of a repeat are\n"
+        "    A.shape\n    ^^^^^^^",
+    ),
+    "private attribute": (
+        edited("C: A @ B", "C: A.__class__"),
+        "experiment/mine.yaml:13:6  graph.C\n  attribute '.__class__' is not part of the language\n"
+        "    A.__class__\n    ^^^^^^^^^^^",
+    ),
+    "method": (
+        edited("C: A @ B", "C: A.sum()"),
+        "experiment/mine.yaml:13:6  graph.C\n  only operations can be called, by their name: sum(x), not x.sum()\n"
+        "    A.sum()\n    ^^^^^",
+    ),
+    "lambda": (
+        edited("C: A @ B", 'C: "(lambda: A)()"'),
+        "experiment/mine.yaml:13:6  graph.C\n"
+        "  a lambda is not part of the language; write another line with a name instead\n"
+        "    (lambda: A)()\n     ^^^^^^^^^",
+    ),
+    "expression that is not Python": (
+        edited("C: A @ B", "C: A @ @ B"),
+        "experiment/mine.yaml:13:6  graph.C\n  not a Python expression: invalid syntax\n    A @ @ B\n        ^",
+    ),
+    "wrong argument": (
+        edited("C: A @ B", "C: sum(A, axes=0)"),
+        "experiment/mine.yaml:13:6  graph.C\n"
+        "  sum(): got an unexpected keyword argument 'axes'; it takes (a, axis=None, dtype=None, *, keepdims=False, initial=None, where=None)\n"
+        "    sum(A, axes=0)\n    ^^^^^^^^^^^^^^",
+    ),
+    "output that nothing computes": (
+        edited("  C: [null, null]", "  D: [null, null]"),
+        "experiment/mine.yaml:20:6  outputs.D\n  graph computes no 'D'",
+    ),
+    "no mesh": (
+        edited("defaults:\n  - override /mesh: x2_y2\n", ""),
+        "configuration  mesh\n  there is no mesh; name one (mesh=x2_y2) or give mesh.axes and mesh.shape",
+    ),
+    "dtype": (
+        edited("spec: [null, x]}", "spec: [null, x], dtype: flaot32}"),
+        "experiment/mine.yaml:9:66  arrays.A.dtype\n  no dtype 'flaot32'; did you mean 'float32'?",
+    ),
+    "a name for two things": (
+        edited("  partial: A @ B", "  A: A @ B"),
+        "experiment/mine.yaml:16:6  per_device.A\n  'A' is an array already; a name means one thing",
+    ),
+    "pin of something that is no output": (
+        GOOD + "expect:\n  values: {D: [1]}\n",
+        "experiment/mine.yaml:22:15  expect.values.D\n  'D' is not an output",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", WITHOUT_JAX)
+def test_a_mistake_gets_its_message_before_jax_is_imported(tmp_path: Path, mistake: str) -> None:
+    text, message = WITHOUT_JAX[mistake]
+    result = run(tmp_path, text)
+    expect(result, message.replace("FOLDER", str(tmp_path.resolve())))
+    assert "simulated" not in result.stdout
+
+
+OVERRIDES = {
+    "unknown key": (["foo=1"], "command line: foo=1  foo\n  there is no key 'foo'; there are name, summary, source,"),
+    "misspelt key": (["sede=1"], "command line: sede=1  sede\n  there is no key 'sede'; did you mean 'seed'?"),
+    "unknown dim": (
+        ["dims.L=1"],
+        "command line: dims.L=1  dims.L\n  there is no key 'L'; there are I, J, K; to add a name, write +dims.L=1",
+    ),
+    "misspelt group": (["mehs=x2"], "command line: mehs=x2  mehs\n  there is no key 'mehs'; did you mean 'mesh'?"),
+    "misspelt option": (["mesh=x2y2"], "command line: mesh=x2y2\n  no mesh 'x2y2'; did you mean 'x2_y2'?"),
+    "misspelt program": (
+        ["program=shardmap"],
+        "command line: program=shardmap  program\n  no program 'shardmap'; did you mean 'shard_map'?",
+    ),
+    "constraint without a graph": (
+        ["~graph", "program=constraint"],
+        "command line: program=constraint  program\n"
+        "  program 'constraint' is written from graph, which this experiment does not have; there are shard_map, vmap",
+    ),
+    "a mesh larger than the devices": (
+        ["target.devices=2"],
+        "ROOT/conf/mesh/x2_y2.yaml:2:8  mesh.shape\n  the mesh x=2 × y=2 needs 4 devices, but target.devices is 2",
+    ),
+    "wrong type": (["seed=many"], "command line: seed=many  seed\n  Value 'many' of type 'str' could not be converted"),
+    "wrong value": (
+        ["precision=best"],
+        "command line: precision=best  precision\n  no precision 'best'; there are def",
+    ),
+    "override that does not parse": (["dims.I=[4"], "command line: dims.I=[4\n  "),
+    "sizes": (["mesh.shape=[2,0]"], "command line: mesh.shape=[2,0]  mesh.shape[1]\n  0 is not the size of an axis;"),
+}
+
+
+@pytest.mark.parametrize("mistake", OVERRIDES)
+def test_a_mistake_on_the_command_line_names_the_override(tmp_path: Path, mistake: str) -> None:
+    overrides, message = OVERRIDES[mistake]
+    result = run(tmp_path, GOOD, *overrides)
+    assert result.returncode == 2, result.stdout + result.stderr
+    root = os.path.relpath(Path(__file__).parent.parent, tmp_path)
+    root = str(Path(__file__).parent.parent) if root.startswith("..") else root
+    assert result.stderr.startswith(message.replace("ROOT", root))
+    assert "Traceback" not in result.stdout + result.stderr
+    assert result.stdout.endswith("jax not imported\n")
+    assert "simulated" not in result.stdout
+
+
+def test_a_misspelt_experiment_names_the_nearest(tmp_path: Path) -> None:
+    result = command(tmp_path, "+experiment=case3_alreduce")
+    expect(
+        result,
+        "command line: +experiment=case3_alreduce\n  no experiment 'case3_alreduce'; did you mean 'case3_allreduce'?",
+    )
+
+
+WITH_JAX = {
+    "shapes that do not match": (
+        edited("  C: A @ B\n", "  C: A[:, :3] @ B\n"),
+        "experiment/mine.yaml:13:6  graph.C\n",
+        ["float32[4, 3], float32[4, 4]", "    A[:, :3] @ B\n    ^^^^^^^^^^^^"],
+    ),
+    "output spec longer than the rank": (
+        edited("  C: [null, null]", "  C: [null, null, null]"),
+        "experiment/mine.yaml:20:6  outputs.C\n  the spec has 3 entries, but 'C' has rank 2\n",
+        [],
+    ),
+    "graph and per_device of different shapes": (
+        edited("psum(partial, 'x')", "psum(partial, 'x')[:2]"),
+        "experiment/mine.yaml:20:6  outputs.C\n  per_device gives [2, 4] on each device, which under [null, null] is [2, 4] "
+        "in all; graph gives [4, 4]\n",
+        [],
+    ),
+    "a psum left out": (
+        edited("psum(partial, 'x')", "partial"),
+        "experiment/mine.yaml:20:6  outputs.C\n  [null, null] promises the same 'C' on every device along 'x'",
+        ["a psum over 'x' is left out: with per_device.C: psum(partial, 'x') it equals the graph"],
+    ),
+    "the wrong axis": (
+        edited("psum(partial, 'x')", "psum(partial, 'y')"),
+        "experiment/mine.yaml:20:6  outputs.C\n  [null, null] promises the same 'C' on every device along 'x'",
+        ["per_device.C: psum(partial, 'y') runs over the wrong axis: over 'x' instead of 'y' it equals the graph"],
+    ),
+    "a pinned block that does not fit": (
+        GOOD + "expect:\n  values: {C: [1, 2]}\n",
+        "experiment/mine.yaml:22:15  expect.values.C\n  the pinned values have shape [2], but 'C' has shape [4, 4]\n",
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", WITH_JAX)
+def test_what_only_jax_can_know_is_a_message_about_a_line_too(tmp_path: Path, mistake: str) -> None:
+    text, beginning, more = WITH_JAX[mistake]
+    result = run(tmp_path, text)
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert result.stderr.startswith(beginning)
+    for part in more:
+        assert part in result.stderr
+    assert "Traceback" not in result.stdout + result.stderr
+    assert result.stdout.endswith("jax not imported\n")
+
+
+def test_an_invalid_experiment_leaves_a_record(tmp_path: Path) -> None:
+    from runner import record
+
+    run(tmp_path, edited("spec: [null, x]", "spec: [null, z]"))
+    found = record.read(tmp_path / "run")
+    assert found["status"] == "invalid"
+    assert "mesh axis 'z' does not exist" in found["error"]
+    assert found["programs"] == {}
+
+
+def test_nan_in_data_is_a_warning_and_the_check_says_so(tmp_path: Path) -> None:
+    from runner import record
+
+    values = "[[.nan, 1, 2, 3], [4, 5, 6, 7], [8, 9, 1, 2], [3, 4, 5, 6]]"
+    result = run(tmp_path, edited('"arange(16)", spec: [null', f"{values}, spec: [null"))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "warning: 1 of the 16 values of 'A' are NaN" in result.stdout
+    check = record.read(tmp_path / "run")["programs"]["auto"]["checks"]["value"]
+    assert "count as equal" in check["note"]
+    assert check["outputs"]["C"]["against"]["graph"]["nan"] == 16

@@ -185,7 +185,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
         dims=dims,
         arrays=arrays,
         graph=sections["graph"],
-        per_device=sections["per_device"],
+        # A user who asks for one program of the graph may sweep layouts that per_device was not written for.
+        per_device=sections["per_device"] if set(programs) & set(PER_DEVICE_PROGRAMS) else (),
         constraints=constraints,
         outputs=outputs,
         values=_values(config["expect"].get("values") or {}, outputs),

@@ -44,13 +44,13 @@ def run(
     one that was started earlier. What a user or a program does wrong does not raise: it is in the record.
     """
     found = _blank(config, overrides)
+    worker = worker or Worker()
     try:
         _run(config, folder, sources, worker, found)
     except InvalidExperiment as error:
         found.update(status="invalid", error=sources().report(error.fault))
     finally:
-        if worker is not None:
-            worker.close()
+        worker.close()
     record.write(found, folder)
     return found
 
@@ -75,7 +75,7 @@ def _blank(config: Mapping[str, Any], overrides: Sequence[str]) -> Record:
 
 
 def _run(
-    config: Mapping[str, Any], folder: Path, sources: Callable[[], Sources], worker: Worker | None, found: Record
+    config: Mapping[str, Any], folder: Path, sources: Callable[[], Sources], worker: Worker, found: Record
 ) -> None:
     experiment = read(config)
     loading = _loading(experiment)
@@ -90,7 +90,7 @@ def _run(
             "arrays": left_here,
             "programs": list(experiment.programs),
         }
-        events = listen(worker or Worker(), job, experiment.timeout)
+        events = listen(worker, job, experiment.timeout)
         context: Context | None = None
         runs: list[ProgramRun] = []
         for event in events:

@@ -62,54 +62,57 @@ class ProgramRun:
 
 
 def listen(worker: Worker, job: dict[str, Any], timeout: float) -> Iterator[Event]:
-    """Run a job to its end, starting new workers where one dies; yield its events.
+    """Run a job to its end, starting a new worker where one dies; yield its events. The workers are closed at the end.
 
-    A program that ends its worker yields a `finished` event with an `error` like any other. The worker's log is yielded
-    last, as the event `log`.
+    A program that ends its worker yields a `finished` event with an `error`, like any other that fails. A worker that dies
+    before a program runs yields `died`. The log of each worker is the event `log`.
     """
     left = list(job["programs"])
-    first = True
-    while True:
-        worker.submit({**job, "programs": left})
-        running: str | None = None
-        ended = "the worker ended"
-        while True:
-            try:
-                event = worker.next(timeout)
-            except TimeoutError:
-                ended = f"no result after {timeout:g} s: it hangs, in a collective or in the compiler"
-                worker.kill()
-                break
-            if event is None:
-                ended = _how_it_ended(worker.end())
-                break
-            if event["event"] == "started":
-                running = event["program"]
-            elif event["event"] == "finished":
-                left.remove(event["program"])
-                running = None
-            elif event["event"] == "types":
-                left = [program for program in left if program not in event["unsupported"]]
-            if first or event["event"] not in ("types",):
-                yield event
-            if event["event"] == "invalid" or (event["event"] in ("finished", "types") and not left):
+    told_types = False
+    try:
+        while left:
+            worker.submit({**job, "programs": left})
+            running: str | None = None
+            ended: str | None = None
+            while ended is None and (left or running):
+                try:
+                    event = worker.next(timeout)
+                except TimeoutError:
+                    ended = f"no result after {timeout:g} s: it hangs, in a collective or in the compiler"
+                    worker.kill()
+                    continue
+                if event is None:
+                    ended = _how_it_ended(worker.end())
+                    continue
+                match event["event"]:
+                    case "started":
+                        running = event["program"]
+                    case "finished":
+                        left.remove(event["program"])
+                        running = None
+                    case "types":
+                        left = [program for program in left if program not in event["unsupported"]]
+                    case "invalid":
+                        left = []
+                if event["event"] != "types" or not told_types:
+                    yield event
+                told_types = told_types or event["event"] == "types"
+            if ended is None:
                 worker.end()
-                yield {"event": "log", "text": worker.log()}
-                worker.close()
-                return
-        words = worker.last_words()
-        error = ended + (f"; its last words:\n{words}" if words else "")
-        yield {"event": "log", "text": worker.log()}
+            yield {"event": "log", "text": worker.log()}
+            if ended is not None:
+                words = worker.last_words()
+                error = ended + (f"; its last words:\n{words}" if words else "")
+                if running is None:
+                    yield {"event": "died", "error": error}
+                    return
+                left.remove(running)
+                yield {"event": "finished", "program": running, "error": error}
+            worker.close()
+            if left:
+                worker = Worker()
+    finally:
         worker.close()
-        if running is None:
-            yield {"event": "died", "error": error}
-            return
-        left.remove(running)
-        yield {"event": "finished", "program": running, "error": error}
-        if not left:
-            return
-        first = False
-        worker = Worker()
 
 
 def _how_it_ended(code: int) -> str:

@@ -301,7 +301,7 @@ def unique(shape):
 # fmt: off
 UNARY_FLOAT = [
     "sqrt", "cbrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "arcsin", "arccos",
-    "arctan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh", "sinc", "deg2rad",
+    "arctan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh", "deg2rad",
     "rad2deg",
 ]
 ACTIVATIONS = [
@@ -363,6 +363,7 @@ CASES = {
     "round": st.one_of(call(signed()), call(floats(), decimals=pick(0, 1, -1))),
     # Elementary functions.
     **{name: call(st.one_of(floats(EDGE), ints(), bools())) for name in UNARY_FLOAT},
+    "sinc": call(st.one_of(floats(), ints())),  # of infinity, JAX 0.10 gives NaN and JAX 0.12 gives 0
     **dict.fromkeys(
         ("arctan2", "atan2", "hypot", "logaddexp", "logaddexp2"), elementwise(lambda s: floats(EDGE, s), small)
     ),
@@ -715,6 +716,59 @@ def test_every_row_has_a_strategy_and_every_strategy_a_row():
     assert sorted(CASES) == sorted(ROWS)
 
 
+def i32(*values):
+    return np.array(values, np.int32)
+
+
+def u8(*values):
+    return np.array(values, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "named"),
+    [
+        ("add", (i32(-1, 2), np.array([3, 4], np.uint32)), {}),
+        ("add", (np.array([True, False]), 1), {}),
+        ("add", (u8(3, 200), 300), {}),
+        ("add", (u8(3, 200), -1), {}),
+        ("less", (u8(3, 255), -1), {}),
+        ("add", (i32(2**31 - 1), 1), {}),
+        ("multiply", (i32(3), 0.5), {}),
+        ("floor_divide", (i32(-3, 0, 5), 0), {}),
+        ("floor_divide", (i32(-(2**31)), -1), {}),
+        ("floor_divide", (u8(0, 5), 0), {}),
+        ("floor_divide", (np.array([-1.5, 1.5, 0.0]), 0), {}),
+        ("remainder", (i32(-3, 0, 5), 0), {}),
+        ("fmod", (i32(-3, 0, 5), 0), {}),
+        ("power", (i32(3, -1, 2), i32(70, 65, 33)), {}),
+        ("power", (i32(3), 70), {}),
+        ("power", (i32(0, 3, -1), i32(-1, -1, -3)), {}),
+        ("astype", (np.array([3e9, -3e9, float("nan"), -1.7]), "int32"), {}),
+        ("astype", (np.array([300.5, -300.5, -1.7]), "uint8"), {}),
+        ("astype", (i32(300, -1), "uint8"), {}),
+        ("sum", (np.array([100, 100], np.int8),), {}),
+        ("cumsum", (np.array([100, 100], np.int8),), {}),
+        ("argsort", (i32(1, 2, 1, 2),), {"descending": True}),
+        ("argsort", (np.array([1.0, float("nan"), 1.0]),), {"descending": True}),
+        ("top_k", (i32(1, 2, 1, 2), 3), {}),
+        ("take", (i32(1, 2, 3), i32(5, -1, -4)), {}),
+        ("take", (np.array([1.0, 2.0]), i32(2, -3)), {}),
+        ("take", (u8(1, 2), i32(2, -3)), {}),
+        ("take_along_axis", (np.array([True, False]), i32(2, 0)), {}),
+        ("dynamic_slice", (i32(1, 2, 3), (-7,), (2,)), {}),
+        ("clip", (i32(1, 2, 3),), {"min": 4, "max": 2}),
+        ("one_hot", (i32(-1, 3, 1), 3), {}),
+        ("linspace", (0, -5, 4), {"dtype": "int32"}),
+        ("where", (np.array([True, False]), np.array([1, 2], np.int8), 1), {}),
+        ("softmax", (np.array([1.0, 2.0]),), {"where": np.array([False, False])}),
+        ("var", (np.array([1.0]),), {"ddof": 1}),
+    ],
+)
+def test_a_counterpart_agrees_where_jax_differs_from_numpy(name, arguments, named):
+    expected = OPERATIONS[name].numpy(*arguments, **named)
+    assert_agrees(expected, by_jax(name, jax_function(name), arguments, named, False), False)
+
+
 def kinds_of(signature):
     return {name: parameter.kind for name, parameter in signature.parameters.items()}
 
@@ -896,7 +950,7 @@ def subscripts(draw):
     return index[0] if len(index) == 1 else tuple(index)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, database=None)
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(index=subscripts())
 def test_a_subscript_agrees_with_jaxs_in_and_out_of_range(index):
     x = np.arange(24, dtype=np.int32).reshape(3, 4, 2)

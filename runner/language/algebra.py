@@ -126,8 +126,8 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """`jnp.vecdot`: the first operand is conjugated."""
-    x1, x2 = common(x1, x2)
-    return np.vecdot(x1, x2, axis=axis)
+    # NumPy's stub knows no axis for a generalised ufunc.
+    return np.vecdot(*common(x1, x2), axis=axis)  # pyright: ignore[reportCallIssue]
 
 
 def matvec(x1: Any, x2: Any, /) -> Any:

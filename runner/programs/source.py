@@ -236,8 +236,14 @@ class _Emit(ast.NodeTransformer):
         return ast.Compare(left, node.ops, [right])
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        (value,) = self._operands([self.visit(node.value)], self._repair(node))
-        return ast.Subscript(value, self.visit(node.slice))
+        repair = self._repair(node)
+        several = isinstance(node.slice, ast.Tuple)
+        value, *parts = self._operands([self.visit(operand) for operand in operands(node)], repair)
+        index = ast.Tuple(parts) if several else parts[0]
+        if repair.out_sharding is None:
+            return ast.Subscript(value, index)
+        get = ast.Attribute(ast.Subscript(ast.Attribute(value, "at"), index), "get")
+        return ast.Call(get, [], [ast.keyword("out_sharding", _parse(sharding(repair.out_sharding)))])
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         assert isinstance(node.func, ast.Name)
@@ -247,20 +253,26 @@ class _Emit(ast.NodeTransformer):
             return self.visit(node.args[0])
         repair = self._repair(node)
         flat = iter(self._operands([self.visit(operand) for operand in operands(node)], repair))
-        arguments: list[ast.expr] = [
-            type(argument)([next(flat) for _ in argument.elts])
-            if isinstance(argument, ast.List | ast.Tuple)
-            else next(flat)
-            for argument in node.args
+        positional, named = [
+            [
+                type(argument)([next(flat) for _ in argument.elts])
+                if isinstance(argument, ast.List | ast.Tuple)
+                else next(flat)
+                for argument in arguments
+            ]
+            for arguments in (node.args, [k.value for k in node.keywords])
         ]
         keywords = [
-            ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords if not (self._under_vmap and k.arg == "to")
+            ast.keyword(k.arg, value)
+            for k, value in zip(node.keywords, named, strict=True)
+            # vmap knows no varying axes.
+            if not (self._under_vmap and k.arg == "to")
         ]
         if operation.name == "ppermute":
             keywords = [self._shift(node, k) if k.arg == "shift" else k for k in keywords]
         if repair.out_sharding is not None:
             keywords.append(ast.keyword("out_sharding", _parse(sharding(repair.out_sharding))))
-        return ast.Call(_parse(operation.jax), arguments, keywords)
+        return ast.Call(_parse(operation.jax), positional, keywords)
 
     def _operands(self, operands: list[ast.expr], repair: Repair) -> list[ast.expr]:
         return [
@@ -279,10 +291,12 @@ class _Emit(ast.NodeTransformer):
         return ast.keyword("perm", _parse(f"[(j, (j {sign} {by}) % {size}) for j in range({size})]"))
 
 
-def operands(call: ast.Call) -> list[ast.expr]:
-    """The positional arguments of a call, lists and tuples of them taken apart."""
+def operands(node: ast.Call | ast.Subscript) -> list[ast.expr]:
+    """The arguments of a call, positional then by keyword, lists and tuples taken apart; what a subscript reads."""
+    if isinstance(node, ast.Subscript):
+        return [node.value, *(node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])]
     flat: list[ast.expr] = []
-    for argument in call.args:
+    for argument in (*node.args, *(k.value for k in node.keywords)):
         flat += argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
     return flat
 

@@ -22,8 +22,8 @@ def varying_axes(value: Any) -> frozenset[str]:
     return manual.varying if manual is not None else kind.vma
 
 
-def sharding_type_error() -> type[Exception]:
-    """What JAX raises where sharding types do not agree. It has no public name in 0.10 to 0.12."""
-    from jax._src import core
+def sharding_type_errors() -> tuple[type[Exception], ...]:
+    """What JAX raises where sharding types do not agree. These have no public names in 0.10 to 0.12."""
+    from jax._src import core, named_sharding
 
-    return core.ShardingTypeError
+    return core.ShardingTypeError, named_sharding.DuplicateSpecError

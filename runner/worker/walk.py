@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,10 +17,11 @@ from runner.experiment import Experiment, Loop, Node, Statement, located
 from runner.faults import InvalidExperiment, Key
 from runner.language.operations import OPERATIONS
 from runner.language.syntax import Expression, SyntaxFault
-from runner.worker.versions import sharding_type_error
+from runner.worker import limits
+from runner.worker.versions import sharding_type_errors, varying_axes
 
 REFUSALS = (
-    TypeError, ValueError, IndexError, KeyError, NotImplementedError, ArithmeticError, sharding_type_error(),
+    TypeError, ValueError, IndexError, KeyError, NotImplementedError, ArithmeticError, *sharding_type_errors(),
 )  # fmt: skip
 """What JAX raises when it does not accept operands. Anything else is a bug, and is not caught."""
 
@@ -74,6 +76,7 @@ class Walker:
             self.evaluate(expression, (*key, "carry", name), f"{path}/carry/{name}") for name, expression in loop.carry
         )
         outer = self.values
+        ends: list[Any] = []
 
         def body(step: Any, carry: tuple[Any, ...]) -> tuple[Any, ...]:
             self.values = {**outer, loop.index: step}
@@ -84,6 +87,7 @@ class Walker:
                 for (name, _), start in zip(loop.carry, carry, strict=True)
             )
             self.values = outer
+            ends[:] = [jax.typeof(value) for value in last]
             return last
 
         carry = first
@@ -95,6 +99,11 @@ class Walker:
                 carry = jax.lax.fori_loop(0, loop.steps, body, first)
             except REFUSALS as error:
                 self.values = outer
+                for (name, expression), start, end in zip(loop.carry, first, ends, strict=False):
+                    message = _unlike(name, jax.typeof(start), end, expression.text)
+                    if message:
+                        at = (*key, "carry", name)
+                        raise InvalidExperiment(located(at, expression.text, expression.fault(message))) from None
                 raise InvalidExperiment(located(key, "", SyntaxFault(_first_lines(error), 0, 0))) from None
         for (name, _), value in zip(loop.carry, carry, strict=True):
             outer[f"{loop.name}.{name}"] = value
@@ -126,7 +135,7 @@ class Walker:
         except (*REFUSALS, AssertionError) as error:
             if isinstance(error, AssertionError) and not self.under_vmap:
                 raise
-            raise self._expression.fault(_refusal(error, operands), node) from None
+            raise self._expression.fault(refusal(error, operands), node) from None
 
     def value(self, node: ast.expr) -> Any:
         """The value of one node of an expression."""
@@ -152,8 +161,13 @@ class Walker:
             case ast.Slice(lower=lower, upper=upper, step=step):
                 return slice(*(None if part is None else self.value(part) for part in (lower, upper, step)))
             case ast.Subscript(value=value, slice=index):
-                where = self.value(index)
-                return self.apply(node, lambda x: x[where], [self.value(value)])
+                parts = index.elts if isinstance(index, ast.Tuple) else [index]
+
+                def subscript(x: Any, *parts: Any, **out: Any) -> Any:
+                    where = parts if isinstance(index, ast.Tuple) else parts[0]
+                    return x.at[where].get(**out) if out else x[where]
+
+                return self.apply(node, subscript, [self.value(value), *map(self.value, parts)])
             case ast.Call():
                 return self._call(node)
         raise AssertionError(ast.dump(node))  # `runner/language/syntax.py` lets nothing else through
@@ -161,48 +175,71 @@ class Walker:
     def _call(self, node: ast.Call) -> Any:
         assert isinstance(node.func, ast.Name)
         operation = OPERATIONS[node.func.id]
-        keywords = {str(k.arg): self.value(k.value) for k in node.keywords}
-        if operation.name == "ppermute" and "shift" in keywords:
-            keywords["perm"] = self._permutation(node, keywords.pop("shift"))
         if self.under_vmap and operation.name == "pcast":
             return self.value(node.args[0])
-        if self.under_vmap:
-            keywords.pop("to", None)
-        call = function(operation.jax)
-        shapes = [len(a.elts) if isinstance(a, ast.List | ast.Tuple) else None for a in node.args]
-        kinds = [type(a) for a in node.args]
+        keywords = {str(k.arg): k.value for k in node.keywords if not (self.under_vmap and k.arg == "to")}
+        arguments = [*node.args, *keywords.values()]
         flat: list[Any] = []
-        for argument in node.args:
+        for argument in arguments:
             elements = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
             flat += [self.value(element) for element in elements]
+        call = function(operation.jax)
 
         def packed(*operands: Any, **more: Any) -> Any:
             rest = iter(operands)
-            arguments = [
-                next(rest) if n is None else (list if kind is ast.List else tuple)(next(rest) for _ in range(n))
-                for n, kind in zip(shapes, kinds, strict=True)
+            values = [
+                (list if isinstance(argument, ast.List) else tuple)(next(rest) for _ in argument.elts)
+                if isinstance(argument, ast.List | ast.Tuple)
+                else next(rest)
+                for argument in arguments
             ]
-            return call(*arguments, **keywords, **more)
+            positional = values[: len(node.args)]
+            named = dict(zip(keywords, values[len(node.args) :], strict=True))
+            if operation.kind == "collective":
+                bound = operation.signature.bind(*positional, **named)
+                reason = limits.collective(operation.name, bound.arguments, self.experiment)
+                if reason:
+                    raise self._expression.fault(reason, node)
+                if "shift" in named:
+                    named = {k: v for k, v in named.items() if k != "shift"} | {"perm": self._permutation(bound)}
+            return call(*positional, **named, **more)
 
         return self.apply(node, packed, flat)
 
-    def _permutation(self, node: ast.Call, shift: Any) -> list[tuple[int, int]]:
-        bound = OPERATIONS["ppermute"].signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords})
-        if "perm" in bound.arguments or not isinstance(shift, int):
-            raise self._expression.fault("ppermute takes perm=[(source, destination), …] or shift=, an integer", node)
-        size = self.experiment.mesh.axis_size(ast.literal_eval(bound.arguments["axis_name"]))
+    def _permutation(self, bound: inspect.BoundArguments) -> list[tuple[int, int]]:
+        size, shift = self.experiment.mesh.axis_size(bound.arguments["axis_name"]), bound.arguments["shift"]
         return [(j, (j + shift) % size) for j in range(size)]
+
+
+def _unlike(name: str, start: Any, end: Any, text: str) -> str | None:
+    """What is wrong with a carry of `jax.lax.fori_loop` that ends the body with another type than it starts with."""
+    if start.shape != end.shape or (start.dtype != end.dtype and not start.weak_type):
+        types = [f"{kind.dtype}{list(kind.shape)}" for kind in (start, end)]
+        return f"the carry '{name}' starts as {types[0]} and ends the body as {types[1]}; a fori_loop keeps one type"
+    loose = varying_axes(end) - varying_axes(start)
+    if loose:
+        axes = sorted(loose)
+        over = " and ".join(f"'{axis}'" for axis in axes)
+        cast = repr(axes[0] if len(axes) == 1 else tuple(axes))
+        return (
+            f"the carry '{name}' starts the same on every device along {over}, but may differ at the end of the body; "
+            f"start it with pcast({text}, {cast}, to='varying')"
+        )
+    return None
 
 
 def _first_lines(error: BaseException) -> str:
     """The first sentence or two of a JAX message."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
-    text = lines[0] if lines else type(error).__name__
+    if not lines:
+        return "it is not implemented for these operands"
+    text = lines[0]
     if text.endswith(":") and len(lines) > 1:
         text = " ".join(line for line in lines[:4] if line)
     return text if len(text) < 400 else text[:397] + "…"
 
 
-def _refusal(error: BaseException, operands: list[Any]) -> str:
+def refusal(error: BaseException, operands: list[Any]) -> str:
+    """What JAX says of operands that it does not accept, and their shapes."""
     shapes = ", ".join(f"{operand.dtype}{list(operand.shape)}" for operand in operands if hasattr(operand, "shape"))
     return f"JAX refuses it: {_first_lines(error)}" + (f"; the operands are {shapes}" if shapes else "")

@@ -1,0 +1,236 @@
+"""The command as its users run it: whole processes, the run folder, the exit statuses, sweeps, the list."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner import record
+from tests.command import EXPERIMENTS, ROOT, run_command
+
+CASE3 = [[152, 158, 164, 170], [504, 526, 548, 570], [856, 894, 932, 970], [1208, 1262, 1316, 1370]]
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every experiment in every program that it supports, as one sweep; the sweep's folder."""
+    folder = tmp_path_factory.mktemp("sweep")
+    result = run_command("-m", "+experiment=glob(*)", f"hydra.sweep.dir={folder}")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert f"{len(EXPERIMENTS)} points: {len(EXPERIMENTS)} passed" in result.stdout
+    return folder
+
+
+def runs_of(swept: Path) -> dict[str, Path]:
+    return {record.read(folder)["experiment"]: folder for folder in swept.iterdir() if folder.is_dir()}
+
+
+def test_every_experiment_passes_in_every_program_that_it_supports(swept: Path) -> None:
+    runs = runs_of(swept)
+    assert sorted(runs) == sorted(EXPERIMENTS)
+    for name, folder in runs.items():
+        found = record.read(folder)
+        assert found["status"] == "passed", name
+        assert found["warnings"] == [], name
+        assert found["programs"], name
+        for program, result in found["programs"].items():
+            statuses = {check: verdict["status"] for check, verdict in result["checks"].items()}
+            assert statuses["value"] == "passed", (name, program)
+            assert statuses["replicas"] == "passed", (name, program)
+            assert "failed" not in statuses.values(), (name, program)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_program_runs_alone_and_prints_what_the_record_has(swept: Path, tmp_path: Path, name: str) -> None:
+    folder = runs_of(swept)[name]
+    found = record.read(folder)
+    for program, result in found["programs"].items():
+        script = tmp_path / f"program_{program}.py"
+        script.write_bytes((folder / script.name).read_bytes())
+        # -I: neither the runner nor the current folder can be imported from.
+        alone = subprocess.run(
+            [sys.executable, "-I", "-W", "error", script.name],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert alone.returncode == 0, alone.stderr
+        assert "runner" not in script.read_text()
+        for output in result["outputs"].values():
+            assert output["text"] in alone.stdout, (name, program)
+
+
+def test_the_run_folder_of_case_3(swept: Path) -> None:
+    folder = runs_of(swept)["case3_allreduce"]
+    files = {path.name for path in folder.iterdir()}
+    programs = ["auto", "constraint", "explicit", "shard_map", "vmap"]
+    assert {f"program_{program}.py" for program in programs} <= files
+    assert {f"hlo_{program}.txt" for program in programs} <= files
+    assert {f"stablehlo_{program}.txt" for program in programs} <= files
+    assert {"result.json", "shardings.txt", "shardings.svg", "runner.log", ".hydra"} <= files
+    assert not [name for name in files if name.startswith(".") and name != ".hydra"]
+    found = record.read(folder)
+    assert found["schema"] == 1
+    assert found["mesh"] == {"axes": ["x", "y"], "shape": [2, 2]}
+    assert found["target"]["platform"] == "cpu"
+    assert found["target"]["devices"] == 4
+    assert list(found["programs"]) == programs
+    for result in found["programs"].values():
+        assert result["outputs"]["C"]["values"] == CASE3
+        assert result["outputs"]["C"]["shape"] == [4, 4]
+        assert result["outputs"]["C"]["dtype"] == "float32"
+        assert result["checks"]["value"]["max_abs_error"] == 0.0
+        assert result["checks"]["values"]["outputs"]["C"]["compared"] == [2, 2]
+        assert result["timing"]["compile_s"] > 0
+        assert result["timing"]["run_s"]["n"] >= 1
+    assert found["programs"]["shard_map"]["memory"] == {"argument_bytes": 64, "output_bytes": 64, "temp_bytes": 64}
+    assert "all-reduce" in (folder / "hlo_shard_map.txt").read_text()
+
+
+def test_layer_gives_the_numbers_of_the_document(swept: Path) -> None:
+    found = record.read(runs_of(swept)["layer"])
+    assert sorted(found["programs"]) == ["auto", "constraint", "explicit", "shard_map", "vmap"]
+    for result in found["programs"].values():
+        values = result["outputs"]["y"]["values"]
+        assert values == pytest.approx([0.02138916, 0.8931118, 0.5989196, 0.9774251], rel=2e-6)
+        assert result["checks"]["values"]["status"] == "passed"
+
+
+def test_a_failed_check_is_status_1_and_names_the_mistake(tmp_path: Path) -> None:
+    result = run_command(
+        "+experiment=layer",
+        "program=shard_map",
+        "per_device.product=\"psum(x @ weights + bias, 'x')\"",
+        'per_device.y="sigmoid(product)"',
+        f"hydra.run.dir={tmp_path}",
+    )
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "bias is added before the psum over 'x', so that it counts 8 times" in result.stdout
+    assert record.read(tmp_path)["status"] == "failed"
+
+
+def test_a_wrong_pinned_value_fails(tmp_path: Path) -> None:
+    result = run_command(
+        "+experiment=case3_allreduce", "expect.values.C=[[152,159]]", "program=auto", f"hydra.run.dir={tmp_path}"
+    )
+    assert result.returncode == 1
+    assert "C[0, 1] is 158.0, but expect.values pins 159" in result.stdout
+
+
+def test_pinned_values_bind_only_the_sizes_of_their_file(tmp_path: Path) -> None:
+    result = run_command(
+        "+experiment=case3_allreduce",
+        "program=shard_map",
+        "mesh.shape=[4,2]",
+        "dims.J=1024",
+        f"hydra.run.dir={tmp_path}",
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    checks = record.read(tmp_path)["programs"]["shard_map"]["checks"]
+    assert checks["value"]["status"] == "passed"
+    assert checks["values"] == {
+        "status": "not_run",
+        "reason": "the file pins them for its own dims.J, which the command line overrides",
+    }
+
+
+def test_in_a_sweep_a_bad_point_is_recorded_and_the_rest_runs(tmp_path: Path) -> None:
+    result = run_command(
+        "-m", "+experiment=case3_allreduce", "mesh=x2_y2,nosuch,x4_y2", "program=vmap", f"hydra.sweep.dir={tmp_path}"
+    )
+    assert result.returncode == 2, result.stdout + result.stderr
+    found = [record.read(tmp_path / str(point)) for point in range(3)]
+    assert [point["status"] for point in found] == ["passed", "invalid", "passed"]
+    assert "no mesh 'nosuch'; there are" in found[1]["error"]
+    assert "3 points: 2 passed, 1 invalid" in result.stdout
+    assert "Traceback" not in result.stdout + result.stderr
+
+
+def test_a_sweep_can_change_any_key(tmp_path: Path) -> None:
+    result = run_command(
+        "-m",
+        "+experiment=case1_no_communication",
+        "arrays.A.spec=[x],[null],[[x,y]]",
+        "outputs.C=[x],[null,y]",
+        "program=constraint",
+        f"hydra.sweep.dir={tmp_path}",
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "6 points: 6 passed" in result.stdout
+
+
+def test_without_an_experiment_the_command_lists_them() -> None:
+    result = run_command()
+    assert result.returncode == 0
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines[1 : len(EXPERIMENTS) + 1]] == EXPERIMENTS
+    assert all(len(line.split(maxsplit=1)) == 2 for line in lines[1 : len(EXPERIMENTS) + 1])
+
+
+USER = """\
+# @package _global_
+defaults:
+  - override /mesh: pair
+name: theirs
+summary: A user's own file.
+arrays:
+  A: {shape: [4], init: "load('a.npy')", spec: [x]}
+graph:
+  B: A + 1
+outputs:
+  B: [x]
+"""
+
+
+@pytest.mark.parametrize("how", ["--config-dir", "hydra.searchpath"])
+def test_a_users_own_files_are_found(tmp_path: Path, how: str) -> None:
+    import numpy as np
+
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "mesh").mkdir()
+    (tmp_path / "experiment" / "theirs.yaml").write_text(USER)
+    (tmp_path / "mesh" / "pair.yaml").write_text("axes: [x]\nshape: [2]\n")
+    np.save(tmp_path / "experiment" / "a.npy", np.array([1.0, 2.0, 3.0, 4.0]))
+    where = ["--config-dir", str(tmp_path)] if how == "--config-dir" else [f"hydra.searchpath=[file://{tmp_path}]"]
+    result = run_command(*where, "+experiment=theirs", f"hydra.run.dir={tmp_path}/run")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert record.read(tmp_path / "run")["programs"]["auto"]["outputs"]["B"]["values"] == [2.0, 3.0, 4.0, 5.0]
+    listed = run_command(*where)
+    assert "theirs" in listed.stdout
+    assert "A user's own file." in listed.stdout
+
+
+def test_a_program_that_cannot_be_compiled_is_status_3_and_the_others_run(tmp_path: Path) -> None:
+    result = run_command(
+        "+experiment=case3_allreduce",
+        "per_device.C=\"pbroadcast(psum(A @ B, 'x'), 'y', 0)\"",
+        "check_vma=false",
+        f"hydra.run.dir={tmp_path}",
+    )
+    assert result.returncode == 3, result.stdout + result.stderr
+    found = record.read(tmp_path)
+    assert found["status"] == "error"
+    assert "'pbroadcast' not found for platform cpu" in found["programs"]["shard_map"]["error"]
+    assert [found["programs"][program]["status"] for program in ("auto", "constraint", "explicit")] == ["passed"] * 3
+
+
+def test_a_worker_that_is_silent_too_long_is_ended_and_recorded(tmp_path: Path) -> None:
+    result = run_command("+experiment=case3_allreduce", "timeout=0.001", f"hydra.run.dir={tmp_path}")
+    assert result.returncode == 3, result.stdout + result.stderr
+    found = record.read(tmp_path)
+    assert found["status"] == "error"
+    assert found["error"].startswith("no result after 0.001 s")
+
+
+def test_the_console_script_and_the_module_are_the_same_command() -> None:
+    script = Path(sys.executable).with_name("shardproof")
+    if not script.exists():
+        pytest.skip("the console script is not installed in this environment")
+    assert (
+        subprocess.run([script], capture_output=True, text=True, check=False, cwd=ROOT).stdout == run_command().stdout
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ _MAKERS: dict[str, tuple[inspect.Signature, str]] = {
 def source(array: Array, sizes: dict[str, int], folder: Path) -> str:
     """One NumPy expression that makes `array`, given `np`, `ml_dtypes` and `rng`.
 
-    `folder` is where `load('file.npy')` looks. Raises `InvalidExperiment` for what the language of `init` does not have.
+    `folder` is where `load('file.npy')` looks. Raises `InvalidExperiment` for what no `init` can have.
     """
     key = ("arrays", array.name, "init")
     dtype = dtypes.dtype(array.dtype).source
@@ -60,6 +61,8 @@ def source(array: Array, sizes: dict[str, int], folder: Path) -> str:
     except SyntaxFault as fault:
         raise InvalidExperiment(located(key, array.init.text, fault)) from None
     text = ast.unparse(tree)
+    if not any(isinstance(node, ast.Call) for node in ast.walk(tree)):
+        return f"np.full({array.shape}, {text}).astype({dtype})"
     whole = isinstance(tree, ast.Call) and isinstance(tree.func, ast.Attribute)
     text = text if whole else f"({text})"
     if not (isinstance(array.init.tree, ast.Call) and _shaped(array.init.tree)):
@@ -89,6 +92,10 @@ def make(experiment: Experiment, folder: Path) -> Arrays:
     return made
 
 
+_REFUSALS = (ValueError, TypeError, ArithmeticError, OSError, EOFError, AttributeError)
+"""How NumPy refuses a value; the last two are a file without an array in it, and an archive of several."""
+
+
 def _run(text: str, array: Array, namespace: dict[str, Any]) -> np.ndarray:
     key = ("arrays", array.name, "init")
     shown = array.init.text if isinstance(array.init, Expression) else None
@@ -97,12 +104,19 @@ def _run(text: str, array: Array, namespace: dict[str, Any]) -> np.ndarray:
         return InvalidExperiment(Fault(key, message, shown, 0, len(shown or "")))
 
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("error", np.exceptions.ComplexWarning)
             # The text is ours: `source` builds it from a checked tree, node by node.
             value = eval(text, {"__builtins__": {}, **namespace})
     except FileNotFoundError as error:
         raise fault(f"there is no file '{error.filename}'") from None
-    except (ValueError, TypeError, ArithmeticError, OverflowError, OSError) as error:
+    except np.exceptions.ComplexWarning:
+        raise fault(f"it makes complex values, which {array.dtype} cannot hold") from None
+    except MemoryError:
+        raise fault(
+            f"'{array.name}' of shape {list(array.shape)} does not fit into the memory of this machine"
+        ) from None
+    except _REFUSALS as error:
         size = _natural_size(array, text, namespace)
         if size is not None and size != int(np.prod(array.shape)):
             message = (
@@ -120,7 +134,7 @@ def _natural_size(array: Array, text: str, namespace: dict[str, Any]) -> int | N
         return None
     try:
         return int(np.size(eval(head, {"__builtins__": {}, **namespace})))
-    except (ValueError, TypeError, ArithmeticError, OSError):
+    except (*_REFUSALS, MemoryError):
         return None
 
 

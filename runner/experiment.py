@@ -5,6 +5,7 @@ What only JAX can know (shapes and dtypes of the nodes) is checked by `runner/wo
 
 from __future__ import annotations
 
+import keyword
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from runner import dtypes
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.language import static
 from runner.language.check import Scope, canonical, check, missing_axis
-from runner.language.syntax import Expression, SyntaxFault, names, parse
+from runner.language.syntax import Expression, SyntaxFault, names, on_one_line, parse
 from runner.layout import Layout, Mesh, Spec
 
 Section = Literal["graph", "per_device"]
@@ -82,8 +83,8 @@ class Target:
 class Experiment:
     """One validated experiment.
 
-    `outputs` and `constraints` map names to PartitionSpecs (whose length only the nodes' ranks can bound), `values` maps
-    outputs to the numbers that the experiment pins, `programs` are those to run.
+    `outputs` and `constraints` map names to PartitionSpecs (whose length only the nodes' ranks can bound), `values`
+    maps outputs to the numbers that the experiment pins, `programs` are those to run.
     """
 
     name: str
@@ -222,6 +223,13 @@ def _mesh(config: Mapping[str, Any]) -> Mesh:
     return Mesh(tuple(axes), tuple(shape))
 
 
+def _name(name: object, key: Key) -> None:
+    if not isinstance(name, str) or not _IDENTIFIER.match(name):
+        raise invalid(key, f"{name!r} is not a name; use letters, digits and '_'{_yaml_hint(name)}")
+    if keyword.iskeyword(name):
+        raise invalid(key, f"'{name}' is a word of Python's, which no expression can use as a name")
+
+
 def _yaml_hint(value: object) -> str:
     return "; YAML reads yes, no, on and off as true and false: put it in quotes" if isinstance(value, bool) else ""
 
@@ -240,14 +248,12 @@ def _parsed(text: object, key: Key) -> Expression:
     try:
         return parse(str(text))
     except SyntaxFault as fault:
-        raise InvalidExperiment(located(key, str(text).strip(), fault)) from None
+        raise InvalidExperiment(located(key, str(text), fault)) from None
 
 
 def located(key: Key, text: str, fault: SyntaxFault) -> Fault:
     """A fault inside the expression `text` that stands at `key`."""
-    if "\n" in text:
-        text = " ".join(text.split())
-    return Fault(key, fault.message, text, fault.start, fault.end)
+    return Fault(key, fault.message, on_one_line(text), fault.start, fault.end)
 
 
 def _size(value: object, key: Key, sizes: Mapping[str, int], mesh: Mesh | None = None) -> int:
@@ -263,15 +269,14 @@ def _size(value: object, key: Key, sizes: Mapping[str, int], mesh: Mesh | None =
     try:
         return static.evaluate(expression, sizes, mesh)
     except SyntaxFault as fault:
-        raise InvalidExperiment(located(key, value, fault)) from None
+        raise InvalidExperiment(located(key, expression.text, fault)) from None
 
 
 def _dims(config: Mapping[str, Any]) -> dict[str, int]:
     dims: dict[str, int] = {}
     for name, value in config.items():
         key = ("dims", name)
-        if not isinstance(name, str) or not _IDENTIFIER.match(name):
-            raise invalid(key, f"{name!r} is not a name{_yaml_hint(name)}")
+        _name(name, key)
         size = _size(value, key, dims)
         if size < 1:
             raise invalid(key, f"the dim '{name}' is {size}; a size is at least 1")
@@ -341,15 +346,13 @@ def _specs(config: Mapping[str, Any], section: str, mesh: Mesh) -> dict[str, Spe
 
 def _distinct_names(config: Mapping[str, Any], arrays: tuple[Array, ...], dims: Mapping[str, int]) -> None:
     for array in arrays:
-        if not _IDENTIFIER.match(array.name):
-            raise invalid(("arrays", array.name), f"{array.name!r} is not a name; use letters, digits and '_'")
+        _name(array.name, ("arrays", array.name))
         if array.name in dims:
             raise invalid(("arrays", array.name), f"'{array.name}' is a dim already; a name means one thing")
     taken = {array.name: "an array" for array in arrays} | dict.fromkeys(dims, "a dim")
     for section in ("graph", "per_device"):
         for name in config[section]:
-            if not isinstance(name, str) or not _IDENTIFIER.match(name):
-                raise invalid((section, name), f"{name!r} is not a name; use letters, digits and '_'{_yaml_hint(name)}")
+            _name(name, (section, name))
             if name in taken:
                 raise invalid((section, name), f"'{name}' is {taken[name]} already; a name means one thing")
 
@@ -427,8 +430,7 @@ def _loop(name: str, config: Mapping[str, Any], key: Key, scope: Scope, dims: Ma
         *((n, "carry") for n in config["carry"]),
         *((n, "body") for n in config["body"]),
     ):
-        if not isinstance(inner, str) or not _IDENTIFIER.match(inner):
-            raise invalid((*key, where), f"{inner!r} is not a name; use letters, digits and '_'{_yaml_hint(inner)}")
+        _name(inner, (*key, where))
         if inner in dims:
             raise invalid((*key, where), f"'{inner}' is a dim already; a name means one thing")
     carry = []
@@ -518,14 +520,15 @@ def _values(config: Mapping[str, Any], outputs: Mapping[str, Spec]) -> dict[str,
     for name, value in config.items():
         if name not in outputs:
             raise invalid(("expect", "values", name), f"'{name}' is not an output{nearest(name, outputs)}")
-        _rectangular(value, ("expect", "values", name))
+        if 0 in _rectangular(value, ("expect", "values", name)):
+            raise invalid(("expect", "values", name), f"there is no number that '{name}' could be compared with")
     return dict(config)
 
 
 def _rectangular(value: Any, key: Key) -> tuple[int, ...]:
     """The shape of a nested list of numbers."""
     if not isinstance(value, list):
-        if isinstance(value, str) or value is None:
+        if not isinstance(value, bool | int | float):
             raise invalid(key, f"{value!r} is not a number")
         return ()
     shapes = [_rectangular(entry, (*key, i)) for i, entry in enumerate(value)]

@@ -8,29 +8,37 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from typing import IO, Any
 
 Event = dict[str, Any]
 """One line of what a worker says: see `runner/worker/job.py`."""
 
+COMMAND = (sys.executable, "-m", "runner.worker")
+
 _LAST_WORDS = 2000
 """How many characters of the worker's standard error are kept with an error."""
+
+_PARTING = 5.0
+"""Seconds between the end of a worker's output and the end of the worker."""
 
 
 class Worker:
     """One worker process, started before its job is known, so that it loads its modules while the input is read."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: Sequence[str] = COMMAND) -> None:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "runner.worker"],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
             encoding="utf-8",
+            errors="replace",
         )
-        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._events: queue.Queue[Event | None] = queue.Queue()
+        self._strays: list[str] = []
         self._listener: threading.Thread | None = None
 
     def submit(self, job: dict[str, Any]) -> None:
@@ -48,26 +56,27 @@ class Worker:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
+            event = _event(line)
+            if event is None:
+                self._strays.append(line)
+            else:
+                self._events.put(event)
+        self._events.put(None)
 
     def next(self, timeout: float) -> Event | None:
         """The next event, or None when there is none any more. Raises `TimeoutError` after `timeout` seconds."""
         try:
-            line = self._lines.get(timeout=timeout)
+            return self._events.get(timeout=min(timeout, threading.TIMEOUT_MAX))
         except queue.Empty:
             raise TimeoutError from None
-        return None if line is None else json.loads(line)
 
     def end(self) -> int:
-        """End the process, whatever it does, and return its exit code."""
-        if self._process.poll() is None:
-            try:
-                # It leaves by itself once its last event is out.
-                self._process.wait(timeout=0.0 if self._lines.empty() else 2.0)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-        return self._process.wait()
+        """Wait for the end of a process that has no more to say, and return its exit code."""
+        try:
+            return self._process.wait(timeout=_PARTING)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self._process.wait()
 
     def kill(self) -> None:
         """End the process at once; its log can still be read."""
@@ -88,10 +97,19 @@ class Worker:
                     continue
 
     def log(self) -> str:
-        """Everything that the process wrote to standard error."""
+        """What the process wrote to standard error, and on standard output what is no event."""
         self._stderr.seek(0)
-        return self._stderr.read().decode(errors="replace")
+        return self._stderr.read().decode(errors="replace") + "".join(self._strays)
 
     def last_words(self) -> str:
         """The end of the log."""
         return self.log().strip()[-_LAST_WORDS:]
+
+
+def _event(line: str) -> Event | None:
+    """A line of a worker, unless something else wrote it, or the worker died while it did."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "event" in event else None

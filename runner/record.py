@@ -88,7 +88,7 @@ def _numbers(value: dict[str, Any]) -> dict[str, Any]:
     return {key: restore(item) for key, item in value.items()}
 
 
-def environment(versions: dict[str, str] | None) -> Record:
+def environment(versions: Record | None) -> Record:
     """What the run ran on. `versions` are the worker's; null when JAX was never imported."""
     return {
         "jax": (versions or {}).get("jax"),

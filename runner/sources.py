@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,14 +95,25 @@ class Sources:
         if fault.expression:
             start, end = fault.start, min(max(fault.end, fault.start + 1), max(len(fault.expression), fault.start + 1))
             shift = max(0, start - 70)
-            lines.append("    " + ("…" if shift else "") + fault.expression[shift : shift + 140])
-            lines.append("    " + " " * (start - shift + bool(shift)) + "^" * min(end - start, 140))
+            shown_end = shift + 140
+            before, cut = "…" if shift else "", "…" if len(fault.expression) > shown_end else ""
+            text = fault.expression.replace("\t", " ")
+            lines.append(f"    {before}{text[shift:shown_end]}{cut}")
+            under = " " * _columns(before + text[shift:start]) + "^" * max(
+                _columns(text[start : min(end, shown_end)]), 1
+            )
+            lines.append(f"    {under}")
         return "\n".join(lines)
 
     def folder(self, key: Key) -> Path:
         """The folder against which a file name in the value of `key` is read: its file's, or the current one."""
         place = None if self.override(key) else self.place(key)
         return place.file.parent if place else Path.cwd()
+
+
+def _columns(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def _find(layer: Layer, key: Key) -> tuple[int, Place] | None:
@@ -134,6 +146,11 @@ def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Mark, yaml.Node] | Non
             if name.value == str(part):
                 scalar = isinstance(value, yaml.ScalarNode | yaml.SequenceNode)
                 return (value.start_mark if scalar else name.start_mark), value
+        for name, value in node.value:
+            if name.tag == "tag:yaml.org,2002:merge":
+                for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    if (step := _step(merged, part)) is not None:
+                        return step
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
         return node.value[part].start_mark, node.value[part]
     return None

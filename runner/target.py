@@ -7,7 +7,7 @@ running is recorded with the worker's last words, and a new worker goes on with 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,58 +61,74 @@ class ProgramRun:
     evidence: dict[str, Any] = field(default_factory=dict)
 
 
-def listen(worker: Worker, job: dict[str, Any], timeout: float) -> Iterator[Event]:
-    """Run a job to its end, starting a new worker where one dies; yield its events. The workers are closed at the end.
+def listen(
+    worker: Worker, job: dict[str, Any], timeout: float, start: Callable[[], Worker] = Worker
+) -> Iterator[Event]:
+    """Hand `worker` the job at once, then yield its events to the end, starting new workers where one dies.
 
-    A program that ends its worker yields a `finished` event with an `error`, like any other that fails. A worker that dies
-    before a program runs yields `died`. The log of each worker is the event `log`.
+    A program that ends its worker yields a `finished` event with an `error` like any other. The log of each worker is
+    yielded when it has ended, as the event `log`.
     """
+    worker.submit(job)
+    return _events(worker, job, timeout, start)
+
+
+def _events(worker: Worker, job: dict[str, Any], timeout: float, start: Callable[[], Worker]) -> Iterator[Event]:
     left = list(job["programs"])
-    told_types = False
-    try:
-        while left:
-            worker.submit({**job, "programs": left})
-            running: str | None = None
-            ended: str | None = None
-            while ended is None and (left or running):
-                try:
-                    event = worker.next(timeout)
-                except TimeoutError:
-                    ended = f"no result after {timeout:g} s: it hangs, in a collective or in the compiler"
-                    worker.kill()
-                    continue
-                if event is None:
-                    ended = _how_it_ended(worker.end())
-                    continue
-                match event["event"]:
-                    case "started":
-                        running = event["program"]
-                    case "finished":
-                        left.remove(event["program"])
-                        running = None
-                    case "types":
-                        left = [program for program in left if program not in event["unsupported"]]
-                    case "invalid":
-                        left = []
-                if event["event"] != "types" or not told_types:
-                    yield event
-                told_types = told_types or event["event"] == "types"
-            if ended is None:
-                worker.end()
+    first = True
+    while True:
+        try:
+            running, ended = yield from _one_worker(worker, timeout, left, first)
+            words = worker.last_words()
             yield {"event": "log", "text": worker.log()}
-            if ended is not None:
-                words = worker.last_words()
-                error = ended + (f"; its last words:\n{words}" if words else "")
-                if running is None:
-                    yield {"event": "died", "error": error}
-                    return
-                left.remove(running)
-                yield {"event": "finished", "program": running, "error": error}
+        finally:
+            # Also where nobody listens any more.
             worker.close()
-            if left:
-                worker = Worker()
-    finally:
-        worker.close()
+        if ended is None:
+            return
+        error = ended + (f"; its last words:\n{words}" if words else "")
+        if running is None:
+            yield {"event": "died", "error": error}
+            return
+        left.remove(running)
+        yield {"event": "finished", "program": running, "error": error}
+        if not left:
+            return
+        first = False
+        worker = start()
+        worker.submit({**job, "programs": list(left)})
+
+
+def _one_worker(
+    worker: Worker, timeout: float, left: list[str], first: bool
+) -> Generator[Event, None, tuple[str | None, str | None]]:
+    """Yield one worker's events and take what it finishes out of `left`.
+
+    Returns the program during which it ended, and how it ended: None where its job was done.
+    """
+    running: str | None = None
+    while True:
+        try:
+            event = worker.next(timeout)
+        except TimeoutError:
+            worker.kill()
+            return running, f"no result after {timeout:g} s: it hangs, in a collective or in the compiler"
+        if event is None:
+            return running, _how_it_ended(worker.end())
+        match event["event"]:
+            case "started":
+                running = event["program"]
+            case "finished":
+                left.remove(event["program"])
+                running = None
+            case "types":
+                left[:] = [program for program in left if program not in event["unsupported"]]
+        if first or event["event"] != "types":
+            yield event
+        if event["event"] == "invalid" or (event["event"] in ("finished", "types") and not left):
+            # It has nothing left to do, and takes its time to leave.
+            worker.kill()
+            return None, None
 
 
 def _how_it_ended(code: int) -> str:

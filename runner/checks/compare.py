@@ -36,8 +36,8 @@ def tolerance(dtype: str, coarsest: str, rounding: Rounding, largest: float) -> 
 
     rtol = 2·eps·steps + 4·eps_acc·growth: `steps` roundings to the storage dtype, and sums of n terms in XLA's
     accumulator (float32 for narrower dtypes) whose errors add up like a random walk, √n (Higham, Accuracy and Stability
-    of Numerical Algorithms, §2.8 and §4.2). atol = rtol times the largest term that was added, since cancellation leaves
-    its rounding behind, but at most 2% of the largest result.
+    of Numerical Algorithms, §2.8 and §4.2). atol = rtol times the largest term that was added, since cancellation
+    leaves its rounding behind, but at most 2% of the largest result.
     """
     if dtypes.dtype(dtype).exact and dtypes.dtype(coarsest).exact:
         return Tolerance(0.0, 0.0), False
@@ -83,10 +83,13 @@ def difference(actual: Any, expected: Any, dtype: str, allowed: Tolerance) -> Di
     kind = dtypes.dtype(dtype)
     wanted = np.asarray(expected)
     got = np.asarray(actual)
+    if got.shape != wanted.shape:
+        # Not to be broadcast: values of another shape are other values.
+        return Difference(math.inf, math.inf, max(got.size, 1), max(got.size, 1), (0,) * got.ndim, 0)
     if kind.exact:
-        wrong = np.asarray(got.astype(object) != wanted.astype(object)) if kind.itemsize == 8 else got != wanted
-        wrong = np.asarray(wrong, bool)
-        apart = np.abs(got.astype(np.float64) - wanted.astype(np.float64))
+        # Python's integers, since float64 cannot tell all those of 64 bits apart.
+        apart = np.abs(_exact(got) - _exact(wanted)).astype(np.float64)
+        wrong = apart > 0
         nans = 0
     else:
         wide = np.complex128 if kind.kind == "complex" else np.float64
@@ -114,6 +117,12 @@ def difference(actual: Any, expected: Any, dtype: str, allowed: Tolerance) -> Di
         tuple(int(i) for i in wrong_at[0]) if len(wrong_at) else None,
         nans,
     )
+
+
+def _exact(value: np.ndarray) -> np.ndarray:
+    if value.dtype.kind == "f":
+        return value
+    return value.astype(object if value.dtype.itemsize == 8 else np.int64)
 
 
 def _overflows(wanted: np.ndarray, kind: dtypes.DType) -> bool:

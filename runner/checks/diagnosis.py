@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from runner import dtypes
 from runner.checks.compare import difference
 from runner.checks.context import Context
 from runner.experiment import Experiment, Loop, Node, Statement
@@ -80,10 +81,14 @@ def _factor(context: Context, name: str) -> str | None:
     """The one factor by which an output is off on every element and device, if there is one."""
     assert context.per_device is not None
     layout = context.layout(name)
+    if dtypes.dtype(context.outputs[name][1]).kind == "complex":
+        return None
     ratios = []
     for position in range(context.experiment.mesh.size):
         expected = np.asarray(context.expected(name, position, layout.ranges(position), "graph"), np.float64)
         value = np.asarray(context.per_device.values[name][position], np.float64)
+        if not (np.isfinite(expected).all() and np.isfinite(value).all()):
+            return None
         if value.shape != expected.shape:
             return None
         there = np.abs(expected) > 0
@@ -213,6 +218,7 @@ def _of_call(
 ) -> Iterator[Edit]:
     assert isinstance(call.func, ast.Name)
     name = call.func.id
+    call = _axes_by_position(call)
     where = f"per_device.{site.name}"
     shown = ast.unparse(call)
 
@@ -235,17 +241,38 @@ def _of_call(
         new = copy.deepcopy(call)
         new.func = ast.Name(other)
         yield edit(new, f"{shown} is a {name} where a {other} is meant: with {other}", -1 if name == "pmean" else 4)
+    if name == "all_gather" and not any(keyword.arg == "axis" for keyword in call.keywords):
+        call = copy.copy(call)
+        call.keywords = [*call.keywords, ast.keyword("axis", ast.Constant(0))]
     for i, keyword in enumerate(call.keywords):
         if name == "ppermute" and keyword.arg == "shift":
             new = copy.deepcopy(call)
             new.keywords[i].value = ast.UnaryOp(ast.USub(), keyword.value)
             yield edit(new, f"{shown} shifts the wrong way: with the opposite shift", 5)
+            for shift in range(1, max(experiment.mesh.shape)):
+                new = copy.deepcopy(call)
+                new.keywords[i].value = ast.Constant(shift)
+                yield edit(new, f"{shown} shifts by the wrong number: with shift={shift}", 6)
+        if name == "ppermute" and keyword.arg == "perm" and isinstance(keyword.value, ast.Tuple):
+            new = copy.deepcopy(call)
+            pairs = [pair.elts for pair in keyword.value.elts if isinstance(pair, ast.Tuple)]
+            new.keywords[i].value = ast.Tuple([ast.Tuple(list(reversed(pair))) for pair in pairs])
+            yield edit(new, f"{shown} sends the wrong way: with every pair (source, destination) turned round", 5)
         if keyword.arg in ("axis", "scatter_dimension") and isinstance(keyword.value, ast.Constant):
             for dimension in range(3):
                 if dimension != keyword.value.value:
                     new = copy.deepcopy(call)
                     new.keywords[i].value = ast.Constant(dimension)
                     yield edit(new, f"{shown} works on the wrong dimension: with {keyword.arg}={dimension}", 5)
+
+
+def _axes_by_position(call: ast.Call) -> ast.Call:
+    """`psum(x, axis_name='x')` as `psum(x, 'x')`."""
+    named = [keyword for keyword in call.keywords if keyword.arg == "axis_name"]
+    if not named or len(call.args) != 1:
+        return call
+    rest = [keyword for keyword in call.keywords if keyword is not named[0]]
+    return ast.Call(call.func, [*call.args, named[0].value], rest)
 
 
 def _bias(experiment: Experiment, site: _Site, call: ast.Call) -> Iterator[tuple[ast.expr, str, int, str]]:

@@ -28,9 +28,9 @@ def check(context: Context, run: ProgramRun) -> Check:
 
 def _wrong(name: str, layout: Layout, held: dict[int, tuple[tuple[int, int], ...]], run: ProgramRun) -> list[str]:
     return [
-        f"device {run.device_ids[position]} holds {name}{_text(held.get(position))}, not {name}{_text(layout.ranges(position))}"
+        f"device {run.device_ids[position]} holds {name}{_text(held.get(position))}, not {name}{_text(promised)}"
         for position in range(layout.mesh.size)
-        if held.get(position) != layout.ranges(position)
+        if held.get(position) != (promised := layout.ranges(position))
     ]
 
 

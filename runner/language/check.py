@@ -1,4 +1,4 @@
-"""A parsed expression and the names that stand before it in; nothing out, or the fault: everything known without JAX."""
+"""A parsed expression and the names that stand before it in; nothing out, or the fault that is known without JAX."""
 
 from __future__ import annotations
 

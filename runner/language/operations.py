@@ -593,6 +593,7 @@ _row("axis_size", "axis_name", "jax.lax.axis_size", collectives.axis_size, kind=
 
 # Random keys: `runner/language/threefry.py`. `split` is `jnp.split`.
 _row("key", "seed", "jax.random.key", threefry.key, roundings=0)
+_row("PRNGKey", "seed", "jax.random.PRNGKey", threefry.PRNGKey, roundings=0)
 _row("key_data", "keys", "jax.random.key_data", threefry.key_data, roundings=0)
 _row("fold_in", "key, data", "jax.random.fold_in", threefry.fold_in, roundings=0)
 _row("split_key", "key, num=2", "jax.random.split", threefry.split, roundings=0)

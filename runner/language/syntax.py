@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from dataclasses import dataclass
+
+_DEEPEST = 100
+"""How many levels an expression may nest: whatever walks the tree recurses."""
 
 _OPERATORS: tuple[type[ast.AST], ...] = (
     ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.MatMult,
@@ -71,40 +75,64 @@ def span(text: str, node: ast.AST) -> tuple[int, int]:
 def parse(text: str) -> Expression:
     """Parse one expression.
 
-    Raises `SyntaxFault` for text that is not Python, or is Python but not the language.
+    Raises `SyntaxFault` for text that is not Python, or is Python but not the language. The spans of its faults are
+    those of `on_one_line(text)`.
     """
-    source = text.strip()
+    source = on_one_line(text)
     if not source:
         raise SyntaxFault("the expression is empty", 0, 1)
-    if "\n" in source:
-        # A block scalar may break an expression over lines; parentheses let Python read it so.
-        source = " ".join(source.split())
     try:
-        tree = ast.parse(source, mode="eval").body
+        with warnings.catch_warnings():
+            # An unknown escape in a string, or `1if`: what Python will refuse one day is refused today.
+            warnings.simplefilter("error")
+            tree = ast.parse(source, mode="eval").body
     except SyntaxError as error:
-        start = max((error.offset or 1) - 1, 0)
+        start = (error.offset or 0) - 1
         end = (error.end_offset or 0) - 1 if error.end_lineno in (None, 1) else start + 1
-        if error.lineno not in (None, 1):
+        if error.lineno not in (None, 1) or not 0 <= start < len(source):
+            # Python looked for more where the text ends.
             start, end = len(source) - 1, len(source)
         raise SyntaxFault(f"not a Python expression: {error.msg}", start, max(end, start + 1)) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise SyntaxFault(f"not a Python expression: {error}", 0, len(source)) from None
     expression = Expression(source, tree)
     _check(expression, tree)
+    if (at := _comment(source, tree)) is not None:
+        raise SyntaxFault("a comment is not part of an expression; write it as a comment of the YAML", at, len(source))
     return expression
 
 
-def _check(expression: Expression, node: ast.expr) -> None:
+def on_one_line(text: str) -> str:
+    """The text of an expression as it is parsed and shown: a block scalar may have broken it over lines."""
+    source = text.strip()
+    return " ".join(source.split()) if "\n" in source or "\r" in source else source
+
+
+def _comment(source: str, tree: ast.expr) -> int | None:
+    """Where a comment begins. On one line it would swallow the lines that were joined to it."""
+    if "#" not in source:
+        return None
+    inside = [span(source, node) for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    for at, character in enumerate(source):
+        if character == "#" and not any(start <= at < end for start, end in inside):
+            return at
+    return None
+
+
+def _check(expression: Expression, node: ast.expr, depth: int = 0) -> None:
+    if depth > _DEEPEST:
+        raise expression.fault(f"nested more than {_DEEPEST} levels deep; give a part of it a name", node)
+    depth += 1
     match node:
         case ast.Name() | ast.Constant(value=bool() | int() | float() | complex() | str() | None):
             return
         case ast.Constant():
             raise expression.fault(f"{node.value!r} is not part of the language", node)
         case ast.BinOp(left=left, op=op, right=right) if isinstance(op, _OPERATORS):
-            _check(expression, left)
-            _check(expression, right)
+            _check(expression, left, depth)
+            _check(expression, right, depth)
         case ast.UnaryOp(op=op, operand=operand) if isinstance(op, _OPERATORS):
-            _check(expression, operand)
+            _check(expression, operand, depth)
         case ast.UnaryOp():
             raise expression.fault("'not' does not work on arrays; use ~ or logical_not", node)
         case ast.Compare(left=left, ops=ops, comparators=comparators):
@@ -112,22 +140,22 @@ def _check(expression: Expression, node: ast.expr) -> None:
                 raise expression.fault("a chained comparison does not work on arrays; use (a < b) & (b < c)", node)
             if not isinstance(ops[0], _OPERATORS):
                 raise expression.fault("'is' and 'in' are not part of the language", node)
-            _check(expression, left)
-            _check(expression, comparators[0])
+            _check(expression, left, depth)
+            _check(expression, comparators[0], depth)
         case ast.Tuple(elts=elements) | ast.List(elts=elements):
             for element in elements:
-                _check(expression, element)
+                _check(expression, element, depth)
         case ast.Subscript(value=value, slice=index):
-            _check(expression, value)
-            _check(expression, index)
+            _check(expression, value, depth)
+            _check(expression, index, depth)
         case ast.Slice(lower=lower, upper=upper, step=step):
             for part in (lower, upper, step):
                 if part is not None:
-                    _check(expression, part)
+                    _check(expression, part, depth)
         case ast.Attribute(value=value, attr=attribute):
             if attribute.startswith("_"):
                 raise expression.fault(f"attribute '.{attribute}' is not part of the language", node)
-            _check(expression, value)
+            _check(expression, value, depth)
             if attribute != "T" and not isinstance(value, ast.Name):
                 raise expression.fault(
                     f"attribute '.{attribute}' is not part of the language; only .T and the carries of a repeat are",
@@ -135,14 +163,16 @@ def _check(expression: Expression, node: ast.expr) -> None:
                 )
         case ast.Call(func=function, args=arguments, keywords=keywords):
             if not isinstance(function, ast.Name):
-                _check(expression, function)
+                _check(expression, function, depth)
                 raise expression.fault("only operations can be called, by their name: sum(x), not x.sum()", function)
             for argument in arguments:
-                _check(expression, argument)
-            for keyword in keywords:
+                _check(expression, argument, depth)
+            for position, keyword in enumerate(keywords):
                 if keyword.arg is None:
                     raise expression.fault("'**' is not part of the language", keyword.value)
-                _check(expression, keyword.value)
+                if any(keyword.arg == earlier.arg for earlier in keywords[:position]):
+                    raise expression.fault(f"the argument '{keyword.arg}' is given twice", keyword)
+                _check(expression, keyword.value, depth)
         case _:
             message = _REFUSED.get(type(node), f"{type(node).__name__} is not part of the language")
             raise expression.fault(message, node)

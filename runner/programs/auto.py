@@ -6,9 +6,9 @@ from pathlib import Path
 
 from runner.experiment import Experiment
 from runner.programs import global_view
-from runner.programs.source import Names, Types
+from runner.programs.source import Types
 
 
 def write(experiment: Experiment, folder: Path, types: Types) -> str:
     """The source of the program."""
-    return global_view.write(experiment, Names(experiment), folder, "auto", axis_type="Auto")
+    return global_view.write(experiment, folder, "auto", axis_type="Auto")

@@ -6,11 +6,9 @@ from pathlib import Path
 
 from runner.experiment import Experiment
 from runner.programs import global_view
-from runner.programs.source import Names, Types
+from runner.programs.source import Types
 
 
 def write(experiment: Experiment, folder: Path, types: Types) -> str:
     """The source of the program; `types.repairs` is what the types ask for."""
-    return global_view.write(
-        experiment, Names(experiment), folder, "explicit", axis_type="Explicit", repairs=types.repairs
-    )
+    return global_view.write(experiment, folder, "explicit", axis_type="Explicit", repairs=types.repairs)

@@ -6,32 +6,40 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runner.experiment import Experiment
+from runner.layout import Spec
 from runner.programs import source
 from runner.programs.source import Lines, Names, Repairs
 
 
 def write(
     experiment: Experiment,
-    names: Names,
     folder: Path,
     program: str,
     *,
     axis_type: str,
-    after: Mapping[str, str] | None = None,
+    constraints: Mapping[str, Spec] | None = None,
+    outputs: Mapping[str, Spec] | None = None,
     repairs: Repairs | None = None,
 ) -> str:
     """The source of a program in the global view.
 
-    `after` maps a name to the line that follows its definition, `repairs` is what explicit sharding asks for.
+    `constraints` are those of values in the middle, `outputs` those of what is returned, `repairs` is what explicit
+    sharding asks for.
     """
-    after = after or {}
-    lines = Lines(experiment, names, repairs).section(experiment.graph, after)
-    on_arrays = [after[a.name].format(names[a.name]) for a in experiment.arrays if a.name in after]
-    body = "\n".join([*on_arrays, lines, f"return {source.returned(experiment, names)}"])
+    names = Names(experiment)
+    constraints, outputs, repairs = constraints or {}, outputs or {}, repairs or Repairs()
+    lines = Lines(experiment, names, repairs).section(experiment.graph, {**outputs, **constraints})
+    laid_out = {
+        name: source.constrained(names[name], spec)
+        for name, spec in outputs.items()
+        if constraints.get(name, spec) != spec
+    }
+    laid_out |= {name: source.resharded(names[name], spec) for name, spec in repairs.returned.items()}
+    body = f"{lines}\nreturn {source.returned(experiment, names, laid_out)}"
     function = "\n".join(
         [
             "def program(mesh):",
-            "    @jax.jit",
+            *_jit(experiment, explicit=axis_type == "Explicit"),
             f"    def {names.function}({source.parameters(experiment, names)}):",
             source.indent(body, 8),
             "",
@@ -45,3 +53,11 @@ def write(
         function,
         source.main(experiment),
     )
+
+
+def _jit(experiment: Experiment, *, explicit: bool) -> list[str]:
+    if experiment.arrays or not explicit:
+        return ["    @jax.jit"]
+    # There is no argument from which the types could know the mesh.
+    specs = ", ".join(source.sharding(spec) for spec in experiment.outputs.values())
+    return [f"    out_shardings = ({specs},)", "", "    @jax.jit(out_shardings=out_shardings)"]

@@ -76,11 +76,13 @@ class Repairs:
     """The repairs of a whole section.
 
     - `calls`: for each statement's path, the repair of the call at each place in `ast.walk` order.
-    - `reshard`: the spec to which a statement's result, or a loop's carry `loop/carry`, is resharded.
+    - `reshard`: the spec to which an array, a statement's result, or a loop's carry `loop/carry` is resharded.
+    - `returned`: the spec to which an output is resharded last, where the graph goes on with another.
     """
 
     calls: Mapping[str, Mapping[int, Repair]] = field(default_factory=dict)
     reshard: Mapping[str, Spec] = field(default_factory=dict)
+    returned: Mapping[str, Spec] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -119,9 +121,11 @@ class Lines:
         self._under_vmap = under_vmap
         self._lines: list[str] = []
 
-    def section(self, statements: Iterable[Statement], after: Mapping[str, str] | None = None) -> str:
-        """The lines of `statements`; `after` maps a name to a line template to follow it (`{}` is the identifier)."""
-        self._after = after or {}
+    def section(self, statements: Iterable[Statement], constrained: Mapping[str, Spec] | None = None) -> str:
+        """The lines of `statements`; the values named in `constrained` get a `with_sharding_constraint`."""
+        self._constrained = constrained or {}
+        for array in self._experiment.arrays:
+            self._follow(array.name, self._names[array.name], "")
         self._statements(statements, "", "")
         return "\n".join(self._lines)
 
@@ -133,20 +137,21 @@ class Lines:
             if isinstance(statement, Loop):
                 self._loop(statement, indent, f"{path}{statement.name}")
             else:
-                self._node(statement, indent, f"{path}{statement.name}", top=not path)
+                self._node(statement, indent, f"{path}{statement.name}")
 
-    def _node(self, node: Node, indent: str, path: str, top: bool) -> None:
+    def _node(self, node: Node, indent: str, path: str) -> None:
         source = self._expression(node.expression, path)
         identifier = self._names.add(node.name)
         self._put(indent, f'with jax.named_scope("{node.name}"):')
         self._put(indent, f"    {identifier} = {source}")
-        self._follow(node.name if top else "", path, identifier, indent + "    ")
+        self._follow(path, identifier, indent + "    ")
 
-    def _follow(self, name: str, path: str, identifier: str, indent: str) -> None:
+    def _follow(self, path: str, identifier: str, indent: str) -> None:
+        """What follows a definition. Only what stands in no loop's body has a name for its path."""
         if path in self._repairs.reshard:
-            self._put(indent, f"{identifier} = jax.reshard({identifier}, {sharding(self._repairs.reshard[path])})")
-        if name in self._after:
-            self._put(indent, self._after[name].format(identifier))
+            self._put(indent, f"{identifier} = {resharded(identifier, self._repairs.reshard[path])}")
+        if path in self._constrained:
+            self._put(indent, f"{identifier} = {constrained(identifier, self._constrained[path])}")
 
     def _loop(self, loop: Loop, indent: str, path: str) -> None:
         firsts = [self._expression(first, f"{path}/carry/{name}") for name, first in loop.carry]
@@ -157,7 +162,7 @@ class Lines:
         self._put(indent, f"    {tuple_of(carried)} = carry")
         self._statements(loop.body, indent + "    ", f"{path}/body/")
         returned = [
-            f"jax.reshard({identifier}, {sharding(self._repairs.reshard[f'{path}/{name}'])})"
+            resharded(identifier, self._repairs.reshard[f"{path}/{name}"])
             if f"{path}/{name}" in self._repairs.reshard
             else identifier
             for (name, _), identifier in zip(loop.carry, carried, strict=True)
@@ -174,7 +179,7 @@ class Lines:
         results = [self._names.add(f"{loop.name}.{name}") for name, _ in loop.carry]
         self._put(indent, f"    {tuple_of(results)} = carry")
         for (name, _), identifier in zip(loop.carry, results, strict=True):
-            self._follow(f"{loop.name}.{name}", "", identifier, indent + "    ")
+            self._follow(f"{path}.{name}", identifier, indent + "    ")
 
     def _expression(self, expression: Expression, path: str) -> str:
         repairs = self._repairs.calls.get(path, {})
@@ -276,7 +281,7 @@ class _Emit(ast.NodeTransformer):
 
     def _operands(self, operands: list[ast.expr], repair: Repair) -> list[ast.expr]:
         return [
-            ast.Call(_parse("jax.reshard"), [operand, _parse(sharding(repair.operands[i]))], [])
+            _parse(resharded(ast.unparse(ast.fix_missing_locations(operand)), repair.operands[i]))
             if i in repair.operands
             else operand
             for i, operand in enumerate(operands)
@@ -313,6 +318,16 @@ def tuple_of(items: list[str]) -> str:
 def sharding(spec: Spec) -> str:
     """`NamedSharding(mesh, P('x', None))`."""
     return f"NamedSharding(mesh, {spec_text(spec)})"
+
+
+def resharded(value: str, spec: Spec) -> str:
+    """`value`, laid out by explicit sharding."""
+    return f"jax.reshard({value}, {sharding(spec)})"
+
+
+def constrained(value: str, spec: Spec) -> str:
+    """`value`, laid out by the compiler."""
+    return f"jax.lax.with_sharding_constraint({value}, {sharding(spec)})"
 
 
 def header(experiment: Experiment, program: str, names: Names, body: str, *, mesh: bool) -> str:
@@ -401,13 +416,15 @@ def mesh_functions(experiment: Experiment, axis_type: str) -> str:
 
 def main(experiment: Experiment) -> str:
     """The function that runs the program and prints its outputs."""
+    # Without arrays `auto` knows no mesh, and its outputs no PartitionSpec.
+    spec = ".spec" if experiment.arrays else ""
     lines = [
         "def main():",
         "    mesh = make_mesh()",
         "    arrays = jax.device_put(inputs(), shardings(mesh))",
         "    outputs = program(mesh)(*arrays)",
         f"    for name, output in zip({tuple(experiment.outputs)!r}, outputs, strict=True):",
-        '        print(f"{name}  {output.dtype}{list(output.shape)}  {output.sharding.spec}")',
+        '        print(f"{name}  {output.dtype}{list(output.shape)}  {output.sharding' + spec + '}")',
         "        print(np.asarray(output))",
         "",
         "",
@@ -417,9 +434,9 @@ def main(experiment: Experiment) -> str:
     return "\n".join(lines)
 
 
-def returned(experiment: Experiment, names: Names) -> str:
-    """The tuple of outputs that a program's function returns."""
-    return tuple_of([names[name] for name in experiment.outputs])
+def returned(experiment: Experiment, names: Names, laid_out: Mapping[str, str] | None = None) -> str:
+    """The tuple of outputs that a program's function returns; `laid_out` has those that need more than their name."""
+    return tuple_of([(laid_out or {}).get(name, names[name]) for name in experiment.outputs])
 
 
 def parameters(experiment: Experiment, names: Names) -> str:

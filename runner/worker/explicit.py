@@ -33,12 +33,17 @@ def repairs(experiment: Experiment) -> Repairs:
     mesh = abstract_mesh(experiment.mesh, AxisType.Explicit)
     found: dict[str, dict[int, Repair]] = {}
     reshard: dict[str, Spec] = {}
+    returned: dict[str, Spec] = {}
 
     def whole(*arrays: Any) -> tuple[()]:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
         walker = _Explicit(experiment, values, mesh=mesh, found=found, reshard=reshard)
         walker.constrain_arrays()
         walker.run(experiment.graph, ("graph",))
+        for name, spec in experiment.outputs.items():
+            padded = _padded(spec, walker.values[name])
+            if hasattr(walker.values[name], "shape") and spec_of(walker.values[name]) != padded:
+                returned[name] = padded
         return ()
 
     structs = [
@@ -49,7 +54,11 @@ def repairs(experiment: Experiment) -> Repairs:
     ]
     with jax.sharding.use_abstract_mesh(mesh):
         jax.eval_shape(whole, *structs)
-    return Repairs(found, reshard)
+    return Repairs(found, reshard, returned)
+
+
+def _padded(spec: Spec, value: Any) -> Spec:
+    return spec + ((),) * (len(jax.typeof(value).shape) - len(spec))
 
 
 def partition(spec: Spec) -> P:
@@ -75,7 +84,7 @@ class _Explicit(Walker):
         return NamedSharding(self.mesh, partition(spec))
 
     def _promised(self, path: str) -> Spec | None:
-        return self.experiment.constraints.get(path) or self.experiment.outputs.get(path)
+        return {**self.experiment.outputs, **self.experiment.constraints}.get(path)
 
     def constrain_arrays(self) -> None:
         for name, spec in self.experiment.constraints.items():
@@ -84,7 +93,7 @@ class _Explicit(Walker):
 
     def _settled(self, path: str, value: Any, spec: Spec) -> Any:
         """`value` resharded to `spec`, noted at `path`, unless it lies so already."""
-        padded = spec + ((),) * (len(jax.typeof(value).shape) - len(spec))
+        padded = _padded(spec, value)
         if spec_of(value) == padded:
             return value
         self.reshard[path] = padded
@@ -92,7 +101,7 @@ class _Explicit(Walker):
 
     def settle(self, path: str, value: Any) -> Any:
         spec = self._promised(path)
-        return value if spec is None else self._settled(path, value, spec)
+        return value if spec is None or not hasattr(value, "shape") else self._settled(path, value, spec)
 
     def carried(self, path: str, value: Any, start: Any) -> Any:
         """A loop's carry keeps the sharding with which it enters the body."""
@@ -175,11 +184,7 @@ def _resharded(specs: dict[int, Spec], shapes: dict[int, tuple[int, ...]]) -> It
         ways = itertools.chain(
             # One operand; all like one of them; some of them replicated.
             (tuple({**specs, i: spec}.values()) for i in specs for spec in choices[i]),
-            (
-                tuple(_aligned(spec, shapes[i], shapes[j]) for j in specs)
-                for i in specs
-                for spec in _lesser(specs[i])
-            ),
+            (tuple(_aligned(spec, shapes[i], shapes[j]) for j in specs) for i in specs for spec in _lesser(specs[i])),
             itertools.product(*(dict.fromkeys([spec, ((),) * len(spec)]) for spec in specs.values())),
         )
     for way in ways:
@@ -193,7 +198,9 @@ def _lesser(spec: Spec) -> list[Spec]:
 
 def _aligned(spec: Spec, shape: tuple[int, ...], other: tuple[int, ...]) -> Spec:
     """`spec` of an array of `shape`, for an array of the shape `other` that broadcasts against it."""
-    axes_of = {-d: axes for d, axes in enumerate(reversed(spec), 1) if other[-d:-d + 1 or None] == shape[-d:-d + 1 or None]}
+    axes_of = {
+        -d: axes for d, axes in enumerate(reversed(spec), 1) if other[-d : -d + 1 or None] == shape[-d : -d + 1 or None]
+    }
     return tuple(axes_of.get(d, ()) for d in range(-len(other), 0))
 
 

@@ -106,7 +106,7 @@ class Walker:
                         raise InvalidExperiment(located(at, expression.text, expression.fault(message))) from None
                 raise InvalidExperiment(located(key, "", SyntaxFault(_first_lines(error), 0, 0))) from None
         for (name, _), value in zip(loop.carry, carry, strict=True):
-            outer[f"{loop.name}.{name}"] = value
+            outer[f"{loop.name}.{name}"] = value = self.settle(f"{path}.{name}", value)
             self.on_value(f"{path}.{name}", value)
 
     def carried(self, path: str, value: Any, start: Any) -> Any:

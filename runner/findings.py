@@ -1,0 +1,266 @@
+"""The oracles' values and the programs' results in; checks, warnings, pictures and the rest of the record out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runner import dtypes, record
+from runner.checks import agreement, diagnosis, layout, pinned, replicas, value
+from runner.checks.context import Context
+from runner.data import Arrays
+from runner.experiment import Experiment
+from runner.faults import Fault
+from runner.layout import Layout, spec_json, spec_text
+from runner.process import Event
+from runner.record import Record
+from runner.reference import interpret
+from runner.show import pictures, svg, terminal
+from runner.target import Output, ProgramRun, program_run
+
+_RECORDED_VALUES = 1000
+"""Outputs of up to this many elements are recorded with their values."""
+
+
+class Findings:
+    """Gathers what one run finds out, in the order in which the worker tells it, into the record."""
+
+    def __init__(self, experiment: Experiment, arrays: Arrays, found: Record) -> None:
+        self._experiment = experiment
+        self._arrays = arrays
+        self._found = found
+        self._context: Context | None = None
+        self._runs: list[ProgramRun] = []
+        _describe(experiment, arrays, found)
+
+    def consult_oracles(self, types: Event) -> None:
+        """Interpret both sections, once the types are known; the worker compiles meanwhile.
+
+        Raises `InvalidExperiment` for pinned values that cannot lie in their output.
+        """
+        found = self._found
+        found["not_supported"] = types["unsupported"]
+        for program, reason in types["unsupported"].items():
+            found["warnings"].append(f"program {program} is left out: {reason} (JAX {types['versions']['jax']})")
+        found["target"] = types["target"]
+        found["environment"] = types["versions"]
+        self._context = _context(self._experiment, self._arrays, types, pinned.not_pinned(found["overrides"]))
+        pinned.fit(self._context)
+        found["warnings"] += _doubts(self._context)
+
+    def add(self, finished: Event, arrays: Path) -> None:
+        """Take in what one program did; its outputs lie in `arrays`."""
+        context = self._context
+        assert context is not None
+        layouts: dict[str, Layout] = {name: context.layout(name) for name in context.outputs}
+        shapes = {name: shape for name, (shape, _) in context.outputs.items()}
+        run = program_run(finished, shapes, lambda name, position: layouts[name].ranges(position), arrays)
+        self._runs.append(run)
+
+    def explained(self, fault: Fault) -> Fault:
+        """The fault, and where an output fails to be the same on every device, the edit that would mend it."""
+        if fault.key[:1] != ("outputs",) or "left out" not in fault.message or not self._experiment.graph:
+            return fault
+        graph = interpret(self._experiment, "graph", self._arrays)
+        outputs = {
+            name: [list(np.shape(graph.values[name][0])), _dtype_of(graph.values[name][0])]
+            for name in self._experiment.outputs
+        }
+        context = _context(self._experiment, self._arrays, {"outputs": outputs, "nodes": {}}, None)
+        message = "\n".join([fault.message, *diagnosis.diagnose(context)])
+        return Fault(fault.key, message, fault.expression, fault.start, fault.end)
+
+    def conclude(self, folder: Path) -> None:
+        """Check everything, and draw the pictures into the run folder."""
+        if self._context is not None:
+            self._check(self._context)
+            _draw(self._context, self._runs, folder, self._found)
+
+    def _check(self, context: Context) -> None:
+        found = self._found
+        ran = [run for run in self._runs if run.error is None]
+        diagnosed: list[str] | None = None
+        for run in self._runs:
+            if run.error is not None:
+                found["programs"][run.program] = {"status": "error", "error": run.error, "checks": {}}
+                continue
+            checks = {
+                "value": value.check(context, run),
+                "layout": layout.check(context, run),
+                "replicas": replicas.check(context, run),
+                "agreement": agreement.check(context, run, [other for other in ran if other is not run]),
+            }
+            if context.experiment.values:
+                checks["values"] = pinned.check(context, run)
+            if checks["value"]["status"] == "failed":
+                blame, mine = _blame(context, checks["value"])
+                if mine and diagnosed is None:
+                    diagnosed = diagnosis.diagnose(context)
+                checks["value"]["diagnosis"] = [blame, *(diagnosed or [] if mine else [])]
+            failed = any(check["status"] == "failed" for check in checks.values())
+            found["programs"][run.program] = {
+                "status": "failed" if failed else "passed",
+                "error": None,
+                "checks": checks,
+                "outputs": {name: _output(context, name, output) for name, output in run.outputs.items()},
+                **run.evidence,
+            }
+        statuses = [program["status"] for program in found["programs"].values()]
+        found["status"] = record.worst([found["status"], *statuses])
+
+
+def _describe(experiment: Experiment, arrays: Arrays, found: Record) -> None:
+    found["mesh"] = {"axes": list(experiment.mesh.axes), "shape": list(experiment.mesh.shape)}
+    found["target"] = {"platform": experiment.target.platform, "devices": experiment.mesh.size, "kind": None}
+    for array in experiment.arrays:
+        found["arrays"][array.name] = {
+            "shape": list(array.shape),
+            "dtype": array.dtype,
+            "spec": spec_json(array.layout.spec),
+            "shard_shape": list(array.layout.shard_shape),
+        }
+        values = arrays[array.name]
+        if not dtypes.dtype(array.dtype).exact:
+            for count, what in ((np.isnan(values).sum(), "NaN"), (np.isinf(values).sum(), "infinite")):
+                if count:
+                    found["warnings"].append(f"{count} of the {values.size} values of '{array.name}' are {what}")
+
+
+def _context(experiment: Experiment, arrays: Arrays, types: Event, not_pinned: str | None) -> Context:
+    return Context(
+        experiment,
+        arrays,
+        {name: (tuple(shape), dtype) for name, (shape, dtype) in types["outputs"].items()},
+        {
+            section: {name: (tuple(shape), dtype) for name, (shape, dtype) in nodes.items()}
+            for section, nodes in types["nodes"].items()
+        },
+        interpret(experiment, "graph", arrays) if experiment.graph else None,
+        interpret(experiment, "per_device", arrays) if experiment.per_device else None,
+        not_pinned,
+    )
+
+
+def _doubts(context: Context) -> list[str]:
+    """Why a comparison with the reference may prove little: PyTorch's and our own experience of false passes."""
+    doubts = []
+    for name, (_, noise) in context.tolerances.items():
+        section = context.graph or context.per_device
+        assert section is not None
+        distinct = list({id(held): np.asarray(held) for held in section.values[name]}.values())
+        first = distinct[0].ravel()[:1]
+        if not any(held.any() for held in distinct):
+            doubts.append(f"the reference of '{name}' is all zero, which proves nothing")
+        elif sum(held.size for held in distinct) > 1 and all((held == first).all() for held in distinct):
+            doubts.append(f"the reference of '{name}' has one value everywhere, which proves little")
+        elif noise:
+            doubts.append(f"the reference of '{name}' is zero to within rounding, which proves little")
+    return doubts
+
+
+def _dtype_of(value: Any) -> str:
+    kind = np.asarray(value).dtype
+    return "float32" if kind == np.float64 else "complex64" if kind == np.complex128 else str(kind)
+
+
+def _blame(context: Context, check: dict[str, Any]) -> tuple[str, bool]:
+    """Who is wrong, by which oracles disagree; and whether it is the experiment's own per-device program."""
+    against: dict[str, bool] = {}
+    for output in check["outputs"].values():
+        for oracle, verdict in output["against"].items():
+            against[oracle] = against.get(oracle, True) and verdict["status"] == "passed"
+    if "per_device" not in against:
+        return "JAX and the oracle differ: the program, JAX or the compiler is wrong, or the oracle is", False
+    if "graph" not in against:
+        return (
+            "JAX and the SPMD interpreter differ: the program, JAX or the compiler is wrong, or the interpreter is",
+            False,
+        )
+    if against["per_device"]:
+        return "JAX computes what per_device says, and that is not what graph says: per_device is wrong", True
+    if against["graph"]:
+        return "JAX computes what graph says; only the SPMD interpreter differs: the interpreter is wrong", False
+    if value.interpreter_agrees(context):
+        return "both oracles agree and JAX differs from them: the program, JAX or the compiler is wrong", False
+    return "JAX, the SPMD interpreter and graph all differ: per_device is wrong, and so is the program or JAX", True
+
+
+def _output(context: Context, name: str, output: Output) -> Record:
+    whole = output.whole()
+    parts = sorted({tuple(stop - start for start, stop in held.ranges) for held in output.held})
+    plain = whole.astype(np.float64) if dtypes.dtype(output.dtype).kind == "float" else whole
+    if dtypes.dtype(output.dtype).kind == "int":
+        plain = whole.astype(object)
+    return {
+        "shape": list(output.shape),
+        "dtype": output.dtype,
+        "spec": output.spec if output.spec is not None else spec_json(context.layout(name).spec),
+        "shard_shape": list(parts[0]),
+        "text": str(whole),
+        "values": plain.tolist() if whole.size <= _RECORDED_VALUES else None,
+    }
+
+
+def _draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record) -> None:
+    """The pictures, from what was found where a program ran and from the specs where none did."""
+    experiment = context.experiment
+    platform = found["target"]["platform"]
+    on_mesh = [run for run in runs if run.error is None and run.program != "vmap"]
+    ids = tuple(on_mesh[0].device_ids) if on_mesh else tuple(range(experiment.mesh.size))
+    mesh = pictures.MeshPicture(experiment.mesh.axes, experiment.mesh.shape, ids, platform)
+    drawn = [
+        pictures.from_layout(
+            array.layout,
+            name=array.name,
+            role="array",
+            dtype=array.dtype,
+            itemsize=dtypes.dtype(array.dtype).itemsize,
+            dims=array.dims,
+            device_ids=ids,
+            platform=platform,
+        )
+        for array in experiment.arrays
+    ]
+    for name, (shape, dtype) in context.outputs.items():
+        for run in on_mesh:
+            drawn.append(_output_picture(context, name, run, platform))
+        if not on_mesh:
+            drawn.append(
+                pictures.from_layout(
+                    Layout(experiment.mesh, shape, experiment.outputs[name]),
+                    name=name,
+                    role="output",
+                    dtype=dtype,
+                    itemsize=dtypes.dtype(dtype).itemsize,
+                    dims=(None,) * len(shape),
+                    device_ids=ids,
+                    platform=platform,
+                )
+            )
+    merged = pictures.merge(drawn)
+    found["pictures"] = {"mesh": mesh.to_json(), "arrays": [picture.to_json() for picture in merged]}
+    record.write_text(folder / "shardings.txt", terminal.plain(mesh, merged))
+    record.write_text(folder / "shardings.svg", svg.draw(mesh, merged, experiment.name))
+
+
+def _output_picture(context: Context, name: str, run: ProgramRun, platform: str) -> pictures.ArrayPicture:
+    output = run.outputs[name]
+    holders: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    for held in output.held:
+        holders.setdefault(held.ranges, []).append(held.device)
+    spec = tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in output.spec or [])
+    padded = spec + ((),) * (len(output.shape) - len(spec))
+    return pictures.ArrayPicture(
+        name=name,
+        role="output",
+        shape=output.shape,
+        dtype=output.dtype,
+        dims=(None,) * len(output.shape),
+        spec=spec_text(padded) if output.spec is not None else "a layout without a PartitionSpec",
+        shards=tuple(pictures.Shard(ranges, tuple(devices)) for ranges, devices in holders.items()),
+        itemsize=dtypes.dtype(output.dtype).itemsize,
+        platform=platform,
+        programs=(run.program,),
+    )

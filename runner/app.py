@@ -121,8 +121,8 @@ def _compose_and_run(arguments: list[str], known: argparse.Namespace, overrides:
 def _compose_once(known: argparse.Namespace, overrides: list[str]) -> None:
     """Spare a plain run the first of Hydra's two compositions, a tenth of its time.
 
-    Without `--multirun` Hydra composes the whole configuration only to ask it for `hydra.mode`. Where neither the command
-    line nor the experiment's file says anything of Hydra's, the answer is known.
+    Without `--multirun` Hydra composes the whole configuration only to ask it for `hydra.mode`. Where neither the
+    command line nor the experiment's file says anything of Hydra's, the answer is known.
     """
     from hydra._internal.hydra import Hydra
     from hydra.types import RunMode

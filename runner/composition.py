@@ -122,7 +122,8 @@ def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
     where = _where(option, group, sources)
     if not there:
         groups = sorted({d.name for folder in folders for d in folder.iterdir() if d.is_dir() and d.name != "hydra"})
-        return f"{where}\n  there is no config group '{group or option}'{nearest(group or option, groups) or _list(groups)}"
+        name = group or option
+        return f"{where}\n  there is no config group '{name}'{nearest(name, groups) or _list(groups)}"
     return f"{where}\n  no {group} '{option}'{nearest(option, there) or _list(there)}"
 
 

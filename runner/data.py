@@ -92,8 +92,8 @@ def make(experiment: Experiment, folder: Path) -> Arrays:
     return made
 
 
-_REFUSALS = (ValueError, TypeError, ArithmeticError, OSError, EOFError, AttributeError)
-"""How NumPy refuses a value; the last two are a file without an array in it, and an archive of several."""
+_REFUSALS = (ValueError, TypeError, ArithmeticError, OSError, EOFError)
+"""How NumPy refuses a value; the last is a file without an array in it."""
 
 
 def _run(text: str, array: Array, namespace: dict[str, Any]) -> np.ndarray:
@@ -113,9 +113,7 @@ def _run(text: str, array: Array, namespace: dict[str, Any]) -> np.ndarray:
     except np.exceptions.ComplexWarning:
         raise fault(f"it makes complex values, which {array.dtype} cannot hold") from None
     except MemoryError:
-        raise fault(
-            f"'{array.name}' of shape {list(array.shape)} does not fit into the memory of this machine"
-        ) from None
+        raise fault(f"{size_text(array.shape)} values of {array.dtype} do not fit into memory") from None
     except _REFUSALS as error:
         size = _natural_size(array, text, namespace)
         if size is not None and size != int(np.prod(array.shape)):
@@ -185,6 +183,8 @@ def _emit_call(
         path = node.args[0] if node.args else node.keywords[0].value
         if not (isinstance(path, ast.Constant) and isinstance(path.value, str)):
             raise expression.fault("load takes a file name in quotes", node)
+        if path.value.endswith(".npz"):
+            raise expression.fault("load takes one array, in a .npy file; a .npz file holds several", path)
         call.args = [ast.Constant(str((folder / path.value).resolve()))]
         return call
     arguments = {key: walk(value) for key, value in bound.arguments.items()}

@@ -14,8 +14,8 @@ _NUMPY = (
     "float16", "float32", "float64", "complex64", "complex128",
 )  # fmt: skip
 _ML_DTYPES = (
-    "bfloat16", "int4", "uint4",
-    "float8_e4m3fn", "float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+    "bfloat16", "int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float8_e3m4", "float8_e4m3", "float8_e4m3fn",
+    "float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
 )  # fmt: skip
 NAMES = _NUMPY + _ML_DTYPES
 WIDE = frozenset({"int64", "uint64", "float64", "complex128"})
@@ -55,7 +55,7 @@ def dtype(name: str) -> DType:
     numpy = np.dtype(getattr(ml_dtypes, name)) if name in _ML_DTYPES else np.dtype(name)
     if name == "bool":
         return DType(name, numpy, "bool", 0.0)
-    if name in ("int4", "uint4") or numpy.kind in "iu":
+    if name in ("int2", "int4", "uint2", "uint4") or numpy.kind in "iu":
         return DType(name, numpy, "int", 0.0)
     if numpy.kind == "c":
         return DType(name, numpy, "complex", float(np.finfo(numpy).eps))

@@ -12,7 +12,7 @@ from runner.checks import agreement, diagnosis, layout, pinned, replicas, value
 from runner.checks.context import Context
 from runner.data import Arrays
 from runner.experiment import Experiment
-from runner.faults import Fault
+from runner.faults import Fault, invalid
 from runner.layout import Layout, spec_json, spec_text
 from runner.process import Event
 from runner.record import Record
@@ -41,11 +41,10 @@ class Findings:
         Raises `InvalidExperiment` for pinned values that cannot lie in their output.
         """
         found = self._found
-        found["not_supported"] = types["unsupported"]
-        for program, reason in types["unsupported"].items():
-            found["warnings"].append(f"program {program} is left out: {reason} (JAX {types['versions']['jax']})")
         found["target"] = types["target"]
         found["environment"] = types["versions"]
+        for program, reason in types["unsupported"].items():
+            self._leave_out(program, reason)
         self._context = _context(self._experiment, self._arrays, types, pinned.not_pinned(found["overrides"]))
         pinned.fit(self._context)
         found["warnings"] += _doubts(self._context)
@@ -54,10 +53,21 @@ class Findings:
         """Take in what one program did; its outputs lie in `arrays`."""
         context = self._context
         assert context is not None
+        if "unsupported" in finished:
+            self._leave_out(finished["program"], finished["unsupported"])
+            return
         layouts: dict[str, Layout] = {name: context.layout(name) for name in context.outputs}
         shapes = {name: shape for name, (shape, _) in context.outputs.items()}
         run = program_run(finished, shapes, lambda name, position: layouts[name].ranges(position), arrays)
         self._runs.append(run)
+
+    def _leave_out(self, program: str, reason: str) -> None:
+        """Note that JAX cannot express a program. Raises `InvalidExperiment` where the user asked for it by name."""
+        reason = f"{reason} (JAX {self._found['environment']['jax']})"
+        if self._experiment.chosen:
+            raise invalid(("program",), f"JAX cannot express program '{program}': {reason}")
+        self._found["not_supported"][program] = reason
+        self._found["warnings"].append(f"program {program} is left out: {reason}")
 
     def explained(self, fault: Fault) -> Fault:
         """The fault, and where an output fails to be the same on every device, the edit that would mend it."""
@@ -196,7 +206,7 @@ def _output(context: Context, name: str, output: Output) -> Record:
     return {
         "shape": list(output.shape),
         "dtype": output.dtype,
-        "spec": output.spec if output.spec is not None else spec_json(context.layout(name).spec),
+        "spec": None if output.spec is None else [*output.spec, *[None] * (whole.ndim - len(output.spec))],
         "shard_shape": list(parts[0]),
         "text": str(whole),
         "values": plain.tolist() if whole.size <= _RECORDED_VALUES else None,

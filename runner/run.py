@@ -1,7 +1,7 @@
 """A resolved configuration and a run folder in; the record of the run, and the files beside it, out.
 
-This is the flow of the house: the experiment is read, the worker gets its job, and while it imports JAX and compiles, the
-oracles compute. What follows from both is `runner/findings.py`, imported once the worker is busy.
+This is the flow of the house: the experiment is read, the worker gets its job, and while it imports JAX and compiles,
+the oracles compute. What follows from both is `runner/findings.py`, imported once the worker is busy.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def run(
 ) -> Record:
     """Run one experiment and write its run folder.
 
-    `sources` is asked only where a place in a file must be named, `overrides` are those of the command line, `worker` is
-    one that was started earlier. What a user or a program does wrong does not raise: it is in the record.
+    `sources` is asked only where a place in a file must be named, `overrides` are those of the command line, `worker`
+    is one that was started earlier. What a user or a program does wrong does not raise: it is in the record.
     """
     found = _blank(config, overrides)
     worker = worker or Worker()

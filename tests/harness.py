@@ -1,4 +1,4 @@
-"""An experiment as YAML text in; its programs written, run on eight simulated CPU devices and checked, in this process."""
+"""An experiment as YAML text in; its programs written, run on simulated CPU devices and checked, in this process."""
 
 import contextlib
 import importlib.util

@@ -69,14 +69,12 @@ def edited(old: str, new: str) -> str:
     return GOOD.replace(old, new, 1)
 
 
-def expect(result: subprocess.CompletedProcess[str], message: str, *, jax_in_worker: bool = False) -> None:
+def expect(result: subprocess.CompletedProcess[str], message: str) -> None:
     """The one message, whole; status 2; no traceback; and this process never imported JAX."""
     assert result.returncode == 2, result.stdout + result.stderr
     assert result.stderr == message + "\n"
     assert "Traceback" not in result.stdout + result.stderr
     assert result.stdout.endswith("jax not imported\n")
-    # The head of the report is printed only once the worker has been asked.
-    assert ("simulated cpu" in result.stdout) >= jax_in_worker
 
 
 WITHOUT_JAX = {
@@ -205,7 +203,8 @@ WITHOUT_JAX = {
     "wrong argument": (
         edited("C: A @ B", "C: sum(A, axes=0)"),
         "experiment/mine.yaml:13:6  graph.C\n"
-        "  sum(): got an unexpected keyword argument 'axes'; it takes (a, axis=None, dtype=None, *, keepdims=False, initial=None, where=None)\n"
+        "  sum(): got an unexpected keyword argument 'axes'; "
+        "it takes (a, axis=None, dtype=None, *, keepdims=False, initial=None, where=None)\n"
         "    sum(A, axes=0)\n    ^^^^^^^^^^^^^^",
     ),
     "output that nothing computes": (
@@ -286,10 +285,8 @@ def test_a_mistake_on_the_command_line_names_the_override(tmp_path: Path, mistak
 
 def test_a_misspelt_experiment_names_the_nearest(tmp_path: Path) -> None:
     result = command(tmp_path, "+experiment=case3_alreduce")
-    expect(
-        result,
-        "command line: +experiment=case3_alreduce\n  no experiment 'case3_alreduce'; did you mean 'case3_allreduce'?",
-    )
+    message = "no experiment 'case3_alreduce'; did you mean 'case3_allreduce'?"
+    expect(result, f"command line: +experiment=case3_alreduce\n  {message}")
 
 
 WITH_JAX = {
@@ -305,7 +302,8 @@ WITH_JAX = {
     ),
     "graph and per_device of different shapes": (
         edited("psum(partial, 'x')", "psum(partial, 'x')[:2]"),
-        "experiment/mine.yaml:20:6  outputs.C\n  per_device gives [2, 4] on each device, which under [null, null] is [2, 4] "
+        "experiment/mine.yaml:20:6  outputs.C\n"
+        "  per_device gives [2, 4] on each device, which under [null, null] is [2, 4] "
         "in all; graph gives [4, 4]\n",
         [],
     ),

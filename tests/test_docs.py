@@ -50,3 +50,10 @@ def test_every_link_of_the_documents_leads_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), (page.name, target)
+
+
+def test_the_page_of_sources_names_every_experiment_and_only_those() -> None:
+    page = (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[2] for line in page.splitlines() if line.startswith("|") and "---" not in line]
+    named = {name for cell in rows for name in re.findall(r"`([a-z]\w+)`", cell.split("(")[0])}
+    assert named == set(EXPERIMENTS)

@@ -218,9 +218,9 @@ def _of_call(
 ) -> Iterator[Edit]:
     assert isinstance(call.func, ast.Name)
     name = call.func.id
-    call = _axes_by_position(call)
     where = f"per_device.{site.name}"
     shown = ast.unparse(call)
+    call = _axes_by_position(call)
 
     def edit(new: ast.expr, meaning: str, rank: int) -> Edit:
         return _edit(experiment, site, place, new, f"{where}: {meaning} it equals the graph", rank)

@@ -39,7 +39,7 @@ def write(
     function = "\n".join(
         [
             "def program(mesh):",
-            *_jit(experiment, explicit=axis_type == "Explicit"),
+            *_jit(experiment, constant=repairs.constant),
             f"    def {names.function}({source.parameters(experiment, names)}):",
             source.indent(body, 8),
             "",
@@ -51,13 +51,13 @@ def write(
         source.inputs(experiment, names, folder),
         source.mesh_functions(experiment, axis_type),
         function,
-        source.main(experiment),
+        source.main(experiment, program),
     )
 
 
-def _jit(experiment: Experiment, *, explicit: bool) -> list[str]:
-    if experiment.arrays or not explicit:
+def _jit(experiment: Experiment, *, constant: bool) -> list[str]:
+    if not constant:
         return ["    @jax.jit"]
-    # There is no argument from which the types could know the mesh.
+    # There is no argument from which JAX could know the mesh.
     specs = ", ".join(source.sharding(spec) for spec in experiment.outputs.values())
     return [f"    out_shardings = ({specs},)", "", "    @jax.jit(out_shardings=out_shardings)"]

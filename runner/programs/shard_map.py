@@ -39,5 +39,5 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
         source.inputs(experiment, names, folder),
         source.mesh_functions(experiment, "Auto"),
         "def program(mesh):\n" + source.indent(body, 4),
-        source.main(experiment),
+        source.main(experiment, "shard_map"),
     )

@@ -64,7 +64,8 @@ class Names:
 class Repair:
     """What explicit sharding asks of one call: the sharding of its result, or of some of its operands.
 
-    Found by `runner/worker/explicit.py`. Operands are numbered as `operands` lists them.
+    Found by `runner/worker/explicit.py`. Operands are numbered as `operands` lists them; those of
+    an operator, left then right.
     """
 
     out_sharding: Spec | None = None
@@ -78,11 +79,13 @@ class Repairs:
     - `calls`: for each statement's path, the repair of the call at each place in `ast.walk` order.
     - `reshard`: the spec to which an array, a statement's result, or a loop's carry `loop/carry` is resharded.
     - `returned`: the spec to which an output is resharded last, where the graph goes on with another.
+    - `constant`: whether no output depends on an array, so that nothing but the outputs tells JAX the mesh.
     """
 
     calls: Mapping[str, Mapping[int, Repair]] = field(default_factory=dict)
     reshard: Mapping[str, Spec] = field(default_factory=dict)
     returned: Mapping[str, Spec] = field(default_factory=dict)
+    constant: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,7 @@ class Lines:
 
 
 class _Emit(ast.NodeTransformer):
-    """An expression of the language as an expression of JAX. Builds new nodes: the experiment's trees stay as they are."""
+    """An expression of the language as one of JAX. Builds new nodes: the experiment's trees stay as they are."""
 
     def __init__(
         self,
@@ -414,17 +417,18 @@ def mesh_functions(experiment: Experiment, axis_type: str) -> str:
     return "\n".join(lines)
 
 
-def main(experiment: Experiment) -> str:
+def main(experiment: Experiment, program: str) -> str:
     """The function that runs the program and prints its outputs."""
-    # Without arrays `auto` knows no mesh, and its outputs no PartitionSpec.
-    spec = ".spec" if experiment.arrays else ""
+    spec = "spec" if program == "auto" else "output.sharding.spec"
     lines = [
         "def main():",
         "    mesh = make_mesh()",
         "    arrays = jax.device_put(inputs(), shardings(mesh))",
         "    outputs = program(mesh)(*arrays)",
         f"    for name, output in zip({tuple(experiment.outputs)!r}, outputs, strict=True):",
-        '        print(f"{name}  {output.dtype}{list(output.shape)}  {output.sharding' + spec + '}")',
+        # What depends on no array the compiler leaves on one device, which has no PartitionSpec.
+        *(['        spec = getattr(output.sharding, "spec", None)'] if program == "auto" else []),
+        f'        print(f"{{name}}  {{output.dtype}}{{list(output.shape)}}  {{{spec}}}")',
         "        print(np.asarray(output))",
         "",
         "",

@@ -3,9 +3,9 @@
 Both oracles are this one interpreter. `per_device` runs on the experiment's mesh, all devices in lock-step, so that a
 collective sees every device's operand. `graph` runs on a mesh of one device without axes, which holds whole arrays.
 
-A value is a list with one entry per device, by row-major position in the mesh. Devices that hold the same value hold the
-same object, and an operation is computed once for each distinct combination of operands, so that replicated work is done
-once.
+A value is a list with one entry per device, by row-major position in the mesh. Devices that hold the same value hold
+the same object, and an operation is computed once for each distinct combination of operands, so that replicated work is
+done once.
 """
 
 from __future__ import annotations
@@ -38,16 +38,27 @@ class Rounding:
 
     - `steps`: roundings to the storage dtype on the longest way from the arrays.
     - `growth`: the square roots of the lengths of the sums and contractions on that way, added up.
-    - `scale`: the largest magnitude of a term that any of these sums adds.
+    - `scale`: the largest magnitude of a term that any of these sums adds, in the value's own units: what is multiplied
+      by 1e-6 afterwards counts as 1e-6 of itself.
     """
 
     steps: float = 0.0
     growth: float = 0.0
     scale: float = 0.0
 
-    def joined(self, other: Rounding) -> Rounding:
-        """The worse of two ways."""
-        return Rounding(max(self.steps, other.steps), max(self.growth, other.growth), max(self.scale, other.scale))
+    def joined(self, *others: Rounding) -> Rounding:
+        """The worst of several ways."""
+        ways = (self, *others)
+        return Rounding(*(max(getattr(way, name) for way in ways) for name in ("steps", "growth", "scale")))
+
+    def further(self, steps: float, scale: float | None = None, terms: int | None = None) -> Rounding:
+        """One operation further on: so many roundings, the new scale, and the length of the sum if it is one."""
+        growth = self.growth + (math.sqrt(max(1, terms)) if terms is not None else 0.0)
+        return Rounding(self.steps + steps, growth, self.scale if scale is None else scale)
+
+
+Rounded = tuple[PerDevice, Rounding]
+"""A value on every device, and how far rounding can have carried it."""
 
 
 @dataclass
@@ -94,8 +105,8 @@ def widen(value: Any, x64: bool) -> Any:
         return value if dtype == np.complex128 else value.astype(np.complex128)
     if dtype == np.float64:
         return value
-    if dtype.name in ("int4", "uint4"):
-        return value.astype(np.int8 if dtype.name == "int4" else np.uint8)
+    if dtype.name in ("int2", "int4", "uint2", "uint4"):
+        return value.astype(np.int8 if dtype.name.startswith("int") else np.uint8)
     return value.astype(np.float64)
 
 
@@ -147,118 +158,147 @@ class _Interpreter:
             results.append(done[key])
         return results
 
-    def _evaluate(self, tree: ast.expr) -> tuple[PerDevice, Rounding]:
-        spent = _Spent()
-        value = self._value(tree, spent)
-        read = Rounding()
-        for name in spent.names:
-            read = read.joined(self.rounding[name])
-        return value, Rounding(read.steps + spent.steps, read.growth + spent.growth, max(read.scale, spent.scale))
-
-    def _value(self, node: ast.expr, spent: _Spent) -> PerDevice:
-        match node:
+    def _evaluate(self, tree: ast.expr) -> Rounded:
+        match tree:
             case ast.Constant(value=value):
-                return self._everywhere(value)
+                return self._everywhere(value), Rounding()
             case ast.Name(id=name):
                 if name in self.values:
-                    spent.names.append(name)
-                    return self.values[name]
-                return self._everywhere(self.sizes[name])
+                    return self.values[name], self.rounding[name]
+                return self._everywhere(self.sizes[name]), Rounding()
             case ast.Attribute(value=ast.Name(id=loop), attr=carried) if f"{loop}.{carried}" in self.values:
-                spent.names.append(f"{loop}.{carried}")
-                return self.values[f"{loop}.{carried}"]
+                return self.values[f"{loop}.{carried}"], self.rounding[f"{loop}.{carried}"]
             case ast.Attribute(value=value):
-                return self._lift(np.transpose, self._value(value, spent))
+                return self._exactly(np.transpose, value)
             case ast.BinOp(left=left, op=op, right=right):
-                function = counterparts.binary[type(op)]
-                first, second = self._value(left, spent), self._value(right, spent)
-                result = self._lift(function, first, second)
-                if isinstance(op, ast.MatMult):
-                    spent.sum(np.shape(first[0])[-1], first, second)
-                else:
-                    spent.steps += 1
-                return result
+                operands = [self._evaluate(left), self._evaluate(right)]
+                result = self._lift(counterparts.binary[type(op)], *(value for value, _ in operands))
+                return result, _of_operator(type(op), result, *operands)
             case ast.UnaryOp(op=op, operand=operand):
-                return self._lift(counterparts.unary[type(op)], self._value(operand, spent))
+                return self._exactly(counterparts.unary[type(op)], operand)
             case ast.Compare(left=left, ops=[op], comparators=[right]):
-                return self._lift(counterparts.compare[type(op)], self._value(left, spent), self._value(right, spent))
+                return self._exactly(counterparts.compare[type(op)], left, right)
             case ast.Tuple(elts=elements):
-                return self._lift(lambda *items: items, *(self._value(element, spent) for element in elements))
+                return self._exactly(lambda *items: items, *elements)
             case ast.List(elts=elements):
-                return self._lift(lambda *items: list(items), *(self._value(element, spent) for element in elements))
+                return self._exactly(lambda *items: list(items), *elements)
             case ast.Slice(lower=lower, upper=upper, step=step):
-                parts = [
-                    self._everywhere(None) if part is None else self._value(part, spent)
-                    for part in (lower, upper, step)
-                ]
-                return self._lift(slice, *parts)
+                return self._exactly(slice, *(ast.Constant(None) if p is None else p for p in (lower, upper, step)))
             case ast.Subscript(value=value, slice=index):
-                return self._lift(counterparts.getitem, self._value(value, spent), self._value(index, spent))
+                return self._exactly(counterparts.getitem, value, index)
             case ast.Call(func=ast.Name(id=name)):
-                return self._call(OPERATIONS[name], node, spent)
-        raise AssertionError(ast.dump(node))  # `runner/language/syntax.py` lets nothing else through
+                return self._call(OPERATIONS[name], tree)
+        raise AssertionError(ast.dump(tree))  # `runner/language/syntax.py` lets nothing else through
 
-    def _call(self, operation: Operation, node: ast.Call, spent: _Spent) -> PerDevice:
-        positional = [self._value(argument, spent) for argument in node.args]
-        keywords = {str(k.arg): self._value(k.value, spent) for k in node.keywords}
+    def _exactly(self, function: Callable[..., Any], *parts: ast.expr) -> Rounded:
+        """What rounds nothing."""
+        operands = [self._evaluate(part) for part in parts]
+        result = self._lift(function, *(value for value, _ in operands))
+        return result, Rounding().joined(*(rounding for _, rounding in operands))
+
+    def _call(self, operation: Operation, node: ast.Call) -> Rounded:
+        positional = [self._evaluate(argument) for argument in node.args]
+        keywords = {str(k.arg): self._evaluate(k.value) for k in node.keywords}
         if "axis_name" in operation.signature.parameters:
-            return self._collective(operation, positional, keywords, spent)
+            return self._collective(operation, positional, keywords)
         count = len(positional)
 
         def function(*values: Any) -> Any:
             return operation.numpy(*values[:count], **dict(zip(keywords, values[count:], strict=True)))
 
         operands = [*positional, *keywords.values()]
-        result = self._lift(function, *operands)
-        spent.steps += operation.roundings
+        result = self._lift(function, *(value for value, _ in operands))
+        operator = _OPERATORS.get(operation.name)
+        if operator is not None:
+            return result, _of_operator(operator, result, *operands)
+        way = Rounding().joined(*(rounding for _, rounding in operands))
         if operation.terms is not None:
-            here = [value[0] for value in positional]
-            terms = operation.terms(result[0], *here, **{key: value[0] for key, value in keywords.items()})
-            spent.sum(terms, *operands, roundings=0)
-        return result
+            here = [value[0] for value, _ in positional]
+            terms = operation.terms(result[0], *here, **{key: value[0] for key, (value, _) in keywords.items()})
+            return result, way.further(operation.roundings, _added(*operands), terms)
+        if not operation.roundings or not way.scale:
+            return result, way.further(operation.roundings)
+        # tanh(x) is off by as much as x at most, softmax(x) by as much as x of itself: the smaller of the two.
+        out = _largest(result)
+        into = max((_largest(value) for value, rounding in operands if rounding.scale), default=1.0)
+        return result, way.further(operation.roundings, way.scale * min(1.0, max(out, out / into if into else 1.0)))
 
-    def _collective(
-        self, operation: Operation, positional: list[PerDevice], keywords: dict[str, PerDevice], spent: _Spent
-    ) -> PerDevice:
+    def _collective(self, operation: Operation, positional: list[Rounded], keywords: dict[str, Rounded]) -> Rounded:
         bound = operation.signature.bind(*positional, **keywords)
-        arguments = {name: value if name == "x" else value[0] for name, value in bound.arguments.items()}
+        arguments = {name: value if name == "x" else value[0] for name, (value, _) in bound.arguments.items()}
         result = operation.numpy(self.mesh, **arguments)
         if operation.kind == "static":
-            return self._everywhere(result)
-        if operation.roundings and "x" in arguments:
-            members = self.mesh.axis_size(arguments["axis_name"])
-            spent.sum(members, arguments["x"], roundings=members * operation.roundings)
+            return self._everywhere(result), Rounding()
+        rounding = Rounding()
+        if "x" in bound.arguments:
+            rounding = bound.arguments["x"][1]
+            if operation.roundings:
+                members = self.mesh.axis_size(arguments["axis_name"])
+                rounding = rounding.further(members * operation.roundings, _added(bound.arguments["x"]), members)
         # Entries that are one object must stay one object through widening.
-        return self._lift(lambda value: value, result)
+        return self._lift(lambda value: value, result), rounding
 
 
-@dataclass
-class _Spent:
-    """What the evaluation of one expression reads and rounds."""
+_OPERATORS: dict[str, type[ast.operator]] = {
+    "add": ast.Add, "subtract": ast.Sub, "multiply": ast.Mult, "divide": ast.Div, "true_divide": ast.Div,
+    "matmul": ast.MatMult,
+}  # fmt: skip
+"""The operations that are operators by another name."""
 
-    names: list[str] = field(default_factory=list)
-    steps: float = 0.0
-    growth: float = 0.0
-    scale: float = 0.0
 
-    def sum(self, terms: int, *operands: PerDevice, roundings: int = 1) -> None:
-        self.steps += roundings
-        self.growth += math.sqrt(max(1, terms))
-        self.scale = max(self.scale, math.prod(_largest(operand) for operand in operands))
+def _of_operator(
+    operator: type[ast.operator], result: PerDevice, first: Rounded, second: Rounded, *_: Rounded
+) -> Rounding:
+    """The rounding of `first` operator `second`."""
+    (left, on_left), (right, on_right) = first, second
+    way = on_left.joined(on_right)
+    if operator is ast.MatMult:
+        return way.further(1, _added(first, second, integers=True), np.shape(left[0])[-1])
+    if not _is_floating(result):
+        return way.further(1)
+    if operator in (ast.Add, ast.Sub):
+        return way.further(1, max(way.scale, _magnitude(left), _magnitude(right)))
+    if way.scale and operator in (ast.Mult, ast.Div):
+        out, scale = _magnitude(result), 0.0
+        for rounding, operand in ((on_left, left), (on_right, right)):
+            if rounding.scale:
+                scale = max(scale, rounding.scale / (_magnitude(operand) or 1.0) * out)
+        return way.further(1, scale)
+    return way.further(1)
+
+
+def _added(*operands: Rounded, integers: bool = False) -> float:
+    """The largest magnitude of the products that a sum adds, or of what they stand for where they cancelled before."""
+    terms, cancelled = 1.0, 1.0
+    for value, rounding in operands:
+        largest = _magnitude(value) if integers else _largest(value)
+        terms *= largest
+        if rounding.scale > largest > 0:
+            cancelled = max(cancelled, rounding.scale / largest)
+    return terms * cancelled
+
+
+def _is_floating(operand: PerDevice) -> bool:
+    return isinstance(operand[0], np.ndarray | np.generic) and operand[0].dtype.kind in "fc"
 
 
 def _largest(operand: PerDevice) -> float:
     """The largest finite magnitude in a floating operand on any device; 1 for anything else."""
+    return _magnitude(operand) if all(_is_floating([value]) and value.size for value in operand) else 1.0
+
+
+def _magnitude(operand: PerDevice) -> float:
+    """The largest finite magnitude in an operand of numbers on any device."""
     largest = 0.0
-    for value in {id(v): v for v in operand}.values():
-        if not isinstance(value, np.ndarray | np.generic) or value.dtype.kind not in "fc" or not value.size:
-            return 1.0
-        magnitude = max(abs(float(np.max(value.real))), abs(float(np.min(value.real))))
+    for value in {id(v): np.asarray(v) for v in operand}.values():
+        if not value.size:
+            continue
         if value.dtype.kind == "c":
             magnitude = float(np.max(np.abs(value)))
+        else:
+            magnitude = max(abs(float(np.max(value))), abs(float(np.min(value))))
         if not math.isfinite(magnitude):
-            everywhere = np.asarray(value)
-            finite = np.abs(everywhere[np.isfinite(everywhere)])
+            finite = np.abs(value[np.isfinite(value)])
             magnitude = float(finite.max()) if finite.size else 0.0
         largest = max(largest, magnitude)
     return largest

@@ -157,8 +157,8 @@ def _reasons(check: Record) -> list[str]:
                 devices = ", ".join(map(str, verdict["devices"][:16])) + (", …" if len(verdict["devices"]) > 16 else "")
                 lines.append(
                     f"{name} differs from {oracle} at {verdict['wrong']} of {verdict['of']} elements, "
-                    f"on devices {devices}; largest error {verdict['max_abs_error']:.3g}, allowed {output['atol']:.1e} + "
-                    f"{output['rtol']:.1e}·|reference|"
+                    f"on devices {devices}; largest error {verdict['max_abs_error']:.3g}, "
+                    f"allowed {output['atol']:.1e} + {output['rtol']:.1e}·|reference|"
                 )
     return lines
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from runner.experiment import Experiment
 from runner.record import write_text
+from runner.worker.walk import REFUSALS, refusal
 
 
 def execute(experiment: Experiment, program: str, module: ModuleType, folder: Path, arrays: Path) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def execute(experiment: Experiment, program: str, module: ModuleType, folder: Pa
         function = module.program(mesh)
         device_ids = [device.id for device in mesh.devices.flat]
     placed = time.perf_counter()
-    lowered = function.lower(*operands)
+    lowered = _lower(program, function, operands)
     compiled = lowered.compile()
     compiled_at = time.perf_counter()
     outputs = jax.block_until_ready(compiled(*operands))
@@ -58,6 +59,19 @@ def execute(experiment: Experiment, program: str, module: ModuleType, folder: Pa
             "run_s": _repeat(lambda: jax.block_until_ready(compiled(*operands)), first_run),
         },
     }  # fmt: skip
+
+
+class NotLowered(Exception):
+    """JAX's sharding types refuse an operation that JAX puts together from others only while it lowers it."""
+
+
+def _lower(program: str, function: Any, operands: Any) -> Any:
+    if program != "explicit":
+        return function.lower(*operands)
+    try:
+        return function.lower(*operands)
+    except REFUSALS as error:
+        raise NotLowered(refusal(error, [])) from error
 
 
 def _repeat(call: Callable[[], Any], first: float) -> dict[str, float]:

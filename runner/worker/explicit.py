@@ -20,7 +20,8 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from runner import dtypes
-from runner.experiment import Experiment
+from runner.experiment import Experiment, Statement
+from runner.faults import invalid
 from runner.layout import Spec
 from runner.programs.source import Repair, Repairs
 from runner.worker.versions import abstract_mesh
@@ -30,21 +31,37 @@ from runner.worker.walk import refusal as describe
 
 def repairs(experiment: Experiment) -> Repairs:
     """The repairs that make the graph's types agree. Raises `InvalidExperiment` where none of them does."""
+    try:
+        return _repairs(experiment, experiment.graph)
+    except REFUSALS as error:
+        # Some operations are put together from others only when they are lowered, where no node is known.
+        for count in range(1, len(experiment.graph)):
+            try:
+                _repairs(experiment, experiment.graph[:count])
+            except REFUSALS:
+                raise invalid(("graph", experiment.graph[count - 1].name), describe(error, [])) from None
+        raise invalid(("graph", experiment.graph[-1].name), describe(error, [])) from None
+
+
+def _repairs(experiment: Experiment, statements: tuple[Statement, ...]) -> Repairs:
     mesh = abstract_mesh(experiment.mesh, AxisType.Explicit)
     found: dict[str, dict[int, Repair]] = {}
     reshard: dict[str, Spec] = {}
     returned: dict[str, Spec] = {}
 
-    def whole(*arrays: Any) -> tuple[()]:
+    def whole(*arrays: Any) -> list[Any]:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
         walker = _Explicit(experiment, values, mesh=mesh, found=found, reshard=reshard)
         walker.constrain_arrays()
-        walker.run(experiment.graph, ("graph",))
-        for name, spec in experiment.outputs.items():
-            padded = _padded(spec, walker.values[name])
-            if hasattr(walker.values[name], "shape") and spec_of(walker.values[name]) != padded:
+        walker.run(statements, ("graph",))
+        outputs = {
+            name: walker.values[name] for name in experiment.outputs if hasattr(walker.values.get(name), "shape")
+        }
+        for name, value in outputs.items():
+            padded = _padded(experiment.outputs[name], value)
+            if spec_of(value) != padded:
                 returned[name] = padded
-        return ()
+        return list(outputs.values())
 
     structs = [
         jax.ShapeDtypeStruct(
@@ -53,8 +70,17 @@ def repairs(experiment: Experiment) -> Repairs:
         for a in experiment.arrays
     ]
     with jax.sharding.use_abstract_mesh(mesh):
-        jax.eval_shape(whole, *structs)
-    return Repairs(found, reshard, returned)
+        traced = jax.jit(whole).trace(*structs)
+    return Repairs(found, reshard, returned, constant=not _depends(traced.jaxpr.jaxpr))
+
+
+def _depends(jaxpr: Any) -> bool:
+    """Whether some output depends on an argument; `jit` drops the arguments that none needs."""
+    depending = set(map(id, jaxpr.invars))
+    for equation in jaxpr.eqns:
+        if depending & set(map(id, equation.invars)):
+            depending |= set(map(id, equation.outvars))
+    return bool(depending & set(map(id, jaxpr.outvars)))
 
 
 def _padded(spec: Spec, value: Any) -> Spec:

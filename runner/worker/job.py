@@ -1,6 +1,7 @@
 """A job in: the resolved configuration and the folders. Events out: the types, then each program's result.
 
-The events, in order: `invalid` (and nothing after it), or `types`, then for each program `started` and `finished`.
+The events, in order: `invalid` (and nothing after it), or `types`, then for each program `started` and `finished`,
+which holds its results, an `error`, or why JAX has it `unsupported` after all.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from runner.experiment import Experiment, read
 from runner.faults import InvalidExperiment, invalid
 from runner.programs import WRITERS
 from runner.record import write_text
-from runner.worker.execute import execute
+from runner.worker.execute import NotLowered, execute
 from runner.worker.types import infer
 
 Emit = Callable[[dict[str, Any]], None]
@@ -30,7 +31,7 @@ Emit = Callable[[dict[str, Any]], None]
 def run(job: dict[str, Any], emit: Emit) -> None:
     """Run one job.
 
-    `job` holds `config` (the resolved configuration), `folder` (where programs are written), `data` (where `load` looks),
+    `job` holds `config` (the resolved configuration), `folder` (for the programs), `data` (where `load` looks),
     `arrays` (where outputs are left for the parent) and `programs` (which of the experiment's to run).
     """
     experiment = read(job["config"])
@@ -69,6 +70,8 @@ def run(job: dict[str, Any], emit: Emit) -> None:
         emit({"event": "started", "program": program})
         try:
             found = execute(experiment, program, modules[program], folder, arrays)
+        except NotLowered as refused:
+            found = {"unsupported": str(refused)}
         except Exception as error:  # JAX, XLA and the backend raise what they like; it is all recorded
             traceback.print_exc()
             found = {"error": _error_text(error, folder / f"program_{program}.py")}
@@ -98,7 +101,8 @@ def _enough_devices(experiment: Experiment, programs: list[str]) -> None:
         hint = hint or "; target=cpu simulates as many as the mesh needs"
         raise invalid(
             ("mesh", "shape"),
-            f"the mesh {shape} needs {needed} device{'s' if needed > 1 else ''}, but target {platform} has {here} here{hint}",
+            f"the mesh {shape} needs {needed} device{'s' if needed > 1 else ''}, "
+            f"but target {platform} has {here} here{hint}",
         )
 
 

@@ -5,7 +5,6 @@ This is the last validation: whatever only JAX can know is found here, and is a 
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,21 +12,20 @@ import jax
 from jax.sharding import AxisType
 
 from runner import dtypes
-from runner.experiment import Experiment, Section, expressions, fits
-from runner.faults import InvalidExperiment, invalid
-from runner.language.operations import OPERATIONS
+from runner.experiment import Experiment, Section, fits
+from runner.faults import InvalidExperiment, invalid, key_text
 from runner.layout import Layout, Mesh, Spec, spec_yaml
 from runner.programs.source import Repairs, Typed, Types
 from runner.worker import explicit
 from runner.worker.versions import abstract_mesh, varying_axes
-from runner.worker.walk import REFUSALS, Walker
+from runner.worker.walk import REFUSALS, Walker, refusal
 
 
 def infer(experiment: Experiment) -> Types:
     """Evaluate every section abstractly.
 
     Raises `InvalidExperiment` for shapes and dtypes that JAX refuses, outputs that their specs cannot lay out, values
-    that differ between devices where an output promises copies, and a chosen program that JAX cannot express.
+    that differ between devices where an output promises copies.
     """
     nodes: dict[str, dict[str, Typed]] = {}
     outputs: dict[str, Typed] = {}
@@ -43,8 +41,8 @@ def infer(experiment: Experiment) -> Types:
         if "explicit" in experiment.programs:
             try:
                 repairs = explicit.repairs(experiment)
-            except InvalidExperiment as refusal:
-                unsupported["explicit"] = refusal.fault.message
+            except InvalidExperiment as fault:
+                unsupported["explicit"] = _reason(fault)
     if experiment.per_device:
         nodes["per_device"], varying = _per_device(experiment)
         for name, spec in experiment.outputs.items():
@@ -63,10 +61,14 @@ def infer(experiment: Experiment) -> Types:
             reason = _refused_by_vmap(experiment, nodes["per_device"])
             if reason:
                 unsupported["vmap"] = reason
-    if experiment.chosen and experiment.programs[0] in unsupported:
-        program = experiment.programs[0]
-        raise invalid(("program",), f"JAX {jax.__version__} cannot express program '{program}': {unsupported[program]}")
     return Types(outputs, nodes, repairs, unsupported)
+
+
+def _reason(error: InvalidExperiment) -> str:
+    """The line of the YAML, the call at fault and what is wrong, in one line."""
+    fault = error.fault
+    call = f"{fault.expression[fault.start : fault.end]}: " if fault.expression else ""
+    return f"{key_text(fault.key)}: {call}{fault.message}"
 
 
 def _array_type(experiment: Experiment, name: str) -> Typed:
@@ -93,6 +95,9 @@ def _structs(experiment: Experiment, shape: Callable[[Layout], tuple[int, ...]])
 
 def _must_be_array(experiment: Experiment, section: Section, types: Mapping[str, Typed]) -> None:
     for name in experiment.outputs:
+        if name in types and types[name].dtype.startswith("key<"):
+            message = f"'{name}' of {section} is a random key; an output is an array of numbers: key_data({name})"
+            raise invalid(("outputs", name), message)
         if name not in types:
             raise invalid(("outputs", name), f"'{name}' of {section} is not an array; an output is one array")
 
@@ -121,7 +126,7 @@ def _per_device(experiment: Experiment) -> tuple[dict[str, Typed], dict[str, fro
         )
         walker.run(experiment.per_device, ("per_device",))
         for name in experiment.outputs:
-            varying[name] = varying_axes(walker.values[name])
+            varying[name] = varying_axes(jax.typeof(walker.values[name]))
         return ()
 
     mapped = jax.shard_map(
@@ -145,39 +150,27 @@ def _whole(mesh: Mesh, local: Typed, spec: Spec, name: str) -> Typed:
     return Typed(tuple(n * mesh.axis_size(axes) for n, axes in zip(local.shape, padded, strict=True)), local.dtype)
 
 
+def _and(axes: list[str]) -> str:
+    return " and ".join(f"'{axis}'" for axis in axes)
+
+
 def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: frozenset[str]) -> None:
     used = {axis for axes in spec for axis in axes}
     loose = [axis for axis in experiment.mesh.axes if axis in varying and axis not in used]
     if loose:
-        over = " and ".join(f"'{axis}'" for axis in loose)
+        over = _and(loose)
+        one = [axis for axis in loose if experiment.mesh.sizes[axis] == 1]
+        sizes = f" (that {_and(one)} has size 1 does not count for JAX)" if one else ""
         raise invalid(
             ("outputs", name),
             f"{spec_yaml(spec)} promises the same '{name}' on every device along {over}, but in per_device it may "
-            f"differ along {over}: a psum or another reduction over {over} is left out, or the spec is wrong; where the "
-            "copies are equal and JAX cannot know it (after an all_gather, say), set check_vma: false",
+            f"differ along {over}{sizes}: a psum or another reduction over {over} is left out, or the spec is wrong; "
+            "where the copies are equal and JAX cannot know it (after an all_gather, say), set check_vma: false",
         )
-
-
-_ONE_AXIS_UNDER_VMAP = ("psum_scatter", "all_gather", "ppermute", "pshuffle")
-"""JAX's vmap gives these several axes at once either an assertion or, silently, the first axis alone."""
 
 
 def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:
     """Why JAX cannot run the per-device code under `vmap`, if it cannot; `types` are those under `shard_map`."""
-    for statement in experiment.per_device:
-        for _, expression in expressions(statement):
-            for call in ast.walk(expression.tree):
-                if (
-                    isinstance(call, ast.Call)
-                    and isinstance(call.func, ast.Name)
-                    and call.func.id in _ONE_AXIS_UNDER_VMAP
-                ):
-                    bound = OPERATIONS[call.func.id].signature.bind(
-                        *call.args, **{str(k.arg): k.value for k in call.keywords}
-                    )
-                    axes = bound.arguments["axis_name"]
-                    if isinstance(axes, ast.Tuple) and len(axes.elts) > 1:
-                        return f"jax.vmap has no {call.func.id} over several axes: {ast.unparse(call)}"
     found: dict[str, Typed] = {}
 
     def shard(*arrays: Any) -> tuple[()]:
@@ -197,13 +190,15 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
         ]
     try:
         jax.eval_shape(mapped, *structs)
-    except InvalidExperiment as refusal:
-        return refusal.fault.message
+    except InvalidExperiment as fault:
+        return _reason(fault)
     except (*REFUSALS, AssertionError) as error:
-        return (str(error).splitlines() or [type(error).__name__])[0]
+        return refusal(error, [])
     for name, typed in types.items():
         if found.get(name) != typed:
-            # all_to_all of an operand that is not mapped over the axis does this.
-            there = found[name].shape if name in found else None
-            return f"under jax.vmap '{name}' gets the shape {there} instead of {list(typed.shape)}"
+            there = list(found[name].shape) if name in found else None
+            return (
+                f"per_device.{name}: jax.vmap gives it the shape {there} instead of {list(typed.shape)}; "
+                "it has no all_to_all of an operand that is the same along an axis"
+            )
     return None

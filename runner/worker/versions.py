@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 from jax.sharding import AbstractMesh, AxisType
 
 from runner.layout import Mesh
 
 
 def abstract_mesh(mesh: Mesh, axis_type: AxisType) -> AbstractMesh:
-    """A mesh without devices. The default of `axis_types` changed from Auto to Explicit in 0.11, so it is always given."""
+    """A mesh without devices. The default of `axis_types` changed from Auto to Explicit in 0.11: it is always given."""
     return AbstractMesh(mesh.shape, mesh.axes, axis_types=(axis_type,) * len(mesh.axes))
 
 
-def varying_axes(value: Any) -> frozenset[str]:
-    """The manual mesh axes over which a value inside `shard_map` may differ. Named `vma` before 0.10."""
-    kind = jax.typeof(value)
+def varying_axes(kind: Any) -> frozenset[str]:
+    """The manual mesh axes over which a value of this type may differ inside `shard_map`. Named `vma` before 0.11."""
     manual = getattr(kind, "manual_axis_type", None)
     return manual.varying if manual is not None else kind.vma
 

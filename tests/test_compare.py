@@ -1,0 +1,214 @@
+"""How far two arrays are apart, and how far they may be: what is exact is exact, what rounds may round, no more."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner import data, dtypes
+from runner.checks.compare import Difference, Tolerance, difference, largest, tolerance
+from runner.reference import Rounding, interpret
+from tests.harness import experiment
+
+EXACT = Tolerance(0.0, 0.0)
+LOOSE = Tolerance(1e-6, 1e-6)
+
+
+def apart(actual: Any, expected: Any, dtype: str, allowed: Tolerance = EXACT) -> Difference:
+    return difference(np.asarray(actual, dtypes.dtype(dtype).numpy), np.asarray(expected), dtype, allowed)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int4", "uint4", "int8", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_exact_dtypes_differ_by_one(dtype: str) -> None:
+    assert apart([0, 1, 1], np.array([0, 1, 1], np.int64), dtype, LOOSE).wrong == 0
+    found = apart([0, 1, 1], np.array([0, 0, 1], np.int64), dtype, Tolerance(9.0, 9.0))
+    assert (found.wrong, found.first, found.max_abs) == (1, (1,), 1.0)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_integers_beyond_2_to_the_53_are_told_apart(dtype: str) -> None:
+    found = apart([2**60 + 1, 5], np.array([2**60, 5], dtype), dtype)
+    assert (found.wrong, found.max_abs) == (1, 1.0)
+
+
+def test_unsigned_differences_do_not_wrap() -> None:
+    assert apart([0], np.array([3], np.uint8), "uint8").max_abs == 3.0
+    assert apart([2**64 - 1], np.array([0], np.uint64), "uint64").max_abs == float(2**64)
+
+
+def test_nan_equals_nan_and_is_counted() -> None:
+    found = apart([math.nan, 1.0], [math.nan, 1.0], "float32")
+    assert (found.wrong, found.nans, found.max_abs) == (0, 1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [(math.nan, 1.0), (1.0, math.nan), (math.inf, 1.0), (1.0, math.inf), (math.inf, -math.inf), (math.nan, math.inf)],
+)
+def test_what_is_not_finite_equals_only_itself(actual: float, expected: float) -> None:
+    found = apart([actual], [expected], "float32", Tolerance(9.0, 9.0))
+    assert (found.wrong, found.max_abs) == (1, math.inf)
+
+
+def test_infinities_are_equal() -> None:
+    assert apart([math.inf, -math.inf], [math.inf, -math.inf], "float32") == Difference(0.0, 0.0, 0, 2, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "overflow"), [("float16", math.inf), ("bfloat16", math.inf), ("float8_e4m3fn", math.nan)]
+)
+def test_what_the_dtype_cannot_hold_overflows_in_the_reference_too(dtype: str, overflow: float) -> None:
+    beyond = float(ml_dtypes.finfo(dtypes.dtype(dtype).numpy).max) * 8
+    assert apart([overflow, 1.0], [beyond, 1.0], dtype, LOOSE).wrong == 0
+    assert apart([2.0, 1.0], [beyond, 1.0], dtype, LOOSE).wrong == 1
+
+
+def test_complex_numbers_are_compared_as_such() -> None:
+    assert apart([1 + 1e-9j], [1 + 0j], "complex64", LOOSE).wrong == 0
+    assert apart([1 + 1j], [1 - 1j], "complex64", LOOSE).max_abs == 2.0
+
+
+@pytest.mark.parametrize(("actual", "expected"), [((4, 4), (4,)), ((4,), ()), ((1, 4), (4,)), ((0,), (4,))])
+def test_another_shape_is_wrong_and_not_broadcast(actual: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    for dtype in ("float32", "int32"):
+        assert apart(np.ones(actual), np.ones(expected), dtype, LOOSE).wrong
+
+
+def test_the_first_wrong_element_is_named() -> None:
+    found = apart([[1, 2], [3, 5]], [[1, 2], [3, 4]], "float32", LOOSE)
+    assert (found.wrong, found.size, found.first, found.max_abs, found.max_rel) == (1, 4, (1, 1), 1.0, 0.25)
+
+
+def test_the_worse_of_two_differences() -> None:
+    one, two = Difference(1.0, 0.1, 1, 4, (0,), 2), Difference(0.5, 0.7, 3, 8, (1,), 1)
+    assert one.joined(two) == Difference(1.0, 0.7, 4, 12, (0,), 3)
+
+
+def test_largest_is_finite() -> None:
+    assert largest([np.array([1.0, -7.0, math.inf, math.nan]), np.array([2 + 0j])]) == 7.0
+    assert largest([np.zeros(0)]) == 0.0
+
+
+# The tolerance.
+
+ONE_MATMUL = Rounding(steps=1, growth=math.sqrt(64), scale=4.0)
+
+
+def test_exact_dtypes_have_no_tolerance() -> None:
+    assert tolerance("int32", "float32", ONE_MATMUL, 100.0) == (EXACT, False)
+    assert tolerance("bool", "bool", ONE_MATMUL, 1.0) == (EXACT, False)
+
+
+@pytest.mark.parametrize(
+    ("finer", "coarser"), [("float64", "float32"), ("float32", "float16"), ("float16", "bfloat16")]
+)
+def test_the_tolerance_grows_with_the_gap_of_the_dtype(finer: str, coarser: str) -> None:
+    fine, coarse = (tolerance(dtype, dtype, ONE_MATMUL, 100.0)[0] for dtype in (finer, coarser))
+    assert fine.rtol < coarse.rtol
+    assert fine.atol < coarse.atol
+
+
+def test_the_tolerance_grows_with_the_root_of_the_length() -> None:
+    def rtol(n: int) -> float:
+        return tolerance("float32", "float32", Rounding(1, math.sqrt(n), 1.0), 100.0)[0].rtol
+
+    assert rtol(64) < rtol(4096) < 8 * rtol(64)
+
+
+def test_a_float32_result_of_bfloat16_operands_has_bfloat16s_tolerance() -> None:
+    assert tolerance("float32", "bfloat16", ONE_MATMUL, 100.0) == tolerance("bfloat16", "bfloat16", ONE_MATMUL, 100.0)
+
+
+def test_cancellation_widens_the_tolerance_to_2_percent_at_most() -> None:
+    allowed, noise = tolerance("float32", "float32", Rounding(1, 8, 1e9), 1e4)
+    assert (allowed.atol, noise) == (0.02 * 1e4, False)
+
+
+def test_a_reference_that_is_nothing_but_rounding_is_said_to_be() -> None:
+    allowed, noise = tolerance("float32", "float32", Rounding(1, 8, 1e9), 1e-3)
+    assert noise
+    assert allowed.atol > 1e-3
+    assert not tolerance("float32", "float32", Rounding(1, 8, 0.0), 0.0)[1]
+
+
+def reference(
+    graph: str, n: int, dtype: str = "float32", seed: int = 0
+) -> tuple[dict[str, Any], np.ndarray, Tolerance]:
+    """The arrays, the oracle's result and the tolerance of an expression of A (8 × n) and B (n × 8)."""
+    arrays = {"A": {"shape": [8, n], "dtype": dtype}, "B": {"shape": [n, 8], "dtype": dtype}}
+    given = experiment("outputs: {C: []}", arrays=arrays, graph={"C": graph}, seed=seed)
+    made = data.make(given, Path())
+    found = interpret(given, "graph", made)
+    whole = np.asarray(found.values["C"][0])
+    return made, whole, tolerance(dtype, dtype, found.rounding["C"], largest([whole]))[0]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from([8, 64, 512, 4096]), st.integers(0, 1000))
+def test_a_float32_matmul_lies_inside_and_one_percent_of_one_element_outside(n: int, seed: int) -> None:
+    made, whole, allowed = reference("A @ B", n, seed=seed)
+    result = made["A"] @ made["B"]
+    assert difference(result, whole, "float32", allowed).wrong == 0
+    at = np.unravel_index(np.argsort(np.abs(whole), axis=None)[whole.size // 2], whole.shape)
+    result[at] *= 1.01
+    assert difference(result, whole, "float32", allowed).wrong == 1
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.sampled_from([8, 512, 4096]), st.integers(0, 1000))
+def test_a_bfloat16_matmul_lies_inside_and_a_tenth_of_one_element_outside(n: int, seed: int) -> None:
+    made, whole, allowed = reference("A @ B", n, "bfloat16", seed)
+    result = (made["A"].astype(np.float32) @ made["B"].astype(np.float32)).astype(ml_dtypes.bfloat16)
+    assert difference(result, whole, "bfloat16", allowed).wrong == 0
+    at = np.unravel_index(np.argmax(np.abs(whole)), whole.shape)
+    result[at] = result[at] * 1.1
+    assert difference(result, whole, "bfloat16", allowed).wrong == 1
+
+
+MISTAKES = {
+    "a partial sum": lambda a, b: a[:, :32] @ b[:32],
+    "a doubled value": lambda a, b: 2 * (a @ b),
+    "a hundred units in the last place": lambda a, b: a @ b * np.float32(1 + 100 * 2.0**-23),
+    "a bias twice": lambda a, b: a @ b + np.float32(0.01),
+    "two rows swapped": lambda a, b: (a @ b)[[1, 0, *range(2, 8)]],
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_float32_is_caught(mistake: str) -> None:
+    made, whole, allowed = reference("A @ B", 64)
+    assert difference(MISTAKES[mistake](made["A"], made["B"]), whole, "float32", allowed).wrong
+
+
+ROUNDING = {
+    "cancelling terms": ("(A * 1e4 + A) - A * 1e4", lambda a, b: (a * np.float32(1e4) + a) - a * np.float32(1e4)),
+    "a mean of large values": ("A - mean(A + 1e3)", lambda a, b: a - np.mean(a + np.float32(1e3))),
+    "a product made small": ("(A @ B) * 1e-6", lambda a, b: (a @ b) * np.float32(1e-6)),
+    "integers of the data": ("A @ B - 7 * sum(B)", lambda a, b: a @ b - np.float32(7) * b.sum(dtype=np.float32)),
+    "a long chain": ("(A @ B) @ (A @ B) @ (A @ B)", lambda a, b: (a @ b) @ (a @ b) @ (a @ b)),
+    "tanh": ("tanh(A @ B)", lambda a, b: np.tanh(a @ b)),
+    "exp": ("exp(A * 10)", lambda a, b: np.exp(a * np.float32(10))),
+}
+
+
+@pytest.mark.parametrize("case", ROUNDING)
+def test_float32s_own_rounding_is_no_mistake(case: str) -> None:
+    text, function = ROUNDING[case]
+    for seed in range(5):
+        made, whole, allowed = reference(text, 64, seed=seed)
+        result = function(made["A"], made["B"])
+        assert result.dtype == np.float32
+        assert difference(result, whole, "float32", allowed).wrong == 0
+
+
+@pytest.mark.parametrize("text", ["(A @ B) * 1e-6", "(A @ B) / 1e8", "mean(A @ B) * 1e-9", "softmax(A @ B) * 1e-3"])
+def test_a_small_result_of_large_terms_is_still_checked(text: str) -> None:
+    _, whole, allowed = reference(text, 64)
+    assert difference(1.05 * whole.astype(np.float32), whole, "float32", allowed).wrong

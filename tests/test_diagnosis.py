@@ -1,0 +1,212 @@
+"""What is wrong with a per-device program, in words: each common mistake finds its sentence."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner import data
+from runner.checks import diagnosis
+from runner.checks.context import Context
+from runner.checks.value import interpreter_agrees
+from runner.experiment import expressions
+from runner.reference import interpret
+from tests.harness import experiment
+
+TEXT = """
+arrays:
+  A: {shape: [8, 8], spec: [null, x]}
+  B: {shape: [8, 8], spec: [x, null]}
+  R: {shape: [8, 8], spec: [x, null]}
+  Q: {shape: [8, 8], spec: [null, [x, y]]}
+  bias: {shape: [8], spec: []}
+  Z: {shape: [8, 8], dtype: complex64, spec: [x, null]}
+mesh: {axes: [x, y], shape: [4, 2]}
+outputs: {C: []}
+"""
+
+
+def context(graph: str, per_device: dict[str, Any], text: str = TEXT, dtype: str = "float32", **keys: Any) -> Context:
+    given = experiment(text, graph={"C": graph}, per_device=per_device, **keys)
+    arrays = data.make(given, Path())
+    oracles = [interpret(given, "graph", arrays), interpret(given, "per_device", arrays)]
+    shape = np.shape(oracles[0].values["C"][0])
+    return Context(given, arrays, {"C": (shape, dtype)}, {}, *oracles)
+
+
+RING = {
+    "repeat": "axis_size('x') - 1",
+    "carry": {"part": "R", "total": "R"},
+    "body": {"part": "ppermute(part, 'x', shift=1)", "total": "total + part"},
+}
+RIGHT = {
+    "A @ B": {"C": "psum(A @ B, 'x')"},
+    "A @ B + bias": {"partial": "A @ B", "total": "psum(partial, 'x')", "C": "total + bias"},
+    "sum(R, axis=0)": {"C": "psum(sum(R, axis=0), 'x')"},
+    "mean(R, axis=0)": {"C": "pmean(mean(R, axis=0), 'x')"},
+    "R @ R": {"R_full": "all_gather(R, 'x', tiled=True)", "C": "R_full @ R_full"},
+    "R[0:2] + R[2:4] + R[4:6] + R[6:8]": {"ring": RING, "C": "ring.total"},
+    "max(Q)": {"C": "pmax(max(Q), ('x', 'y'))"},
+}
+
+
+@pytest.mark.parametrize("graph", RIGHT)
+def test_a_right_program_is_accused_of_nothing(graph: str) -> None:
+    given = context(graph, RIGHT[graph])
+    assert interpreter_agrees(given)
+    assert diagnosis._factor(given, "C") is None
+
+
+GATHERED = "all_gather(moved, 'x', tiled=True)"
+
+MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a psum left out": (
+        "A @ B", {"C": "A @ B"},
+        "a psum over 'x' is left out: with per_device.C: psum(A @ B, 'x')",
+    ),
+    "a psum left out, by name": (
+        "A @ B", {"partial": "A @ B", "C": "partial"},
+        "a psum over 'x' is left out: with per_device.C: psum(partial, 'x')",
+    ),
+    "a psum left out inside an expression": (
+        "tanh(A @ B)", {"C": "tanh(A @ B)"},
+        "a psum over 'x' is left out: with per_device.C: tanh(psum(A @ B, 'x'))",
+    ),
+    "a psum of a sum left out": (
+        "R - sum(R, axis=0)", {"total": "sum(R, axis=0)", "C": "all_gather(R, 'x', tiled=True) - total"},
+        "a psum over 'x' is left out: with per_device.total: psum(sum(R, axis=0), 'x')",
+    ),
+    "a psum over two axes left out": (
+        "sum(Q, axis=1)", {"C": "sum(Q, axis=1)"},
+        "a psum over 'x' and 'y' is left out: with per_device.C: psum(sum(Q, axis=1), ('x', 'y'))",
+    ),
+    "a pmax left out": (
+        "max(R)", {"C": "max(R)"},
+        "a pmax over 'x' is left out: with per_device.C: pmax(max(R), 'x')",
+    ),
+    "a bias before the psum": (
+        "A @ B + bias", {"C": "psum(A @ B + bias, 'x')"},
+        "per_device.C: bias is added before the psum over 'x', so that it counts 4 times; added after it,",
+    ),
+    "a bias before the psum, on the left, by name": (
+        "bias + A @ B", {"partial": "bias + A @ B", "C": "psum(partial, 'x')"},
+        "per_device.C: bias is added before the psum over 'x', so that it counts 4 times; added after it,",
+    ),
+    "the wrong axis": (
+        "A @ B", {"C": "psum(A @ B, 'y')"},
+        "per_device.C: psum(A @ B, 'y') runs over the wrong axis: over 'x' instead of 'y'",
+    ),
+    "the wrong axis, by keyword": (
+        "A @ B", {"C": "psum(A @ B, axis_name='y')"},
+        "per_device.C: psum(A @ B, axis_name='y') runs over the wrong axis: over 'x' instead of 'y'",
+    ),
+    "one axis of two": (
+        "sum(Q, axis=1)", {"C": "psum(sum(Q, axis=1), 'x')"},
+        "a psum over 'y' is left out: with per_device.C: psum(psum(sum(Q, axis=1), 'x'), 'y')",
+    ),
+    "one psum too many": (
+        "A @ B", {"total": "psum(A @ B, 'x')", "C": "psum(total, 'y')"},
+        "per_device.C: psum(total, 'y') is one psum too many: without it,",
+    ),
+    "a pmean for a psum": (
+        "A @ B", {"C": "pmean(A @ B, 'x')"},
+        "per_device.C: pmean(A @ B, 'x') is a pmean where a psum is meant: with psum",
+    ),
+    "a psum for a pmean": (
+        "mean(R, axis=0)", {"C": "psum(mean(R, axis=0), 'x')"},
+        "per_device.C: psum(mean(R, axis=0), 'x') is a psum where a pmean is meant: with pmean",
+    ),
+    "a shift the wrong way": (
+        "concatenate([R[6:], R[:6]])", {"moved": "ppermute(R, 'x', shift=-1)", "C": GATHERED},
+        "per_device.moved: ppermute(R, 'x', shift=-1) shifts the wrong way: with the opposite shift",
+    ),
+    "a shift by the wrong number": (
+        "concatenate([R[4:], R[:4]])", {"moved": "ppermute(R, 'x', shift=1)", "C": GATHERED},
+        "per_device.moved: ppermute(R, 'x', shift=1) shifts by the wrong number: with shift=2",
+    ),
+    "pairs the wrong way": (
+        "concatenate([R[6:], R[:6]])",
+        {"moved": "ppermute(R, 'x', perm=[[1, 0], [2, 1], [3, 2], [0, 3]])", "C": GATHERED},
+        "sends the wrong way: with every pair (source, destination) turned round",
+    ),
+    "a gather along the wrong dimension": (
+        "A", {"C": "all_gather(A, 'x', axis=0, tiled=True)"},
+        "per_device.C: all_gather(A, 'x', axis=0, tiled=True) works on the wrong dimension: with axis=1",
+    ),
+    "a gather without its dimension": (
+        "A", {"C": "all_gather(A, 'x', tiled=True)"},
+        "per_device.C: all_gather(A, 'x', tiled=True) works on the wrong dimension: with axis=1",
+    ),
+    "inside a loop's body": (
+        "tanh(A @ B) @ B[:8] * 0 + tanh(A @ B)",
+        {"r": {"repeat": 1, "carry": {"a": "zeros((8, 8))"}, "body": {"a": "tanh(A @ B)"}, "unroll": True}, "C": "r.a"},
+        "a psum over 'x' is left out: with per_device.r.a: tanh(psum(A @ B, 'x'))",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named(mistake: str) -> None:
+    graph, per_device, sentence = MISTAKES[mistake]
+    given = context(graph, per_device)
+    assert not interpreter_agrees(given)
+    assert diagnosis.diagnose(given)[0].endswith(f"{sentence} it equals the graph")
+
+
+@pytest.mark.parametrize(
+    ("line", "factor"),
+    [
+        ("psum(A @ B, 'x') * 3", "3× the reference on every element of every device"),
+        ("psum(A @ B, 'x') * 4", "4× the reference on every element of every device: summed once too often over x?"),
+        (
+            "psum(A @ B, 'x') / 2",
+            "0.5× the reference on every element of every device: a mean over y where a sum is me",
+        ),
+        ("-psum(A @ B, 'x')", "-1× the reference on every element of every device"),
+    ],
+)
+def test_a_plain_factor_is_said(line: str, factor: str) -> None:
+    assert diagnosis.diagnose(context("A @ B", {"C": line}))[-1].startswith(f"C is {factor}")
+
+
+def test_a_value_that_is_wrong_here_and_there_has_no_factor() -> None:
+    assert diagnosis.diagnose(context("A @ B", {"C": "psum(A @ B, 'x') + 1"})) == []
+
+
+@pytest.mark.parametrize("value", [".nan", ".inf", "0"])
+def test_values_that_no_factor_can_have_are_no_trouble(value: str) -> None:
+    text = TEXT.replace("R: {shape: [8, 8]", f"R: {{shape: [8, 8], init: {value}")
+    assert diagnosis._factor(context("sum(R, axis=0)", {"C": "psum(sum(R, axis=0), 'x') * 2"}, text), "C") is None
+
+
+def test_complex_values_are_no_trouble() -> None:
+    found = diagnosis.diagnose(context("sum(Z, axis=0)", {"C": "sum(Z, axis=0)"}, dtype="complex64"))
+    assert found[0].startswith("a psum over 'x' is left out")
+
+
+def test_an_axis_of_size_1_is_not_accused() -> None:
+    mesh = {"axes": ["x", "y"], "shape": [4, 1]}
+    edits = diagnosis.edits(context("A @ B", {"C": "A @ B"}, mesh=mesh).experiment)
+    assert not [edit for edit in edits if "'y'" in edit.meaning]
+
+
+def test_the_search_ends_in_time_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "SECONDS", 0.0)
+    monkeypatch.setattr(diagnosis, "_mends", lambda *_: pytest.fail("an edit was tried"))
+    given = context("A @ B", {"C": "psum(A @ B, 'x') + 1"})
+    assert diagnosis.diagnose(given) == ["no single edit tried within 0 s mends it"]
+
+
+def test_the_experiment_is_as_it_was_afterwards() -> None:
+    given = context("R[0:2]", {"r": RING, "C": "psum(r.total + 1, 'y')"})
+
+    def trees() -> list[str]:
+        return [ast.dump(e.tree) for s in given.experiment.per_device for _, e in expressions(s)]
+
+    before = trees()
+    diagnosis.diagnose(given)
+    assert trees() == before

@@ -1,0 +1,116 @@
+"""What explicit sharding asks for is written as an expert would write it: few reshards, and none of what lies right."""
+
+import pytest
+
+from runner.programs import explicit, source
+from tests import harness
+
+ARRAYS = """
+arrays:
+  A: {shape: [4, 8], init: normal, spec: [x, y]}
+  W: {shape: [4, 8], init: normal, spec: [y, x]}
+  B: {shape: [8, 4], init: normal, spec: [y, null]}
+  V: {shape: [8], init: normal, spec: [x]}
+  T: {shape: [2, 4, 8], init: normal, spec: [null, x, y]}
+  J: {shape: [8], dtype: int32, init: "integers(0, 4)", spec: [y]}
+  M: {shape: [4, 8], dtype: bool, init: "integers(0, 2)", spec: [x]}
+"""
+
+
+def line(expression, output, tmp_path, arrays=ARRAYS, **changes):
+    """The lines of the node `n` after which `out` uses it, so that no output promises the layout of `n`."""
+    experiment = harness.experiment(
+        arrays, graph={"n": expression, "out": "n"}, outputs={"out": output}, program="explicit", **changes
+    )
+    with harness.configured(experiment):
+        types = harness.infer(experiment)
+    lines = explicit.write(experiment, tmp_path, types).splitlines()
+    at = next(i for i, text in enumerate(lines) if text.endswith('named_scope("n"):'))
+    return lines[at + 1].strip()
+
+
+X, Y, N = '"x"', '"y"', "None"
+
+
+def laid(*entries):
+    return f"NamedSharding(mesh, P({', '.join(entries)}))"
+
+
+@pytest.mark.parametrize(
+    ("expression", "written"),
+    [
+        ("A + A", "A + A"),
+        ("A * 2 + T", "A * 2 + T"),
+        ("sum(A, axis=0)", "jnp.sum(A, axis=0)"),
+        # Of two operands the one that costs less moves; where they cost the same, the second.
+        ("A + W", f"A + jax.reshard(W, {laid(X, Y)})"),
+        ("A + V", f"A + jax.reshard(V, {laid(Y)})"),
+        ("V - A", f"jax.reshard(V, {laid(Y)}) - A"),
+        ("where(M, A, A)", f"jnp.where(jax.reshard(M, {laid(X, Y)}), A, A)"),
+        ("concatenate([A, W], axis=1)", f"jnp.concatenate([A, jax.reshard(W, {laid(X, Y)})], axis=1)"),
+        ("clip(A, min=W)", f"jnp.clip(A, min=jax.reshard(W, {laid(X, Y)}))"),
+        ("average(A, axis=1, weights=V)", f"jnp.average(A, axis=1, weights=jax.reshard(V, {laid(Y)}))"),
+        # The dimension that is walked along is replicated, the others stay sharded.
+        ("cumsum(A, axis=1)", f"jnp.cumsum(jax.reshard(A, {laid(X, N)}), axis=1)"),
+        ("sort(A, axis=0)", f"jnp.sort(jax.reshard(A, {laid(N, Y)}), axis=0)"),
+        ("A[:, 0]", f"jax.reshard(A, {laid(X, N)})[:, 0]"),
+        ("take(A, J, axis=1)", f"jnp.take(jax.reshard(A, {laid(X, N)}), jax.reshard(J, {laid(N)}), axis=1)"),
+        # Where JAX lets the result's sharding be named, it is.
+        ("A @ B", f"jnp.matmul(A, B, out_sharding={laid(X, N)})"),
+        ("einsum('...ij,jk->...ik', T, B)", f'jnp.einsum("...ij,jk->...ik", T, B, out_sharding={laid(N, X, N)})'),
+        ("tensordot(A, B, axes=1)", f"jnp.tensordot(A, B, axes=1, out_sharding={laid(X, N)})"),
+        ("A[J % 4]", f"A.at[J % 4].get(out_sharding={laid(N, Y)})"),
+        ("T[:, J % 4]", f"T.at[:, J % 4].get(out_sharding={laid(N, N, Y)})"),
+        ("A[J % 4, J]", f"A.at[J % 4, J].get(out_sharding={laid(Y)})"),
+    ],
+)
+def test_a_repair_reads_as_an_expert_writes_it(expression, written, tmp_path):
+    assert line(expression, [], tmp_path) == f"n = {written}"
+
+
+def test_a_promised_output_is_what_a_contraction_makes(tmp_path):
+    experiment = harness.experiment(ARRAYS, graph={"C": "A @ B"}, outputs={"C": [None, "y"]}, program="explicit")
+    with harness.configured(experiment):
+        text = explicit.write(experiment, tmp_path, harness.infer(experiment))
+    assert f"C = jnp.matmul(A, B, out_sharding={laid(N, Y)})" in text
+    assert "reshard" not in text
+
+
+def test_an_output_that_lies_right_is_not_resharded(tmp_path):
+    experiment = harness.experiment(ARRAYS, graph={"C": "A * 2"}, outputs={"C": ["x", "y"]}, program="explicit")
+    with harness.configured(experiment):
+        types = harness.infer(experiment)
+    assert types.repairs == source.Repairs()
+
+
+def test_a_constraint_that_the_output_does_not_share(tmp_path):
+    experiment = harness.experiment(
+        ARRAYS,
+        graph={"b": "A * 2", "c": "b + 1"},
+        constraints={"A": [], "b": ["y"]},
+        outputs={"b": ["x"], "c": ["y"]},
+        program="explicit",
+    )
+    with harness.configured(experiment):
+        text = explicit.write(experiment, tmp_path, harness.infer(experiment))
+    lines = [part.strip() for part in text.splitlines()]
+    assert f"A = jax.reshard(A, {laid(N, N)})" in lines
+    assert f"b = jax.reshard(b, {laid(Y, N)})" in lines
+    assert f"return (jax.reshard(b, {laid(X, N)}), c)" in lines
+
+
+def test_a_carry_keeps_the_layout_with_which_it_enters(tmp_path):
+    loop = {"repeat": 2, "carry": {"acc": "A"}, "body": {"acc": "acc.T @ W"}, "unroll": False}
+    arrays = "arrays: {A: {shape: [4, 4], spec: [x, y]}, W: {shape: [4, 4], spec: [y, x]}}"
+    experiment = harness.experiment(arrays, graph={"r": loop}, outputs={"r.acc": ["x", "y"]}, program="explicit")
+    with harness.configured(experiment):
+        text = explicit.write(experiment, tmp_path, harness.infer(experiment))
+    assert f"return (jax.reshard(acc, {laid(X, Y)}),)" in text
+
+
+def test_what_only_lowering_refuses_is_said():
+    # JAX 0.12 puts lgamma together from a gather when it lowers it, and has no sharding for that gather.
+    unsupported = harness.types(ARRAYS, graph={"first": "A * 2", "out": "lgamma(A)"}, outputs={"out": []}).unsupported
+    if unsupported:
+        assert unsupported["explicit"].startswith("graph.out: JAX refuses it: Use `.at[...].get(out_sharding=)`")
+        assert set(unsupported) == {"explicit"}

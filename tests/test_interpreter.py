@@ -1,0 +1,247 @@
+"""The oracle: what every device holds, in NumPy, each distinct value computed once; and how far rounding may go."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner import data
+from runner.language.operations import OPERATIONS
+from runner.reference import Interpretation, interpret
+from tests.harness import experiment
+
+ARRAYS = """
+arrays:
+  A: {shape: [4, 4], init: arange(16), spec: [null, x]}
+  B: {shape: [4, 4], init: "arange(16, 32)", spec: [x, null]}
+"""
+
+
+def oracle(section: str, arrays: str = ARRAYS, outputs: str = "C", **keys: Any) -> Interpretation:
+    given = experiment(f"{arrays}\noutputs: {{{outputs}: []}}", **keys)
+    return interpret(given, section, data.make(given, Path()))  # type: ignore[arg-type]
+
+
+def whole(text: str, arrays: str = ARRAYS) -> Any:
+    """The value of one expression of `graph`."""
+    return oracle("graph", arrays, graph={"C": text}).values["C"][0]
+
+
+A, B = np.arange(16.0).reshape(4, 4), np.arange(16.0, 32).reshape(4, 4)
+
+
+def test_every_device_holds_its_shard() -> None:
+    found = oracle("per_device", per_device={"C": "A + 0"})
+    assert [value.tolist() for value in found.values["C"]] == [
+        A[:, :2].tolist(), A[:, :2].tolist(), A[:, 2:].tolist(), A[:, 2:].tolist(),
+    ]  # fmt: skip
+
+
+def test_replicated_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    tanh = OPERATIONS["tanh"]
+
+    def counted(x: Any) -> Any:
+        calls.append(x.shape)
+        return tanh.numpy(x)
+
+    row = type(tanh)(**{name: getattr(tanh, name) for name in tanh.__dataclass_fields__} | {"numpy": counted})
+    monkeypatch.setitem(OPERATIONS, "tanh", row)
+    found = oracle("per_device", per_device={"t": "tanh(A)", "s": "psum(t, 'x')", "u": "tanh(s)", "C": "tanh(u @ u.T)"})
+    # A is sharded over x and copied over y; after the psum there is one value for all four devices.
+    assert calls == [(4, 2), (4, 2), (4, 2), (4, 4)]
+    assert [len({id(v) for v in found.values[name]}) for name in ("t", "s", "u", "C")] == [2, 1, 1, 1]
+
+
+def test_floats_are_float64_whatever_the_dtype() -> None:
+    arrays = "arrays: {a: {shape: [2], dtype: bfloat16, init: [1, 0.00390625]}}"
+    assert whole("sum(a)", arrays) == 1.00390625
+    assert whole("sum(a)", arrays).dtype == np.float64
+    assert whole("a * 1j", arrays).dtype == np.complex128
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values", "text"),
+    [
+        ("int32", [2**31 - 1, -5], "a + 1"),
+        ("int32", [2**31 - 1, 3], "a * a"),
+        ("int8", [127, -128], "a + a"),
+        ("uint8", [0, 200], "a - 1"),
+        ("uint32", [2**32 - 1, 7], "a * 3"),
+        ("int32", [7, -7], "a // 2"),
+        ("int32", [7, -7], "a % 4"),
+        ("int16", [30000, 30000], "sum(a)"),
+        ("bool", [True, True], "sum(a)"),
+        ("int32", [1, 2], "a << 31"),
+    ],
+)
+def test_integers_are_exactly_those_of_jax(dtype: str, values: list[int], text: str) -> None:
+    arrays = f"arrays: {{a: {{shape: [2], dtype: {dtype}, init: {str(values).lower()}}}}}"
+    expected = eval(text, {"a": jnp.asarray(values, dtype), "sum": jnp.sum})
+    found = np.asarray(whole(text, arrays))
+    assert found.tolist() == np.asarray(expected).tolist()
+    assert found.dtype == expected.dtype
+
+
+def test_integers_of_64_bits_are_exact() -> None:
+    arrays = f"arrays: {{a: {{shape: [1], dtype: int64, init: [{2**53}]}}}}"
+    assert whole("a + 1", arrays).tolist() == [2**53 + 1]
+
+
+def test_without_x64_an_integer_of_64_bits_has_32() -> None:
+    assert whole("arange(3) + 2147483647").dtype == np.int32
+
+
+LOOPS = {
+    "plain": ("a: A", "a: a + B * i", 3, ["a = A", "a = a + B * {i}"]),
+    "two carries in order": ("a: A, b: B", "a: a @ b, b: a - b", 2, ["a = A", "b = B", "a = a @ b", "b = a - b"]),
+    "a name of the body": ("a: A", "t: a * 2, a: t + 1", 2, ["a = A", "t = a * 2", "a = t + 1"]),
+    "no step": ("a: A", "a: a + 1", 0, ["a = A"]),
+}
+
+
+@pytest.mark.parametrize("case", LOOPS)
+@pytest.mark.parametrize("unroll", ["true", "false"])
+def test_a_loop_is_its_body_written_out(case: str, unroll: str) -> None:
+    carry, body, steps, lines = LOOPS[case]
+    first = carry.count(":")
+    names: dict[str, Any] = {"A": A, "B": B}
+    for line in lines[:first]:
+        exec(line, names)
+    for i in range(steps):
+        for line in lines[first:]:
+            exec(line.format(i=i), names)
+    loop = f"{{repeat: {steps}, carry: {{{carry}}}, body: {{{body}}}, unroll: {unroll}}}"
+    found = oracle("graph", f"{ARRAYS}\ngraph: {{r: {loop}, C: r.a}}")
+    np.testing.assert_array_equal(found.values["C"][0], names["a"])
+
+
+def test_a_loop_leaves_the_names_outside_as_they_were() -> None:
+    loops = "{r: {repeat: 2, index: B, carry: {A: A}, body: {t: A + 1, A: t}}, C: A + B + r.A}"
+    found = oracle("graph", f"{ARRAYS}\ngraph: {loops}")
+    np.testing.assert_array_equal(found.values["C"][0], A + B + A + 2)
+    assert "t" not in found.values
+
+
+def test_a_nested_loop_sees_both_numbers() -> None:
+    inner = "{repeat: 3, index: j, carry: {b: a}, body: {b: b + 10 * i + j}}"
+    outer = f"{{repeat: 2, carry: {{a: A * 0}}, body: {{s: {inner}, a: s.b}}}}"
+    found = oracle("graph", f"{ARRAYS}\ngraph: {{r: {outer}, C: r.a}}")
+    assert found.values["C"][0][0, 0] == sum(10 * i + j for i in range(2) for j in range(3))
+
+
+EXPRESSIONS = st.recursive(
+    st.sampled_from(["A", "B", "A.T", "1.5", "A[1:3, :]", "sum(A, axis=0, keepdims=True)"]),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from(["+", "-", "*"]), inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
+        inner.map(lambda t: f"tanh({t})"),
+        inner.map(lambda t: f"where({t} > 1, {t}, -1)"),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(EXPRESSIONS)
+def test_on_one_device_both_oracles_are_one(text: str) -> None:
+    single = ARRAYS.replace("x", "null") + f"mesh: {{axes: [x], shape: [1]}}\ngraph: {{C: '{text}'}}"
+    single += f"\nper_device: {{C: '{text}'}}"
+    try:
+        graph = oracle("graph", single)
+    except ValueError:
+        with pytest.raises(ValueError):
+            oracle("per_device", single)
+        return
+    per_device = oracle("per_device", single)
+    np.testing.assert_array_equal(per_device.values["C"][0], graph.values["C"][0])
+    assert per_device.rounding["C"] == graph.rounding["C"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from([(2, 2), (4, 2), (1, 4), (8, 1)]),
+    st.sampled_from(["[x, y]", "[y, x]", "[[x, y], null]", "[null, [y, x]]", "[x, null]", "[]"]),
+    st.integers(0, 9),
+)
+def test_a_psum_of_the_shards_sums_is_the_sum_of_the_whole(shape: tuple[int, int], spec: str, seed: int) -> None:
+    used = [axis for axis in ("x", "y") if axis in spec]
+    text = f"arrays: {{A: {{shape: [8, 8], init: 'integers(-99, 99)', dtype: int32, spec: {spec}}}}}\nseed: {seed}\n"
+    text += f"mesh: {{axes: [x, y], shape: {list(shape)}}}\ngraph: {{C: sum(A)}}\n"
+    text += f'per_device: {{C: "psum(sum(A), {tuple(used)})"}}'
+    total = oracle("graph", text).values["C"][0]
+    assert [value.item() for value in oracle("per_device", text).values["C"]] == [total.item()] * math.prod(shape)
+
+
+def test_a_gather_of_the_shards_is_the_whole() -> None:
+    found = oracle("per_device", per_device={"C": "all_gather(B, 'x', tiled=True)"})
+    for value in found.values["C"]:
+        np.testing.assert_array_equal(value, B)
+
+
+# How far rounding may go.
+
+
+def rounding(text: str, arrays: str = ARRAYS) -> tuple[float, float, float]:
+    found = oracle("graph", arrays, graph={"C": text}).rounding["C"]
+    return found.steps, found.growth, found.scale
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [("A", 0), ("A.T", 0), ("-A", 0), ("A[:2]", 0), ("reshape(A, (16,))", 0), ("A > B", 0), ("where(A > 1, A, B)", 0),
+     ("A * B", 1), ("A + B + A", 2), ("A * B + A * B", 2), ("sqrt(A)", 1), ("A @ B", 1), ("A @ B @ A", 2)],
+)  # fmt: skip
+def test_steps_are_the_roundings_on_the_longest_way(text: str, steps: float) -> None:
+    assert rounding(text)[0] == steps
+
+
+def test_sums_and_contractions_add_the_root_of_their_length() -> None:
+    assert rounding("A @ B")[1] == 2.0
+    assert rounding("(A @ B) @ A")[1] == 4.0
+    assert rounding("sum(A)")[1] == 4.0
+    assert rounding("sum(A, axis=0)")[1] == 2.0
+    assert rounding("einsum('ij,jk->ik', A, B)")[1] == 2.0
+
+
+def test_a_psum_counts_its_members() -> None:
+    found = oracle("per_device", per_device={"C": "psum(A @ B, ('x', 'y'))"}).rounding["C"]
+    assert found.growth == math.sqrt(2) + math.sqrt(4)
+
+
+def test_rounding_goes_through_names_and_loops() -> None:
+    found = oracle("graph", graph={"D": "A @ B", "C": "D + A"}).rounding
+    assert (found["C"].steps, found["C"].growth) == (2.0, 2.0)
+    text = f"{ARRAYS}\ngraph: {{r: {{repeat: 5, carry: {{a: A}}, body: {{a: a @ B}}}}, C: r.a}}"
+    assert (oracle("graph", text).rounding["C"].steps, oracle("graph", text).rounding["C"].growth) == (5.0, 10.0)
+
+
+def test_the_scale_is_the_largest_term() -> None:
+    assert rounding("A @ B")[2] == 15 * 31
+    assert rounding("sum(A)")[2] == 15
+    assert rounding("A + B")[2] == 31
+    assert rounding("A * B")[2] == 0
+
+
+@pytest.mark.parametrize("text", ["(A @ B) * 1e-6", "(A @ B) / 1e6", "multiply(A @ B, 1e-6)", "1e-6 * (A @ B)"])
+def test_the_scale_is_in_the_units_of_the_value(text: str) -> None:
+    assert rounding(text)[2] == pytest.approx(15 * 31 * 1e-6)
+
+
+def test_a_difference_of_large_terms_keeps_their_scale() -> None:
+    assert rounding("(A + 1e6) - 1e6")[2] == 1e6 + 15
+    assert rounding("((A + 1e6) - 1e6) @ B")[2] >= 1e6 * 31
+    assert rounding("softmax((A + 1e6) - 1e6)")[2] <= 1.001e6
+
+
+def test_the_interpreter_agrees_with_jax_on_a_chain() -> None:
+    a, b = jnp.asarray(A, jnp.float32) / 16, jnp.asarray(B, jnp.float32) / 16
+    expected = jax.nn.softmax(jnp.tanh(a @ b) - b.T, axis=-1)
+    np.testing.assert_allclose(whole("softmax(tanh(A / 16 @ (B / 16)) - (B / 16).T, axis=-1)"), expected, rtol=1e-5)

@@ -1,0 +1,65 @@
+"""A bug planted in the oracle is caught by the programs, and named as the oracle's."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from runner import run
+from runner.language import operations
+from runner.schema import ExperimentConfig
+from runner.sources import Sources
+from tests.command import ROOT
+
+
+def config(name: str, mesh: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """The resolved configuration of one of the runner's own experiments."""
+    content = yaml.safe_load((ROOT / "conf" / "experiment" / f"{name}.yaml").read_text(encoding="utf-8"))
+    content.pop("defaults")
+    merged = OmegaConf.merge(OmegaConf.structured(ExperimentConfig), content, {"mesh": mesh}, changes)
+    plain = OmegaConf.to_container(merged, resolve=True)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+@pytest.mark.parametrize(
+    ("operation", "wrong"),
+    [
+        ("psum", lambda mesh, x, axis_name, **_: [2 * value for value in x]),
+        ("psum", lambda mesh, x, axis_name, **_: x),
+        ("psum", lambda mesh, x, axis_name, **_: [sum(x)] * len(x)),
+    ],
+    ids=["doubles", "does nothing", "sums over every axis"],
+)
+def test_a_bug_in_the_interpreter_is_caught_and_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, wrong: Any
+) -> None:
+    row = dataclasses.replace(operations.OPERATIONS[operation], numpy=wrong)
+    monkeypatch.setitem(operations.OPERATIONS, operation, row)
+    case3 = config("case3_allreduce", {"axes": ["x", "y"], "shape": [2, 2]})
+    found = run.run(case3, tmp_path, Sources)
+    assert found["status"] == "failed"
+    assert found["programs"]["auto"]["status"] == "passed"
+    for program in ("shard_map", "vmap"):
+        check = found["programs"][program]["checks"]["value"]
+        assert check["diagnosis"] == [
+            "JAX computes what graph says; only the SPMD interpreter differs: the interpreter is wrong"
+        ]
+        assert check["outputs"]["C"]["against"]["graph"]["status"] == "passed"
+        assert check["outputs"]["C"]["against"]["per_device"]["status"] == "failed"
+
+
+def test_a_bug_in_an_operation_of_both_oracles_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = dataclasses.replace(operations.OPERATIONS["sigmoid"], numpy=lambda x: x / (1 + abs(x)))
+    monkeypatch.setitem(operations.OPERATIONS, "sigmoid", row)
+    found = run.run(config("layer", {"axes": ["x"], "shape": [8]}), tmp_path, Sources)
+    assert {result["checks"]["value"]["status"] for result in found["programs"].values()} == {"failed"}
+    assert {result["checks"]["values"]["status"] for result in found["programs"].values()} == {"passed"}
+    assert found["programs"]["shard_map"]["checks"]["value"]["diagnosis"] == [
+        "both oracles agree and JAX differs from them: the program, JAX or the compiler is wrong"
+    ]

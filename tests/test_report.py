@@ -1,0 +1,197 @@
+"""What a run and a sweep tell their user: plain text where there is no terminal, and never more than they know."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.show import report
+
+FOLDER = Path("/runs/mine/0")
+
+
+def passed(**changes: Any) -> dict[str, Any]:
+    value = {"status": "passed", "max_abs_error": 1e-7, "rtol": 1e-6, "atol": 2e-6, "outputs": {}}
+    checks = {"value": value, "layout": {"status": "not_run", "reason": "vmap"}}
+    timing = {"compile_s": 0.05, "run_s": {"median": 0.0001}}
+    return {"status": "passed", "error": None, "checks": checks, "timing": timing} | changes
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    return {
+        "experiment": "mine",
+        "summary": "What it shows.",
+        "status": "passed",
+        "error": None,
+        "overrides": [],
+        "warnings": [],
+        "mesh": {"axes": ["x", "y"], "shape": [2, 2]},
+        "target": {"platform": "cpu", "devices": 4, "kind": "cpu"},
+        "programs": {"auto": passed(), "vmap": passed()},
+        "environment": {"jax": "0.10.2"},
+    } | changes
+
+
+EVERY = list(range(20))
+FAILED = passed(
+    status="failed",
+    checks={
+        "value": {
+            "status": "failed", "max_abs_error": 3.0, "rtol": 1e-6, "atol": 2e-6,
+            "diagnosis": ["per_device is wrong", "a psum is left out"],
+            "outputs": {
+                "C": {
+                    "rtol": 1e-6, "atol": 2e-6,
+                    "against": {
+                        "per_device": {"status": "passed", "max_abs_error": 0.0, "wrong": 0, "of": 64, "devices": []},
+                        "graph": {"status": "failed", "max_abs_error": 3.0, "wrong": 9, "of": 64, "devices": EVERY},
+                    },
+                }
+            },
+        },
+        "replicas": {"status": "failed", "reason": "C[0:2] on devices 3 differs from device 1"},
+    },
+)  # fmt: skip
+
+
+def told(capsys: pytest.CaptureFixture[str], found: dict[str, Any], *, brief: bool = False) -> str:
+    report.run(found, FOLDER, brief=brief)
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert all(line == line.rstrip() for line in out.splitlines())
+    return out
+
+
+def test_a_run_that_passed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, record()) == (
+        "mine: What it shows.\n"
+        "mesh x=2 × y=2 on 4 simulated cpu devices, jax 0.10.2\n"
+        "\n"
+        "program  status  value   layout  largest error       compile  run\n"
+        "auto     passed  passed  –       1.0e-07 of 2.0e-06  50 ms    0.10 ms\n"
+        "vmap     passed  passed  –       1.0e-07 of 2.0e-06  50 ms    0.10 ms\n"
+        "\n"
+        "passed: 2 of 2 programs passed; /runs/mine/0/result.json\n"
+    )
+
+
+def test_a_run_that_failed_says_who_then_why_then_where(capsys: pytest.CaptureFixture[str]) -> None:
+    out = told(capsys, record(status="failed", programs={"shard_map": FAILED}))
+    assert out.splitlines()[-7:] == [
+        "shard_map: value failed",
+        "  per_device is wrong",
+        "  a psum is left out",
+        f"  C differs from graph at 9 of 64 elements, on devices {', '.join(map(str, EVERY[:16]))}, …; "
+        "largest error 3, allowed 2.0e-06 + 1.0e-06·|reference|",
+        "shard_map: replicas failed",
+        "  C[0:2] on devices 3 differs from device 1",
+        "failed: 0 of 1 programs passed; /runs/mine/0/result.json",
+    ]
+
+
+def test_a_program_that_died_is_in_the_table_and_says_how(capsys: pytest.CaptureFixture[str]) -> None:
+    died = {"status": "error", "error": "the process was ended by SIGABRT", "checks": {}}
+    out = told(capsys, record(status="error", programs={"auto": passed(), "vmap": died}))
+    assert "vmap     error   –       –       –                   –        –\n" in out
+    assert "vmap: the process was ended by SIGABRT\n" in out
+    assert out.endswith("error: 1 of 2 programs passed; /runs/mine/0/result.json\n")
+
+
+def test_a_program_that_died_first_does_not_hide_the_others_checks(capsys: pytest.CaptureFixture[str]) -> None:
+    died = {"status": "error", "error": "dead", "checks": {}}
+    assert "program  status  value   layout" in told(capsys, record(programs={"auto": died, "vmap": passed()}))
+
+
+def test_an_invalid_experiment_has_its_message_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    invalid = {"experiment": None, "status": "invalid", "error": "mine.yaml:1:1\n  wrong", "programs": {}}
+    report.run(invalid | {"overrides": [], "environment": {"jax": None}}, FOLDER, brief=False)
+    captured = capsys.readouterr()
+    assert captured.err == "mine.yaml:1:1\n  wrong\n"
+    assert captured.out == "invalid; /runs/mine/0/result.json\n"
+
+
+def test_warnings_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "warning: all zero\n" in told(capsys, record(warnings=["all zero"]))
+
+
+def test_a_point_of_a_sweep_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    out = told(capsys, record(overrides=["+experiment=mine", "mesh=x2"]), brief=True)
+    assert out == "[0] passed  experiment=mine mesh=x2\n"
+
+
+def test_square_brackets_are_text_and_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "[bold]mesh.shape=[4,2]" in told(capsys, record(overrides=["[bold]mesh.shape=[4,2]"]), brief=True)
+
+
+def test_the_table_of_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    points = [
+        record(overrides=["+experiment=mine", "mesh=x2"]),
+        record(overrides=["+experiment=mine", "mesh=x4"], status="failed", programs={"auto": passed(), "vmap": FAILED}),
+        {"experiment": None, "status": "invalid", "error": "mine.yaml:1:1  dims\n  wrong\n    more", "overrides": []},
+        {"experiment": None, "status": "error", "error": "no record: the job died", "overrides": []},
+    ]
+    report.sweep(points, Path("/runs/mine"))
+    assert capsys.readouterr().out == (
+        "\n"
+        "point  experiment  overrides  status   programs\n"
+        "0      mine        mesh=x2    passed   auto, vmap\n"
+        "1      mine        mesh=x4    failed   auto, vmap failed\n"
+        "2      –           –          invalid  mine.yaml:1:1  dims wrong\n"
+        "3      –           –          error    no record: the job died\n"
+        "\n"
+        "4 points: 1 passed, 1 failed, 1 invalid, 1 error; /runs/mine\n"
+    )
+
+
+class Terminal(io.StringIO):
+    """A terminal of 60 columns."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A terminal in the place of standard output, which pytest changes between a fixture and its test."""
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return stream
+
+
+def test_on_a_terminal_there_are_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = a_terminal(monkeypatch)
+    report.run(record(), FOLDER, brief=False)
+    assert "\x1b[32mpassed" in terminal.getvalue()
+
+
+def test_on_a_terminal_the_last_column_is_cut_where_the_terminal_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = a_terminal(monkeypatch)
+    report._table(("name", "text"), [(("a", ""), ("x" * 200, ""))])
+    line = terminal.getvalue().splitlines()[1]
+    assert line == "a     " + "x" * 53 + "…"
+
+
+def test_brackets_on_a_terminal_are_text_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = a_terminal(monkeypatch)
+    report.run(record(overrides=["mesh.shape=[4,2]"]), FOLDER, brief=True)
+    assert "mesh.shape=[4,2]" in terminal.getvalue()
+
+
+def test_the_list_of_experiments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("summary: What it shows.\n")
+    report.listing([tmp_path])
+    out = capsys.readouterr().out
+    assert out.startswith("experiment  summary\nmine        What it shows.\n")
+    assert out.endswith("Run one: python -m runner +experiment=mine\n")
+
+
+def test_an_empty_list_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report.listing([tmp_path])
+    assert "0 experiments" in capsys.readouterr().out

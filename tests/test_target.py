@@ -1,0 +1,262 @@
+"""Workers that crash, hang, babble or never start: each is recorded, and what is left runs in a new one."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from runner.process import Worker
+from runner.target import Held, Output, listen, program_run
+
+SCRIPT = """
+import json, os, signal, sys, time
+
+def say(event, **more):
+    print(json.dumps({"event": event, **more}), flush=True)
+
+def finish(*names):
+    for name in names:
+        say("started", program=name)
+        say("finished", program=name)
+
+job = json.loads(sys.stdin.readline())
+names = job["programs"]
+"""
+TYPES = "say('types', unsupported={})\n"
+"""What a worker says first."""
+
+JOB = {"programs": ["auto", "shard_map", "vmap"]}
+
+
+class Workers:
+    """Workers that run one script after the other; the last one again and again."""
+
+    def __init__(self, *bodies: str) -> None:
+        self.bodies = list(bodies)
+        self.started: list[Worker] = []
+
+    def __call__(self) -> Worker:
+        body = self.bodies.pop(0) if len(self.bodies) > 1 else self.bodies[0]
+        worker = Worker([sys.executable, "-S", "-c", SCRIPT + body])
+        self.started.append(worker)
+        return worker
+
+
+def hear(*bodies: str, timeout: float = 30.0, job: dict[str, Any] = JOB) -> tuple[list[dict[str, Any]], Workers]:
+    """Every event; afterwards no process is left."""
+    workers = Workers(*bodies)
+    events = list(listen(workers(), job, timeout, workers))
+    assert_gone(workers)
+    return events, workers
+
+
+def assert_gone(workers: Workers) -> None:
+    for worker in workers.started:
+        assert worker._process.returncode is not None
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker._process.pid, 0)
+
+
+def told(events: list[dict[str, Any]]) -> list[str]:
+    return [event["event"] + (f" {event['program']}" if "program" in event else "") for event in events]
+
+
+def errors(events: list[dict[str, Any]]) -> dict[str, str]:
+    return {event["program"]: event["error"] for event in events if event.get("error") and "program" in event}
+
+
+ALL = ["types", *(f"{what} {name}" for name in JOB["programs"] for what in ("started", "finished")), "log"]
+
+
+def test_a_worker_that_does_everything() -> None:
+    events, workers = hear(TYPES + "finish(*names)")
+    assert told(events) == ALL
+    assert errors(events) == {}
+    assert len(workers.started) == 1
+
+
+CRASHES = {
+    "abort": ("os.abort()", "the process was ended by SIGABRT"),
+    "kill": ("os.kill(os.getpid(), signal.SIGKILL)", "the process was ended by SIGKILL"),
+    "segfault": ("os.kill(os.getpid(), signal.SIGSEGV)", "the process was ended by SIGSEGV"),
+    "exit": ("sys.exit(7)", "the process ended with status 7"),
+    "silent exit": ("sys.exit(0)", "the process ended with status 0"),
+    "exception": ("raise ValueError('broken')", "the process ended with status 1"),
+}
+
+
+@pytest.mark.parametrize("crash", CRASHES)
+def test_a_crash_is_recorded_and_the_others_run(crash: str) -> None:
+    statement, how = CRASHES[crash]
+    body = (
+        f"{TYPES}finish(names[0]); say('started', program=names[1])\nprint('last words', file=sys.stderr)\n{statement}"
+    )
+    events, workers = hear(body, TYPES + "finish(*names)")
+    assert [line for line in told(events) if line != "log"] == ALL[:-1]
+    assert list(errors(events)) == ["shard_map"]
+    assert errors(events)["shard_map"].startswith(f"{how}; its last words:\nlast words")
+    assert len(workers.started) == 2
+
+
+def test_a_crash_in_every_program_ends() -> None:
+    events, workers = hear(TYPES + "say('started', program=names[0]); os.abort()")
+    assert list(errors(events)) == JOB["programs"]
+    assert len(workers.started) == 3
+    assert told(events).count("types") == 1
+
+
+def test_a_hang_is_ended_and_the_others_run() -> None:
+    body = TYPES + "say('started', program=names[0]); print('waiting', file=sys.stderr, flush=True); time.sleep(60)"
+    start = time.perf_counter()
+    events, _ = hear(body, TYPES + "finish(*names)", timeout=2.0)
+    assert time.perf_counter() - start < 10
+    assert errors(events) == {
+        "auto": "no result after 2 s: it hangs, in a collective or in the compiler; its last words:\nwaiting"
+    }
+    assert told(events)[-2:] == ["finished vmap", "log"]
+
+
+def test_a_worker_that_closes_its_output_but_stays_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.process._PARTING", 0.2)
+    events, _ = hear(TYPES + "say('started', program=names[0]); os.close(1); time.sleep(60)", TYPES + "finish(*names)")
+    assert list(errors(events)) == ["auto"]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    ["print('hello')", "print('{')", "print('[1, 2]')", "print('{}')", "os.write(1, b'\\xff\\xfe\\n')", "print()"],
+)
+def test_what_is_no_event_is_not_heard_but_kept(garbage: str) -> None:
+    events, _ = hear(f"{garbage}\nsys.stdout.flush()\n{TYPES}finish(*names)")
+    assert told(events) == ALL
+
+
+def test_half_an_event_counts_as_last_words() -> None:
+    body = TYPES + """say('started', program=names[0]); print('{"event": "fini', end='', flush=True); os.abort()"""
+    events, _ = hear(body, TYPES + "finish(*names)")
+    assert errors(events) == {"auto": 'the process was ended by SIGABRT; its last words:\n{"event": "fini'}
+
+
+def test_a_worker_that_dies_before_its_job_says_how() -> None:
+    worker = Worker([sys.executable, "-S", "-c", "import sys; sys.exit('no jax here')"])
+    worker._process.wait()
+    events = list(listen(worker, {**JOB, "padding": "x" * 100_000}, 30.0))
+    assert [event["event"] for event in events] == ["log", "died"]
+    assert events[1]["error"] == "the process ended with status 1; its last words:\nno jax here"
+
+
+def test_a_worker_that_dies_between_two_programs_is_an_error_of_the_run() -> None:
+    events, _ = hear(TYPES + "finish(names[0]); sys.exit(3)")
+    assert told(events)[-1] == "died"
+    assert events[-1]["error"] == "the process ended with status 3"
+
+
+def test_programs_that_are_not_supported_are_not_waited_for() -> None:
+    events, _ = hear("say('types', unsupported={'vmap': 'why'}); finish('auto', 'shard_map'); time.sleep(60)")
+    assert told(events)[-2:] == ["finished shard_map", "log"]
+    nothing, _ = hear("say('types', unsupported={n: 'why' for n in names}); time.sleep(60)")
+    assert told(nothing) == ["types", "log"]
+
+
+def test_an_invalid_experiment_is_the_last_word() -> None:
+    events, _ = hear("say('invalid', fault={}); time.sleep(60)")
+    assert told(events) == ["invalid", "log"]
+
+
+def test_who_stops_listening_leaves_no_worker_behind() -> None:
+    workers = Workers(TYPES + "finish(*names); time.sleep(60)")
+    events = listen(workers(), JOB, 30.0, workers)
+    assert next(events)["event"] == "types"
+    events.close()
+    assert_gone(workers)
+
+
+def test_the_log_is_all_that_was_written_to_standard_error() -> None:
+    events, _ = hear(TYPES + "print('x' * 5000, file=sys.stderr); finish(*names)")
+    assert events[-1]["text"] == "x" * 5000 + "\n"
+
+
+def test_of_the_last_words_the_end_is_kept() -> None:
+    body = TYPES + "say('started', program=names[0]); print('x' * 5000 + 'end', file=sys.stderr); sys.exit(1)"
+    words = errors(hear(body, TYPES + "finish(*names)")[0])["auto"].split("\n", 1)[1]
+    assert words.endswith("xend")
+    assert len(words) == 2000
+
+
+def test_a_timeout_may_be_endless() -> None:
+    assert told(hear(TYPES + "finish(*names)", timeout=math.inf)[0]) == ALL
+
+
+def test_a_worker_that_is_never_asked_is_closed() -> None:
+    worker = Worker([sys.executable, "-S", "-c", SCRIPT])
+    worker.close()
+    worker.close()
+    assert worker._process.returncode is not None
+
+
+def test_the_worker_itself_leaves_when_no_job_comes() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "runner.worker"],
+        input=b"",
+        capture_output=True,
+        timeout=60,
+        check=False,
+        cwd=Path(__file__).parent.parent,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
+
+
+# What a program leaves.
+
+
+def finished(**more: Any) -> dict[str, Any]:
+    shards = [[5, [[0, 2], [0, 2]], 0], [3, [[2, 4], [0, 2]], 1], [1, [[0, 2], [0, 2]], 0]]
+    output = {"dtype": "bfloat16", "spec": ["x", None], "shards": shards}
+    event = {"event": "finished", "program": "auto", "device_ids": [5, 3, 1], "outputs": {"C": output}}
+    measured = {"operands": {"A": [[5, [[0, 4]]]]}, "memory": {}, "cost": {}, "timing": {}}
+    return event | measured | more
+
+
+def leave(folder: Path) -> None:
+    values = [np.arange(4) + 4 * i for i in range(2)]
+    np.savez(folder / "auto.npz", *(v.astype(ml_dtypes.bfloat16).view(np.uint16) for v in values))
+
+
+def test_the_outputs_are_read_from_the_file_and_the_file_goes(tmp_path: Path) -> None:
+    leave(tmp_path)
+    run = program_run(finished(), {"C": (4, 2)}, None, tmp_path)
+    output = run.outputs["C"]
+    assert output.dtype == "bfloat16"
+    assert [(held.position, held.device, held.copy) for held in output.held] == [(0, 5, 0), (1, 3, 1), (2, 1, 0)]
+    assert output.held[0].value is output.held[2].value
+    assert output.whole().astype(float).tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert run.operands == {"A": [(5, ((0, 4),))]}
+    assert os.listdir(tmp_path) == []
+
+
+def test_without_a_layout_a_block_lies_where_the_experiment_says(tmp_path: Path) -> None:
+    leave(tmp_path)
+    event = finished()
+    for shard in event["outputs"]["C"]["shards"]:
+        shard[1] = None
+    run = program_run(event, {"C": (4, 2)}, lambda _, position: (((0, 2), (2, 4), (0, 2))[position], (0, 2)), tmp_path)
+    assert run.outputs["C"].whole().astype(float).tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+def test_a_program_that_failed_leaves_its_error_only(tmp_path: Path) -> None:
+    run = program_run({"event": "finished", "program": "auto", "error": "broken"}, {}, None, tmp_path)
+    assert (run.error, run.outputs) == ("broken", {})
+
+
+def test_of_copies_the_first_device_counts() -> None:
+    held = tuple(Held(i, i, ((0, 1),), i, np.array([float(i)])) for i in range(2))
+    assert Output("float32", (1,), None, held).whole().tolist() == [0.0]

@@ -206,7 +206,7 @@ def _ended(folder: Path, status: str, message: str, overrides: Sequence[str]) ->
         "status": status,
         "error": message,
         "programs": {},
-        "environment": record.environment(None),
+        "environment": record.environment(),
     }
     folder.mkdir(parents=True, exist_ok=True)
     record.write(found, folder)

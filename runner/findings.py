@@ -42,7 +42,7 @@ class Findings:
         """
         found = self._found
         found["target"] = types["target"]
-        found["environment"] = types["versions"]
+        found["environment"].update(types["versions"])
         for program, reason in types["unsupported"].items():
             self._leave_out(program, reason)
         self._context = _context(self._experiment, self._arrays, types, pinned.not_pinned(found["overrides"]))

@@ -43,7 +43,7 @@ def run(
         found.update(status="invalid", error=sources().report(error.fault))
     finally:
         worker.close()
-    found["environment"] = record.environment(found["environment"])
+    found["environment"] = found["environment"] or record.environment()
     record.write(found, folder)
     return found
 
@@ -85,6 +85,7 @@ def _run(
         events = listen(worker, job, experiment.timeout)
         from runner.findings import Findings
 
+        found["environment"] = record.environment()
         findings = Findings(experiment, arrays, found)
         for event in events:
             match event["event"]:

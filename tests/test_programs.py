@@ -62,7 +62,7 @@ def test_explicit_types_every_operation_in_other_layouts(pack, specs):
 
 
 @pytest.mark.parametrize("program", ["auto", "constraint"])
-@pytest.mark.parametrize("pack", packs(expressions(RUNNING, first=2)), ids=lambda pack: pack[0])
+@pytest.mark.parametrize("pack", packs(expressions(RUNNING, first=1)), ids=lambda pack: pack[0])
 def test_the_compiler_partitions_every_operation(pack, program, tmp_path):
     outcome = harness.run(graph_of(pack, program, SPECS[1 if program == "auto" else 0]), tmp_path)
     assert outcome.failures() == []

@@ -9,10 +9,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
+LARGE = [name for name in EXPERIMENTS if name.startswith("collective_") and "matmul" in name]
+"""The notebook's matmuls at 16384×1024×2048: the tests run them smaller, `benchmarks/large.py` as they are."""
+SMALLER = ("dims.M=512", "dims.K=64", "dims.N=128")
 
 
-def run_command(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """Run `python -m runner` with `arguments` from `folder`."""
+def run_command(*arguments: str, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `python -m runner` with `arguments` from `folder`, under `environment` variables added to this one's."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "runner", *arguments],
         cwd=folder,
@@ -20,5 +23,5 @@ def run_command(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedPro
         text=True,
         timeout=600,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
     )

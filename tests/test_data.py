@@ -37,7 +37,8 @@ def fault(init: Any, shape: Any = (4, 4), dtype: str = "float32", folder: Path =
 
 def same(actual: np.ndarray, expected: Any, dtype: str = "float32") -> None:
     assert actual.dtype == dtypes.dtype(dtype).numpy
-    np.testing.assert_array_equal(actual, np.asarray(expected).astype(actual.dtype))
+    wide = np.complex128 if actual.dtype.kind == "c" else np.float64
+    np.testing.assert_array_equal(actual.astype(wide), np.asarray(expected).astype(actual.dtype).astype(wide))
 
 
 MAKERS = {

@@ -23,6 +23,10 @@ class Tolerance:
         """What two values may differ by when each is within this tolerance of a third."""
         return Tolerance(2 * self.rtol, 2 * self.atol)
 
+    def widened(self, atol: float, largest: float) -> Tolerance:
+        """This tolerance with an `atol` of at least so much, still below 2% of the `largest` result."""
+        return Tolerance(self.rtol, max(self.atol, min(atol, max(self.rtol, _CAP) * largest)))
+
 
 _CAP = 0.02
 """An absolute tolerance above this share of the largest result would let real mistakes pass."""

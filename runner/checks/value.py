@@ -13,27 +13,15 @@ def check(context: Context, run: ProgramRun) -> Check:
     found: Check = {"status": "passed", "max_abs_error": 0.0, "max_rel_error": 0.0, "rtol": 0.0, "atol": 0.0}
     per_output = {}
     for name, output in run.outputs.items():
+        against = _against(context, name, output, run.program)
+        if _failed(against) and context.reconsider(name):
+            against = _against(context, name, output, run.program)
         allowed = context.tolerance(name)
-        against = {}
-        for oracle in context.oracles(program_section(run.program)):
-            total, devices = SAME, []
-            for held, apart in _differences(context, name, output, oracle):
-                total = total.joined(apart)
-                if apart.wrong:
-                    devices.append(held.device)
-            against[oracle] = {
-                "status": "failed" if total.wrong else "passed",
-                "max_abs_error": total.max_abs,
-                "max_rel_error": total.max_rel,
-                "wrong": total.wrong,
-                "of": total.size,
-                "devices": devices,
-                **({"nan": total.nans} if total.nans else {}),
-            }
-            found["max_abs_error"] = max(found["max_abs_error"], total.max_abs)
-            found["max_rel_error"] = max(found["max_rel_error"], total.max_rel)
-            if total.wrong:
-                found["status"] = "failed"
+        for verdict in against.values():
+            found["max_abs_error"] = max(found["max_abs_error"], verdict["max_abs_error"])
+            found["max_rel_error"] = max(found["max_rel_error"], verdict["max_rel_error"])
+        if _failed(against):
+            found["status"] = "failed"
         found["rtol"], found["atol"] = max(found["rtol"], allowed.rtol), max(found["atol"], allowed.atol)
         per_output[name] = {"rtol": allowed.rtol, "atol": allowed.atol, "against": against}
     found["outputs"] = per_output
@@ -41,6 +29,31 @@ def check(context: Context, run: ProgramRun) -> Check:
     if nans:
         found["note"] = f"the reference has NaN: {nans} comparisons of NaN with NaN count as equal"
     return found
+
+
+def _failed(against: dict[str, Check]) -> bool:
+    return any(verdict["status"] == "failed" for verdict in against.values())
+
+
+def _against(context: Context, name: str, output: Output, program: str) -> dict[str, Check]:
+    """The verdict of each oracle on one output."""
+    against = {}
+    for oracle in context.oracles(program_section(program)):
+        total, devices = SAME, []
+        for held, apart in _differences(context, name, output, oracle):
+            total = total.joined(apart)
+            if apart.wrong:
+                devices.append(held.device)
+        against[oracle] = {
+            "status": "failed" if total.wrong else "passed",
+            "max_abs_error": total.max_abs,
+            "max_rel_error": total.max_rel,
+            "wrong": total.wrong,
+            "of": total.size,
+            "devices": devices,
+            **({"nan": total.nans} if total.nans else {}),
+        }
+    return against
 
 
 def _differences(context: Context, name: str, output: Output, oracle: str) -> list[tuple[Held, Difference]]:

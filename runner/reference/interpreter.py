@@ -74,12 +74,17 @@ def interpret(
     section: Section,
     arrays: Mapping[str, np.ndarray],
     statements: Iterable[Statement] | None = None,
+    *,
+    single: bool = False,
 ) -> Interpretation:
-    """Run one section (or `statements` in its place) on `arrays`, which are whole and in their own dtype."""
+    """Run one section (or `statements` in its place) on `arrays`, which are whole and in their own dtype.
+
+    `single` computes in float32 instead, to see what that loses.
+    """
     mesh = experiment.mesh if section == "per_device" else WHOLE
-    interpreter = _Interpreter(mesh, experiment.dims, experiment.x64)
+    interpreter = _Interpreter(mesh, experiment.dims, experiment.x64, single)
     for array in experiment.arrays:
-        whole = widen(arrays[array.name], experiment.x64)
+        whole = widen(arrays[array.name], experiment.x64, single=single)
         if section == "graph":
             interpreter.define(array.name, [whole], Rounding())
             continue
@@ -94,20 +99,20 @@ def interpret(
     return Interpretation(interpreter.values, interpreter.rounding)
 
 
-def widen(value: Any, x64: bool) -> Any:
-    """Floats to float64, complex to complex128; 64-bit integers to JAX's default of 32 unless `x64`."""
+def widen(value: Any, x64: bool, *, single: bool = False) -> Any:
+    """Floats to float64, complex to complex128 (half of that if `single`); integers to JAX's default of 32 bits at most,
+    unless `x64`.
+    """
     if not isinstance(value, np.ndarray | np.generic):
         return value
     dtype = value.dtype
     if dtype.kind in "biu":
         return value.astype(_NARROW[dtype]) if not x64 and dtype in _NARROW else value
     if dtype.kind == "c":
-        return value if dtype == np.complex128 else value.astype(np.complex128)
-    if dtype == np.float64:
-        return value
+        return value.astype(np.complex64 if single else np.complex128, copy=False)
     if dtype.name in ("int2", "int4", "uint2", "uint4"):
         return value.astype(np.int8 if dtype.name.startswith("int") else np.uint8)
-    return value.astype(np.float64)
+    return value.astype(np.float32 if single else np.float64, copy=False)
 
 
 @dataclass
@@ -115,6 +120,7 @@ class _Interpreter:
     mesh: Mesh
     sizes: Mapping[str, int]
     x64: bool
+    single: bool = False
     values: dict[str, PerDevice] = field(default_factory=dict)
     rounding: dict[str, Rounding] = field(default_factory=dict)
 
@@ -154,7 +160,7 @@ class _Interpreter:
             here = [operand[position] for operand in operands]
             key = tuple(map(id, here))
             if key not in done:
-                done[key] = widen(function(*here), self.x64)
+                done[key] = widen(function(*here), self.x64, single=self.single)
             results.append(done[key])
         return results
 

@@ -20,8 +20,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from runner import dtypes
-from runner.experiment import Experiment, Statement
-from runner.faults import invalid
+from runner.experiment import Experiment
 from runner.layout import Spec
 from runner.programs.source import Repair, Repairs
 from runner.worker.versions import abstract_mesh
@@ -30,20 +29,11 @@ from runner.worker.walk import refusal as describe
 
 
 def repairs(experiment: Experiment) -> Repairs:
-    """The repairs that make the graph's types agree. Raises `InvalidExperiment` where none of them does."""
-    try:
-        return _repairs(experiment, experiment.graph)
-    except REFUSALS as error:
-        # Some operations are put together from others only when they are lowered, where no node is known.
-        for count in range(1, len(experiment.graph)):
-            try:
-                _repairs(experiment, experiment.graph[:count])
-            except REFUSALS:
-                raise invalid(("graph", experiment.graph[count - 1].name), describe(error, [])) from None
-        raise invalid(("graph", experiment.graph[-1].name), describe(error, [])) from None
+    """The repairs that make the graph's types agree. Raises `InvalidExperiment` where none of them does.
 
-
-def _repairs(experiment: Experiment, statements: tuple[Statement, ...]) -> Repairs:
+    JAX puts some operations together from others only when it lowers them; what the types refuse then,
+    `runner/worker/execute.py` reports.
+    """
     mesh = abstract_mesh(experiment.mesh, AxisType.Explicit)
     found: dict[str, dict[int, Repair]] = {}
     reshard: dict[str, Spec] = {}
@@ -53,7 +43,7 @@ def _repairs(experiment: Experiment, statements: tuple[Statement, ...]) -> Repai
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
         walker = _Explicit(experiment, values, mesh=mesh, found=found, reshard=reshard)
         walker.constrain_arrays()
-        walker.run(statements, ("graph",))
+        walker.run(experiment.graph, ("graph",))
         outputs = {
             name: walker.values[name] for name in experiment.outputs if hasattr(walker.values.get(name), "shape")
         }

@@ -63,3 +63,13 @@ def test_a_bug_in_an_operation_of_both_oracles_is_caught(tmp_path: Path, monkeyp
     assert found["programs"]["shard_map"]["checks"]["value"]["diagnosis"] == [
         "both oracles agree and JAX differs from them: the program, JAX or the compiler is wrong"
     ]
+
+
+def test_rounding_that_a_quotient_carries_far_is_told_from_a_mistake(tmp_path: Path) -> None:
+    mesh = {"axes": ["i", "j"], "shape": [4, 2]}
+    # (x - mean) / std of two nearly equal values: NumPy's own float32 loses 6e-5 of it.
+    right = run.run(config("distributed_normalize", mesh, program="shard_map"), tmp_path, Sources)
+    assert right["programs"]["shard_map"]["checks"]["value"]["status"] == "passed"
+    wrong = config("distributed_normalize", mesh, program="shard_map", per_device={"out": "(x - mean) / std * 1.001"})
+    found = run.run(wrong, tmp_path, Sources)
+    assert found["programs"]["shard_map"]["checks"]["value"]["status"] == "failed"

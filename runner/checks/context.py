@@ -12,7 +12,7 @@ import numpy as np
 from runner import dtypes
 from runner.checks.compare import Tolerance, largest, tolerance
 from runner.data import Arrays
-from runner.experiment import Experiment
+from runner.experiment import Experiment, Section
 from runner.layout import Layout
 from runner.reference import Interpretation, interpret
 
@@ -81,7 +81,7 @@ class Context:
     def reconsider(self, name: str) -> bool:
         """Widen the tolerance of an output by what NumPy itself loses on it in float32; whether that changed it.
 
-        A quotient of what a subtraction has nearly cancelled, say, carries rounding further than any count of sums tells.
+        A quotient of what a subtraction has nearly cancelled carries rounding further than any count of sums tells.
         It costs one more interpretation, and is asked for only where a check would fail.
         """
         before, noise = self.tolerances[name]
@@ -102,12 +102,11 @@ class Context:
     def _lost_in_float32(self) -> dict[str, float]:
         """For each output, how far the oracles in float32 are from the oracles in float64, at most."""
         lost = dict.fromkeys(self.outputs, 0.0)
-        for section, wide in (("graph", self.graph), ("per_device", self.per_device)):
+        oracles: dict[Section, Interpretation | None] = {"graph": self.graph, "per_device": self.per_device}
+        for section, wide in oracles.items():
             if wide is None:
                 continue
-            narrow = interpret(
-                self.experiment, "graph" if section == "graph" else "per_device", self.arrays, single=True
-            )
+            narrow = interpret(self.experiment, section, self.arrays, single=True)
             for name in lost:
                 with np.errstate(all="ignore"):
                     apart = [np.asarray(a) - b for a, b in zip(wide.values[name], narrow.values[name], strict=True)]

@@ -100,9 +100,7 @@ def interpret(
 
 
 def widen(value: Any, x64: bool, *, single: bool = False) -> Any:
-    """Floats to float64, complex to complex128 (half of that if `single`); integers to JAX's default of 32 bits at most,
-    unless `x64`.
-    """
+    """Floats to float64 and complex to complex128, or half of that if `single`; integers to 32 bits unless `x64`."""
     if not isinstance(value, np.ndarray | np.generic):
         return value
     dtype = value.dtype

@@ -159,7 +159,7 @@ def _of_config(error: Exception, sources: Sources) -> str:
         message = f"there is no key '{key[-1]}'{nearest(str(key[-1]), siblings) or _list(siblings)}"
         override = sources.override(key)
         if override and len(key) > 1 and not _siblings(key):
-            message += f"; to add a name, write +{override.lstrip('+')}"
+            message += f"; to add a name, write ++{override.lstrip('+')}"
         for layer in reversed(sources.layers):
             below = key[len(layer.package) :] if key[: len(layer.package)] == layer.package else key
             place = key_place(layer.file, below)

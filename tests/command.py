@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
 LARGE = [name for name in EXPERIMENTS if name.startswith("collective_") and "matmul" in name]
 """The notebook's matmuls at 16384×1024×2048: the tests run them smaller, `benchmarks/large.py` as they are."""
-SMALLER = ("dims.M=512", "dims.K=64", "dims.N=128")
+SMALLER = ("++dims.M=512", "++dims.K=64", "++dims.N=128")
 
 
 def run_command(*arguments: str, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -243,7 +243,7 @@ OVERRIDES = {
     "misspelt key": (["sede=1"], "command line: sede=1  sede\n  there is no key 'sede'; did you mean 'seed'?"),
     "unknown dim": (
         ["dims.L=1"],
-        "command line: dims.L=1  dims.L\n  there is no key 'L'; there are I, J, K; to add a name, write +dims.L=1",
+        "command line: dims.L=1  dims.L\n  there is no key 'L'; there are I, J, K; to add a name, write ++dims.L=1",
     ),
     "misspelt group": (["mehs=x2"], "command line: mehs=x2  mehs\n  there is no key 'mehs'; did you mean 'mesh'?"),
     "misspelt option": (["mesh=x2y2"], "command line: mesh=x2y2\n  no mesh 'x2y2'; did you mean 'x2_y2'?"),

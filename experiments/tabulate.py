@@ -1,0 +1,42 @@
+"""What one array's or output's layout was at every point of a sweep, as a Markdown table.
+
+    python experiments/tabulate.py SWEEP_FOLDER ROWS COLUMNS OUTPUT PROGRAM
+
+For example `… outputs/matmul_layouts/2026-… A B C auto`: a row for each spec of the array A, a column for each spec of
+the array B, and in the cells the spec of the output C in the program `auto`. Reads the records, not the devices.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from runner import record
+
+
+def shown(spec: list[Any] | None) -> str:
+    """A spec as the YAML spells it."""
+    if spec is None:
+        return "no PartitionSpec"
+    entries = ["null" if e is None else f"[{', '.join(e)}]" if isinstance(e, list) else e for e in spec]
+    return f"[{', '.join(entries)}]"
+
+
+def table(folder: Path, rows: str, columns: str, output: str, program: str) -> str:
+    """The table of a sweep. A point that did not pass is shown by its status."""
+    cells: dict[tuple[str, str], str] = {}
+    for run in sorted((path for path in folder.iterdir() if path.name.isdigit()), key=lambda path: int(path.name)):
+        found = record.read(run)
+        result = found["programs"].get(program, {"status": found["status"]})
+        passed = result["status"] == "passed"
+        place = shown(found["arrays"][rows]["spec"]), shown(found["arrays"][columns]["spec"])
+        cells[place] = shown(result["outputs"][output]["spec"]) if passed else result["status"]
+    down, across = (list(dict.fromkeys(place[i] for place in cells)) for i in (0, 1))
+    lines = [f"| {rows} ↓ {columns} → | {' | '.join(across)} |", "|---" * (len(across) + 1) + "|"]
+    lines += [f"| {row} | {' | '.join(cells.get((row, column), '–') for column in across)} |" for row in down]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table(Path(sys.argv[1]), *sys.argv[2:6]))

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sys
+
+_READER_LEFT = 128 + 13
+"""What a shell reports of a program that SIGPIPE ended."""
 
 
 def main() -> None:
     """Run the command line and leave with its exit status."""
     from runner.app import main as run
 
-    sys.exit(run(sys.argv[1:]))
+    try:
+        status = run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `| head` has read enough. Python must not try to write the rest when it leaves.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = _READER_LEFT
+    sys.exit(status)
 
 
 if __name__ == "__main__":

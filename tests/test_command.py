@@ -230,3 +230,15 @@ def test_the_console_script_and_the_module_are_the_same_command() -> None:
     assert (
         subprocess.run([script], capture_output=True, text=True, check=False, cwd=ROOT).stdout == run_command().stdout
     )
+
+
+def test_a_reader_that_has_read_enough_ends_the_command_quietly() -> None:
+    command = f"{sys.executable} -m runner +experiment=case3_allreduce program=auto --cfg job | head -1"
+    result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert result.stderr == ""
+
+
+def test_help_is_ours() -> None:
+    result = run_command("--help")
+    assert result.returncode == 0
+    assert result.stdout.startswith("Shardproof: one YAML file")

@@ -68,6 +68,21 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
         "A @ B", {"C": "A @ B"},
         "a psum over 'x' is left out: with per_device.C: psum(A @ B, 'x')",
     ),
+    "a pmax left out of a softmax, where a psum would do": (
+        "broadcast_to(softmax(R, axis=0)[:1], (2, 8))",
+        {
+            "most": "max(R, axis=0, keepdims=True)",
+            "weights": "exp(R - most)",
+            "total": "psum(sum(weights, axis=0, keepdims=True), 'x')",
+            "first": "where(axis_index('x') == 0, (weights / total)[:1], 0)",
+            "C": "broadcast_to(psum(first, 'x'), (2, 8))",
+        },
+        "a pmax over 'x' is left out: with per_device.most: pmax(max(R, axis=0, keepdims=True), 'x')",
+    ),
+    "a pmean left out": (
+        "mean(R ** 2, axis=0)", {"C": "mean(R ** 2, axis=0)"},
+        "a pmean over 'x' is left out: with per_device.C: pmean(mean(R ** 2, axis=0), 'x')",
+    ),
     "a psum left out, by name": (
         "A @ B", {"partial": "A @ B", "C": "partial"},
         "a psum over 'x' is left out: with per_device.C: psum(partial, 'x')",

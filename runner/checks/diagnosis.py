@@ -190,27 +190,37 @@ def _call(name: str, operand: ast.expr, axes: ast.expr) -> ast.Call:
     return ast.Call(ast.Name(name), [operand, axes], [])
 
 
-_ADDING = frozenset({"matmul", "dot", "einsum", "tensordot", "vdot", "inner", "sum", "mean"})
-"""The operations whose result over a sharded dimension is partial."""
+_MEANT = {
+    **dict.fromkeys(("matmul", "dot", "einsum", "tensordot", "vdot", "inner", "sum"), "psum"),
+    **dict.fromkeys(("mean", "average"), "pmean"),
+    **dict.fromkeys(("max", "amax"), "pmax"),
+    **dict.fromkeys(("min", "amin"), "pmin"),
+}
+"""The operations whose result over a sharded dimension is partial, and the collective that completes it.
+
+A softmax with the psum of its devices' largest values equals the graph too, and is not what anybody means.
+"""
 
 
 def _missing(experiment: Experiment, site: _Site, combinations: list[tuple[str, ...]]) -> Iterator[Edit]:
     """A reduction around the whole expression, or around a product or a sum inside it."""
     for place, node in enumerate(ast.walk(site.expression.tree)):
-        product = isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
-        adding = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _ADDING
-        if place and not product and not adding:
+        meant = "psum" if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult) else None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            meant = _MEANT.get(node.func.id)
+        if place and not meant:
             continue
         assert isinstance(node, ast.expr)
-        for rank, reduction in enumerate(("psum", "pmax", "pmin")):
-            for axes in combinations if not (place and rank) else ():
+        likely = list(dict.fromkeys([meant or "psum", "psum"]))
+        for reduction in [*likely, *(() if place else sorted({"pmax", "pmin"} - {*likely}))]:
+            for axes in combinations:
                 new = _call(reduction, node, _axes_node(axes))
                 text = ast.unparse(ast.fix_missing_locations(_swap(site.expression.tree, place, new)))
                 over = _axes_text(axes)
                 meaning = (
                     f"a {reduction} over {over} is left out: with per_device.{site.name}: {text} it equals the graph"
                 )
-                yield _edit(experiment, site, place, new, meaning, rank=0 if not rank else 6)
+                yield _edit(experiment, site, place, new, meaning, rank=0 if reduction in likely else 6)
 
 
 def _of_call(

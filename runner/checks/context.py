@@ -16,7 +16,7 @@ from runner.experiment import Experiment, Section
 from runner.layout import Layout
 from runner.reference import Interpretation, interpret
 
-_SAFETY = 4
+SAFETY = 4
 """JAX's roundings are not NumPy's; how many times NumPy's largest may they be."""
 
 Check = dict[str, Any]
@@ -41,7 +41,7 @@ class Context:
         return Layout(self.experiment.mesh, self.outputs[name][0], self.experiment.outputs[name])
 
     @cached_property
-    def _coarsest(self) -> str:
+    def coarsest(self) -> str:
         """The least precise inexact dtype of any array or node; float32 where none is."""
         used = {array.dtype for array in self.experiment.arrays}
         used |= {dtype for nodes in self.nodes.values() for _, dtype in nodes.values()}
@@ -71,7 +71,7 @@ class Context:
             rounding = sections[0].rounding[name]
             for section in sections[1:]:
                 rounding = rounding.joined(section.rounding[name])
-            found[name] = tolerance(dtype, self._coarsest, rounding, self._largest(name))
+            found[name] = tolerance(dtype, self.coarsest, rounding, self._largest(name))
         return found
 
     def tolerance(self, name: str) -> Tolerance:
@@ -88,8 +88,8 @@ class Context:
         dtype = self.outputs[name][1]
         if dtypes.dtype(dtype).exact:
             return False
-        eps = max(dtypes.dtype(self._coarsest).eps, dtypes.dtype(dtype).eps) / dtypes.dtype("float32").eps
-        after = before.widened(_SAFETY * eps * self._lost_in_float32[name], self._largest(name))
+        eps = max(dtypes.dtype(self.coarsest).eps, dtypes.dtype(dtype).eps) / dtypes.dtype("float32").eps
+        after = before.widened(SAFETY * eps * self._lost_in_float32[name], self._largest(name))
         self.tolerances[name] = after, noise
         return after != before
 

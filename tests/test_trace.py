@@ -21,7 +21,7 @@ from runner.reference import interpret
 from runner.schema import ExperimentConfig
 from runner.show import trace
 from runner.sources import Sources
-from tests.command import EXPERIMENTS, ROOT
+from tests.command import EXPERIMENTS, ROOT, run_command
 from tests.test_target import TYPES, hear, told
 
 LINE = {"mesh": {"axes": ["i"], "shape": [4]}}
@@ -122,6 +122,15 @@ def test_the_tutorials_collectives_before_and_after(tmp_path: Path, name: str) -
     again = record.read(tmp_path)
     assert printed(again) == text
     assert again["trace"] == found["trace"]
+
+
+def test_the_command_prints_the_trace_as_plain_text(tmp_path: Path) -> None:
+    result = run_command(
+        "+experiment=vector_all_gather", "program=shard_map", "trace=true", f"hydra.run.dir={tmp_path}"
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert ALL_GATHER in result.stdout
+    assert "\x1b" not in result.stdout
 
 
 RINGS = """

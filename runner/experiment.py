@@ -105,6 +105,7 @@ class Experiment:
     seed: int = 0
     precision: str = "highest"
     check_vma: bool = True
+    trace: bool = False
     timeout: float = 600.0
 
     def section(self, name: Section) -> tuple[Statement, ...]:
@@ -193,7 +194,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         values=_values(config["expect"].get("values") or {}, outputs),
         programs=programs,
         chosen=chosen,
-        **{key: config[key] for key in ("seed", "precision", "check_vma", "timeout") if key in config},
+        **{key: config[key] for key in ("seed", "precision", "check_vma", "trace", "timeout") if key in config},
     )
     if experiment.precision not in PRECISIONS:
         raise invalid(("precision",), f"no precision '{experiment.precision}'; there are {', '.join(PRECISIONS)}")
@@ -201,6 +202,11 @@ def read(config: Mapping[str, Any]) -> Experiment:
         raise invalid(("seed",), "the seed must not be negative")
     if not experiment.timeout > 0:
         raise invalid(("timeout",), "the timeout is a number of seconds above 0")
+    if experiment.trace and not sections["per_device"]:
+        raise invalid(("trace",), "trace=true needs a per_device")
+    if experiment.trace and not experiment.per_device:
+        message = f"trace=true shows per_device, which program={experiment.programs[0]} does not run"
+        raise invalid(("trace",), message + _list(PER_DEVICE_PROGRAMS))
     return experiment
 
 

@@ -11,14 +11,14 @@ from runner import dtypes, record
 from runner.checks import agreement, diagnosis, layout, pinned, replicas, value
 from runner.checks.context import Context
 from runner.data import Arrays
-from runner.experiment import Experiment
+from runner.experiment import Experiment, program_section
 from runner.faults import Fault, invalid
 from runner.layout import Layout, spec_json, spec_text
 from runner.process import Event
 from runner.record import Record
 from runner.reference import interpret
 from runner.show import pictures, svg, terminal
-from runner.target import Output, ProgramRun, program_run
+from runner.target import Output, ProgramRun, program_run, traced_values
 
 _RECORDED_VALUES = 1000
 """Outputs of up to this many elements are recorded with their values."""
@@ -33,6 +33,7 @@ class Findings:
         self._found = found
         self._context: Context | None = None
         self._runs: list[ProgramRun] = []
+        self._traced: Event = {"error": "program shard_map did not run"}
         _describe(experiment, arrays, found)
 
     def consult_oracles(self, types: Event) -> None:
@@ -53,6 +54,11 @@ class Findings:
         """Take in what one program did; its outputs lie in `arrays`."""
         context = self._context
         assert context is not None
+        if finished["program"] == "trace":
+            self._traced = finished
+            if "values" in finished:
+                self._traced["held"] = traced_values(finished, arrays)
+            return
         if "unsupported" in finished:
             self._leave_out(finished["program"], finished["unsupported"])
             return
@@ -85,8 +91,23 @@ class Findings:
     def conclude(self, folder: Path) -> None:
         """Check everything, and draw the pictures into the run folder."""
         if self._context is not None:
+            if self._experiment.trace:
+                self._found["trace"] = self._trace(self._context)
             self._check(self._context)
             _draw(self._context, self._runs, folder, self._found)
+
+    def _trace(self, context: Context) -> Record:
+        from runner.checks import trace
+
+        run = next((run for run in self._runs if run.program == "shard_map"), None)
+        reason = self._traced.get("unsupported") or self._traced.get("error")
+        if reason and "shard_map" not in self._experiment.programs:
+            reason = "program shard_map was not asked for"
+        device_ids = self._traced.get("device_ids") or list(range(self._experiment.mesh.size))
+        taken = trace.take(context, self._traced.get("held"), reason, device_ids, run)
+        if taken["taken_from"] is None:
+            self._found["warnings"].append(f"there is no trace: {taken['reason']}")
+        return taken
 
     def _check(self, context: Context) -> None:
         found = self._found
@@ -108,7 +129,11 @@ class Findings:
                 blame, mine = _blame(context, checks["value"])
                 if mine and diagnosed is None:
                     diagnosed = diagnosis.diagnose(context)
-                checks["value"]["diagnosis"] = [blame, *(diagnosed or [] if mine else [])]
+                checks["value"]["diagnosis"] = [
+                    blame,
+                    *(diagnosed or [] if mine else []),
+                    *_differs(found, run.program),
+                ]
             failed = any(check["status"] == "failed" for check in checks.values())
             found["programs"][run.program] = {
                 "status": "failed" if failed else "passed",
@@ -117,6 +142,8 @@ class Findings:
                 "outputs": {name: _output(context, name, output) for name, output in run.outputs.items()},
                 **run.evidence,
             }
+        passed = found["programs"].get("shard_map", {"checks": {}})["checks"].get("value", {}).get("status") == "passed"
+        found["warnings"] += _differs(found, "shard_map") if passed else []
         statuses = [program["status"] for program in found["programs"].values()]
         found["status"] = record.worst([found["status"], *statuses])
 
@@ -195,6 +222,12 @@ def _blame(context: Context, check: dict[str, Any]) -> tuple[str, bool]:
     if value.interpreter_agrees(context):
         return "both oracles agree and JAX differs from them: the program, JAX or the compiler is wrong", False
     return "JAX, the SPMD interpreter and graph all differ: per_device is wrong, and so is the program or JAX", True
+
+
+def _differs(found: Record, program: str) -> list[str]:
+    """What a trace says of the first value that is not the SPMD interpreter's."""
+    first = (found.get("trace") or {}).get("first_difference")
+    return [first["text"]] if first and program_section(program) == "per_device" else []
 
 
 def _output(context: Context, name: str, output: Output) -> Record:

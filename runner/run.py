@@ -80,7 +80,7 @@ def _run(
             "folder": str(folder.resolve()),
             "data": str(data_folder.resolve()),
             "arrays": left_here,
-            "programs": list(experiment.programs),
+            "programs": [*experiment.programs, *_tracing(experiment)],
         }
         events = listen(worker, job, experiment.timeout)
         from runner.findings import Findings
@@ -101,6 +101,11 @@ def _run(
                     with open(folder / "worker.log", "a", encoding="utf-8") as log:
                         log.write(event["text"])
     findings.conclude(folder)
+
+
+def _tracing(experiment: Experiment) -> tuple[str, ...]:
+    """The program that takes the trace, where one is asked for and the real program runs."""
+    return ("trace",) if experiment.trace and "shard_map" in experiment.programs else ()
 
 
 def _loading(experiment: Experiment) -> tuple[str, ...] | None:

@@ -66,5 +66,7 @@ class ExperimentConfig:
     seed: int = 0
     precision: str = "highest"
     check_vma: bool = True
+    trace: bool = False
+    """Whether every value of `per_device` on every device is shown and recorded."""
     timeout: float = 600.0
     """Seconds after which a program that hangs is ended."""

@@ -90,7 +90,8 @@ def _events(worker: Worker, job: dict[str, Any], timeout: float, start: Callable
         if running is None:
             yield {"event": "died", "error": error}
             return
-        left.remove(running)
+        # What ends shard_map would end its trace as well.
+        left[:] = [program for program in left if program != running and (running, program) != ("shard_map", "trace")]
         yield {"event": "finished", "program": running, "error": error}
         if not left:
             return
@@ -173,3 +174,15 @@ def program_run(event: Event, shapes: dict[str, tuple[int, ...]], block_ranges: 
     }
     run.evidence = {key: event[key] for key in ("memory", "cost", "timing")}
     return run
+
+
+def traced_values(event: Event, arrays: Path) -> dict[str, np.ndarray]:
+    """The values of a trace from its `finished` event: for each name, what each device holds, by position."""
+    path = arrays / "trace.npz"
+    with np.load(path) as file:
+        raw = [file[f"arr_{i}"] for i in range(len(file.files))]
+    path.unlink()
+    return {
+        name: value.view(dtypes.dtype(dtype).numpy).reshape(shape)
+        for (name, (dtype, shape)), value in zip(event["values"].items(), raw, strict=True)
+    }

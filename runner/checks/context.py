@@ -16,7 +16,7 @@ from runner.experiment import Experiment, Section
 from runner.layout import Layout
 from runner.reference import Interpretation, interpret
 
-_SAFETY = 4
+SAFETY = 4
 """JAX's roundings are not NumPy's; how many times NumPy's largest may they be."""
 
 Check = dict[str, Any]
@@ -41,7 +41,7 @@ class Context:
         return Layout(self.experiment.mesh, self.outputs[name][0], self.experiment.outputs[name])
 
     @cached_property
-    def _coarsest(self) -> str:
+    def coarsest(self) -> str:
         """The least precise inexact dtype of any array or node; float32 where none is."""
         used = {array.dtype for array in self.experiment.arrays}
         used |= {dtype for nodes in self.nodes.values() for _, dtype in nodes.values()}
@@ -71,7 +71,7 @@ class Context:
             rounding = sections[0].rounding[name]
             for section in sections[1:]:
                 rounding = rounding.joined(section.rounding[name])
-            allowed, noise = tolerance(dtype, self._coarsest, rounding, self._largest(name))
+            allowed, noise = tolerance(dtype, self.coarsest, rounding, self._largest(name))
             if noise and self._largest(name):
                 # Or only a term that a softmax drops, a mask's -1e30, was large: ask NumPy what is really lost.
                 floor = Tolerance(allowed.rtol, allowed.rtol * self._largest(name))
@@ -100,8 +100,8 @@ class Context:
 
     def _lost(self, name: str) -> float:
         """How far rounding may carry an output of an inexact dtype, by what NumPy itself loses on it in float32."""
-        eps = max(dtypes.dtype(self._coarsest).eps, dtypes.dtype(self.outputs[name][1]).eps)
-        return _SAFETY * eps / dtypes.dtype("float32").eps * self._lost_in_float32[name]
+        eps = max(dtypes.dtype(self.coarsest).eps, dtypes.dtype(self.outputs[name][1]).eps)
+        return SAFETY * eps / dtypes.dtype("float32").eps * self._lost_in_float32[name]
 
     def _largest(self, name: str) -> float:
         section = self.graph or self.per_device

@@ -90,6 +90,10 @@ def run(found: Record, folder: Path, *, brief: bool) -> None:
             terminal.show(mesh, arrays)
         else:
             print(terminal.plain(mesh, arrays))
+    if "trace" in found:
+        from runner.show import trace
+
+        print(trace.plain(found["trace"], found["mesh"]["axes"], found["target"]["platform"]))
     if found["programs"]:
         _programs(found)
     for warning in found.get("warnings", ()):

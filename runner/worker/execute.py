@@ -118,14 +118,19 @@ class _Shards:
         }
 
     def _store(self, value: np.ndarray, held: dict[str, list[int]], where: str) -> int:
-        # Bytes, because np.savez does not know ml_dtypes, and because replicas are compared bit by bit.
-        raw = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
+        # Replicas are compared bit by bit.
+        raw = raw_bytes(value)
         for entry in held.setdefault(where, []):
             if np.array_equal(self.distinct[entry], raw):
                 return entry
         self.distinct.append(raw)
         held[where].append(len(self.distinct) - 1)
         return len(self.distinct) - 1
+
+
+def raw_bytes(value: np.ndarray) -> np.ndarray:
+    """The bytes of an array, because np.savez does not know ml_dtypes."""
+    return np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
 
 
 def _ranges(index: tuple[slice, ...], shape: tuple[int, ...]) -> list[list[int]]:

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jaxlib.version
@@ -25,6 +25,9 @@ from runner.record import write_text
 from runner.worker.execute import NotLowered, execute
 from runner.worker.types import infer
 
+if TYPE_CHECKING:
+    from runner.worker.trace import Trace
+
 Emit = Callable[[dict[str, Any]], None]
 
 
@@ -32,7 +35,8 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     """Run one job.
 
     `job` holds `config` (the resolved configuration), `folder` (for the programs), `data` (where `load` looks),
-    `arrays` (where outputs are left for the parent) and `programs` (which of the experiment's to run).
+    `arrays` (where outputs are left for the parent) and `programs` (which of the experiment's to run; `trace` among
+    them is the one that takes the trace).
     """
     experiment = read(job["config"])
     folder, arrays = Path(job["folder"]), Path(job["arrays"])
@@ -43,10 +47,16 @@ def run(job: dict[str, Any], emit: Emit) -> None:
         emit({"event": "invalid", "fault": error.fault.to_json()})
         return
     programs = [program for program in job["programs"] if program not in types.unsupported]
-    for program in programs:
-        write_text(folder / f"program_{program}.py", WRITERS[program](experiment, Path(job["data"]), types))
+    sources = {
+        program: WRITERS[program](experiment, Path(job["data"]), types) for program in programs if program in WRITERS
+    }
+    trace = _prepare_trace(experiment, Path(job["data"])) if "trace" in programs else None
+    if trace is not None and trace.refused is None:
+        sources["trace"] = trace.source
+    for program, source in sources.items():
+        write_text(folder / f"program_{program}.py", source)
     # Every module is imported before a backend exists: each sets the number of simulated devices.
-    modules = {program: _load(folder / f"program_{program}.py") for program in programs}
+    modules = {program: _load(folder / f"program_{program}.py") for program in sources}
     try:
         _enough_devices(experiment, programs)
     except InvalidExperiment as error:
@@ -69,13 +79,23 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     for program in programs:
         emit({"event": "started", "program": program})
         try:
-            found = execute(experiment, program, modules[program], folder, arrays)
+            if trace is not None and program == "trace":
+                found = trace.take(modules.get(program), arrays)
+            else:
+                found = execute(experiment, program, modules[program], folder, arrays)
         except NotLowered as refused:
             found = {"unsupported": str(refused)}
         except Exception as error:  # JAX, XLA and the backend raise what they like; it is all recorded
             traceback.print_exc()
             found = {"error": _error_text(error, folder / f"program_{program}.py")}
         emit({"event": "finished", "program": program, **found})
+
+
+def _prepare_trace(experiment: Experiment, data: Path) -> Trace:
+    # Few runs take a trace: the others need not wait for the import.
+    from runner.worker.trace import prepare
+
+    return prepare(experiment, data)
 
 
 def _load(path: Path) -> ModuleType:

@@ -44,7 +44,7 @@ def infer(experiment: Experiment) -> Types:
             except InvalidExperiment as fault:
                 unsupported["explicit"] = _reason(fault)
     if experiment.per_device:
-        nodes["per_device"], varying = _per_device(experiment)
+        nodes["per_device"], varying = per_device(experiment)
         for name, spec in experiment.outputs.items():
             local = nodes["per_device"][name]
             whole = _whole(experiment.mesh, local, spec, name)
@@ -115,7 +115,7 @@ def _graph(experiment: Experiment) -> dict[str, Typed]:
     return types
 
 
-def _per_device(experiment: Experiment) -> tuple[dict[str, Typed], dict[str, frozenset[str]]]:
+def per_device(experiment: Experiment) -> tuple[dict[str, Typed], dict[str, frozenset[str]]]:
     """The types as one device sees them, and the mesh axes over which each output may differ between devices."""
     types: dict[str, Typed] = {}
     varying: dict[str, frozenset[str]] = {}

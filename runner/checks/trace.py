@@ -1,0 +1,191 @@
+"""What every device held of every value, and the SPMD interpreter's, in; the trace and the first difference out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from runner import dtypes, tracing
+from runner.checks.compare import SAME, Difference, Tolerance, difference, largest, tolerance
+from runner.checks.context import SAFETY, Context
+from runner.reference import Interpretation, interpret
+from runner.target import ProgramRun
+
+RECORDED = 256
+"""Values of up to this many elements on each device are in the record."""
+
+Trace = dict[str, Any]
+"""The trace as the record has it."""
+
+
+def take(
+    context: Context,
+    held: Mapping[str, np.ndarray] | None,
+    reason: str | None,
+    device_ids: list[int],
+    run: ProgramRun | None,
+) -> Trace:
+    """The trace of one run.
+
+    `held` is what each device held of each value of the named code, by position; None where no program told it, for
+    this `reason`: the values are the SPMD interpreter's then. `run` is what program `shard_map` did.
+    """
+    mesh = context.experiment.mesh
+    assert context.per_device is not None
+    found: Trace = {
+        "taken_from": None,
+        "reason": reason,
+        "devices": [{"id": i, "coordinates": list(at)} for i, at in zip(device_ids, mesh.coordinates, strict=True)],
+        "nodes": [],
+        "first_difference": None,
+        "same_outputs": None,
+        "steps_one_by_one": [],
+        "left_out": [],
+    }
+    elements = sum(np.size(value) for values in context.per_device.values.values() for value in values)
+    if held is None and elements > tracing.ELEMENTS:
+        found["reason"] = reason or tracing.too_large(elements)
+        return found
+    comparison = _Comparison(context, held)
+    found["taken_from"] = "interpreter" if held is None else "shard_map"
+    for value in comparison.traced.values:
+        node = comparison.node(value)
+        if node is None:
+            found["left_out"].append(f"{value.name}: it is no array")
+            continue
+        found["nodes"].append(node)
+        node["devices"] = [device_ids[position] for position in node["devices"]]
+        if node["agrees"] is False and found["first_difference"] is None:
+            found["first_difference"] = _first(node)
+    found["left_out"] += [
+        f"the steps of {name}: with them the trace would have more than {tracing.VALUES} values"
+        for name in comparison.traced.whole
+    ]
+    found["steps_one_by_one"] = list(comparison.traced.stepped)
+    if held is not None and run is not None and run.error is None:
+        found["same_outputs"] = comparison.same_outputs(run)
+    return found
+
+
+def _first(node: dict[str, Any]) -> dict[str, Any]:
+    devices = node["devices"]
+    on = f"device {devices[0]}" if len(devices) == 1 else f"devices {', '.join(map(str, devices[:16]))}"
+    on += ", …" if len(devices) > 16 else ""
+    text = (
+        f"the first value that differs between JAX and the SPMD interpreter is {node['name']} = {node['expression']}, "
+        f"on {on}, by at most {node['max_abs_error']:.3g}"
+    )
+    return {
+        "node": node["name"],
+        "expression": node["expression"],
+        "devices": devices,
+        "max_abs_error": node["max_abs_error"],
+        "text": text,
+    }
+
+
+class _Comparison:
+    """The named code as the SPMD interpreter runs it, beside what the devices held."""
+
+    def __init__(self, context: Context, held: Mapping[str, np.ndarray] | None) -> None:
+        self._context = context
+        self._held = held
+        self.traced = tracing.named(context.experiment)
+        self._oracle = interpret(self.traced.experiment, "per_device", context.arrays)
+        self._shown = {value.node: value.name for value in self.traced.values}
+
+    @cached_property
+    def _in_float32(self) -> Interpretation:
+        return interpret(self.traced.experiment, "per_device", self._context.arrays, single=True)
+
+    def node(self, value: tracing.Value) -> dict[str, Any] | None:
+        """One line of the trace; None for what is no array."""
+        described = self._described(value.node)
+        if described is None:
+            return None
+        found = {
+            "name": value.name,
+            "expression": value.expression,
+            "collective": None if value.operation is None else {"operation": value.operation, "axes": [*value.axes]},
+            "before": None if value.before is None else self._described(value.before),
+            **described,
+            "agrees": None,
+            "max_abs_error": None,
+            "devices": [],
+            "expected": None,
+        }
+        if self._held is not None:
+            self._compare(value.node, self._held[value.node], found)
+        return found
+
+    def _described(self, node: str) -> dict[str, Any] | None:
+        if self._held is not None:
+            if node not in self._held:
+                return None
+            values = [np.asarray(value) for value in self._held[node]]
+        else:
+            if not all(_is_numbers(value) for value in self._oracle.values[node]):
+                return None
+            values = [np.asarray(value) for value in self._oracle.values[node]]
+        shown = {"name": self._shown.get(node, node), "shape": list(values[0].shape), "dtype": values[0].dtype.name}
+        return {**shown, "values": _plain(values)}
+
+    def _compare(self, node: str, held: np.ndarray, found: dict[str, Any]) -> None:
+        dtype, expected = held.dtype.name, self._oracle.values[node]
+        most = largest(expected)
+        allowed, _ = tolerance(dtype, self._context.coarsest, self._oracle.rounding[node], most)
+        total, wrong = self._apart(held, expected, dtype, allowed)
+        if wrong and not dtypes.dtype(dtype).exact:
+            eps = max(dtypes.dtype(self._context.coarsest).eps, dtypes.dtype(dtype).eps) / dtypes.dtype("float32").eps
+            with np.errstate(all="ignore"):
+                narrow = self._in_float32.values[node]
+                lost = largest([np.asarray(a) - b for a, b in zip(expected, narrow, strict=True)])
+            total, wrong = self._apart(held, expected, dtype, allowed.widened(SAFETY * eps * lost, most))
+        found["agrees"] = not wrong
+        found["max_abs_error"] = total.max_abs
+        found["devices"] = wrong
+        if wrong:
+            found["expected"] = _plain([np.asarray(value) for value in expected])
+
+    def _apart(
+        self, held: np.ndarray, expected: list[Any], dtype: str, allowed: Tolerance
+    ) -> tuple[Difference, list[int]]:
+        """The worst difference on any device, and the positions of the devices where it is too large."""
+        total, wrong = SAME, []
+        for position, (mine, theirs) in enumerate(zip(held, expected, strict=True)):
+            apart = difference(mine, theirs, dtype, allowed)
+            total = total.joined(apart)
+            if apart.wrong:
+                wrong.append(position)
+        return total, wrong
+
+    def same_outputs(self, run: ProgramRun) -> bool:
+        """Whether the traced code gives what the program gave, bit by bit. Other fusions may round otherwise."""
+        assert self._held is not None
+        for name, output in run.outputs.items():
+            node = self.traced.results[name]
+            if node not in self._held:
+                continue
+            for held in output.held:
+                if held.value.tobytes() != self._held[node][held.position].tobytes():
+                    return False
+        return True
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, np.ndarray | np.generic | bool | int | float | complex)
+
+
+def _plain(values: list[np.ndarray]) -> list[Any] | None:
+    """Nested lists, one per device, of what is small enough to be recorded."""
+    if values[0].size > RECORDED:
+        return None
+    return [_widened(value).tolist() for value in values]
+
+
+def _widened(value: np.ndarray) -> np.ndarray:
+    kind = dtypes.dtype(value.dtype.name).kind
+    return value.astype(np.float64) if kind == "float" else value.astype(object) if kind == "int" else value

@@ -1,0 +1,86 @@
+"""`trace`: the code of `shard_map`, which returns what every device holds of every value."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+from runner.layout import spec_text
+from runner.programs import source
+from runner.programs.source import Lines, Names, Typed
+from runner.tracing import Traced
+
+
+def write(traced: Traced, folder: Path, kept: Mapping[str, Typed]) -> str:
+    """The source of the program; `kept` are the types of the values that it returns, by their names in the code."""
+    experiment = traced.experiment
+    names = Names(experiment)
+    lines = Lines(experiment, names).section(experiment.per_device)
+    in_specs = source.tuple_of([spec_text(a.layout.spec) for a in experiment.arrays]) if experiment.arrays else "()"
+    check = [] if experiment.check_vma else ["    check_vma=False,"]
+    values = [_value(names[name], typed) for name, typed in kept.items()]
+    body = "\n".join(
+        [
+            f"def {names.function}({source.parameters(experiment, names)}):",
+            f"    # each device: {source.shapes_comment(experiment.arrays, names, shards=True)}",
+            source.indent(lines, 4),
+            source.indent(_filled("values = ", values), 4),
+            "    return tuple(jnp.asarray(value)[None] for value in values)",
+            "",
+            "# The first dimension of every result counts the devices.",
+            "sharded = jax.shard_map(",
+            f"    {names.function},",
+            "    mesh=mesh,",
+            f"    in_specs={in_specs},",
+            f"    out_specs={spec_text((experiment.mesh.axes,))},",
+            *check,
+            ")",
+            "return jax.jit(sharded)",
+        ]
+    )
+    shown = {value.node: value.name for value in traced.values}
+    return source.module(
+        source.header(experiment, "trace", names, body, mesh=True),
+        source.inputs(experiment, names, folder),
+        source.mesh_functions(experiment, "Auto"),
+        "def program(mesh):\n" + source.indent(body, 4),
+        _main([f'"{shown.get(name, name)}"' for name in kept]),
+    )
+
+
+def _value(identifier: str, typed: Typed) -> str:
+    return f"jax.random.key_data({identifier})" if typed.dtype.startswith("key<") else identifier
+
+
+def _filled(start: str, items: list[str]) -> str:
+    """A tuple on as many lines as it takes."""
+    line = start + source.tuple_of(items)
+    if len(line) <= 100:
+        return line
+    inside = textwrap.fill(", ".join(items) + ",", 100, break_long_words=False, break_on_hyphens=False)
+    return f"{start}(\n{source.indent(inside, 4)}\n)"
+
+
+def _main(shown: list[str]) -> str:
+    """The function that prints every value on every device."""
+    return "\n".join(
+        [
+            "def main():",
+            source.indent(_filled("names = ", shown), 4),
+            "    mesh = make_mesh()",
+            "    arrays = jax.device_put(inputs(), shardings(mesh))",
+            '    axes = ", ".join(mesh.axis_names) + ("," if len(mesh.axis_names) == 1 else "")',
+            "    for name, value in zip(names, program(mesh)(*arrays), strict=True):",
+            '        print(f"{name}:")',
+            "        for (place, device), held in zip(np.ndenumerate(mesh.devices), np.asarray(value), strict=True):",
+            "            on = device.platform.upper()",
+            '            print(f"On {on}_{device.id} at mesh coordinates ({axes}) = {place}:")',
+            "            print(held)",
+            "        print()",
+            "",
+            "",
+            'if __name__ == "__main__":',
+            "    main()",
+        ]
+    )

@@ -1,0 +1,428 @@
+"""A trace shows every value on every device, as the tutorials print it, and names the first that differs."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from runner import data, record, run, tracing
+from runner.experiment import read
+from runner.faults import InvalidExperiment
+from runner.language import operations
+from runner.reference import interpret
+from runner.schema import ExperimentConfig
+from runner.show import trace
+from runner.sources import Sources
+from tests.command import EXPERIMENTS, ROOT, run_command
+from tests.test_target import TYPES, hear, told
+
+LINE = {"mesh": {"axes": ["i"], "shape": [4]}}
+
+
+def configured(text: str, **changes: Any) -> dict[str, Any]:
+    """The resolved configuration of a YAML text; its name and its mesh (2 by 2) may be left out."""
+    given = yaml.safe_load(text) | changes
+    given.pop("defaults", None)
+    defaults = {"name": "test", "mesh": {"axes": ["x", "y"], "shape": [2, 2]}, "program": "shard_map", "trace": True}
+    plain = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(ExperimentConfig), defaults, given))
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+def ran(text: str, folder: Path, **changes: Any) -> dict[str, Any]:
+    """The record of a run that takes a trace."""
+    return run.run(configured(text, **changes), folder, Sources)
+
+
+def ours(name: str) -> str:
+    return (ROOT / "conf" / "experiment" / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def printed(found: dict[str, Any]) -> str:
+    return trace.plain(found["trace"], found["mesh"]["axes"], found["target"]["platform"])
+
+
+def nodes(found: dict[str, Any]) -> dict[str, Any]:
+    return {node["name"]: node for node in found["trace"]["nodes"]}
+
+
+def names(found: dict[str, Any]) -> list[str]:
+    return list(nodes(found))
+
+
+def replace_oracle(monkeypatch: pytest.MonkeyPatch, operation: str, wrong: Any) -> None:
+    row = dataclasses.replace(operations.OPERATIONS[operation], numpy=wrong)
+    monkeypatch.setitem(operations.OPERATIONS, operation, row)
+
+
+ALL_GATHER = """\
+y = all_gather(x, 'i', tiled=True)
+BEFORE: On CPU_0 at mesh coordinates (i,) = (0,):
+[3]
+
+On CPU_1 at mesh coordinates (i,) = (1,):
+[9]
+
+On CPU_2 at mesh coordinates (i,) = (2,):
+[5]
+
+On CPU_3 at mesh coordinates (i,) = (3,):
+[2]
+
+AFTER: On CPU_0 at mesh coordinates (i,) = (0,):
+[3 9 5 2]
+
+On CPU_1 at mesh coordinates (i,) = (1,):
+[3 9 5 2]
+
+On CPU_2 at mesh coordinates (i,) = (2,):
+[3 9 5 2]
+
+On CPU_3 at mesh coordinates (i,) = (3,):
+[3 9 5 2]
+"""
+
+DIGITS = [[3, 1, 4, 1], [5, 9, 2, 6], [5, 3, 5, 8], [9, 7, 1, 2]]
+
+TUTORIAL = {
+    "vector_all_gather": ([[3], [9], [5], [2]], [[3, 9, 5, 2]] * 4),
+    "vector_psum": (DIGITS, [[22, 20, 12, 17]] * 4),
+    "vector_psum_scatter": (DIGITS, [[22], [20], [12], [17]]),
+    "vector_all_to_all": (DIGITS, [[3, 5, 5, 9], [1, 9, 3, 7], [4, 2, 5, 1], [1, 6, 8, 2]]),
+}
+
+
+@pytest.mark.parametrize("name", TUTORIAL)
+def test_the_tutorials_collectives_before_and_after(tmp_path: Path, name: str) -> None:
+    found = ran(ours(name), tmp_path, **LINE)
+    before, after = TUTORIAL[name]
+    assert found["status"] == "passed"
+    assert found["trace"]["taken_from"] == "shard_map"
+    assert found["trace"]["same_outputs"] is True
+    node = nodes(found)["y"]
+    assert node["collective"] == {"operation": name.removeprefix("vector_"), "axes": ["i"]}
+    assert node["before"] == {"name": "x", "shape": [len(before[0])], "dtype": "int32", "values": before}
+    assert node["values"] == after
+    assert node["agrees"] is True
+    text = printed(found)
+    for when, values in (("BEFORE", before), ("AFTER", after)):
+        first, second, *_ = (np.array(value) for value in values)
+        on = "at mesh coordinates (i,) ="
+        assert f"{when}: On CPU_0 {on} (0,):\n{first}\n\nOn CPU_1 {on} (1,):\n{second}\n" in text
+    if name == "vector_all_gather":
+        assert text.split("\n\n", 1)[1] == ALL_GATHER
+    again = record.read(tmp_path)
+    assert printed(again) == text
+    assert again["trace"] == found["trace"]
+
+
+def test_the_command_prints_the_trace_as_plain_text(tmp_path: Path) -> None:
+    result = run_command(
+        "+experiment=vector_all_gather", "program=shard_map", "trace=true", f"hydra.run.dir={tmp_path}"
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert ALL_GATHER in result.stdout
+    assert "\x1b" not in result.stdout
+
+
+RINGS = """
+arrays: {A: {shape: [8], init: "arange(8)", spec: [x]}}
+per_device:
+  total: A * 1
+  ring:
+    repeat: 2
+    carry: {sent: A, sum: total * 1}
+    body:
+      sent: ppermute(sent, 'x', shift=1)
+      twice: {repeat: 2, index: j, carry: {v: sent}, body: {v: v + i * 10 + j}}
+      sum: sum + twice.v
+    unroll: UNROLL
+  B: psum(ring.sum + ring.sent * 2, 'x') + all_gather(psum(A, 'y'), 'x', tiled=True)[0]
+outputs: {B: []}
+"""
+
+
+@pytest.mark.parametrize("unroll", ["true", "false"])
+def test_every_step_of_a_loop_and_every_collective_inside_an_expression(tmp_path: Path, unroll: str) -> None:
+    found = ran(RINGS.replace("UNROLL", unroll), tmp_path, check_vma=False)
+    assert found["status"] == "passed", found["error"]
+    assert names(found) == [
+        "total",
+        "ring/carry/sum",
+        *(f"ring[{i}].{name}" for i in (0, 1) for name in ("sent", "twice[0].v", "twice[1].v", "sum")),
+        "B/psum#0/before",
+        "B/psum#0",
+        "B/psum#1",
+        "B/all_gather#0",
+        "B",
+    ]
+    shown = nodes(found)
+    assert shown["ring[0].sent"]["before"]["name"] == "A"
+    assert shown["ring[1].sent"]["before"]["name"] == "ring[0].sent"
+    assert shown["ring[0].sent"]["values"] == [[4, 5, 6, 7]] * 2 + [[0, 1, 2, 3]] * 2
+    # Device 0 in step 1, with its own A back: v = A + 10 + 0 + 10 + 1.
+    assert shown["ring[1].twice[1].v"]["values"][0] == [21, 22, 23, 24]
+    assert shown["B/psum#0"]["expression"] == "psum(ring.sum + ring.sent * 2, 'x')"
+    assert shown["B/psum#0/before"]["expression"] == "ring.sum + ring.sent * 2"
+    assert shown["B/all_gather#0"]["before"]["name"] == "B/psum#1"
+    assert shown["B"]["collective"] is None
+    assert all(node["agrees"] for node in shown.values())
+    assert found["trace"]["same_outputs"] is True
+    assert found["trace"]["steps_one_by_one"] == ([] if unroll == "true" else ["ring"])
+    assert ("the steps of ring ran one by one" in printed(found)) == (unroll == "false")
+    text = printed(found)
+    assert "B/psum#0/before = " not in text
+    assert (
+        "B/psum#0 = psum(ring.sum + ring.sent * 2, 'x')\nBEFORE: On CPU_0 at mesh coordinates (x, y) = (0, 0):" in text
+    )
+
+
+def test_a_bug_in_the_interpreter_is_traced_to_the_first_value_that_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_oracle(monkeypatch, "psum", lambda mesh, x, axis_name, **_: [2 * value for value in x])
+    found = ran(
+        """
+arrays: {A: {shape: [4], init: [1, 2, 3, 4], spec: [x]}}
+graph: {C: "2 * sum(A) + 1"}
+per_device: {local: sum(A), C: "1 + 2 * psum(local, 'x')"}
+outputs: {C: []}
+""",
+        tmp_path,
+        program="all",
+    )
+    sentence = (
+        "the first value that differs between JAX and the SPMD interpreter is C/psum#0 = psum(local, 'x'), "
+        "on devices 0, 1, 2, 3, by at most 4"
+    )
+    first = found["trace"]["first_difference"]
+    assert first == {
+        "node": "C/psum#0",
+        "expression": "psum(local, 'x')",
+        "devices": [0, 1, 2, 3],
+        "max_abs_error": 4.0,
+        "text": sentence,
+    }
+    assert [(name, node["agrees"]) for name, node in nodes(found).items()] == [
+        ("local", True),
+        ("C/psum#0", False),
+        ("C", False),
+    ]
+    assert nodes(found)["C/psum#0"]["expected"] == [6.0, 6.0, 14.0, 14.0]
+    for program in ("shard_map", "vmap"):
+        assert found["programs"][program]["checks"]["value"]["diagnosis"] == [
+            "JAX computes what graph says; only the SPMD interpreter differs: the interpreter is wrong",
+            sentence,
+        ]
+    assert found["programs"]["auto"]["status"] == "passed"
+    assert "by at most 4: the first value that does\nBEFORE: On CPU_0" in printed(found)
+    assert "SPMD INTERPRETER: On CPU_0 at mesh coordinates (x, y) = (0, 0):\n6.0\n" in printed(found)
+
+
+def test_the_step_of_a_loop_that_differs_is_named_although_no_output_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_oracle(monkeypatch, "square", lambda x: np.where(x > 3, x + 1, x * x))
+    found = ran(
+        """
+arrays: {A: {shape: [4], init: "full(2)", spec: [x]}}
+per_device:
+  r: {repeat: 3, carry: {v: A}, body: {v: square(v)}}
+  C: A + 1
+outputs: {C: [x]}
+""",
+        tmp_path,
+    )
+    assert found["status"] == "passed"
+    assert found["trace"]["first_difference"]["node"] == "r[1].v"
+    assert found["warnings"][-1] == found["trace"]["first_difference"]["text"]
+    assert found["warnings"][-1].startswith(
+        "the first value that differs between JAX and the SPMD interpreter is r[1].v = square(v), on devices 0, 1, 2, 3"
+    )
+
+
+def test_large_values_are_compared_but_neither_recorded_nor_printed(tmp_path: Path) -> None:
+    found = ran(
+        """
+arrays: {A: {shape: [40, 40], spec: [x]}}
+per_device: {s: "sum(A)", m: "A[:10, :20]", C: "psum(A, 'x')"}
+outputs: {C: []}
+""",
+        tmp_path,
+    )
+    shown = nodes(found)
+    assert shown["C"]["values"] is None
+    assert shown["C"]["before"]["values"] is None
+    assert shown["C"]["agrees"] is True
+    assert shown["C"]["max_abs_error"] > 0
+    assert np.shape(shown["m"]["values"]) == (4, 10, 20)
+    assert "BEFORE: float32[20, 40] on each device: 800 elements, too many to print\n" in printed(found)
+    assert "float32[10, 20] on each device: 200 elements, too many to print; they are in the record\n" in printed(found)
+
+
+def test_a_trace_that_would_be_too_large_is_not_taken(tmp_path: Path) -> None:
+    text = """
+arrays: {A: {shape: [1024, 512], init: "linspace(0, 1)", spec: [x]}}
+per_device: {B: A * 2, C: B + 1}
+outputs: {C: [x]}
+"""
+    found = ran(text, tmp_path)
+    assert found["status"] == "passed"
+    assert found["trace"]["taken_from"] is None
+    assert found["trace"]["nodes"] == []
+    reason = "its values have 2097152 elements on all devices together; a trace holds 1000000 at most"
+    assert found["trace"]["reason"] == reason
+    assert found["warnings"] == [f"there is no trace: {reason}"]
+    assert printed(found) == f"no trace: {reason}\n"
+    assert not (tmp_path / "program_trace.py").exists()
+
+
+def test_the_steps_of_loops_with_too_many_of_them_are_left_out(tmp_path: Path) -> None:
+    found = ran(
+        """
+arrays: {A: {shape: [4], spec: [x]}}
+per_device:
+  r: {repeat: 400, carry: {v: A, w: "psum(A, 'x') * 1"}, body: {v: v + i, u: v * 2, w: w + 1}, unroll: false}
+  C: psum(r.v, 'x') + r.w
+outputs: {C: []}
+""",
+        tmp_path,
+    )
+    assert found["status"] == "passed"
+    assert names(found) == ["r.v", "r.w", "C/psum#0", "C"]
+    assert nodes(found)["r.v"]["expression"] == "after 400 steps"
+    assert nodes(found)["C/psum#0"]["before"]["name"] == "r.v"
+    left_out = "the steps of r: with them the trace would have more than 500 values"
+    assert found["trace"]["left_out"] == [left_out]
+    assert f"not in the trace: {left_out}\n" in printed(found)
+
+
+def test_values_of_every_kind(tmp_path: Path) -> None:
+    found = ran(
+        """
+arrays:
+  A: {shape: [4], init: [1, 2, 3, 4], spec: [x]}
+  Z: {shape: [2], init: "full(1j)", dtype: complex64}
+  H: {shape: [2], init: [0, 1], dtype: bfloat16}
+per_device:
+  k: fold_in(key(0), axis_index('x'))
+  n: axis_size('x')
+  two: psum(1, 'y')
+  both: divmod(A, 2)
+  z: psum(Z, 'y')
+  h: 1 / H
+  big: A > 2
+  C: both[0] + n
+outputs: {C: [x]}
+""",
+        tmp_path,
+    )
+    assert found["status"] == "passed"
+    shown = nodes(found)
+    assert shown["k"]["dtype"] == "uint32"
+    assert shown["k"]["shape"] == [2]
+    assert shown["n"]["values"] == [2] * 4
+    assert shown["two"]["before"] is None
+    assert shown["two"]["values"] == [2] * 4
+    assert shown["z"]["values"] == [[2j, 2j]] * 4
+    assert shown["h"]["values"] == [[np.inf, 1.0]] * 4
+    assert shown["big"]["values"][2] == [True, True]
+    assert all(node["agrees"] for node in shown.values())
+    assert found["trace"]["left_out"] == ["both: it is no array"]
+    assert printed(record.read(tmp_path)) == printed(found)
+
+
+def test_only_the_first_sixteen_devices_are_printed(tmp_path: Path) -> None:
+    text = """
+mesh: {axes: [x], shape: [18]}
+arrays: {A: {shape: [18], spec: [x]}}
+per_device: {C: A * 2}
+outputs: {C: [x]}
+"""
+    found = ran(text, tmp_path)
+    assert len(nodes(found)["C"]["values"]) == 18
+    assert "On CPU_15" in printed(found)
+    assert "On CPU_16" not in printed(found)
+    assert printed(found).endswith("\n\nand on 2 more devices, which are in the record\n")
+
+
+def test_the_program_of_the_trace_runs_alone(tmp_path: Path) -> None:
+    ran(ours("vector_psum"), tmp_path, **LINE)
+    alone = subprocess.run(
+        [sys.executable, "-I", "-W", "error", "program_trace.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert alone.returncode == 0, alone.stderr
+    assert "y:\nOn CPU_0 at mesh coordinates (i,) = (0,):\n[22 20 12 17]\n" in alone.stdout
+    assert "x:\nOn CPU_0 at mesh coordinates (i,) = (0,):\n[3 1 4 1]\n" in alone.stdout
+
+
+def test_where_shard_map_does_not_run_the_values_are_the_interpreters(tmp_path: Path) -> None:
+    found = ran(ours("vector_psum_scatter"), tmp_path, **LINE, program="vmap")
+    assert found["trace"]["taken_from"] == "interpreter"
+    assert nodes(found)["y"]["values"] == [[22], [20], [12], [17]]
+    assert nodes(found)["y"]["agrees"] is None
+    assert printed(found).startswith(
+        "trace: every value on every device, by the SPMD interpreter alone (program shard_map was not asked for)\n"
+    )
+    assert not (tmp_path / "program_trace.py").exists()
+
+
+def test_without_trace_there_is_none(tmp_path: Path) -> None:
+    found = ran(ours("vector_psum"), tmp_path, **LINE, trace=False)
+    assert "trace" not in found
+    assert not (tmp_path / "program_trace.py").exists()
+
+
+@pytest.mark.parametrize("how", ["os.abort()", "time.sleep(60)"])
+def test_what_ends_shard_map_is_not_tried_again_for_its_trace(how: str) -> None:
+    job = {"programs": ["shard_map", "vmap", "trace"]}
+    body = f"{TYPES}say('started', program=names[0]); {how}"
+    events, _ = hear(body, TYPES + "finish(*names)", job=job, timeout=2.0)
+    assert [line for line in told(events) if line.startswith("started")] == ["started shard_map", "started vmap"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"per_device": {}}, "trace: trace=true needs a per_device"),
+        (
+            {"program": "auto"},
+            "trace: trace=true shows per_device, which program=auto does not run; there are shard_map, vmap",
+        ),
+    ],
+)
+def test_what_cannot_be_traced_is_invalid(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidExperiment) as error:
+        read(configured(ours("vector_psum"), **LINE, **{"program": "all", **changes}))
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if "per_device:" in ours(name)])
+def test_naming_changes_no_value(tmp_path: Path, name: str) -> None:
+    text = ours(name)
+    axes = next(entry["override /mesh"] for entry in yaml.safe_load(text)["defaults"] if "override /mesh" in entry)
+    mesh = yaml.safe_load((ROOT / "conf" / "mesh" / f"{axes}.yaml").read_text(encoding="utf-8"))
+    dims = yaml.safe_load(text).get("dims", {})
+    small = {key: min(size, 64) if isinstance(size, int) else size for key, size in dims.items()}
+    experiment = read(configured(text, mesh=mesh, dims=small, expect={}))
+    arrays = data.make(experiment, tmp_path)
+    traced = tracing.named(experiment)
+    before = interpret(experiment, "per_device", arrays)
+    after = interpret(traced.experiment, "per_device", arrays)
+    assert traced.whole == ()
+    for output in experiment.outputs:
+        for mine, theirs in zip(after.values[traced.results[output]], before.values[output], strict=True):
+            np.testing.assert_array_equal(mine, theirs)

@@ -27,6 +27,10 @@ class Tolerance:
         """This tolerance with an `atol` of at least so much, still below 2% of the `largest` result."""
         return Tolerance(self.rtol, max(self.atol, min(atol, max(self.rtol, _CAP) * largest)))
 
+    def plus(self, error: float, largest: float) -> Tolerance:
+        """This tolerance for an oracle that has an `error` itself, which counts to 2% of the `largest` result."""
+        return Tolerance(self.rtol, self.atol + min(error, _CAP * largest))
+
 
 _CAP = 0.02
 """An absolute tolerance above this share of the largest result would let real mistakes pass."""

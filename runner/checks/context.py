@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from runner.checks.compare import Tolerance, largest, tolerance
 from runner.data import Arrays
 from runner.experiment import Experiment, Section
 from runner.layout import Layout
-from runner.reference import Interpretation, interpret
+from runner.reference import Gradients, Interpretation, Rounding, interpret
 
 _SAFETY = 4
 """JAX's roundings are not NumPy's; how many times NumPy's largest may they be."""
@@ -35,6 +35,8 @@ class Context:
     per_device: Interpretation | None
     not_pinned: str | None = None
     """Why the experiment's pinned values do not bind this run, if they do not."""
+    gradients: Gradients = field(default_factory=Gradients)
+    """The oracles of the gradients, whose values are among those of the two interpretations."""
 
     def layout(self, name: str) -> Layout:
         """The layout that the experiment promises for an output."""
@@ -56,23 +58,35 @@ class Context:
         assert self.graph is not None
         return np.asarray(self.graph.values[name][0])[tuple(slice(a, b) for a, b in ranges)]
 
-    def oracles(self, section: str) -> tuple[str, ...]:
-        """The oracles that a program of `section` is held against."""
+    def oracles(self, section: str, name: str) -> tuple[str, ...]:
+        """The oracles that know an output of a program of `section`. Only a gradient may lack one."""
+        there: dict[str, Interpretation | None] = {"graph": self.graph}
         if section == "per_device":
-            return ("per_device", "graph") if self.graph is not None else ("per_device",)
-        return ("graph",)
+            there = {"per_device": self.per_device, "graph": self.graph}
+        return tuple(oracle for oracle, found in there.items() if found is not None and name in found.values)
 
     @cached_property
     def tolerances(self) -> dict[str, tuple[Tolerance, bool]]:
         """For each output its tolerance, and whether its reference is nothing but rounding noise."""
         found = {}
         for name, (_, dtype) in self.outputs.items():
-            sections = [section for section in (self.graph, self.per_device) if section is not None]
-            rounding = sections[0].rounding[name]
-            for section in sections[1:]:
-                rounding = rounding.joined(section.rounding[name])
+            known = [s.rounding[name] for s in (self.graph, self.per_device) if s is not None and name in s.rounding]
+            rounding = known[0].joined(*known[1:]) if known else Rounding()
             found[name] = tolerance(dtype, self._coarsest, rounding, self._largest(name))
+            if name in self._gradients:
+                found[name] = self._of_gradient(name, rounding, *found[name])
         return found
+
+    @property
+    def _gradients(self) -> tuple[str, ...]:
+        return self.experiment.grad.names if self.experiment.grad else ()
+
+    def _of_gradient(self, name: str, rounding: Rounding, allowed: Tolerance, noise: bool) -> tuple[Tolerance, bool]:
+        """The scale of a gradient's terms is a guess, good enough only to tell what is nothing but rounding."""
+        if not noise:
+            rounding = replace(rounding, scale=self._largest(name))
+            allowed, _ = tolerance(self.outputs[name][1], self._coarsest, rounding, self._largest(name))
+        return allowed.plus(self.gradients.error.get(name, 0.0), self._largest(name)), noise
 
     def tolerance(self, name: str) -> Tolerance:
         """The tolerance of one output."""
@@ -89,19 +103,21 @@ class Context:
         if dtypes.dtype(dtype).exact:
             return False
         eps = max(dtypes.dtype(self._coarsest).eps, dtypes.dtype(dtype).eps) / dtypes.dtype("float32").eps
-        after = before.widened(_SAFETY * eps * self._lost_in_float32[name], self._largest(name))
+        if name in self._gradients:
+            # What these lose was measured in the experiment's own dtypes.
+            eps = 1.0
+        after = before.widened(_SAFETY * eps * self._lost_in_float32.get(name, 0.0), self._largest(name))
         self.tolerances[name] = after, noise
         return after != before
 
     def _largest(self, name: str) -> float:
-        section = self.graph or self.per_device
-        assert section is not None
-        return largest(section.values[name])
+        sections = [section for section in (self.graph, self.per_device) if section is not None]
+        return next((largest(section.values[name]) for section in sections if name in section.values), 0.0)
 
     @cached_property
     def _lost_in_float32(self) -> dict[str, float]:
         """For each output, how far the oracles in float32 are from the oracles in float64, at most."""
-        lost = dict.fromkeys(self.outputs, 0.0)
+        lost = dict.fromkeys(self.experiment.results, 0.0)
         oracles: dict[Section, Interpretation | None] = {"graph": self.graph, "per_device": self.per_device}
         for section, wide in oracles.items():
             if wide is None:
@@ -111,4 +127,4 @@ class Context:
                 with np.errstate(all="ignore"):
                     apart = [np.asarray(a) - b for a, b in zip(wide.values[name], narrow.values[name], strict=True)]
                 lost[name] = max(lost[name], largest(apart))
-        return lost
+        return lost | self.gradients.lost

@@ -51,7 +51,7 @@ def diagnose(context: Context) -> list[str]:
         if _mends(context, edit):
             found.append(edit.meaning)
             break
-    found += [text for name in context.experiment.outputs if (text := _factor(context, name))]
+    found += [text for name in context.experiment.results if (text := _factor(context, name))]
     if not found and not complete:
         found.append(f"no single edit tried within {SECONDS:g} s mends it")
     return found
@@ -63,7 +63,7 @@ def _mends(context: Context, edit: Edit) -> bool:
     except (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError):
         # Most edits do not fit the shapes; NumPy says so.
         return False
-    return all(_equals_graph(context, after, name) for name in context.experiment.outputs)
+    return all(_equals_graph(context, after, name) for name in context.experiment.results)
 
 
 def _equals_graph(context: Context, after: Interpretation, name: str) -> bool:

@@ -135,11 +135,8 @@ def _gradients(context: Context) -> Gradients:
     checked, arrays = context.experiment, context.arrays
     assert checked.grad is not None
     oracle, lost = unsharded(checked, arrays) if checked.graph else ([], [])
-    names = checked.grad.wrt if checked.graph else ()
-    sections = {"graph": context.graph, "per_device": context.per_device}
-    return consult(
-        checked, arrays, sections, dict(zip(names, oracle, strict=True)), dict(zip(names, lost, strict=True))
-    )
+    by_jax, off = dict(zip(checked.grad.wrt, oracle, strict=False)), dict(zip(checked.grad.wrt, lost, strict=False))
+    return consult(checked, arrays, {"graph": context.graph, "per_device": context.per_device}, by_jax, off)
 
 
 def _run(context: Context, program: str, source: str, folder: Path) -> ProgramRun:

@@ -83,12 +83,10 @@ def consult(
         rng = np.random.default_rng(0)
         gradients: dict[str, np.ndarray] = {}
         if by_jax:
-            apart = {
-                name: max(
-                    _apart(scalar, name, _wide(arrays[name]), by_jax[name], magnitude, rng) for _ in range(DIRECTIONS)
-                )
-                for name in experiment.grad.wrt
-            }
+            apart = {}
+            for name in experiment.grad.wrt:
+                at, gradient = _wide(arrays[name]), by_jax[name]
+                apart[name] = max(_apart(scalar, name, at, gradient, magnitude, rng) for _ in range(DIRECTIONS))
             found.apart[section] = {f"grad.{name}": distance for name, distance in apart.items()}
             wrong = [name for name, distance in apart.items() if not distance <= 1.0]
             if not wrong:

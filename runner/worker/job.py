@@ -83,7 +83,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
 
 
 def _oracle(experiment: Experiment, folder: Path, arrays: Path) -> dict[str, Any]:
-    """The file in `arrays` with the gradients of the unsharded graph, and what rounding loses; nothing without graph."""
+    """The file in `arrays` with the unsharded graph's gradients, and what rounding loses; nothing without a graph."""
     if not experiment.graph:
         return {}
     try:

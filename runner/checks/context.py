@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from runner import dtypes
-from runner.checks.compare import Tolerance, largest, tolerance
+from runner.checks.compare import Tolerance, largest, of_gradient, tolerance
 from runner.data import Arrays
 from runner.experiment import Experiment, Section
 from runner.layout import Layout
-from runner.reference import Gradients, Interpretation, Rounding, interpret
+from runner.reference import Gradients, Interpretation, interpret
 
 _SAFETY = 4
 """JAX's roundings are not NumPy's; how many times NumPy's largest may they be."""
@@ -70,23 +70,25 @@ class Context:
         """For each output its tolerance, and whether its reference is nothing but rounding noise."""
         found = {}
         for name, (_, dtype) in self.outputs.items():
-            known = [s.rounding[name] for s in (self.graph, self.per_device) if s is not None and name in s.rounding]
-            rounding = known[0].joined(*known[1:]) if known else Rounding()
-            found[name] = tolerance(dtype, self._coarsest, rounding, self._largest(name))
+            sections = [section for section in (self.graph, self.per_device) if section is not None]
             if name in self._gradients:
-                found[name] = self._of_gradient(name, rounding, *found[name])
+                found[name] = self._of_gradient(name, dtype, sections)
+                continue
+            rounding = sections[0].rounding[name]
+            for section in sections[1:]:
+                rounding = rounding.joined(section.rounding[name])
+            found[name] = tolerance(dtype, self._coarsest, rounding, self._largest(name))
         return found
 
     @property
     def _gradients(self) -> tuple[str, ...]:
         return self.experiment.grad.names if self.experiment.grad else ()
 
-    def _of_gradient(self, name: str, rounding: Rounding, allowed: Tolerance, noise: bool) -> tuple[Tolerance, bool]:
-        """The scale of a gradient's terms is a guess, good enough only to tell what is nothing but rounding."""
-        if not noise:
-            rounding = replace(rounding, scale=self._largest(name))
-            allowed, _ = tolerance(self.outputs[name][1], self._coarsest, rounding, self._largest(name))
-        return allowed.plus(self.gradients.error.get(name, 0.0), self._largest(name)), noise
+    def _of_gradient(self, name: str, dtype: str, sections: list[Interpretation]) -> tuple[Tolerance, bool]:
+        assert self.experiment.grad is not None
+        growth = max(section.rounding[self.experiment.grad.of].growth for section in sections)
+        lost, error = (told.get(name, 0.0) for told in (self.gradients.lost, self.gradients.error))
+        return of_gradient(dtype, self._coarsest, growth, lost, error, self._largest(name))
 
     def tolerance(self, name: str) -> Tolerance:
         """The tolerance of one output."""
@@ -100,13 +102,10 @@ class Context:
         """
         before, noise = self.tolerances[name]
         dtype = self.outputs[name][1]
-        if dtypes.dtype(dtype).exact:
+        if dtypes.dtype(dtype).exact or name in self._gradients:
             return False
         eps = max(dtypes.dtype(self._coarsest).eps, dtypes.dtype(dtype).eps) / dtypes.dtype("float32").eps
-        if name in self._gradients:
-            # What these lose was measured in the experiment's own dtypes.
-            eps = 1.0
-        after = before.widened(_SAFETY * eps * self._lost_in_float32.get(name, 0.0), self._largest(name))
+        after = before.widened(_SAFETY * eps * self._lost_in_float32[name], self._largest(name))
         self.tolerances[name] = after, noise
         return after != before
 
@@ -127,4 +126,4 @@ class Context:
                 with np.errstate(all="ignore"):
                     apart = [np.asarray(a) - b for a, b in zip(wide.values[name], narrow.values[name], strict=True)]
                 lost[name] = max(lost[name], largest(apart))
-        return lost | self.gradients.lost
+        return lost

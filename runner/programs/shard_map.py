@@ -13,7 +13,9 @@ from runner.programs.source import Lines, Names, Types
 def write(experiment: Experiment, folder: Path, types: Types) -> str:
     """The source of the program."""
     names = Names(experiment)
-    forward = names.reserve("forward") if experiment.grad else names.function
+    forward, sharded = names.function, "sharded"
+    if experiment.grad:
+        forward, sharded = names.reserve("forward"), names.reserve("sharded")
     lines = Lines(experiment, names).section(experiment.per_device)
     in_specs = source.tuple_of([spec_text(a.layout.spec) for a in experiment.arrays]) if experiment.arrays else "()"
     out_specs = source.tuple_of([spec_text(spec) for spec in experiment.results.values()])
@@ -26,7 +28,7 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
         laid_out = {
             name: source.constrained(names.add(name), experiment.outputs[name]) for name in experiment.grad.names
         }
-        end = [source.with_gradients(experiment, names, "sharded", laid_out), "", f"return {names.function}"]
+        end = [source.with_gradients(experiment, names, sharded, laid_out), "", f"return {names.function}"]
     check = [] if experiment.check_vma else ["    check_vma=False,"]
     body = "\n".join(
         [
@@ -35,7 +37,7 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
             source.indent(lines, 4),
             f"    return {returned}",
             "",
-            "sharded = jax.shard_map(",
+            f"{sharded} = jax.shard_map(",
             f"    {forward},",
             "    mesh=mesh,",
             f"    in_specs={in_specs},",

@@ -13,6 +13,7 @@ from runner.programs.source import Lines, Names, Types
 def write(experiment: Experiment, folder: Path, types: Types) -> str:
     """The source of the program."""
     names = Names(experiment)
+    mapped = names.reserve("mapped") if experiment.grad else "mapped"
     lines = Lines(experiment, names, under_vmap=True).section(experiment.per_device)
     body = "\n".join(
         [
@@ -21,8 +22,8 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
             source.indent(lines, 4),
             f"    return {source.returned(experiment, names)}",
             "",
-            *_nest(experiment),
-            *_end(experiment, names),
+            *_nest(experiment, mapped),
+            *_end(experiment, names, mapped),
         ]
     )
     return source.module(
@@ -35,22 +36,22 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
     )
 
 
-def _nest(experiment: Experiment) -> list[str]:
+def _nest(experiment: Experiment, mapped: str) -> list[str]:
     """One vmap per mesh axis, the last axis innermost, so that the blocks' leading dimensions are the mesh."""
-    lines = ["mapped = per_device"]
+    lines = [f"{mapped} = per_device"]
     for axis in reversed(experiment.mesh.axes):
         in_axes = [0 if axis in _block_axes(array.layout) else None for array in experiment.arrays]
         lines.append(
-            f'mapped = jax.vmap(mapped, in_axes={tuple(in_axes)!r}, axis_name="{axis}", '
+            f'{mapped} = jax.vmap({mapped}, in_axes={tuple(in_axes)!r}, axis_name="{axis}", '
             f"axis_size={experiment.mesh.sizes[axis]})"
         )
     return lines
 
 
-def _end(experiment: Experiment, names: Names) -> list[str]:
+def _end(experiment: Experiment, names: Names, mapped: str) -> list[str]:
     """What stands after the vmaps: the function from the blocks of the devices to the blocks of the outputs."""
     if experiment.grad is None:
-        return ["return jax.jit(mapped)"]
+        return [f"return jax.jit({mapped})"]
     forward, results = names.reserve("forward"), source.returned(experiment, names)
     first = ", ".join("0" for _ in experiment.mesh.axes)
     laid_out = {}
@@ -63,7 +64,7 @@ def _end(experiment: Experiment, names: Names) -> list[str]:
     return [
         "",
         f"def {forward}({source.parameters(experiment, names)}):",
-        f"    {results} = mapped({source.parameters(experiment, names)})",
+        f"    {results} = {mapped}({source.parameters(experiment, names)})",
         # Every device has a copy of the scalar; what any of them has follows from the blocks of all.
         f"    return {names[experiment.grad.of]}[{first}], {results}",
         "",

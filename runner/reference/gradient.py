@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from runner import dtypes
 from runner.data import Arrays
 from runner.experiment import DIFFERENCES, Experiment, Section
 from runner.layout import Layout
-from runner.reference.interpreter import Interpretation, Rounding, interpret
+from runner.reference.interpreter import Interpretation, interpret
 
 DIRECTIONS = 3
 """Random directions per array: each has every element, with a random sign, so that no wrong element hides."""
@@ -46,7 +47,7 @@ class Gradients:
 
     - `oracle`: for `graph` and `per_device`, which gradient it is, in words.
     - `apart`: for each section and gradient, the largest distance from the differences in units of what is allowed.
-    - `lost`: for each gradient, how far the experiment's own dtypes carry it on one device.
+    - `lost`: for each gradient, what rounding in the experiment's own dtypes was measured to change in it.
     - `error`: for each gradient, the error of the oracle itself, where it is made of differences.
     - `faults`: what is wrong with the oracles.
     """
@@ -100,9 +101,9 @@ def consult(
                     "kink at these values, or JAX's gradient of the graph or the reference is wrong"
                 )
         if not gradients and section == "per_device":
-            gradients = _by_elements(experiment, scalar, arrays, magnitude, found)
+            gradients = _by_elements(experiment, arrays, magnitude, found)
         for name, gradient in gradients.items():
-            _define(experiment, section, values, name, gradient, magnitude / _scale(_wide(arrays[name])))
+            _define(experiment, section, values, name, gradient)
     return found
 
 
@@ -130,7 +131,7 @@ def _magnitude(values: Interpretation, of: str) -> float:
 
 
 def _scale(array: np.ndarray) -> float:
-    return float(np.max(np.abs(array), initial=0.0, where=np.isfinite(array))) or 1.0
+    return _largest(array) or 1.0
 
 
 def _apart(
@@ -150,47 +151,57 @@ def _apart(
     return best
 
 
-def _by_elements(
-    experiment: Experiment, scalar: Scalar, arrays: Arrays, magnitude: float, found: Gradients
-) -> dict[str, np.ndarray]:
+def _by_elements(experiment: Experiment, arrays: Arrays, magnitude: float, found: Gradients) -> dict[str, np.ndarray]:
     """Central differences of every element, unless the elements are too many."""
     assert experiment.grad is not None
     if sum(arrays[name].size for name in experiment.grad.wrt) > DIFFERENCES:
         return {}
     found.oracle["per_device"] = BY_DIFFERENCES
+    scalar = _scalar(experiment, "per_device", arrays)
+    beside = _scalar(experiment, "per_device", nudged(experiment, arrays))
     gradients = {}
     for name in experiment.grad.wrt:
-        gradients[name], error = _central_differences(scalar, name, _wide(arrays[name]), magnitude)
-        found.error[f"grad.{name}"] = max(error, found.error.get(f"grad.{name}", 0.0))
+        at, key = _wide(arrays[name]), f"grad.{name}"
+        step = _ELEMENT_STEP * _scale(at)
+        gradient, further = (_differences(scalar, name, at, h) for h in (step, 2 * step))
+        rounded = _differences(beside, name, at, step)
+        # The error of second order is a third of what the two steps differ by.
+        found.error[key] = _largest(gradient - further) / 3 + _ROUNDING * magnitude / step
+        found.lost[key] = max(found.lost.get(key, 0.0), _largest(gradient - rounded))
+        gradients[name] = gradient
     return gradients
 
 
-def _central_differences(scalar: Scalar, name: str, at: np.ndarray, magnitude: float) -> tuple[np.ndarray, float]:
-    """The gradient, by differences over h and 2h, and its error: what the two are apart, and rounding."""
-    step = _ELEMENT_STEP * _scale(at)
-    slopes = np.zeros((2, *at.shape))
+def nudged(experiment: Experiment, arrays: Arrays, seed: int = 0) -> dict[str, np.ndarray]:
+    """The arrays, those of floats in float64 and each element moved by one rounding of its dtype, up or down."""
+    rng = np.random.default_rng(seed)
+    moved = {}
+    for array in experiment.arrays:
+        value, kind = arrays[array.name], dtypes.dtype(array.dtype)
+        if kind.kind == "float":
+            value = value.astype(np.float64) * (1 + kind.eps / 2 * rng.choice([-1.0, 1.0], value.shape))
+        moved[array.name] = value
+    return moved
+
+
+def _differences(scalar: Scalar, name: str, at: np.ndarray, step: float) -> np.ndarray:
+    """The central difference along every element."""
+    slopes = np.zeros(at.shape)
     for index in np.ndindex(at.shape):
-        for i, h in enumerate((step, 2 * step)):
-            there, back = at.copy(), at.copy()
-            there[index] += h
-            back[index] -= h
-            slopes[(i, *index)] = (scalar(name, there) - scalar(name, back)) / (2 * h)
-    truncation = float(np.max(np.abs(slopes[0] - slopes[1]), initial=0.0)) / 3
-    return slopes[0], truncation + _ROUNDING * magnitude / step
+        there, back = at.copy(), at.copy()
+        there[index] += step
+        back[index] -= step
+        slopes[index] = (scalar(name, there) - scalar(name, back)) / (2 * step)
+    return slopes
 
 
-def _define(
-    experiment: Experiment, section: Section, values: Interpretation, array: str, gradient: np.ndarray, scale: float
-) -> None:
-    """Make the gradient a value of the section, on every device as its spec lays it out.
+def _largest(array: np.ndarray) -> float:
+    return float(np.max(np.abs(array), initial=0.0, where=np.isfinite(array)))
 
-    The way back adds up as often as the way there: every dimension that it sums was summed, since the result is one
-    number. `scale` is the unit of its terms.
-    """
-    assert experiment.grad is not None
+
+def _define(experiment: Experiment, section: Section, values: Interpretation, array: str, gradient: np.ndarray) -> None:
+    """Make the gradient a value of the section, on every device as its spec lays it out."""
     name = f"grad.{array}"
-    there = values.rounding[experiment.grad.of]
-    values.rounding[name] = Rounding(2 * there.steps + 2, 2 * there.growth + 1, scale)
     if section == "graph":
         values.values[name] = [gradient]
         return

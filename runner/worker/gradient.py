@@ -21,6 +21,7 @@ from runner.data import Arrays
 from runner.experiment import Experiment, Loop, Node, Statement
 from runner.language.operations import OPERATIONS
 from runner.language.syntax import Expression
+from runner.reference.gradient import nudged
 from runner.worker.walk import Walker
 
 _WIDE = {
@@ -29,21 +30,30 @@ _WIDE = {
 
 
 def unsharded(experiment: Experiment, arrays: Arrays) -> tuple[list[np.ndarray], list[float]]:
-    """The gradients in float64, in the order of `grad.wrt`, and how far those in the experiment's own dtypes are off.
+    """The gradients in float64, in the order of `grad.wrt`, and what rounding changes in each, at most.
 
-    The second is the rounding that a program on one device loses too.
+    That is measured in two ways: by the same gradient in the experiment's own dtypes, and, since a small gradient may
+    be lucky there, by the float64 one of arrays that are moved by one rounding.
     """
-    operands = [arrays[array.name] for array in experiment.arrays]
+    names = [array.name for array in experiment.arrays]
+    operands = [arrays[name] for name in names]
     with _on_one_device():
         own = [np.asarray(gradient).astype(np.float64) for gradient in jax.jit(_gradients(experiment))(*operands)]
         with jax.enable_x64(True):
-            wide = [
-                operand.astype(dtypes.dtype(_WIDE[array.dtype]).numpy)
-                for array, operand in zip(experiment.arrays, operands, strict=True)
-            ]
-            oracle = [np.asarray(gradient) for gradient in jax.jit(_gradients(_widened(experiment)))(*wide)]
-    apart = [np.abs(a - b) for a, b in zip(own, oracle, strict=True)]
-    return oracle, [float(np.max(off, initial=0.0, where=np.isfinite(off))) for off in apart]
+            function = jax.jit(_gradients(_widened(experiment)))
+            wide = [dtypes.dtype(_WIDE[array.dtype]).numpy for array in experiment.arrays]
+
+            def evaluate(arrays: Arrays) -> list[np.ndarray]:
+                operands = [arrays[name].astype(dtype) for name, dtype in zip(names, wide, strict=True)]
+                return [np.asarray(gradient) for gradient in function(*operands)]
+
+            oracle = evaluate(arrays)
+            others = [own, *(evaluate(nudged(experiment, arrays, seed)) for seed in range(2))]
+    lost = [0.0] * len(oracle)
+    for other in others:
+        for i, off in enumerate(np.abs(a - b) for a, b in zip(other, oracle, strict=True)):
+            lost[i] = max(lost[i], float(np.max(off, initial=0.0, where=np.isfinite(off))))
+    return oracle, lost
 
 
 def of_graph(experiment: Experiment) -> None:

@@ -76,6 +76,8 @@ def infer(experiment: Experiment) -> Types:
             outputs[name] = _array_type(experiment, array)
             fits(experiment.outputs[name], outputs[name].shape, (), experiment.mesh, ("outputs", name), name)
         outputs = {name: outputs[name] for name in experiment.outputs}
+        if not experiment.chosen and all(program in unsupported for program in experiment.programs):
+            raise invalid(("grad", "of"), unsupported[experiment.programs[0]])
     return Types(outputs, nodes, repairs, unsupported)
 
 

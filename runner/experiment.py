@@ -531,6 +531,7 @@ def _gradient(
     sections: Mapping[Section, tuple[Statement, ...]],
 ) -> Gradient | None:
     of, wrt = config.get("of"), config.get("wrt") or []
+    wrt = wrt if isinstance(wrt, list) else [wrt]
     if of is None and not wrt:
         return None
     if of is None:
@@ -543,9 +544,9 @@ def _gradient(
         raise invalid(("grad", "of"), f"'{of}' is not among the outputs{hint}")
     named = {array.name: array for array in arrays}
     for i, name in enumerate(wrt):
-        key = ("grad", "wrt", i)
+        key = ("grad", "wrt", i) if isinstance(config["wrt"], list) else ("grad", "wrt")
         if not isinstance(name, str) or name not in named:
-            raise invalid(key, f"there is no array {name!r}{nearest(name, named) or _list(tuple(named))}")
+            raise invalid(key, f"there is no array {name!r}{nearest(str(name), named) or _list(tuple(named))}")
         if name in wrt[:i]:
             raise invalid(key, f"'{name}' stands twice")
         if dtypes.dtype(named[name].dtype).kind != "float":

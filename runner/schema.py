@@ -45,8 +45,8 @@ class GradConfig:
 
     of: str | None = None
     """The scalar output that is differentiated."""
-    wrt: list[Any] = field(default_factory=list)
-    """The arrays with respect to which."""
+    wrt: Any = field(default_factory=list)
+    """The arrays with respect to which: a list, or one name."""
 
 
 @dataclass

@@ -11,13 +11,14 @@ import sys
 import numpy as np
 import pytest
 
-from runner import data
+from runner import data, record
 from runner.experiment import DIFFERENCES, Gradient
 from runner.faults import InvalidExperiment
 from runner.programs import WRITERS, source
 from runner.reference import consult, interpret
 from runner.worker.gradient import unsharded
 from tests import harness
+from tests.command import run_command
 
 PROGRAMS = ["auto", "constraint", "explicit", "shard_map", "vmap"]
 
@@ -177,6 +178,31 @@ def test_through_a_fori_loop(program, tmp_path):
     outcome = harness.run(LOOP.replace("UNROLL", "false"), tmp_path, program=program)
     assert list(outcome.runs) == [program]
     assert outcome.failures() == []
+
+
+SOFTMAX = """
+arrays:
+  x: {shape: [4, 4], spec: [x]}
+  w: {shape: [4, 8], spec: [null, y]}
+graph:
+  logits: x @ w
+  loss: sum(logsumexp(logits, axis=1)) + sum(stop_gradient(logits) * logits)
+per_device:
+  logits: x @ w
+  largest: pmax(stop_gradient(max(logits, axis=1)), 'y')
+  total: psum(sum(exp(logits - largest[:, None]), axis=1), 'y')
+  loss: psum(sum(log(total) + largest) + psum(sum(stop_gradient(logits) * logits), 'y'), 'x')
+outputs: {loss: []}
+grad: {of: loss, wrt: [w, x]}
+"""
+
+
+def test_what_stop_gradient_holds_fixed_differences_hold_fixed_too(tmp_path):
+    outcome = harness.run(SOFTMAX, tmp_path)
+    assert list(outcome.runs) == PROGRAMS
+    assert outcome.failures() == []
+    told = outcome.checks["shard_map"]["gradient"]
+    assert told["oracle"]["per_device"].endswith("confirmed by directional central differences of the SPMD interpreter")
 
 
 RING = """
@@ -457,6 +483,19 @@ def test_the_script_of_shard_map_differentiates_the_whole_function():
 
 """
     )
+
+
+def test_the_command_records_the_gradients_and_their_oracle(tmp_path):
+    result = run_command("+experiment=grad_tensor_parallel", f"hydra.run.dir={tmp_path}")
+    assert result.returncode == 0, result.stdout + result.stderr
+    found = record.read(tmp_path)
+    assert found["warnings"] == []
+    assert list(found["programs"]) == PROGRAMS
+    for program in found["programs"].values():
+        assert list(program["outputs"]) == ["loss", "grad.w1", "grad.w2"]
+        assert {check["status"] for check in program["checks"].values()} <= {"passed", "not_run"}
+        assert program["checks"]["gradient"]["oracle"]["graph"].startswith("float64 gradient of the unsharded graph")
+    assert found["programs"]["shard_map"]["outputs"]["grad.w1"]["spec"] == [None, "y"]
 
 
 def test_names_that_the_script_needs_are_free_for_the_experiment(tmp_path):

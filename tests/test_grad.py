@@ -105,6 +105,13 @@ def test_a_gradient_that_outputs_do_not_name_lies_as_its_array_does():
     assert experiment.results == {"loss": ()}
 
 
+def test_a_constraint_on_an_array_leaves_its_gradient_where_the_outputs_say(tmp_path):
+    text = LEAST_SQUARES % LAYOUTS["contracting"]
+    outcome = harness.run(text, tmp_path, constraints={"w": [None, "y"], "r": ["y"]})
+    assert list(outcome.runs) == PROGRAMS
+    assert outcome.failures() == []
+
+
 def test_one_array_needs_no_list():
     text = (LEAST_SQUARES % LAYOUTS["contracting"]).replace("wrt: [w]", "wrt: w")
     assert harness.experiment(text).grad == Gradient("loss", ("w",))
@@ -297,6 +304,7 @@ def test_a_per_device_program_with_the_right_loss_and_another_gradient_is_told_f
         assert against["per_device"]["status"] == "passed"
     told = outcome.checks["shard_map"]["gradient"]
     assert told["oracle"]["per_device"].startswith("central differences of the SPMD interpreter's scalar")
+    assert told["note"] == "per_device's scalar has another derivative than graph's in grad.w"
 
 
 def consulted(text, folder, edit=lambda gradients: gradients):

@@ -22,6 +22,9 @@ def check(context: Context, run: ProgramRun) -> Check:
         "rtol": RTOL,
         "apart": {section: found.apart[section] for section in sections if section in found.apart},
     }
+    other = [name for name, apart in found.apart.get("per_device", {}).items() if apart > 1]
+    if other and "per_device" in sections:
+        told["note"] = f"per_device's scalar has another derivative than graph's in {' and '.join(other)}"
     if found.faults:
         told["reason"] = "; ".join(found.faults)
     return told

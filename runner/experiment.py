@@ -72,6 +72,23 @@ Statement = Node | Loop
 
 
 @dataclass(frozen=True)
+class Gradient:
+    """The gradients of the scalar output `of` with respect to the arrays `wrt`, which join the outputs."""
+
+    of: str
+    wrt: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The outputs that they are: `grad.w`."""
+        return tuple(f"{GRADIENTS}.{array}" for array in self.wrt)
+
+
+GRADIENTS = "grad"
+"""What the names of gradients begin with, as if a repeat of that name had carried them."""
+
+
+@dataclass(frozen=True)
 class Target:
     """What the programs are compiled for; `devices` is the number to simulate on `cpu`."""
 
@@ -84,7 +101,8 @@ class Experiment:
     """One validated experiment.
 
     `outputs` and `constraints` map names to PartitionSpecs (whose length only the nodes' ranks can bound), `values`
-    maps outputs to the numbers that the experiment pins, `programs` are those to run.
+    maps outputs to the numbers that the experiment pins, `programs` are those to run. The gradients of `grad` are
+    among the outputs; `results` are the others.
     """
 
     name: str
@@ -107,6 +125,17 @@ class Experiment:
     check_vma: bool = True
     trace: bool = False
     timeout: float = 600.0
+    grad: Gradient | None = None
+
+    @cached_property
+    def results(self) -> dict[str, Spec]:
+        """The outputs that the sections compute: all but the gradients."""
+        gradients = self.grad.names if self.grad else ()
+        return {name: spec for name, spec in self.outputs.items() if name not in gradients}
+
+    def array(self, name: str) -> Array:
+        """The operand of that name."""
+        return next(array for array in self.arrays if array.name == name)
 
     def section(self, name: Section) -> tuple[Statement, ...]:
         """The statements of `graph` or of `per_device`."""
@@ -145,7 +174,7 @@ def program_section(program: str) -> Section:
 
 _NOTHING: dict[str, Any] = {
     "name": None, "summary": "", "source": "", "mesh": {}, "target": {}, "dims": {}, "arrays": {}, "graph": {},
-    "per_device": {}, "constraints": {}, "outputs": {}, "expect": {}, "program": "all",
+    "per_device": {}, "constraints": {}, "outputs": {}, "grad": {}, "expect": {}, "program": "all",
 }  # fmt: skip
 """A key that the command line deletes (`~graph`) is as good as empty."""
 
@@ -173,7 +202,9 @@ def read(config: Mapping[str, Any]) -> Experiment:
     if not sections["graph"] and not sections["per_device"]:
         raise invalid((), "there is nothing to run: the experiment needs a graph, a per_device, or both")
     outputs = _specs(config["outputs"], "outputs", mesh)
-    _check_outputs(outputs, sections)
+    grad = _gradient(config["grad"], arrays, outputs, sections)
+    _check_outputs(outputs, sections, grad)
+    outputs |= _undeclared(grad, arrays, outputs)
     constraints = _specs(config["constraints"], "constraints", mesh)
     for constrained in constraints:
         _known_result(constrained, "constraints", sections["graph"], values, "graph")
@@ -194,6 +225,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         values=_values(config["expect"].get("values") or {}, outputs),
         programs=programs,
         chosen=chosen,
+        grad=grad,
         **{key: config[key] for key in ("seed", "precision", "check_vma", "trace", "timeout") if key in config},
     )
     if experiment.precision not in PRECISIONS:
@@ -478,13 +510,72 @@ def _known_result(name: str, section: str, statements: tuple[Statement, ...], ar
         raise invalid((section, name), f"{where} computes no '{name}'{nearest(name, known)}")
 
 
-def _check_outputs(outputs: Mapping[str, Spec], sections: Mapping[Section, tuple[Statement, ...]]) -> None:
+def _check_outputs(
+    outputs: Mapping[str, Spec], sections: Mapping[Section, tuple[Statement, ...]], grad: Gradient | None
+) -> None:
     if not outputs:
         raise invalid(("outputs",), "the experiment has no outputs; map the names of its results to PartitionSpecs")
     for name in outputs:
+        if grad and name.startswith(f"{GRADIENTS}."):
+            if name not in grad.names:
+                raise invalid(("outputs", name), f"grad.wrt has no '{name.removeprefix(f'{GRADIENTS}.')}'"
+                                                 f"{nearest(name, grad.names) or _list(grad.names)}")  # fmt: skip
+            continue
         for section, statements in sections.items():
             if statements:
                 _known_result(name, "outputs", statements, set(), section)
+
+
+DIFFERENCES = 1000
+"""Of how many elements, at most, the oracle takes central differences one by one."""
+
+
+def _gradient(
+    config: Mapping[str, Any],
+    arrays: tuple[Array, ...],
+    outputs: Mapping[str, Spec],
+    sections: Mapping[Section, tuple[Statement, ...]],
+) -> Gradient | None:
+    of, wrt = config.get("of"), config.get("wrt") or []
+    wrt = wrt if isinstance(wrt, list) else [wrt]
+    if of is None and not wrt:
+        return None
+    if of is None:
+        raise invalid(("grad",), "grad.of is missing: the scalar output that is differentiated")
+    if not wrt:
+        raise invalid(("grad",), "grad.wrt is missing: the arrays with respect to which the gradient is taken")
+    if of not in outputs:
+        known = any(of in results(statements) for statements in sections.values())
+        hint = "; give it a PartitionSpec there: []" if known else nearest(of, outputs)
+        raise invalid(("grad", "of"), f"'{of}' is not among the outputs{hint}")
+    named = {array.name: array for array in arrays}
+    for i, name in enumerate(wrt):
+        key = ("grad", "wrt", i) if isinstance(config["wrt"], list) else ("grad", "wrt")
+        if not isinstance(name, str) or name not in named:
+            raise invalid(key, f"there is no array {name!r}{nearest(str(name), named) or _list(tuple(named))}")
+        if name in wrt[:i]:
+            raise invalid(key, f"'{name}' stands twice")
+        if dtypes.dtype(named[name].dtype).kind != "float":
+            raise invalid(key, f"'{name}' is {named[name].dtype}; a gradient is with respect to an array of floats")
+    for section, statements in sections.items():
+        if any(statement.name == GRADIENTS for statement in statements):
+            raise invalid((section, GRADIENTS), f"the gradients are called {GRADIENTS}.…; choose another name")
+    elements = sum(math.prod(named[name].shape) for name in wrt)
+    if not sections["graph"] and elements > DIFFERENCES:
+        raise invalid(
+            ("grad", "wrt"),
+            f"without a graph the gradient's oracle is a central difference for every element, and {elements} are more "
+            f"than {DIFFERENCES}: add a graph, or make the arrays smaller",
+        )
+    return Gradient(of, tuple(wrt))
+
+
+def _undeclared(grad: Gradient | None, arrays: tuple[Array, ...], outputs: Mapping[str, Spec]) -> dict[str, Spec]:
+    """The PartitionSpecs of the gradients that `outputs` does not name: each lies as its array does."""
+    if grad is None:
+        return {}
+    specs = {f"{GRADIENTS}.{array.name}": array.layout.spec for array in arrays}
+    return {name: specs[name] for name in grad.names if name not in outputs}
 
 
 def _programs(program: str, sections: Mapping[Section, tuple[Statement, ...]]) -> tuple[tuple[str, ...], bool]:

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes, record
-from runner.checks import agreement, diagnosis, layout, pinned, replicas, value
+from runner.checks import agreement, diagnosis, gradient, layout, pinned, replicas, value
 from runner.checks.context import Context
 from runner.data import Arrays
-from runner.experiment import Experiment, program_section
+from runner.experiment import Experiment, Section, program_section
 from runner.faults import Fault, invalid
 from runner.layout import Layout, spec_json, spec_text
 from runner.process import Event
 from runner.record import Record
-from runner.reference import interpret
+from runner.reference import Interpretation, consult, interpret
 from runner.show import pictures, svg, terminal
 from runner.target import Output, ProgramRun, program_run, traced_values
 
@@ -36,8 +36,10 @@ class Findings:
         self._traced: Event = {"error": "program shard_map did not run"}
         _describe(experiment, arrays, found)
 
-    def consult_oracles(self, types: Event) -> None:
+    def consult_oracles(self, types: Event, left_here: Path) -> None:
         """Interpret both sections, once the types are known; the worker compiles meanwhile.
+
+        What the worker computed for the oracles lies in the folder `left_here`.
 
         Raises `InvalidExperiment` for pinned values that cannot lie in their output.
         """
@@ -47,6 +49,8 @@ class Findings:
         for program, reason in types["unsupported"].items():
             self._leave_out(program, reason)
         self._context = _context(self._experiment, self._arrays, types, pinned.not_pinned(found["overrides"]))
+        if self._experiment.grad:
+            _consult_gradients(self._context, types["gradient"], left_here)
         pinned.fit(self._context)
         found["warnings"] += _doubts(self._context)
 
@@ -82,7 +86,7 @@ class Findings:
         graph = interpret(self._experiment, "graph", self._arrays)
         outputs = {
             name: [list(np.shape(graph.values[name][0])), _dtype_of(graph.values[name][0])]
-            for name in self._experiment.outputs
+            for name in self._experiment.results
         }
         context = _context(self._experiment, self._arrays, {"outputs": outputs, "nodes": {}}, None)
         message = "\n".join([fault.message, *diagnosis.diagnose(context)])
@@ -123,6 +127,8 @@ class Findings:
                 "replicas": replicas.check(context, run),
                 "agreement": agreement.check(context, run, [other for other in ran if other is not run]),
             }
+            if context.experiment.grad:
+                checks["gradient"] = gradient.check(context, run)
             if context.experiment.values:
                 checks["values"] = pinned.check(context, run)
             if checks["value"]["status"] == "failed":
@@ -180,12 +186,26 @@ def _context(experiment: Experiment, arrays: Arrays, types: Event, not_pinned: s
     )
 
 
+def _consult_gradients(context: Context, event: Event, left_here: Path) -> None:
+    assert context.experiment.grad is not None
+    by_jax, lost = {}, {}
+    if "lost" in event:
+        with np.load(left_here / event["file"]) as file:
+            by_jax = {name: file[f"arr_{i}"] for i, name in enumerate(context.experiment.grad.wrt)}
+        lost = dict(zip(by_jax, event["lost"], strict=True))
+    sections: dict[Section, Interpretation | None] = {"graph": context.graph, "per_device": context.per_device}
+    context.gradients = consult(context.experiment, context.arrays, sections, by_jax, lost)
+    if "error" in event:
+        context.gradients.faults.append(f"the oracle of the gradients could not be computed: {event['error']}")
+
+
 def _doubts(context: Context) -> list[str]:
     """Why a comparison with the reference may prove little: PyTorch's and our own experience of false passes."""
     doubts = []
     for name, (_, noise) in context.tolerances.items():
-        section = context.graph or context.per_device
-        assert section is not None
+        section = next((s for s in (context.graph, context.per_device) if s is not None and name in s.values), None)
+        if section is None:
+            continue
         distinct = list({id(held): np.asarray(held) for held in section.values[name]}.values())
         first = distinct[0].ravel()[:1]
         if not any(held.any() for held in distinct):

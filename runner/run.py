@@ -92,7 +92,7 @@ def _run(
                 case "invalid":
                     raise InvalidExperiment(findings.explained(_fault(event["fault"])))
                 case "types":
-                    findings.consult_oracles(event)
+                    findings.consult_oracles(event, Path(left_here))
                 case "finished":
                     findings.add(event, Path(left_here))
                 case "died":

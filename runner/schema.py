@@ -40,6 +40,16 @@ class ArrayConfig:
 
 
 @dataclass
+class GradConfig:
+    """The gradients that join the outputs."""
+
+    of: str | None = None
+    """The scalar output that is differentiated."""
+    wrt: Any = field(default_factory=list)
+    """The arrays with respect to which: a list, or one name."""
+
+
+@dataclass
 class ExpectConfig:
     """What the experiment promises beyond agreement with the oracles."""
 
@@ -61,6 +71,7 @@ class ExperimentConfig:
     per_device: dict[str, Any] = field(default_factory=dict)
     constraints: dict[str, Any] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
+    grad: GradConfig = field(default_factory=GradConfig)
     expect: ExpectConfig = field(default_factory=ExpectConfig)
     program: str = "all"
     seed: int = 0

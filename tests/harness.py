@@ -13,15 +13,16 @@ import yaml
 from omegaconf import OmegaConf
 
 from runner import data
-from runner.checks import agreement, layout, replicas, value
+from runner.checks import agreement, gradient, layout, replicas, value
 from runner.checks.context import Context
 from runner.experiment import Experiment, read
 from runner.programs import WRITERS
 from runner.programs.source import Types
-from runner.reference import interpret
+from runner.reference import Gradients, consult, interpret
 from runner.schema import ExperimentConfig
 from runner.target import ProgramRun, program_run
 from runner.worker.execute import execute
+from runner.worker.gradient import unsharded
 from runner.worker.types import infer
 
 
@@ -110,6 +111,8 @@ def run(text: str | Experiment, folder: Path, **changes: Any) -> Outcome:
             interpret(checked, "graph", arrays) if checked.graph else None,
             interpret(checked, "per_device", arrays) if checked.per_device else None,
         )
+        if checked.grad:
+            context.gradients = _gradients(context)
         sources, runs = {}, {}
         for program in checked.programs:
             if program not in types.unsupported:
@@ -121,10 +124,19 @@ def run(text: str | Experiment, folder: Path, **changes: Any) -> Outcome:
             "layout": layout.check(context, ran),
             "replicas": replicas.check(context, ran),
             "agreement": agreement.check(context, ran, [other for other in runs.values() if other is not ran]),
+            **({"gradient": gradient.check(context, ran)} if checked.grad else {}),
         }
         for program, ran in runs.items()
     }
     return Outcome(checked, types, sources, runs, checks)
+
+
+def _gradients(context: Context) -> Gradients:
+    checked, arrays = context.experiment, context.arrays
+    assert checked.grad is not None
+    oracle, lost = unsharded(checked, arrays) if checked.graph else ([], [])
+    by_jax, off = dict(zip(checked.grad.wrt, oracle, strict=False)), dict(zip(checked.grad.wrt, lost, strict=False))
+    return consult(checked, arrays, {"graph": context.graph, "per_device": context.per_device}, by_jax, off)
 
 
 def _run(context: Context, program: str, source: str, folder: Path) -> ProgramRun:

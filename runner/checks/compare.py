@@ -56,6 +56,25 @@ def tolerance(dtype: str, coarsest: str, rounding: Rounding, largest: float) -> 
     return Tolerance(rtol, min(by_terms, max(rtol, _CAP) * largest)), False
 
 
+def of_gradient(
+    dtype: str, coarsest: str, growth: float, lost: float, error: float, largest: float
+) -> tuple[Tolerance, bool]:
+    """The tolerance for a gradient, and whether it is nothing but rounding noise.
+
+    - `dtype`, `coarsest`, `largest`: as for `tolerance`; `growth`: that of the scalar.
+    - `lost`: what rounding was measured to change in it, on one device; `error`: the oracle's own.
+
+    rtol = 4·eps. atol is 4·lost, or 4·(eps + eps_acc·growth) of the largest element where that is more, since a small
+    gradient may have been lucky; and the oracle's error. The way back adds up as the way there did, since every
+    dimension was summed into one number: growth there and back is twice growth there, and one.
+    """
+    eps = max(dtypes.dtype(coarsest).eps, dtypes.dtype(dtype).eps)
+    accumulator = min(eps, dtypes.dtype("float32").eps)
+    usual = 4 * (eps + accumulator * (2 * growth + 1))
+    measured = 4 * lost + error
+    return Tolerance(4 * eps, max(min(usual, _CAP) * largest, 4 * lost) + error), measured > _CAP * largest
+
+
 @dataclass(frozen=True)
 class Difference:
     """How far two arrays are apart. `wrong` counts the elements beyond the tolerance, `first` is the first of them."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from runner import dtypes
-from runner.checks.compare import Tolerance, largest, tolerance
+from runner.checks.compare import Tolerance, largest, of_gradient, tolerance
 from runner.data import Arrays
 from runner.experiment import Experiment, Section
 from runner.layout import Layout
-from runner.reference import Interpretation, interpret
+from runner.reference import Gradients, Interpretation, interpret
 
 SAFETY = 4
 """JAX's roundings are not NumPy's; how many times NumPy's largest may they be."""
@@ -35,6 +35,8 @@ class Context:
     per_device: Interpretation | None
     not_pinned: str | None = None
     """Why the experiment's pinned values do not bind this run, if they do not."""
+    gradients: Gradients = field(default_factory=Gradients)
+    """The oracles of the gradients, whose values are among those of the two interpretations."""
 
     def layout(self, name: str) -> Layout:
         """The layout that the experiment promises for an output."""
@@ -56,11 +58,12 @@ class Context:
         assert self.graph is not None
         return np.asarray(self.graph.values[name][0])[tuple(slice(a, b) for a, b in ranges)]
 
-    def oracles(self, section: str) -> tuple[str, ...]:
-        """The oracles that a program of `section` is held against."""
+    def oracles(self, section: str, name: str) -> tuple[str, ...]:
+        """The oracles that know an output of a program of `section`. Only a gradient may lack one."""
+        there: dict[str, Interpretation | None] = {"graph": self.graph}
         if section == "per_device":
-            return ("per_device", "graph") if self.graph is not None else ("per_device",)
-        return ("graph",)
+            there = {"per_device": self.per_device, "graph": self.graph}
+        return tuple(oracle for oracle, found in there.items() if found is not None and name in found.values)
 
     @cached_property
     def tolerances(self) -> dict[str, tuple[Tolerance, bool]]:
@@ -68,6 +71,9 @@ class Context:
         found = {}
         for name, (_, dtype) in self.outputs.items():
             sections = [section for section in (self.graph, self.per_device) if section is not None]
+            if name in self._gradients:
+                found[name] = self._of_gradient(name, dtype, sections)
+                continue
             rounding = sections[0].rounding[name]
             for section in sections[1:]:
                 rounding = rounding.joined(section.rounding[name])
@@ -81,6 +87,16 @@ class Context:
             found[name] = allowed, noise
         return found
 
+    @property
+    def _gradients(self) -> tuple[str, ...]:
+        return self.experiment.grad.names if self.experiment.grad else ()
+
+    def _of_gradient(self, name: str, dtype: str, sections: list[Interpretation]) -> tuple[Tolerance, bool]:
+        assert self.experiment.grad is not None
+        growth = max(section.rounding[self.experiment.grad.of].growth for section in sections)
+        lost, error = (told.get(name, 0.0) for told in (self.gradients.lost, self.gradients.error))
+        return of_gradient(dtype, self.coarsest, growth, lost, error, self._largest(name))
+
     def tolerance(self, name: str) -> Tolerance:
         """The tolerance of one output."""
         return self.tolerances[name][0]
@@ -92,7 +108,7 @@ class Context:
         It costs one more interpretation, and is asked for only where a check would fail.
         """
         before, noise = self.tolerances[name]
-        if dtypes.dtype(self.outputs[name][1]).exact:
+        if dtypes.dtype(self.outputs[name][1]).exact or name in self._gradients:
             return False
         after = before.widened(self._lost(name), self._largest(name))
         self.tolerances[name] = after, noise
@@ -104,14 +120,13 @@ class Context:
         return SAFETY * eps / dtypes.dtype("float32").eps * self._lost_in_float32[name]
 
     def _largest(self, name: str) -> float:
-        section = self.graph or self.per_device
-        assert section is not None
-        return largest(section.values[name])
+        sections = [section for section in (self.graph, self.per_device) if section is not None]
+        return next((largest(section.values[name]) for section in sections if name in section.values), 0.0)
 
     @cached_property
     def _lost_in_float32(self) -> dict[str, float]:
         """For each output, how far the oracles in float32 are from the oracles in float64, at most."""
-        lost = dict.fromkeys(self.outputs, 0.0)
+        lost = dict.fromkeys(self.experiment.results, 0.0)
         oracles: dict[Section, Interpretation | None] = {"graph": self.graph, "per_device": self.per_device}
         for section, wide in oracles.items():
             if wide is None:

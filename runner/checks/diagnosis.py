@@ -41,6 +41,10 @@ class Edit:
 
 def diagnose(context: Context) -> list[str]:
     """What is wrong with the per-device program: sentences, most telling first; empty if nothing was found."""
+    results = context.experiment.results
+    if context.per_device is not None and all(_equals_graph(context, context.per_device, name) for name in results):
+        # Only a gradient differs: that an edit leaves the results right says nothing of it.
+        return []
     found = []
     start = time.perf_counter()
     complete = True
@@ -51,7 +55,7 @@ def diagnose(context: Context) -> list[str]:
         if _mends(context, edit):
             found.append(edit.meaning)
             break
-    found += [text for name in context.experiment.outputs if (text := _factor(context, name))]
+    found += [text for name in context.experiment.results if (text := _factor(context, name))]
     if not found and not complete:
         found.append(f"no single edit tried within {SECONDS:g} s mends it")
     return found
@@ -63,7 +67,7 @@ def _mends(context: Context, edit: Edit) -> bool:
     except (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError):
         # Most edits do not fit the shapes; NumPy says so.
         return False
-    return all(_equals_graph(context, after, name) for name in context.experiment.outputs)
+    return all(_equals_graph(context, after, name) for name in context.experiment.results)
 
 
 def _equals_graph(context: Context, after: Interpretation, name: str) -> bool:

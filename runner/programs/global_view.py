@@ -27,25 +27,33 @@ def write(
     sharding asks for.
     """
     names = Names(experiment)
+    forward = names.reserve("forward") if experiment.grad else names.function
     constraints, outputs, repairs = constraints or {}, outputs or {}, repairs or Repairs()
     lines = Lines(experiment, names, repairs).section(experiment.graph, {**outputs, **constraints})
+    gradients = experiment.grad.names if experiment.grad else ()
     laid_out = {
-        name: source.constrained(names[name], spec)
+        name: source.constrained(names.add(name), spec)
         for name, spec in outputs.items()
-        if constraints.get(name, spec) != spec
+        if constraints.get(name, spec) != spec or name in gradients
     }
-    laid_out |= {name: source.resharded(names[name], spec) for name, spec in repairs.returned.items()}
-    body = f"{lines}\nreturn {source.returned(experiment, names, laid_out)}"
-    function = "\n".join(
-        [
-            "def program(mesh):",
-            *_jit(experiment, constant=repairs.constant),
-            f"    def {names.function}({source.parameters(experiment, names)}):",
-            source.indent(body, 8),
-            "",
-            f"    return {names.function}",
-        ]
-    )
+    laid_out |= {name: source.resharded(names.add(name), spec) for name, spec in repairs.returned.items()}
+    jit = _jit(experiment, constant=repairs.constant)
+    returned = source.returned(experiment, names, laid_out)
+    head = f"def {forward}({source.parameters(experiment, names)}):"
+    if experiment.grad:
+        body = "\n".join(
+            [
+                head,
+                source.indent(f"{lines}\nreturn {names[experiment.grad.of]}, {returned}", 4),
+                "",
+                source.with_gradients(experiment, names, forward, laid_out, jit),
+                "",
+                f"return {names.function}",
+            ]
+        )
+    else:
+        body = "\n".join([*jit, head, source.indent(f"{lines}\nreturn {returned}", 4), "", f"return {forward}"])
+    function = "def program(mesh):\n" + source.indent(body, 4)
     return source.module(
         source.header(experiment, program, names, body, mesh=True),
         source.inputs(experiment, names, folder),
@@ -57,7 +65,7 @@ def write(
 
 def _jit(experiment: Experiment, *, constant: bool) -> list[str]:
     if not constant:
-        return ["    @jax.jit"]
+        return ["@jax.jit"]
     # There is no argument from which JAX could know the mesh.
     specs = ", ".join(source.sharding(spec) for spec in experiment.outputs.values())
-    return [f"    out_shardings = ({specs},)", "", "    @jax.jit(out_shardings=out_shardings)"]
+    return [f"out_shardings = ({specs},)", "", "@jax.jit(out_shardings=out_shardings)"]

@@ -13,25 +13,39 @@ from runner.programs.source import Lines, Names, Types
 def write(experiment: Experiment, folder: Path, types: Types) -> str:
     """The source of the program."""
     names = Names(experiment)
+    forward, sharded = names.function, "sharded"
+    if experiment.grad:
+        forward, sharded = names.reserve("forward"), names.reserve("sharded")
     lines = Lines(experiment, names).section(experiment.per_device)
     in_specs = source.tuple_of([spec_text(a.layout.spec) for a in experiment.arrays]) if experiment.arrays else "()"
-    out_specs = source.tuple_of([spec_text(spec) for spec in experiment.outputs.values()])
+    out_specs = source.tuple_of([spec_text(spec) for spec in experiment.results.values()])
+    returned = source.returned(experiment, names)
+    end = ["return jax.jit(sharded)"]
+    if experiment.grad:
+        of = experiment.grad.of
+        returned, out_specs = f"{names[of]}, {returned}", f"({spec_text(experiment.results[of])}, {out_specs})"
+        # A gradient that is zero everywhere has no layout of its own.
+        laid_out = {
+            name: source.constrained(names.add(name), experiment.outputs[name]) for name in experiment.grad.names
+        }
+        end = [source.with_gradients(experiment, names, sharded, laid_out), "", f"return {names.function}"]
     check = [] if experiment.check_vma else ["    check_vma=False,"]
     body = "\n".join(
         [
-            f"def {names.function}({source.parameters(experiment, names)}):",
+            f"def {forward}({source.parameters(experiment, names)}):",
             f"    # each device: {source.shapes_comment(experiment.arrays, names, shards=True)}",
             source.indent(lines, 4),
-            f"    return {source.returned(experiment, names)}",
+            f"    return {returned}",
             "",
-            "sharded = jax.shard_map(",
-            f"    {names.function},",
+            f"{sharded} = jax.shard_map(",
+            f"    {forward},",
             "    mesh=mesh,",
             f"    in_specs={in_specs},",
             f"    out_specs={out_specs},",
             *check,
             ")",
-            "return jax.jit(sharded)",
+            *([""] if experiment.grad else []),
+            *end,
         ]
     )
     return source.module(

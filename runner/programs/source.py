@@ -42,6 +42,10 @@ class Names:
             self.add(name)
         self.function = self._free(experiment.name.replace("-", "_").replace(".", "_").replace("+", "_"))
 
+    def reserve(self, wish: str) -> str:
+        """An identifier of the script's own, close to `wish`, that no name of the experiment gets."""
+        return self._free(wish)
+
     def _free(self, wish: str) -> str:
         if not wish.isidentifier():
             wish = f"experiment_{wish}"
@@ -440,7 +444,38 @@ def main(experiment: Experiment, program: str) -> str:
 
 def returned(experiment: Experiment, names: Names, laid_out: Mapping[str, str] | None = None) -> str:
     """The tuple of outputs that a program's function returns; `laid_out` has those that need more than their name."""
-    return tuple_of([(laid_out or {}).get(name, names[name]) for name in experiment.outputs])
+    return tuple_of([(laid_out or {}).get(name, names[name]) for name in experiment.results])
+
+
+def with_gradients(
+    experiment: Experiment,
+    names: Names,
+    forward: str,
+    laid_out: Mapping[str, str],
+    jit: Iterable[str] = ("@jax.jit",),
+) -> str:
+    """The program's function where it returns gradients too.
+
+    `forward` is the function from the arrays to the scalar and, beside it, the tuple of all results; `laid_out` has for
+    a gradient the expression that gives it its layout.
+    """
+    assert experiment.grad is not None
+    arrays = [array.name for array in experiment.arrays]
+    places = [arrays.index(name) for name in experiment.grad.wrt]
+    gradients = [names.add(name) for name in experiment.grad.names]
+    results = tuple_of([names[name] for name in experiment.results])
+    argnums, left = (places[0], gradients[0]) if len(places) == 1 else (tuple(places), tuple_of(gradients))
+    operands = parameters(experiment, names)
+    lines = [
+        *jit,
+        f"def {names.function}({operands}):",
+        f"    {left}, {results} = jax.grad({forward}, argnums={argnums}, has_aux=True)({operands})",
+    ]
+    for name, identifier in zip(experiment.grad.names, gradients, strict=True):
+        if name in laid_out:
+            lines += [f'    with jax.named_scope("{name}"):', f"        {identifier} = {laid_out[name]}"]
+    everything = tuple_of([names[name] for name in experiment.outputs])
+    return "\n".join([*lines, f"    return {everything}"])
 
 
 def parameters(experiment: Experiment, names: Names) -> str:

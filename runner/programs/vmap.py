@@ -13,6 +13,7 @@ from runner.programs.source import Lines, Names, Types
 def write(experiment: Experiment, folder: Path, types: Types) -> str:
     """The source of the program."""
     names = Names(experiment)
+    mapped = names.reserve("mapped") if experiment.grad else "mapped"
     lines = Lines(experiment, names, under_vmap=True).section(experiment.per_device)
     body = "\n".join(
         [
@@ -21,7 +22,8 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
             source.indent(lines, 4),
             f"    return {source.returned(experiment, names)}",
             "",
-            *_nest(experiment),
+            *_nest(experiment, mapped),
+            *_end(experiment, names, mapped),
         ]
     )
     return source.module(
@@ -34,16 +36,55 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
     )
 
 
-def _nest(experiment: Experiment) -> list[str]:
+def _nest(experiment: Experiment, mapped: str) -> list[str]:
     """One vmap per mesh axis, the last axis innermost, so that the blocks' leading dimensions are the mesh."""
-    lines = ["mapped = per_device"]
+    lines = [f"{mapped} = per_device"]
     for axis in reversed(experiment.mesh.axes):
         in_axes = [0 if axis in _block_axes(array.layout) else None for array in experiment.arrays]
         lines.append(
-            f'mapped = jax.vmap(mapped, in_axes={tuple(in_axes)!r}, axis_name="{axis}", '
+            f'{mapped} = jax.vmap({mapped}, in_axes={tuple(in_axes)!r}, axis_name="{axis}", '
             f"axis_size={experiment.mesh.sizes[axis]})"
         )
-    return [*lines, "return jax.jit(mapped)"]
+    return lines
+
+
+def _end(experiment: Experiment, names: Names, mapped: str) -> list[str]:
+    """What stands after the vmaps: the function from the blocks of the devices to the blocks of the outputs."""
+    if experiment.grad is None:
+        return [f"return jax.jit({mapped})"]
+    forward, results = names.reserve("forward"), source.returned(experiment, names)
+    first = ", ".join("0" for _ in experiment.mesh.axes)
+    laid_out = {}
+    for name, array in zip(experiment.grad.names, experiment.grad.wrt, strict=True):
+        own = experiment.array(array).layout
+        promised = Layout(experiment.mesh, own.shape, experiment.outputs[name])
+        block = _every_device(names.add(name), own, promised)
+        if block != names[name]:
+            laid_out[name] = block
+    return [
+        "",
+        f"def {forward}({source.parameters(experiment, names)}):",
+        f"    {results} = {mapped}({source.parameters(experiment, names)})",
+        # Every device has a copy of the scalar; what any of them has follows from the blocks of all.
+        f"    return {names[experiment.grad.of]}[{first}], {results}",
+        "",
+        source.with_gradients(experiment, names, forward, laid_out),
+        "",
+        f"return {names.function}",
+    ]
+
+
+def _every_device(identifier: str, own: Layout, promised: Layout) -> str:
+    """The gradient, which lies in blocks as its array does, as the block of every device under its own spec."""
+    text = identifier
+    if own.spec != promised.spec:
+        text += _merged(own) + _cut(promised)[0]
+    if promised.replicated_over:
+        mesh = promised.mesh
+        places = tuple(mesh.axes.index(axis) for axis in promised.replicated_over)
+        shape = (*mesh.shape, *promised.shard_shape)
+        text = f"jnp.broadcast_to(jnp.expand_dims({text}, {places!r}), {shape!r})"
+    return text
 
 
 def _block_axes(layout: Layout) -> tuple[str, ...]:
@@ -66,10 +107,15 @@ def _split(experiment: Experiment, names: Names) -> str:
 
 
 def _split_line(array: Array, identifier: str) -> str:
-    layout = array.layout
+    cut, axes = _cut(array.layout)
+    return f"{identifier} = {identifier}{cut}  # [{', '.join(axes)}, block]" if axes else ""
+
+
+def _cut(layout: Layout) -> tuple[str, tuple[str, ...]]:
+    """The calls that cut a whole array into blocks, and the mesh axes that are their leading dimensions."""
     axes = _block_axes(layout)
     if not axes:
-        return ""
+        return "", ()
     # Dimension d of size n, sharded over (a, b), becomes (a, b, n / (a·b)).
     split: list[int] = []
     place: dict[str, int] = {}
@@ -82,7 +128,7 @@ def _split_line(array: Array, identifier: str) -> str:
         split.append(size)
     order = [*(place[axis] for axis in axes), *kept]
     moved = "" if order == sorted(order) else f".transpose({', '.join(map(str, order))})"
-    return f"{identifier} = {identifier}.reshape({', '.join(map(str, split))}){moved}  # [{', '.join(axes)}, block]"
+    return f".reshape({', '.join(map(str, split))}){moved}", axes
 
 
 def _join(experiment: Experiment, names: Names, types: Types) -> str:
@@ -101,19 +147,24 @@ def _join(experiment: Experiment, names: Names, types: Types) -> str:
 
 
 def _join_line(identifier: str, layout: Layout) -> str:
-    replicated, used = layout.replicated_over, _block_axes(layout)
+    replicated = layout.replicated_over
     line = f"{identifier} = {identifier}"
     if replicated:
         line += f"[{', '.join('0' if axis in replicated else ':' for axis in layout.mesh.axes)}]"
-    # The blocks are (axes…, dimensions…); each dimension takes the axes that shard it to its front.
+    return line + _merged(layout) + (f"  # the same on all of {', '.join(replicated)}" if replicated else "")
+
+
+def _merged(layout: Layout) -> str:
+    """The calls that put the blocks (axes…, dimensions…) together: each dimension takes its axes to its front."""
+    used, calls = _block_axes(layout), ""
     order: list[int] = []
     for dimension, sharded_over in enumerate(layout.spec):
         order += [*(used.index(axis) for axis in sharded_over), len(used) + dimension]
     if order != sorted(order):
-        line += f".transpose({', '.join(map(str, order))})"
+        calls += f".transpose({', '.join(map(str, order))})"
     if used:
-        line += f".reshape({', '.join(map(str, layout.shape))})"
-    return line + (f"  # the same on all of {', '.join(replicated)}" if replicated else "")
+        calls += f".reshape({', '.join(map(str, layout.shape))})"
+    return calls
 
 
 def _main(experiment: Experiment) -> str:

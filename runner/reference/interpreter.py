@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,8 @@ class Interpretation:
 
     values: dict[str, PerDevice]
     rounding: dict[str, Rounding]
+    stopped: list[PerDevice] = field(default_factory=list)
+    """What each `stop_gradient` gave, in the order in which they ran."""
 
 
 def interpret(
@@ -76,13 +78,17 @@ def interpret(
     statements: Iterable[Statement] | None = None,
     *,
     single: bool = False,
+    stopped: Iterable[PerDevice] | None = None,
 ) -> Interpretation:
     """Run one section (or `statements` in its place) on `arrays`, which are whole and in their own dtype.
 
-    `single` computes in float32 instead, to see what that loses.
+    `single` computes in float32 instead, to see what that loses. `stopped` is what another interpretation's
+    `stop_gradient`s gave, and this one's are to give: to whoever differentiates, they are constants.
     """
     mesh = experiment.mesh if section == "per_device" else WHOLE
-    interpreter = _Interpreter(mesh, experiment.dims, experiment.x64, single)
+    interpreter = _Interpreter(
+        mesh, experiment.dims, experiment.x64, single, constants=None if stopped is None else iter(stopped)
+    )
     for array in experiment.arrays:
         whole = widen(arrays[array.name], experiment.x64, single=single)
         if section == "graph":
@@ -96,7 +102,7 @@ def interpret(
     # Overflow and NaN are the experiment's own; the value check reports them.
     with np.errstate(all="ignore"):
         interpreter.run(experiment.section(section) if statements is None else statements)
-    return Interpretation(interpreter.values, interpreter.rounding)
+    return Interpretation(interpreter.values, interpreter.rounding, interpreter.stopped)
 
 
 def widen(value: Any, x64: bool, *, single: bool = False) -> Any:
@@ -121,6 +127,8 @@ class _Interpreter:
     single: bool = False
     values: dict[str, PerDevice] = field(default_factory=dict)
     rounding: dict[str, Rounding] = field(default_factory=dict)
+    constants: Iterator[PerDevice] | None = None
+    stopped: list[PerDevice] = field(default_factory=list)
 
     def define(self, name: str, value: PerDevice, rounding: Rounding) -> None:
         self.values[name] = value
@@ -212,6 +220,9 @@ class _Interpreter:
 
         operands = [*positional, *keywords.values()]
         result = self._lift(function, *(value for value, _ in operands))
+        if operation.name == "stop_gradient":
+            result = result if self.constants is None else next(self.constants)
+            self.stopped.append(result)
         operator = _OPERATORS.get(operation.name)
         if operator is not None:
             return result, _of_operator(operator, result, *operands)

@@ -21,8 +21,10 @@ from jax.sharding import PartitionSpec as P
 
 from runner import dtypes
 from runner.experiment import Experiment
+from runner.faults import invalid
 from runner.layout import Spec
 from runner.programs.source import Repair, Repairs
+from runner.worker.gradient import places
 from runner.worker.versions import abstract_mesh
 from runner.worker.walk import REFUSALS, Walker
 from runner.worker.walk import refusal as describe
@@ -39,14 +41,15 @@ def repairs(experiment: Experiment) -> Repairs:
     reshard: dict[str, Spec] = {}
     returned: dict[str, Spec] = {}
 
-    def whole(*arrays: Any) -> list[Any]:
+    def computed(*arrays: Any) -> dict[str, Any]:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
         walker = _Explicit(experiment, values, mesh=mesh, found=found, reshard=reshard)
         walker.constrain_arrays()
         walker.run(experiment.graph, ("graph",))
-        outputs = {
-            name: walker.values[name] for name in experiment.outputs if hasattr(walker.values.get(name), "shape")
-        }
+        return {name: walker.values[name] for name in experiment.results if hasattr(walker.values.get(name), "shape")}
+
+    def whole(*arrays: Any) -> list[Any]:
+        outputs = computed(*arrays) if experiment.grad is None else _with_gradients(experiment, computed, arrays)
         for name, value in outputs.items():
             padded = _padded(experiment.outputs[name], value)
             if spec_of(value) != padded:
@@ -62,6 +65,24 @@ def repairs(experiment: Experiment) -> Repairs:
     with jax.sharding.use_abstract_mesh(mesh):
         traced = jax.jit(whole).trace(*structs)
     return Repairs(found, reshard, returned, constant=not _depends(traced.jaxpr.jaxpr))
+
+
+def _with_gradients(
+    experiment: Experiment, computed: Callable[..., dict[str, Any]], arrays: tuple[Any, ...]
+) -> dict[str, Any]:
+    """The results and the gradients. A cotangent's type has the sharding of its primal, so that JAX may refuse one."""
+    assert experiment.grad is not None
+    of = experiment.grad.of
+
+    def forward(*arrays: Any) -> tuple[Any, dict[str, Any]]:
+        results = computed(*arrays)
+        return results[of], results
+
+    try:
+        gradients, results = jax.grad(forward, argnums=places(experiment), has_aux=True)(*arrays)
+    except REFUSALS as error:
+        raise invalid(("grad", "of"), f"the gradient of '{of}': {describe(error, [])}") from None
+    return results | dict(zip(experiment.grad.names, gradients, strict=True))
 
 
 def _depends(jaxpr: Any) -> bool:

@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jaxlib.version
+import numpy as np
 
+from runner import data
 from runner.experiment import Experiment, read
 from runner.faults import InvalidExperiment, invalid
 from runner.programs import WRITERS
 from runner.record import write_text
+from runner.worker import gradient
 from runner.worker.execute import NotLowered, execute
 from runner.worker.types import infer
 
@@ -74,6 +77,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
             },
             "target": {"platform": device.platform, "devices": experiment.mesh.size, "kind": device.device_kind},
             "versions": {"jax": jax.__version__, "jaxlib": jaxlib.version.__version__},
+            **({"gradient": _oracle(experiment, Path(job["data"]), arrays)} if experiment.grad else {}),
         }
     )
     for program in programs:
@@ -96,6 +100,19 @@ def _prepare_trace(experiment: Experiment, data: Path) -> Trace:
     from runner.worker.trace import prepare
 
     return prepare(experiment, data)
+
+
+def _oracle(experiment: Experiment, folder: Path, arrays: Path) -> dict[str, Any]:
+    """The file in `arrays` with the unsharded graph's gradients, and what rounding loses; nothing without a graph."""
+    if not experiment.graph:
+        return {}
+    try:
+        gradients, lost = gradient.unsharded(experiment, data.make(experiment, folder))
+    except Exception as error:  # as for a program: whatever JAX raises is recorded
+        traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {error}"}
+    np.savez(arrays / "gradients.npz", *gradients)
+    return {"file": "gradients.npz", "lost": lost}
 
 
 def _load(path: Path) -> ModuleType:

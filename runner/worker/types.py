@@ -16,7 +16,7 @@ from runner.experiment import Experiment, Section, fits
 from runner.faults import InvalidExperiment, invalid, key_text
 from runner.layout import Layout, Mesh, Spec, spec_yaml
 from runner.programs.source import Repairs, Typed, Types
-from runner.worker import explicit
+from runner.worker import explicit, gradient
 from runner.worker.versions import abstract_mesh, varying_axes
 from runner.worker.walk import REFUSALS, Walker, refusal
 
@@ -33,11 +33,16 @@ def infer(experiment: Experiment) -> Types:
     repairs = Repairs()
     if experiment.graph:
         nodes["graph"] = _graph(experiment)
-        for name, spec in {**experiment.constraints, **experiment.outputs}.items():
+        for name, spec in {**experiment.constraints, **experiment.results}.items():
             section = "outputs" if name in experiment.outputs else "constraints"
             typed = nodes["graph"].get(name) or _array_type(experiment, name)
             fits(spec, typed.shape, (), experiment.mesh, (section, name), name)
-        outputs = {name: nodes["graph"][name] for name in experiment.outputs}
+        outputs = {name: nodes["graph"][name] for name in experiment.results}
+        if experiment.grad:
+            _differentiable(experiment, "graph", nodes["graph"])
+            reason = _refused(lambda: gradient.of_graph(experiment))
+            if reason:
+                raise invalid(("grad", "of"), f"the gradient of '{experiment.grad.of}': {reason}")
         if "explicit" in experiment.programs:
             try:
                 repairs = explicit.repairs(experiment)
@@ -45,7 +50,7 @@ def infer(experiment: Experiment) -> Types:
                 unsupported["explicit"] = _reason(fault)
     if experiment.per_device:
         nodes["per_device"], varying = per_device(experiment)
-        for name, spec in experiment.outputs.items():
+        for name, spec in experiment.results.items():
             local = nodes["per_device"][name]
             whole = _whole(experiment.mesh, local, spec, name)
             if name in outputs and whole.shape != outputs[name].shape:
@@ -57,10 +62,22 @@ def infer(experiment: Experiment) -> Types:
             outputs[name] = whole
             if experiment.check_vma:
                 _check_varying(experiment, name, spec, varying[name])
+        if experiment.grad:
+            _differentiable(experiment, "per_device", nodes["per_device"])
+            reason = _refused(lambda: _gradient_of_shard_map(experiment))
+            if reason:
+                unsupported["shard_map"] = f"the gradient of '{experiment.grad.of}': {reason}"
         if "vmap" in experiment.programs:
             reason = _refused_by_vmap(experiment, nodes["per_device"])
             if reason:
                 unsupported["vmap"] = reason
+    if experiment.grad:
+        for name, array in zip(experiment.grad.names, experiment.grad.wrt, strict=True):
+            outputs[name] = _array_type(experiment, array)
+            fits(experiment.outputs[name], outputs[name].shape, (), experiment.mesh, ("outputs", name), name)
+        outputs = {name: outputs[name] for name in experiment.outputs}
+        if not experiment.chosen and all(program in unsupported for program in experiment.programs):
+            raise invalid(("grad", "of"), unsupported[experiment.programs[0]])
     return Types(outputs, nodes, repairs, unsupported)
 
 
@@ -72,7 +89,7 @@ def _reason(error: InvalidExperiment) -> str:
 
 
 def _array_type(experiment: Experiment, name: str) -> Typed:
-    array = next(array for array in experiment.arrays if array.name == name)
+    array = experiment.array(name)
     return Typed(array.shape, array.dtype)
 
 
@@ -94,7 +111,7 @@ def _structs(experiment: Experiment, shape: Callable[[Layout], tuple[int, ...]])
 
 
 def _must_be_array(experiment: Experiment, section: Section, types: Mapping[str, Typed]) -> None:
-    for name in experiment.outputs:
+    for name in experiment.results:
         if name in types and types[name].dtype.startswith("key<"):
             message = f"'{name}' of {section} is a random key; an output is an array of numbers: key_data({name})"
             raise invalid(("outputs", name), message)
@@ -125,7 +142,7 @@ def per_device(experiment: Experiment) -> tuple[dict[str, Typed], dict[str, froz
             experiment, dict(zip((a.name for a in experiment.arrays), arrays, strict=True)), _recorder(types)
         )
         walker.run(experiment.per_device, ("per_device",))
-        for name in experiment.outputs:
+        for name in experiment.results:
             varying[name] = varying_axes(jax.typeof(walker.values[name]))
         return ()
 
@@ -169,14 +186,58 @@ def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: froze
         )
 
 
+def _differentiable(experiment: Experiment, section: Section, types: Mapping[str, Typed]) -> None:
+    """Raise `InvalidExperiment` unless what is differentiated is one real number."""
+    assert experiment.grad is not None
+    of, typed = experiment.grad.of, types[experiment.grad.of]
+    if typed.shape:
+        message = f"'{of}' of {section} is {typed.dtype}{list(typed.shape)}; a gradient is of one number: take its sum"
+        raise invalid(("grad", "of"), message)
+    if typed.dtype not in dtypes.NAMES or dtypes.dtype(typed.dtype).kind != "float":
+        raise invalid(("grad", "of"), f"'{of}' of {section} is {typed.dtype}; a gradient is of a floating number")
+
+
+def _refused(evaluate: Callable[[], Any]) -> str | None:
+    """Why JAX refuses an abstract evaluation, if it does."""
+    try:
+        evaluate()
+    except InvalidExperiment as fault:
+        return _reason(fault)
+    except (*REFUSALS, AssertionError) as error:
+        return refusal(error, [])
+    return None
+
+
+def _gradient_of_shard_map(experiment: Experiment) -> None:
+    """Differentiate the per-device code under `shard_map` abstractly."""
+    assert experiment.grad is not None
+    of = experiment.grad.of
+
+    def shard(*arrays: Any) -> Any:
+        walker = Walker(experiment, dict(zip((a.name for a in experiment.arrays), arrays, strict=True)))
+        walker.run(experiment.per_device, ("per_device",))
+        return walker.values[of]
+
+    mapped = jax.shard_map(
+        shard,
+        mesh=abstract_mesh(experiment.mesh, AxisType.Auto),
+        in_specs=tuple(explicit.partition(a.layout.spec) for a in experiment.arrays),
+        out_specs=explicit.partition(experiment.outputs[of]),
+        check_vma=experiment.check_vma,
+    )
+    differentiated = jax.grad(mapped, argnums=gradient.places(experiment))
+    jax.eval_shape(differentiated, *_structs(experiment, lambda layout: layout.shape))
+
+
 def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:
     """Why JAX cannot run the per-device code under `vmap`, if it cannot; `types` are those under `shard_map`."""
     found: dict[str, Typed] = {}
 
-    def shard(*arrays: Any) -> tuple[()]:
+    def shard(*arrays: Any) -> Any:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
-        Walker(experiment, values, _recorder(found), under_vmap=True).run(experiment.per_device, ("per_device",))
-        return ()
+        walker = Walker(experiment, values, _recorder(found), under_vmap=True)
+        walker.run(experiment.per_device, ("per_device",))
+        return walker.values[experiment.grad.of] if experiment.grad else ()
 
     mapped: Callable[..., Any] = shard
     structs = _structs(experiment, lambda layout: layout.shard_shape)
@@ -188,12 +249,9 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
             s if i is None else jax.ShapeDtypeStruct((size, *s.shape), s.dtype)
             for s, i in zip(structs, in_axes, strict=True)
         ]
-    try:
-        jax.eval_shape(mapped, *structs)
-    except InvalidExperiment as fault:
-        return _reason(fault)
-    except (*REFUSALS, AssertionError) as error:
-        return refusal(error, [])
+    reason = _refused(lambda: jax.eval_shape(mapped, *structs))
+    if reason:
+        return reason
     for name, typed in types.items():
         if found.get(name) != typed:
             there = list(found[name].shape) if name in found else None
@@ -201,4 +259,9 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
                 f"per_device.{name}: jax.vmap gives it the shape {there} instead of {list(typed.shape)}; "
                 "it has no all_to_all of an operand that is the same along an axis"
             )
+    if experiment.grad:
+        first = (0,) * len(experiment.mesh.axes)
+        differentiated = jax.grad(lambda *blocks: mapped(*blocks)[first], argnums=gradient.places(experiment))
+        reason = _refused(lambda: jax.eval_shape(differentiated, *structs))
+        return f"the gradient of '{experiment.grad.of}': {reason}" if reason else None
     return None

@@ -1,0 +1,30 @@
+"""`gradient`: whether the oracles of the gradients are what they are taken for; `value` holds the gradients to them."""
+
+from __future__ import annotations
+
+from runner.checks.context import Check, Context
+from runner.experiment import program_section
+from runner.reference.gradient import DIRECTIONS, RTOL
+from runner.target import ProgramRun
+
+
+def check(context: Context, run: ProgramRun) -> Check:
+    """Which oracle each section's gradients have, and how far directional differences are from it.
+
+    `apart` is in units of what is allowed, `rtol` of <g, v> and the rounding of the difference: at most 1 confirms.
+    """
+    found = context.gradients
+    sections = ("graph", "per_device") if program_section(run.program) == "per_device" else ("graph",)
+    told: Check = {
+        "status": "failed" if found.faults else "passed",
+        "oracle": {section: found.oracle[section] for section in sections if section in found.oracle},
+        "directions": DIRECTIONS,
+        "rtol": RTOL,
+        "apart": {section: found.apart[section] for section in sections if section in found.apart},
+    }
+    other = [name for name, apart in found.apart.get("per_device", {}).items() if apart > 1]
+    if other and "per_device" in sections:
+        told["note"] = f"per_device's scalar has another derivative than graph's in {' and '.join(other)}"
+    if found.faults:
+        told["reason"] = "; ".join(found.faults)
+    return told

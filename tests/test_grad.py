@@ -1,0 +1,520 @@
+"""Gradients: in every program, as layouts shard them, held to an oracle that knows nothing of sharding."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from runner import data, record
+from runner.experiment import DIFFERENCES, Gradient
+from runner.faults import InvalidExperiment
+from runner.programs import WRITERS, source
+from runner.reference import consult, interpret
+from runner.worker.gradient import unsharded
+from tests import harness
+from tests.command import run_command
+
+PROGRAMS = ["auto", "constraint", "explicit", "shard_map", "vmap"]
+
+LEAST_SQUARES = """
+dims: {B: 8, D: 4, F: 6}
+arrays:
+  x: {shape: [B, D], spec: %s}
+  w: {shape: [D, F], spec: %s}
+  t: {shape: [B, F], spec: %s}
+graph:
+  r: x @ w - t
+  loss: 0.5 * sum(r ** 2)
+per_device:
+%s
+outputs: {loss: []}
+grad: {of: loss, wrt: [w]}
+"""
+
+LAYOUTS = {
+    # name: the specs of x, w, t, and what each device computes
+    "data parallel": ("[x]", "[]", "[x]", "  loss: psum(0.5 * sum((x @ w - t) ** 2), 'x')"),
+    "data parallel over both axes": (
+        "[[x, y]]", "[]", "[[x, y]]", "  loss: psum(0.5 * sum((x @ w - t) ** 2), ('x', 'y'))",
+    ),
+    "fully sharded": (
+        "[x]", "[x]", "[x]",
+        "  whole: all_gather(w, 'x', axis=0, tiled=True)\n  loss: psum(0.5 * sum((x @ whole - t) ** 2), 'x')",
+    ),
+    "columns": ("[]", "[null, y]", "[null, y]", "  loss: psum(0.5 * sum((x @ w - t) ** 2), 'y')"),
+    "contracting": (
+        "[y, x]", "[x]", "[y]", "  p: psum(x @ w, 'x')\n  loss: psum(0.5 * sum((p - t) ** 2), 'y')",
+    ),
+    "contracting, scattered": (
+        "[null, x]", "[x]", "[x]",
+        "  p: psum_scatter(x @ w, 'x', scatter_dimension=0, tiled=True)\n  loss: psum(0.5 * sum((p - t) ** 2), 'x')",
+    ),
+    "no collective": ("[]", "[]", "[]", "  loss: 0.5 * sum((x @ w - t) ** 2)"),
+}  # fmt: skip
+
+
+def least_squares(layout, folder, **changes):
+    return harness.run(LEAST_SQUARES % LAYOUTS[layout], folder, **changes)
+
+
+def by_hand(outcome, folder):
+    """The derivative of 0.5 * sum((x @ w - t) ** 2)."""
+    arrays = {name: a.astype(np.float64) for name, a in data.make(outcome.experiment, folder).items()}
+    return arrays["x"].T @ (arrays["x"] @ arrays["w"] - arrays["t"])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_program_computes_the_gradient_that_one_derives_by_hand(layout, tmp_path):
+    outcome = least_squares(layout, tmp_path)
+    assert list(outcome.runs) == PROGRAMS
+    assert outcome.failures() == []
+    for program in PROGRAMS:
+        np.testing.assert_allclose(outcome.value(program, "grad.w"), by_hand(outcome, tmp_path), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", ["data parallel", "fully sharded", "contracting"])
+def test_the_gradient_is_right_without_check_vma(layout, tmp_path):
+    # Differentiated inside of shard_map, psum's transpose would be a psum there, and the gradient a multiple.
+    outcome = least_squares(layout, tmp_path, check_vma=False, program="shard_map")
+    assert outcome.failures() == []
+
+
+@pytest.mark.parametrize("spec", [["x"], ["y", "x"], [None, ["y", "x"]], []])
+def test_a_gradient_lies_as_the_outputs_say(spec, tmp_path):
+    # [x] of a replicated w: the optimizer of ZeRO, whose gradient is reduce-scattered.
+    text = (LEAST_SQUARES % LAYOUTS["data parallel"]).replace("shape: [D, F]", "shape: [D, 8]")
+    outcome = harness.run(text.replace("F: 6", "F: 8"), tmp_path, outputs={"grad.w": spec, "loss": []})
+    assert list(outcome.runs) == PROGRAMS
+    assert outcome.failures() == []
+    expected = outcome.runs["shard_map"].outputs["grad.w"]
+    assert list(outcome.experiment.outputs) == ["grad.w", "loss"]
+    assert {held.ranges for held in expected.held} == {
+        held.ranges for held in outcome.runs["explicit"].outputs["grad.w"].held
+    }
+
+
+def test_a_gradient_that_outputs_do_not_name_lies_as_its_array_does():
+    experiment = harness.experiment(LEAST_SQUARES % LAYOUTS["contracting"])
+    assert experiment.outputs == {"loss": (), "grad.w": (("x",), ())}
+    assert experiment.results == {"loss": ()}
+
+
+def test_a_constraint_on_an_array_leaves_its_gradient_where_the_outputs_say(tmp_path):
+    text = LEAST_SQUARES % LAYOUTS["contracting"]
+    outcome = harness.run(text, tmp_path, constraints={"w": [None, "y"], "r": ["y"]})
+    assert list(outcome.runs) == PROGRAMS
+    assert outcome.failures() == []
+
+
+def test_one_array_needs_no_list():
+    text = (LEAST_SQUARES % LAYOUTS["contracting"]).replace("wrt: [w]", "wrt: w")
+    assert harness.experiment(text).grad == Gradient("loss", ("w",))
+
+
+NETWORK = """
+dims: {B: 8, D: 4, F: 8}
+arrays:
+  x:  {shape: [B, D], spec: [x, null]}
+  w1: {shape: [D, F], spec: [null, y], dtype: DTYPE}
+  b1: {shape: [F],    spec: [y], dtype: DTYPE}
+  w2: {shape: [F, D], spec: [y, null], dtype: DTYPE}
+  n:  {shape: [B], dtype: int32, init: "integers(0, 4)", spec: [x]}
+graph:
+  hidden: relu(x @ astype(w1, 'float32') + b1)
+  logits: hidden @ astype(w2, 'float32')
+  loss: -mean(take_along_axis(log_softmax(logits), n[:, None], axis=1))
+per_device:
+  hidden: relu(x @ astype(w1, 'float32') + b1)
+  logits: psum(hidden @ astype(w2, 'float32'), 'y')
+  loss: -pmean(mean(take_along_axis(log_softmax(logits), n[:, None], axis=1)), 'x')
+outputs: {logits: [x], loss: []}
+grad: {of: loss, wrt: [w2, b1, w1]}
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_a_network_with_a_cross_entropy(dtype, tmp_path):
+    outcome = harness.run(NETWORK.replace("DTYPE", dtype), tmp_path)
+    assert {"auto", "constraint", "shard_map", "vmap"} <= set(outcome.runs)
+    assert outcome.failures() == []
+    assert list(outcome.experiment.outputs) == ["logits", "loss", "grad.w2", "grad.b1", "grad.w1"]
+    assert outcome.runs["shard_map"].outputs["grad.w1"].dtype == dtype
+
+
+LOOP = """
+arrays:
+  h: {shape: [4, 8], spec: [x]}
+  w: {shape: [8, 8], init: "normal(0, 0.3)", spec: [null, y]}
+graph:
+  layers:
+    repeat: 3
+    carry: {a: h}
+    body:
+      a: tanh(a @ w)
+    unroll: UNROLL
+  loss: sum(layers.a ** 2)
+per_device:
+  layers:
+    repeat: 3
+    carry: {a: h}
+    body:
+      a: psum(zeros((2, 8)) + dynamic_update_slice(pcast(zeros((2, 8)), ('x', 'y'), to='varying'),
+         tanh(a @ w), (0, axis_index('y') * 4)), 'y')
+    unroll: UNROLL
+  loss: psum(sum(layers.a ** 2), 'x')
+outputs: {loss: []}
+grad: {of: loss, wrt: [w, h]}
+"""
+
+
+def test_through_a_loop(tmp_path):
+    outcome = harness.run(LOOP.replace("UNROLL", "true"), tmp_path)
+    assert list(outcome.runs) == PROGRAMS
+    assert outcome.failures() == []
+
+
+@pytest.mark.parametrize("program", ["auto", "constraint", "shard_map", "vmap"])
+def test_through_a_fori_loop(program, tmp_path):
+    # Without explicit: JAX 0.12 refuses to lower its transpose, and the program is left out.
+    outcome = harness.run(LOOP.replace("UNROLL", "false"), tmp_path, program=program)
+    assert list(outcome.runs) == [program]
+    assert outcome.failures() == []
+
+
+SOFTMAX = """
+arrays:
+  x: {shape: [4, 4], spec: [x]}
+  w: {shape: [4, 8], spec: [null, y]}
+graph:
+  logits: x @ w
+  loss: sum(logsumexp(logits, axis=1)) + sum(stop_gradient(logits) * logits)
+per_device:
+  logits: x @ w
+  largest: pmax(stop_gradient(max(logits, axis=1)), 'y')
+  total: psum(sum(exp(logits - largest[:, None]), axis=1), 'y')
+  loss: psum(sum(log(total) + largest) + psum(sum(stop_gradient(logits) * logits), 'y'), 'x')
+outputs: {loss: []}
+grad: {of: loss, wrt: [w, x]}
+"""
+
+
+def test_what_stop_gradient_holds_fixed_differences_hold_fixed_too(tmp_path):
+    outcome = harness.run(SOFTMAX, tmp_path)
+    assert list(outcome.runs) == PROGRAMS
+    assert outcome.failures() == []
+    told = outcome.checks["shard_map"]["gradient"]
+    assert told["oracle"]["per_device"].endswith("confirmed by directional central differences of the SPMD interpreter")
+
+
+RING = """
+arrays:
+  a: {shape: [8, 4], spec: [x]}
+  b: {shape: [4, 4], spec: []}
+per_device:
+  ring:
+    repeat: axis_size('x') - 1
+    carry: {moving: a, total: a @ b}
+    body:
+      moving: ppermute(moving, 'x', shift=1)
+      total: total * tanh(moving @ b)
+  loss: psum(sum(ring.total), 'x')
+outputs: {loss: []}
+grad: {of: loss, wrt: [a, b]}
+"""
+
+
+def test_without_a_graph_differences_of_every_element_are_the_oracle(tmp_path):
+    outcome = harness.run(RING, tmp_path, mesh={"axes": ["x"], "shape": [4]})
+    assert list(outcome.runs) == ["shard_map", "vmap"]
+    assert outcome.failures() == []
+    told = outcome.checks["shard_map"]["gradient"]
+    assert told["oracle"] == {"per_device": "central differences of the SPMD interpreter's scalar, element by element"}
+
+
+def test_the_record_says_which_oracle_and_what_confirms_it(tmp_path):
+    told = least_squares("data parallel", tmp_path, program="shard_map").checks["shard_map"]["gradient"]
+    by_jax = "float64 gradient of the unsharded graph by JAX on one device"
+    assert told["oracle"] == {
+        "graph": f"{by_jax}, confirmed by directional central differences of the NumPy reference",
+        "per_device": f"{by_jax}, confirmed by directional central differences of the SPMD interpreter",
+    }
+    assert told["directions"] == 3
+    assert told["apart"]["graph"]["grad.w"] < 0.01
+
+
+# What is wrong is found.
+
+
+def planted(monkeypatch, program, old, new):
+    """Have the writer of a program write something else."""
+    right = WRITERS[program]
+
+    def write(*arguments):
+        text = right(*arguments)
+        assert old in text
+        return text.replace(old, new)
+
+    monkeypatch.setitem(WRITERS, program, write)
+
+
+def test_a_gradient_inside_of_shard_map_without_check_vma_is_caught(tmp_path, monkeypatch):
+    right = WRITERS["shard_map"]
+
+    def write(experiment, folder, types):
+        text = right(experiment, folder, types)
+        function = """    def inside(x, w, t):
+        (grad, (loss,)) = jax.grad(forward, argnums=1, has_aux=True)(x, w, t)
+        return loss, grad
+
+    return jax.jit(jax.shard_map(
+        inside, mesh=mesh, in_specs=(P("x"), P("x"), P("x")), out_specs=(P(), P("x")), check_vma=False
+    ))
+"""
+        return re.sub(r"    sharded = jax.shard_map\(.*?(?=\n\ndef main)", function, text, flags=re.DOTALL)
+
+    monkeypatch.setitem(WRITERS, "shard_map", write)
+    outcome = least_squares("fully sharded", tmp_path, check_vma=False, program="shard_map")
+    against = outcome.checks["shard_map"]["value"]["outputs"]
+    assert [a["status"] for a in against["loss"]["against"].values()] == ["passed", "passed"]
+    assert [a["wrong"] for a in against["grad.w"]["against"].values()] == [48, 48]
+
+
+def test_a_gradient_off_by_a_thousandth_in_one_program_is_caught(tmp_path, monkeypatch):
+    planted(monkeypatch, "auto", "return (loss, grad_w)", "return (loss, grad_w * 1.001)")
+    outcome = least_squares("data parallel", tmp_path)
+    assert outcome.checks["auto"]["value"]["status"] == "failed"
+    assert outcome.checks["shard_map"]["value"]["status"] == "passed"
+    assert outcome.checks["shard_map"]["agreement"]["status"] == "failed"
+
+
+def test_a_per_device_program_with_the_right_loss_and_another_gradient_is_told_from_a_fault_of_jax(tmp_path):
+    # At w = 0 the two losses agree; as functions of w they do not.
+    text = (LEAST_SQUARES % LAYOUTS["data parallel"]).replace("w: {shape: [D, F]", "w: {shape: [D, F], init: zeros")
+    wrong = {"loss": "psum(0.5 * sum((x @ w * 2 - t) ** 2), 'x')"}
+    outcome = harness.run(text, tmp_path, per_device=wrong)
+    for program in ("shard_map", "vmap"):
+        against = outcome.checks[program]["value"]["outputs"]["grad.w"]["against"]
+        assert against["graph"]["status"] == "failed"
+        assert against["per_device"]["status"] == "passed"
+    told = outcome.checks["shard_map"]["gradient"]
+    assert told["oracle"]["per_device"].startswith("central differences of the SPMD interpreter's scalar")
+    assert told["note"] == "per_device's scalar has another derivative than graph's in grad.w"
+
+
+def consulted(text, folder, edit=lambda gradients: gradients):
+    """The oracles of an experiment, with JAX's gradient edited."""
+    experiment = harness.experiment(text)
+    arrays = data.make(experiment, folder)
+    with harness.configured(experiment):
+        gradients, lost = unsharded(experiment, arrays)
+    names = experiment.grad.wrt
+    graph = interpret(experiment, "graph", arrays)
+    by_jax = dict(zip(names, edit(gradients), strict=True))
+    return consult(experiment, arrays, {"graph": graph}, by_jax, dict(zip(names, lost, strict=True)))
+
+
+def test_differences_confirm_no_gradient_that_is_wrong_in_one_element(tmp_path):
+    def edit(gradients):
+        changed = gradients[0].copy()
+        changed[2, 3] += 1e-4 * np.abs(changed).max()
+        return [changed]
+
+    text = LEAST_SQUARES % LAYOUTS["data parallel"]
+    assert consulted(text, tmp_path).faults == []
+    assert consulted(text, tmp_path, edit).faults == [
+        "differences of the NumPy reference do not confirm the oracle's grad.w: the scalar has a kink at these values, "
+        "or JAX's gradient of the graph or the reference is wrong"
+    ]
+
+
+def test_at_a_kink_there_is_nothing_to_confirm(tmp_path):
+    text = """
+arrays: {w: {shape: [4], init: zeros}}
+graph: {loss: sum(relu(w))}
+outputs: {loss: []}
+grad: {of: loss, wrt: [w]}
+"""
+    [fault] = consulted(text, tmp_path).faults
+    assert "the scalar has a kink at these values" in fault
+
+
+def test_near_a_kink_a_smaller_step_confirms(tmp_path):
+    text = """
+arrays: {w: {shape: [4], init: [1.0, -1.0, 4.e-7, -4.e-7]}}
+graph: {loss: sum(relu(w) * 2)}
+outputs: {loss: []}
+grad: {of: loss, wrt: [w]}
+"""
+    assert consulted(text, tmp_path).faults == []
+
+
+def test_a_gradient_that_is_zero(tmp_path):
+    text = (LEAST_SQUARES % LAYOUTS["data parallel"]).replace("wrt: [w]", "wrt: [w, unused]")
+    text = text.replace("arrays:\n", "arrays:\n  unused: {shape: [4, 4], spec: [y, x]}\n")
+    outcome = harness.run(text, tmp_path)
+    assert list(outcome.runs) == PROGRAMS
+    assert outcome.failures() == []
+    assert not outcome.value("shard_map", "grad.unused").any()
+
+
+# What JAX cannot differentiate.
+
+
+def test_a_program_whose_gradient_jax_does_not_have_is_left_out(tmp_path):
+    text = (
+        (LEAST_SQUARES % LAYOUTS["data parallel"])
+        .replace("psum(0.5", "pmax(max(w), 'x') + psum(0.5")
+        .replace("0.5 * sum(r ** 2)", "0.5 * sum(r ** 2) + max(w)")
+    )
+    outcome = harness.run(text, tmp_path)
+    assert outcome.types.unsupported == {
+        "shard_map": "the gradient of 'loss': per_device.loss: pmax(max(w), 'x'): JAX refuses it: Differentiation rule "
+        "for 'pmax' not implemented; the operands are float32[]"
+    }
+    assert outcome.failures() == []
+
+
+def message(text, **changes):
+    with pytest.raises(InvalidExperiment) as raised:
+        harness.types(text, **changes)
+    return str(raised.value)
+
+
+GOOD = LEAST_SQUARES % LAYOUTS["data parallel"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"grad": {"wrt": ["w"]}}, "grad: grad.of is missing: the scalar output that is differentiated"),
+        (
+            {"grad": {"of": "loss"}},
+            "grad: grad.wrt is missing: the arrays with respect to which the gradient is taken",
+        ),
+        ({"grad": {"of": "los", "wrt": ["w"]}}, "grad.of: 'los' is not among the outputs; did you mean 'loss'?"),
+        (
+            {"grad": {"of": "r", "wrt": ["w"]}},
+            "grad.of: 'r' is not among the outputs; give it a PartitionSpec there: []",
+        ),
+        ({"grad": {"of": "loss", "wrt": ["v"]}}, "grad.wrt[0]: there is no array 'v'; there are x, w, t"),
+        ({"grad": {"of": "loss", "wrt": [["w"]]}}, "grad.wrt[0]: there is no array ['w']; there are x, w, t"),
+        ({"grad": {"of": "loss", "wrt": "v"}}, "grad.wrt: there is no array 'v'; there are x, w, t"),
+        ({"grad": {"of": "loss", "wrt": 7}}, "grad.wrt: there is no array 7; there are x, w, t"),
+        ({"grad": {"of": "loss", "wrt": ["w", "w"]}}, "grad.wrt[1]: 'w' stands twice"),
+        (
+            {"outputs": {"loss": [], "grad.x": []}},
+            "outputs.grad.x: grad.wrt has no 'x'; did you mean 'grad.w'?",
+        ),
+        (
+            {"outputs": {"loss": [], "grad.w": [None, ["x", "y"]]}},
+            "outputs.grad.w[1]: dimension 1 of 'grad.w' has size 6, which x=2 × y=2 does not divide",
+        ),
+        (
+            {"outputs": {"loss": [], "grad.w": [None, None, "x"]}},
+            "outputs.grad.w: the spec has 3 entries, but 'grad.w' has rank 2",
+        ),
+        (
+            {"graph": {"loss": "x @ w"}, "per_device": {}},
+            "grad.of: 'loss' of graph is float32[8, 6]; a gradient is of one number: take its sum",
+        ),
+        (
+            {"graph": {"loss": "argmax(x @ w)"}, "per_device": {}},
+            "grad.of: 'loss' of graph is int32; a gradient is of a floating number",
+        ),
+        (
+            {"graph": {"grad": "x @ w", "loss": "sum(grad)"}, "per_device": {}},
+            "graph.grad: the gradients are called grad.…; choose another name",
+        ),
+        (
+            {"graph": {}, "dims": {"B": 8, "D": 40, "F": 26}},
+            "grad.wrt: without a graph the gradient's oracle is a central difference for every element, and 1040 are "
+            f"more than {DIFFERENCES}: add a graph, or make the arrays smaller",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_gets_a_message(changes, expected):
+    assert message(GOOD, **changes) == expected
+
+
+def test_an_integer_has_no_gradient():
+    text = GOOD.replace("w: {", "w: {dtype: int32, init: ones, ")
+    assert message(text) == "grad.wrt[0]: 'w' is int32; a gradient is with respect to an array of floats"
+
+
+# The programs.
+
+
+def test_every_program_runs_alone_and_prints_the_gradients(tmp_path):
+    outcome = least_squares("contracting", tmp_path)
+    for program, text in outcome.sources.items():
+        path = tmp_path / f"alone_{program}.py"
+        path.write_text(text)
+        if program in ("shard_map",):
+            done = subprocess.run([sys.executable, "-W", "error", path], capture_output=True, text=True, check=True)
+            printed = done.stdout
+        else:
+            with contextlib.redirect_stdout(io.StringIO()) as stream, harness.configured(outcome.experiment):
+                harness.load(text, path).main()
+            printed = stream.getvalue()
+        assert "loss  float32[]" in printed
+        assert "grad.w  float32[4, 6]" in printed
+
+
+def test_the_script_of_shard_map_differentiates_the_whole_function():
+    experiment = harness.experiment(LEAST_SQUARES % LAYOUTS["fully sharded"])
+    with harness.configured(experiment):
+        text = WRITERS["shard_map"](experiment, None, harness.infer(experiment))
+    assert (
+        text[text.index("    sharded = ") : text.index("def main")]
+        == """    sharded = jax.shard_map(
+        forward,
+        mesh=mesh,
+        in_specs=(P("x", None), P("x", None), P("x", None)),
+        out_specs=(P(), (P(),)),
+    )
+
+    @jax.jit
+    def test(x, w, t):
+        grad_w, (loss,) = jax.grad(sharded, argnums=1, has_aux=True)(x, w, t)
+        with jax.named_scope("grad.w"):
+            grad_w = jax.lax.with_sharding_constraint(grad_w, NamedSharding(mesh, P("x", None)))
+        return (loss, grad_w)
+
+    return test
+
+
+"""
+    )
+
+
+def test_the_command_records_the_gradients_and_their_oracle(tmp_path):
+    result = run_command("+experiment=grad_tensor_parallel", f"hydra.run.dir={tmp_path}")
+    assert result.returncode == 0, result.stdout + result.stderr
+    found = record.read(tmp_path)
+    assert found["warnings"] == []
+    assert list(found["programs"]) == PROGRAMS
+    for program in found["programs"].values():
+        assert list(program["outputs"]) == ["loss", "grad.w1", "grad.w2"]
+        assert {check["status"] for check in program["checks"].values()} <= {"passed", "not_run"}
+        assert program["checks"]["gradient"]["oracle"]["graph"].startswith("float64 gradient of the unsharded graph")
+    assert found["programs"]["shard_map"]["outputs"]["grad.w1"]["spec"] == [None, "y"]
+
+
+def test_names_that_the_script_needs_are_free_for_the_experiment(tmp_path):
+    text = """
+arrays: {w: {shape: [4, 4], spec: [x, y]}}
+graph: {forward: w * w, grad_w: forward + 1, sharded: sum(grad_w)}
+per_device: {forward: w * w, grad_w: forward + 1, mapped: sum(grad_w), sharded: "psum(mapped, ('x', 'y'))"}
+outputs: {sharded: [], forward: [x, y], grad_w: [x, y]}
+grad: {of: sharded, wrt: [w]}
+"""
+    outcome = harness.run(text, tmp_path)
+    assert list(outcome.runs) == PROGRAMS
+    assert outcome.failures() == []
+    assert source.Names(outcome.experiment).reserve("forward") == "forward"

@@ -32,7 +32,8 @@ def configured(text: str, **changes: Any) -> dict[str, Any]:
     given = yaml.safe_load(text) | changes
     given.pop("defaults", None)
     defaults = {"name": "test", "mesh": {"axes": ["x", "y"], "shape": [2, 2]}, "program": "shard_map", "trace": True}
-    plain = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(ExperimentConfig), defaults, given))
+    merged = OmegaConf.merge(OmegaConf.structured(ExperimentConfig), defaults, given)
+    plain = OmegaConf.to_container(merged, resolve=True)
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
 
@@ -423,6 +424,6 @@ def test_naming_changes_no_value(tmp_path: Path, name: str) -> None:
     before = interpret(experiment, "per_device", arrays)
     after = interpret(traced.experiment, "per_device", arrays)
     assert traced.whole == ()
-    for output in experiment.outputs:
+    for output in experiment.results:
         for mine, theirs in zip(after.values[traced.results[output]], before.values[output], strict=True):
             np.testing.assert_array_equal(mine, theirs)

@@ -126,7 +126,7 @@ class Context:
     @cached_property
     def _lost_in_float32(self) -> dict[str, float]:
         """For each output, how far the oracles in float32 are from the oracles in float64, at most."""
-        lost = dict.fromkeys(self.experiment.results, 0.0)
+        lost = {name: 0.0 for name in self.experiment.results if not dtypes.dtype(self.outputs[name][1]).exact}
         oracles: dict[Section, Interpretation | None] = {"graph": self.graph, "per_device": self.per_device}
         for section, wide in oracles.items():
             if wide is None:

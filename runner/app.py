@@ -160,7 +160,7 @@ def task(config: DictConfig) -> str:
         return Sources(composition.layers(folders, dict(settings.runtime.choices)), overrides)
 
     try:
-        plain: Any = _without_missing(OmegaConf.to_container(config, resolve=True))
+        plain: Any = without_missing(OmegaConf.to_container(config, resolve=True))
         found = run(plain, folder, sources, overrides, _ready.pop() if _ready else None)
     except OmegaConfBaseException as error:
         from runner import composition
@@ -178,10 +178,10 @@ def task(config: DictConfig) -> str:
     return found["status"]
 
 
-def _without_missing(value: Any) -> Any:
+def without_missing(value: Any) -> Any:
     """OmegaConf spells a mandatory value that nobody gave as `???`."""
     if isinstance(value, dict):
-        return {key: _without_missing(item) for key, item in value.items()}
+        return {key: without_missing(item) for key, item in value.items()}
     return None if value == "???" else value
 
 

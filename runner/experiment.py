@@ -126,6 +126,8 @@ class Experiment:
     trace: bool = False
     timeout: float = 600.0
     grad: Gradient | None = None
+    tested: tuple[str, ...] = ("cpu",)
+    """The targets for which `pytest` runs it: options of the config group `target`."""
 
     @cached_property
     def results(self) -> dict[str, Spec]:
@@ -174,7 +176,7 @@ def program_section(program: str) -> Section:
 
 _NOTHING: dict[str, Any] = {
     "name": None, "summary": "", "source": "", "mesh": {}, "target": {}, "dims": {}, "arrays": {}, "graph": {},
-    "per_device": {}, "constraints": {}, "outputs": {}, "grad": {}, "expect": {}, "program": "all",
+    "per_device": {}, "constraints": {}, "outputs": {}, "grad": {}, "expect": {}, "test": {}, "program": "all",
 }  # fmt: skip
 """A key that the command line deletes (`~graph`) is as good as empty."""
 
@@ -226,6 +228,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         programs=programs,
         chosen=chosen,
         grad=grad,
+        tested=_tested(config["test"]),
         **{key: config[key] for key in ("seed", "precision", "check_vma", "trace", "timeout") if key in config},
     )
     if experiment.precision not in PRECISIONS:
@@ -611,6 +614,18 @@ def _target(config: Mapping[str, Any], mesh: Mesh) -> Target:
         shape = " × ".join(f"{axis}={size}" for axis, size in mesh.sizes.items())
         raise invalid(("mesh", "shape"), f"the mesh {shape} needs {mesh.size} devices, but target.devices is {devices}")
     return Target(platform, devices or mesh.size)
+
+
+def _tested(config: Mapping[str, Any]) -> tuple[str, ...]:
+    targets = config.get("targets", ["cpu"])
+    if not targets:
+        raise invalid(("test", "targets"), "there is no target to test; the default is [cpu]")
+    for i, target in enumerate(targets):
+        if not isinstance(target, str):
+            raise invalid(("test", "targets", i), f"{target!r} is not the name of a target{_yaml_hint(target)}")
+        if target in targets[:i]:
+            raise invalid(("test", "targets", i), f"the target '{target}' stands twice")
+    return tuple(targets)
 
 
 def _values(config: Mapping[str, Any], outputs: Mapping[str, Spec]) -> dict[str, Any]:

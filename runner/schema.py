@@ -57,6 +57,14 @@ class ExpectConfig:
 
 
 @dataclass
+class TestConfig:
+    """How `pytest` runs the experiment."""
+
+    targets: list[Any] = field(default_factory=lambda: ["cpu"])
+    """For which targets: options of the config group `target`."""
+
+
+@dataclass
 class ExperimentConfig:
     """One experiment."""
 
@@ -73,6 +81,7 @@ class ExperimentConfig:
     outputs: dict[str, Any] = field(default_factory=dict)
     grad: GradConfig = field(default_factory=GradConfig)
     expect: ExpectConfig = field(default_factory=ExpectConfig)
+    test: TestConfig = field(default_factory=TestConfig)
     program: str = "all"
     seed: int = 0
     precision: str = "highest"

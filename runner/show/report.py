@@ -146,11 +146,11 @@ def _failures(found: Record) -> None:
             if check["status"] != "failed":
                 continue
             _say(f"{program}: {name} failed", "red")
-            for line in _reasons(check):
+            for line in reasons(check):
                 print(f"  {line}")
 
 
-def _reasons(check: Record) -> list[str]:
+def reasons(check: Record) -> list[str]:
     """Why a check failed: who is to blame first, then where."""
     lines = list(check.get("diagnosis", ()))
     if "reason" in check:

@@ -1,0 +1,387 @@
+"""What two programs pin in; what differs, in the field's words, out: one sentence per difference.
+
+`all-gather of w over x appeared in constraint: +2.1 MB per device`. The goldens' failures and `runner/compare.py` say it
+with these words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from runner.golden import Pinned
+from runner.record import Record
+
+_UNITS = ("kB", "MB", "GB", "TB", "PB")
+
+
+def of_program(program: str, before: Pinned, after: Pinned) -> list[str]:
+    """What differs between two pins of the program of that name; empty where nothing does."""
+    found = []
+    if before.get("dims") != after.get("dims"):
+        found.append(f"{program} ran at {_dims(after)}, before at {_dims(before)}")
+    found += _of_collectives(program, before, after)
+    found += _of_bytes(program, before.get("bytes"), after.get("bytes"))
+    found += _of_outputs(program, before.get("outputs"), after.get("outputs"))
+    known = ("dims", "collectives", "collectives_incomplete", "bytes", "outputs")
+    found += [
+        f"{key} of {program}: {_change(before.get(key), after.get(key))}"
+        for key in sorted({*before, *after} - set(known))
+        if before.get(key) != after.get(key)
+    ]
+    return found
+
+
+def _dims(pin: Pinned) -> str:
+    dims = pin.get("dims")
+    return ", ".join(f"{name}={size}" for name, size in dims.items()) if dims else "the dims of its file"
+
+
+def _change(before: Any, after: Any) -> str:
+    return f"{_plain(before)} → {_plain(after)}"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        return ", ".join(value) or "none"
+    return "none" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+# Bytes.
+
+
+def bytes_text(count: int) -> str:
+    """A number of bytes to two digits in powers of 1000, as bandwidths are counted: `64 B`, `2.1 MB`, `17 GB`."""
+    size = float(count)
+    if abs(size) < 1000:
+        return f"{count} B"
+    for unit in _UNITS:
+        size /= 1000
+        if abs(size) < 999.5 or unit == _UNITS[-1]:
+            break
+    return f"{size:.1f} {unit}" if abs(size) < 99.95 else f"{size:.0f} {unit}"
+
+
+def bytes_change(before: int | None, after: int | None) -> str:
+    """`64 B → 128 B`; to the last byte where rounding would hide the change."""
+    told = ["unknown" if count is None else bytes_text(count) for count in (before, after)]
+    if told[0] == told[1] and before is not None and after is not None:
+        told = [f"{before:,} B", f"{after:,} B"]
+    return " → ".join(told)
+
+
+def _of_bytes(program: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[str]:
+    if before is None or after is None:
+        return [] if before == after else [_one_sided(f"the bytes of {program}'s arguments and outputs", before)]
+    return [
+        f"{name}s of {program}: {bytes_change(before.get(name), after.get(name))} per device"
+        for name in sorted({*before, *after})
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _one_sided(what: str, before: Any) -> str:
+    return f"{what} are known only {'now' if before is None else 'before'}"
+
+
+# Layouts.
+
+
+def spec_text(spec: Sequence[Any] | None) -> str:
+    """A PartitionSpec of a record as JAX prints it."""
+    from runner import layout
+
+    if spec is None:
+        return "no PartitionSpec"
+    return layout.spec_text(tuple(() if e is None else tuple(e) if isinstance(e, list) else (e,) for e in spec))
+
+
+_OUTPUT_ORDER = ("shape", "dtype", "spec", "shard_shape")
+
+
+def _output(output: Mapping[str, Any]) -> str:
+    return f"{output['dtype']}{output['shape']} {spec_text(output['spec'])}"
+
+
+def _of_outputs(program: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[str]:
+    if before is None or after is None:
+        return [] if before == after else [_one_sided(f"the outputs of {program}", before)]
+    found = []
+    for name in sorted({*before, *after}):
+        old, new = before.get(name), after.get(name)
+        if old is None or new is None:
+            there, verb = (new, "appeared in") if old is None else (old, "disappeared from")
+            found.append(f"output {name} {verb} {program}: {_output(there)}")
+            continue
+        changes = [
+            f"{key.replace('_', ' ')} {spec_text(old[key])} → {spec_text(new[key])}"
+            if key == "spec"
+            else f"{key.replace('_', ' ')} {_change(old.get(key), new.get(key))}"
+            for key in sorted({*old, *new}, key=lambda key: (*_OUTPUT_ORDER, key).index(key))
+            if old.get(key) != new.get(key)
+        ]
+        if changes:
+            found.append(f"output {name} of {program}: {', '.join(changes)}")
+    return found
+
+
+# Collectives.
+
+
+def collective(one: Mapping[str, Any]) -> str:
+    """`all-gather of w over x`, `collective-permute of ring.lhs (backward) over x`."""
+    nodes = one.get("nodes") or ([one["node"]] if one.get("node") else [])
+    of = f" of {' and '.join(nodes)}" if nodes else " of no line that the module names"
+    axes = one.get("axes")
+    over = (
+        f" over {', '.join(axes) or 'no axis'}" if axes is not None else f" within groups {json.dumps(one['groups'])}"
+    )
+    return f"{one['kind']}{of}{' (backward)' if one.get('gradient') else ''}{over}"
+
+
+def _of_collectives(program: str, before: Pinned, after: Pinned) -> list[str]:
+    old, new = before.get("collectives"), after.get("collectives")
+    found = []
+    if before.get("collectives_incomplete", False) != after.get("collectives_incomplete", False):
+        read = "only in part now" if after.get("collectives_incomplete") else "completely now, before only in part"
+        found.append(f"the compiled module of {program} is read {read}")
+    if old is None or new is None:
+        return found if old == new else [*found, _one_sided(f"the collectives of {program}", old)]
+    return found + _changes(program, _units(old), _units(new))
+
+
+def _units(listed: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Every collective as text, and how many there are of it."""
+    units: Counter[str] = Counter()
+    for one in listed:
+        units[json.dumps({key: one[key] for key in one if key != "times"}, sort_keys=True)] += one.get("times", 1)
+    return units
+
+
+_ALIKE: tuple[Callable[[Record], Any], ...] = (
+    lambda one: (_line(one), one["kind"], one.get("gradient"), one.get("axes"), one.get("inserted")),
+    lambda one: (_line(one), one["kind"], one.get("gradient"), one.get("axes")),
+    lambda one: (_line(one), one["kind"], one.get("gradient")),
+    lambda one: (one["kind"], one.get("axes"), one.get("dtype"), one.get("bytes_in"), one.get("bytes_out")),
+)
+"""By what a collective of before is recognised in one of now, the closest likeness first."""
+
+
+def _line(one: Mapping[str, Any]) -> Any:
+    return one.get("nodes") or one.get("node")
+
+
+def _changes(program: str, before: Counter[str], after: Counter[str]) -> list[str]:
+    gone, come = list((before - after).elements()), list((after - before).elements())
+    pairs: Counter[tuple[str, str]] = Counter()
+    for alike in _ALIKE:
+        for text in list(gone):
+            match = next((other for other in come if alike(json.loads(other)) == alike(json.loads(text))), None)
+            if match is not None:
+                gone.remove(text)
+                come.remove(match)
+                pairs[text, match] += 1
+    found = [_changed(program, json.loads(old), json.loads(new), n) for (old, new), n in pairs.items()]
+    for texts, sign in ((gone, -1), (come, 1)):
+        for text, n in Counter(texts).items():
+            left = before[text] if sign < 0 else after[text]
+            found.append(_appeared(program, json.loads(text), sign, n, left > n))
+    return found
+
+
+def _appeared(program: str, one: Record, sign: int, times: int, others: bool) -> str:
+    verb = "appeared in" if sign > 0 else "disappeared from"
+    again = f"{times} of several " if others else f"{times} × " if times > 1 else ""
+    inserted = ", inserted by the compiler" if one.get("inserted") and sign > 0 else ""
+    return f"{again}{collective(one)} {verb} {program}: {_moved(one, sign * times)}{inserted}"
+
+
+def _moved(one: Mapping[str, Any], times: int) -> str:
+    """What a collective moves: `+2.1 MB per device`, in a loop `+8.4 MB per device in 4 steps`."""
+    sizes = [size for size in (one.get("bytes_in"), one.get("bytes_out")) if isinstance(size, int)]
+    if not sizes:
+        return f"{'+' if times > 0 else '-'}an unknown number of bytes per device"
+    count = one.get("count")
+    total = max(sizes) * times * (1 if count is None else count)
+    steps = " in every step of a loop of unknown length" if count is None else f" in {count} steps" if count > 1 else ""
+    return f"{'+' if total >= 0 else ''}{bytes_text(total)} per device{steps}"
+
+
+_FIELDS = {"bytes_in": "takes", "bytes_out": "gives", "count": "runs", "overlapped": "overlapped with"}
+"""What the fields are called where they change; the others by their name."""
+
+
+def _changed(program: str, old: Record, new: Record, times: int) -> str:
+    changes = []
+    if _line(old) != _line(new):
+        changes.append(f"now of {' and '.join(_names(new))}, before of {' and '.join(_names(old))}")
+    for key in sorted({*old, *new} - {"node", "nodes"}, key=lambda key: (*_ORDER, key).index(key)):
+        was, now = old.get(key), new.get(key)
+        if was == now:
+            continue
+        if key in _SAID:
+            changes.append(_SAID[key][bool(now)])
+        elif key.startswith("bytes_"):
+            changes.append(f"{_FIELDS[key]} {bytes_change(was, now)} per device")
+        elif key == "count":
+            changes.append(f"{_FIELDS[key]} {_times(was)} → {_times(now)}")
+        else:
+            changes.append(f"{_FIELDS.get(key, key)} {_change(was, now)}")
+    several = f", {times} of them" if times > 1 else ""
+    return f"{collective(old)} changed in {program}: {', '.join(changes)}{several}"
+
+
+_ORDER = ("shape", "dtype", "spec", "shard_shape")
+
+
+def _output(output: Mapping[str, Any]) -> str:
+    return f"{output['dtype']}{output['shape']} {spec_text(output['spec'])}"
+
+
+def _of_outputs(program: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[str]:
+    if before is None or after is None:
+        return [] if before == after else [_one_sided(f"the outputs of {program}", before)]
+    found = []
+    for name in sorted({*before, *after}):
+        old, new = before.get(name), after.get(name)
+        if old is None or new is None:
+            there, verb = (new, "appeared in") if old is None else (old, "disappeared from")
+            found.append(f"output {name} {verb} {program}: {_output(there)}")
+            continue
+        changes = [
+            f"{key.replace('_', ' ')} {spec_text(old[key])} → {spec_text(new[key])}"
+            if key == "spec"
+            else f"{key.replace('_', ' ')} {_change(old.get(key), new.get(key))}"
+            for key in sorted({*old, *new}, key=lambda key: (*_OUTPUT_ORDER, key).index(key))
+            if old.get(key) != new.get(key)
+        ]
+        if changes:
+            found.append(f"output {name} of {program}: {', '.join(changes)}")
+    return found
+
+
+# Collectives.
+
+
+def collective(one: Mapping[str, Any]) -> str:
+    """`all-gather of w over x`, `collective-permute of ring.lhs (backward) over x`."""
+    nodes = one.get("nodes") or ([one["node"]] if one.get("node") else [])
+    of = f" of {' and '.join(nodes)}" if nodes else " of no line that the module names"
+    axes = one.get("axes")
+    over = (
+        f" over {', '.join(axes) or 'no axis'}" if axes is not None else f" within groups {json.dumps(one['groups'])}"
+    )
+    return f"{one['kind']}{of}{' (backward)' if one.get('gradient') else ''}{over}"
+
+
+def _of_collectives(program: str, before: Pinned, after: Pinned) -> list[str]:
+    old, new = before.get("collectives"), after.get("collectives")
+    found = []
+    if before.get("collectives_incomplete", False) != after.get("collectives_incomplete", False):
+        read = "only in part now" if after.get("collectives_incomplete") else "completely now, before only in part"
+        found.append(f"the compiled module of {program} is read {read}")
+    if old is None or new is None:
+        return found if old == new else [*found, _one_sided(f"the collectives of {program}", old)]
+    return found + _changes(program, _units(old), _units(new))
+
+
+def _units(listed: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Every collective as text, and how many there are of it."""
+    units: Counter[str] = Counter()
+    for one in listed:
+        units[json.dumps({key: one[key] for key in one if key != "times"}, sort_keys=True)] += one.get("times", 1)
+    return units
+
+
+_ALIKE: tuple[Callable[[Record], Any], ...] = (
+    lambda one: (_line(one), one["kind"], one.get("gradient"), one.get("axes"), one.get("inserted")),
+    lambda one: (_line(one), one["kind"], one.get("gradient"), one.get("axes")),
+    lambda one: (_line(one), one["kind"], one.get("gradient")),
+    lambda one: (one["kind"], one.get("axes"), one.get("dtype"), one.get("bytes_in"), one.get("bytes_out")),
+)
+"""By what a collective of before is recognised in one of now, the closest likeness first."""
+
+
+def _line(one: Mapping[str, Any]) -> Any:
+    return one.get("nodes") or one.get("node")
+
+
+def _changes(program: str, before: Counter[str], after: Counter[str]) -> list[str]:
+    gone, come = list((before - after).elements()), list((after - before).elements())
+    pairs: Counter[tuple[str, str]] = Counter()
+    for alike in _ALIKE:
+        for text in list(gone):
+            match = next((other for other in come if alike(json.loads(other)) == alike(json.loads(text))), None)
+            if match is not None:
+                gone.remove(text)
+                come.remove(match)
+                pairs[text, match] += 1
+    found = [_changed(program, json.loads(old), json.loads(new), n) for (old, new), n in pairs.items()]
+    for texts, sign in ((gone, -1), (come, 1)):
+        for text, n in Counter(texts).items():
+            left = before[text] if sign < 0 else after[text]
+            found.append(_appeared(program, json.loads(text), sign, n, left > n))
+    return found
+
+
+def _appeared(program: str, one: Record, sign: int, times: int, others: bool) -> str:
+    verb = "appeared in" if sign > 0 else "disappeared from"
+    again = f"{times} of several " if others else f"{times} × " if times > 1 else ""
+    inserted = ", inserted by the compiler" if one.get("inserted") and sign > 0 else ""
+    return f"{again}{collective(one)} {verb} {program}: {_moved(one, sign * times)}{inserted}"
+
+
+def _moved(one: Mapping[str, Any], times: int) -> str:
+    """What a collective moves: `+2.1 MB per device`, in a loop `+8.4 MB per device in 4 steps`."""
+    sizes = [size for size in (one.get("bytes_in"), one.get("bytes_out")) if isinstance(size, int)]
+    if not sizes:
+        return f"{'+' if times > 0 else '-'}an unknown number of bytes per device"
+    count = one.get("count")
+    total = max(sizes) * times * (1 if count is None else count)
+    steps = " in every step of a loop of unknown length" if count is None else f" in {count} steps" if count > 1 else ""
+    return f"{'+' if total >= 0 else ''}{bytes_text(total)} per device{steps}"
+
+
+_FIELDS = {"bytes_in": "takes", "bytes_out": "gives", "count": "runs", "overlapped": "overlapped with"}
+"""What the fields are called where they change; the others by their name."""
+
+
+def _changed(program: str, old: Record, new: Record, times: int) -> str:
+    changes = []
+    for key in sorted({*old, *new} - {"nodes", "groups"}, key=lambda key: (*_ORDER, key).index(key)):
+        if old.get(key) == new.get(key):
+            continue
+        name = _FIELDS.get(key, key)
+        if key == "node":
+            changes.append(f"now of {' and '.join(_names(new))}, before of {' and '.join(_names(old))}")
+        elif key.startswith("bytes_"):
+            changes.append(f"{name} {bytes_change(old.get(key), new.get(key))} per device")
+        elif key == "count":
+            changes.append(f"{name} {_times(old.get(key))} → {_times(new.get(key))}")
+        elif isinstance(old.get(key, False), bool) and isinstance(new.get(key, False), bool):
+            changes.append(_SAID[key][bool(new.get(key))] if key in _SAID else f"{name} {_change(old[key], new[key])}")
+        else:
+            changes.append(f"{name} {_change(old.get(key), new.get(key))}")
+    for key in ("nodes", "groups"):
+        if old.get(key) != new.get(key):
+            changes.append(f"{key} {_change(old.get(key), new.get(key))}")
+    several = f", {times} of them" if times > 1 else ""
+    return f"{collective(old)} changed in {program}: {', '.join(changes)}{several}"
+
+
+_ORDER = ("kind", "gradient", "axes", "inserted", "dtype", "bytes_in", "bytes_out", "count", "asynchronous")
+_SAID = {
+    "inserted": ("the line asks for it now", "the compiler inserts it now"),
+    "asynchronous": ("synchronous now", "asynchronous now"),
+    "gradient": ("in the forward pass now", "in the backward pass now"),
+}
+
+
+def _names(one: Mapping[str, Any]) -> list[str]:
+    return one.get("nodes") or [one.get("node") or "no line that the module names"]
+
+
+def _times(count: int | None) -> str:
+    return "a number of times that is not known" if count is None else "once" if count == 1 else f"{count} times"

@@ -1,0 +1,222 @@
+"""A record in; what of it is pinned, and the file that pins it, out.
+
+What is pinned is what the compiler decided and a user would want to know of when it changes: collectives, bytes, layouts
+of the outputs. Not times, estimates and temporary memory, which change with the weather. A golden file holds one
+experiment, `{"jax 0.10": {"cpu": {"shard_map": {…}}}}`: the series of JAX, the target, the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from runner import record
+from runner.record import Record
+from runner.sources import shown
+
+Pinned = dict[str, Any]
+"""What is pinned of one program: `bytes`, `outputs`, `collectives` and, where they are not the file's own, `dims`."""
+
+Goldens = dict[str, dict[str, dict[str, Pinned]]]
+"""The content of one file: series of JAX, target, program."""
+
+Place = tuple[str, str, str]
+"""Series of JAX, target, program."""
+
+_ALWAYS = ("kind", "node", "inserted", "axes", "dtype", "bytes_in", "bytes_out", "count")
+_WHERE_SET = ("gradient", "asynchronous")
+_OUTPUT = ("shape", "dtype", "spec", "shard_shape")
+
+
+class InvalidGolden(Exception):
+    """A golden file cannot be read; the message says which, where, and what instead."""
+
+
+def series(version: str) -> str:
+    """The series of a version of JAX, within which the compiler is expected to decide alike: `jax 0.10`."""
+    return "jax " + ".".join(version.split(".")[:2])
+
+
+def pinned(program: Record, dims: Mapping[str, int] | None = None) -> Pinned:
+    """What is pinned of a record's program. `dims` are those at which the experiment was run instead of its own.
+
+    A record that has no `collectives`, `memory` or `outputs` pins none.
+    """
+    found: Pinned = {}
+    if dims:
+        found["dims"] = dict(dims)
+    memory = program.get("memory")
+    if memory:
+        # Null on a backend that does not say.
+        found["bytes"] = {name: memory.get(f"{name}_bytes") for name in ("argument", "output")}
+    if "outputs" in program:
+        found["outputs"] = {name: {key: output[key] for key in _OUTPUT} for name, output in program["outputs"].items()}
+    if "collectives" in program:
+        found["collectives"] = _collectives(program["collectives"])
+        if program.get("collectives_unknown"):
+            found["collectives_incomplete"] = True
+    return found
+
+
+def _collectives(listed: list[Record] | None) -> list[Record] | None:
+    if listed is None:
+        return None
+    counted = Counter(json.dumps(_collective(one), sort_keys=True) for one in listed)
+    found = [json.loads(text) | ({"times": times} if times > 1 else {}) for text, times in counted.items()]
+    return sorted(found, key=lambda one: (one["node"] or "", one["kind"], json.dumps(one, sort_keys=True)))
+
+
+def _collective(one: Record) -> Record:
+    found = {key: one[key] for key in _ALWAYS}
+    found |= {key: True for key in _WHERE_SET if one.get(key)}
+    if len(one.get("nodes") or ()) > 1:
+        found["nodes"] = sorted(one["nodes"])
+    if one.get("axes") is None:
+        found["groups"] = one.get("groups")
+    if one.get("asynchronous"):
+        overlapped = one.get("overlapped")
+        found["overlapped"] = None if overlapped is None else sorted(overlapped)
+    return found
+
+
+def folder(config_folder: Path) -> Path:
+    """Where the goldens of a config folder lie by default: in the tests beside it, or beside it.
+
+    Not in it, where each folder is a config group of Hydra's.
+    """
+    beside = config_folder.resolve().parent
+    return (beside / "tests" if (beside / "tests").is_dir() else beside) / "goldens"
+
+
+def read(path: Path) -> Goldens:
+    """The content of a golden file; empty where there is none. Raises `InvalidGolden`."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        where = f":{error.lineno}:{error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+        what = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        raise InvalidGolden(f"{shown(path)}{where}\n  not JSON: {what}; {_REMEDY}") from None
+    fault = _fault(content)
+    if fault:
+        raise InvalidGolden(f"{shown(path)}  {fault}; {_REMEDY}")
+    return content
+
+
+_REMEDY = "restore the file, or delete it and run pytest --update-golden"
+
+
+def _fault(content: Any) -> str | None:
+    """What is not as `text` writes it, if anything is not."""
+    if not isinstance(content, dict):
+        return "is not a mapping of series of JAX"
+    for version, targets in content.items():
+        if not isinstance(targets, dict):
+            return f"'{version}' is not a mapping of targets"
+        for target, programs in targets.items():
+            if not isinstance(programs, dict):
+                return f"'{version}', '{target}' is not a mapping of programs"
+            for program, entry in programs.items():
+                if (key := _misshapen(entry)) is not None:
+                    return f"'{version}', '{target}', '{program}'{key} is not what --update-golden writes"
+    return None
+
+
+def _misshapen(entry: Any) -> str | None:
+    """Which part of a program's entry has another shape than `pinned` gives it."""
+    if not isinstance(entry, dict):
+        return ""
+    for key in ("bytes", "outputs", "dims"):
+        if not isinstance(entry.get(key, {}), dict):
+            return f", '{key}'"
+    if not all(
+        isinstance(output, dict) and set(output) >= set(_OUTPUT) for output in entry.get("outputs", {}).values()
+    ):
+        return ", 'outputs'"
+    listed = entry.get("collectives")
+    if listed is None:
+        return None
+    if not isinstance(listed, list):
+        return ", 'collectives'"
+    for i, one in enumerate(listed):
+        if not isinstance(one, dict):
+            return f", 'collectives'[{i}]"
+        for key, kinds in _TYPES.items():
+            if not isinstance(one.get(key), kinds) or (key == "groups" and key not in one and one["axes"] is None):
+                return f", 'collectives'[{i}], '{key}'"
+    return None
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "kind": (str,), "node": (str, NoneType), "inserted": (bool,), "axes": (list, NoneType), "dtype": (str, NoneType),
+    "bytes_in": (int, NoneType), "bytes_out": (int, NoneType), "count": (int, NoneType), "times": (int, NoneType),
+    "nodes": (list, NoneType), "groups": (list, NoneType), "overlapped": (list, NoneType),
+}  # fmt: skip
+"""The types of a collective's fields; null also stands for a field that is left out."""
+
+
+def text(content: Goldens) -> str:
+    """The text of a golden file: keys sorted, one collective and one output per line, so that a diff can be read."""
+    return _text(content, "") + "\n"
+
+
+def _text(value: Any, indent: str) -> str:
+    inner = indent + "  "
+    parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    if not any(isinstance(part, dict) or (isinstance(part, list) and _holds_mappings(part)) for part in parts):
+        return json.dumps(value, sort_keys=True, ensure_ascii=False)
+    if isinstance(value, dict):
+        lines = [f"{inner}{json.dumps(key, ensure_ascii=False)}: {_text(value[key], inner)}" for key in sorted(value)]
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    return "[\n" + ",\n".join(inner + _text(part, inner) for part in value) + f"\n{indent}]"
+
+
+def _holds_mappings(parts: list[Any]) -> bool:
+    return any(isinstance(part, dict) for part in parts)
+
+
+def entry(content: Goldens, place: Place) -> Pinned | None:
+    """What a file's content pins for a series, a target and a program; None where it pins nothing."""
+    version, target, program = place
+    return content.get(version, {}).get(target, {}).get(program)
+
+
+def pin(path: Path, place: Place, value: Pinned | None) -> None:
+    """Pin `value` at one place of a file, or with None nothing; every other place stays as it is.
+
+    Safe against other processes that pin in the same file. Raises `InvalidGolden` for a file that cannot be read.
+    """
+    version, target, program = place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(path.parent):
+        content = read(path)
+        if value is None:
+            programs = content.get(version, {}).get(target, {})
+            programs.pop(program, None)
+        else:
+            content.setdefault(version, {}).setdefault(target, {})[program] = value
+        content = {
+            version: kept
+            for version, targets in content.items()
+            if (kept := {target: programs for target, programs in targets.items() if programs})
+        }
+        record.write_text(path, text(content))
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Alone with a folder among the processes of this machine. The lock ends with its process, however that ends."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

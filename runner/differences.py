@@ -1,7 +1,7 @@
 """What two programs pin in; what differs, in the field's words, out: one sentence per difference.
 
-`all-gather of w over x appeared in constraint: +2.1 MB per device`. The goldens' failures and `runner/compare.py` say it
-with these words.
+`all-gather of w over x appeared in constraint: +2.1 MB per device`. The goldens' failures and `runner/compare.py` say
+it with these words.
 """
 
 from __future__ import annotations
@@ -156,9 +156,13 @@ def _units(listed: Sequence[Mapping[str, Any]]) -> Counter[str]:
     """Every collective as text, and how many there are of it."""
     units: Counter[str] = Counter()
     for one in listed:
-        units[json.dumps({key: one[key] for key in one if key != "times"}, sort_keys=True)] += one.get("times", 1)
+        fields = {key: value for key, value in one.items() if key != "times" and (value or key not in _LEFT_OUT)}
+        units[json.dumps(fields, sort_keys=True)] += one.get("times") or 1
     return units
 
+
+_LEFT_OUT = ("gradient", "asynchronous")
+"""What a golden says only where it is true."""
 
 _ALIKE: tuple[Callable[[Record], Any], ...] = (
     lambda one: (_line(one), one["kind"], one.get("gradient"), one.get("axes"), one.get("inserted")),
@@ -229,144 +233,6 @@ def _changed(program: str, old: Record, new: Record, times: int) -> str:
             changes.append(f"{_FIELDS[key]} {_times(was)} → {_times(now)}")
         else:
             changes.append(f"{_FIELDS.get(key, key)} {_change(was, now)}")
-    several = f", {times} of them" if times > 1 else ""
-    return f"{collective(old)} changed in {program}: {', '.join(changes)}{several}"
-
-
-_ORDER = ("shape", "dtype", "spec", "shard_shape")
-
-
-def _output(output: Mapping[str, Any]) -> str:
-    return f"{output['dtype']}{output['shape']} {spec_text(output['spec'])}"
-
-
-def _of_outputs(program: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[str]:
-    if before is None or after is None:
-        return [] if before == after else [_one_sided(f"the outputs of {program}", before)]
-    found = []
-    for name in sorted({*before, *after}):
-        old, new = before.get(name), after.get(name)
-        if old is None or new is None:
-            there, verb = (new, "appeared in") if old is None else (old, "disappeared from")
-            found.append(f"output {name} {verb} {program}: {_output(there)}")
-            continue
-        changes = [
-            f"{key.replace('_', ' ')} {spec_text(old[key])} → {spec_text(new[key])}"
-            if key == "spec"
-            else f"{key.replace('_', ' ')} {_change(old.get(key), new.get(key))}"
-            for key in sorted({*old, *new}, key=lambda key: (*_OUTPUT_ORDER, key).index(key))
-            if old.get(key) != new.get(key)
-        ]
-        if changes:
-            found.append(f"output {name} of {program}: {', '.join(changes)}")
-    return found
-
-
-# Collectives.
-
-
-def collective(one: Mapping[str, Any]) -> str:
-    """`all-gather of w over x`, `collective-permute of ring.lhs (backward) over x`."""
-    nodes = one.get("nodes") or ([one["node"]] if one.get("node") else [])
-    of = f" of {' and '.join(nodes)}" if nodes else " of no line that the module names"
-    axes = one.get("axes")
-    over = (
-        f" over {', '.join(axes) or 'no axis'}" if axes is not None else f" within groups {json.dumps(one['groups'])}"
-    )
-    return f"{one['kind']}{of}{' (backward)' if one.get('gradient') else ''}{over}"
-
-
-def _of_collectives(program: str, before: Pinned, after: Pinned) -> list[str]:
-    old, new = before.get("collectives"), after.get("collectives")
-    found = []
-    if before.get("collectives_incomplete", False) != after.get("collectives_incomplete", False):
-        read = "only in part now" if after.get("collectives_incomplete") else "completely now, before only in part"
-        found.append(f"the compiled module of {program} is read {read}")
-    if old is None or new is None:
-        return found if old == new else [*found, _one_sided(f"the collectives of {program}", old)]
-    return found + _changes(program, _units(old), _units(new))
-
-
-def _units(listed: Sequence[Mapping[str, Any]]) -> Counter[str]:
-    """Every collective as text, and how many there are of it."""
-    units: Counter[str] = Counter()
-    for one in listed:
-        units[json.dumps({key: one[key] for key in one if key != "times"}, sort_keys=True)] += one.get("times", 1)
-    return units
-
-
-_ALIKE: tuple[Callable[[Record], Any], ...] = (
-    lambda one: (_line(one), one["kind"], one.get("gradient"), one.get("axes"), one.get("inserted")),
-    lambda one: (_line(one), one["kind"], one.get("gradient"), one.get("axes")),
-    lambda one: (_line(one), one["kind"], one.get("gradient")),
-    lambda one: (one["kind"], one.get("axes"), one.get("dtype"), one.get("bytes_in"), one.get("bytes_out")),
-)
-"""By what a collective of before is recognised in one of now, the closest likeness first."""
-
-
-def _line(one: Mapping[str, Any]) -> Any:
-    return one.get("nodes") or one.get("node")
-
-
-def _changes(program: str, before: Counter[str], after: Counter[str]) -> list[str]:
-    gone, come = list((before - after).elements()), list((after - before).elements())
-    pairs: Counter[tuple[str, str]] = Counter()
-    for alike in _ALIKE:
-        for text in list(gone):
-            match = next((other for other in come if alike(json.loads(other)) == alike(json.loads(text))), None)
-            if match is not None:
-                gone.remove(text)
-                come.remove(match)
-                pairs[text, match] += 1
-    found = [_changed(program, json.loads(old), json.loads(new), n) for (old, new), n in pairs.items()]
-    for texts, sign in ((gone, -1), (come, 1)):
-        for text, n in Counter(texts).items():
-            left = before[text] if sign < 0 else after[text]
-            found.append(_appeared(program, json.loads(text), sign, n, left > n))
-    return found
-
-
-def _appeared(program: str, one: Record, sign: int, times: int, others: bool) -> str:
-    verb = "appeared in" if sign > 0 else "disappeared from"
-    again = f"{times} of several " if others else f"{times} × " if times > 1 else ""
-    inserted = ", inserted by the compiler" if one.get("inserted") and sign > 0 else ""
-    return f"{again}{collective(one)} {verb} {program}: {_moved(one, sign * times)}{inserted}"
-
-
-def _moved(one: Mapping[str, Any], times: int) -> str:
-    """What a collective moves: `+2.1 MB per device`, in a loop `+8.4 MB per device in 4 steps`."""
-    sizes = [size for size in (one.get("bytes_in"), one.get("bytes_out")) if isinstance(size, int)]
-    if not sizes:
-        return f"{'+' if times > 0 else '-'}an unknown number of bytes per device"
-    count = one.get("count")
-    total = max(sizes) * times * (1 if count is None else count)
-    steps = " in every step of a loop of unknown length" if count is None else f" in {count} steps" if count > 1 else ""
-    return f"{'+' if total >= 0 else ''}{bytes_text(total)} per device{steps}"
-
-
-_FIELDS = {"bytes_in": "takes", "bytes_out": "gives", "count": "runs", "overlapped": "overlapped with"}
-"""What the fields are called where they change; the others by their name."""
-
-
-def _changed(program: str, old: Record, new: Record, times: int) -> str:
-    changes = []
-    for key in sorted({*old, *new} - {"nodes", "groups"}, key=lambda key: (*_ORDER, key).index(key)):
-        if old.get(key) == new.get(key):
-            continue
-        name = _FIELDS.get(key, key)
-        if key == "node":
-            changes.append(f"now of {' and '.join(_names(new))}, before of {' and '.join(_names(old))}")
-        elif key.startswith("bytes_"):
-            changes.append(f"{name} {bytes_change(old.get(key), new.get(key))} per device")
-        elif key == "count":
-            changes.append(f"{name} {_times(old.get(key))} → {_times(new.get(key))}")
-        elif isinstance(old.get(key, False), bool) and isinstance(new.get(key, False), bool):
-            changes.append(_SAID[key][bool(new.get(key))] if key in _SAID else f"{name} {_change(old[key], new[key])}")
-        else:
-            changes.append(f"{name} {_change(old.get(key), new.get(key))}")
-    for key in ("nodes", "groups"):
-        if old.get(key) != new.get(key):
-            changes.append(f"{key} {_change(old.get(key), new.get(key))}")
     several = f", {times} of them" if times > 1 else ""
     return f"{collective(old)} changed in {program}: {', '.join(changes)}{several}"
 

@@ -1,8 +1,8 @@
 """A record in; what of it is pinned, and the file that pins it, out.
 
-What is pinned is what the compiler decided and a user would want to know of when it changes: collectives, bytes, layouts
-of the outputs. Not times, estimates and temporary memory, which change with the weather. A golden file holds one
-experiment, `{"jax 0.10": {"cpu": {"shard_map": {…}}}}`: the series of JAX, the target, the program.
+What is pinned is what the compiler decided and a user would want to know of when it changes: collectives, bytes and
+layouts of the outputs; no times, no estimates, no temporary memory. A golden file holds one experiment,
+`{"jax 0.10": {"cpu": {"shard_map": {…}}}}`: the series of JAX, the target, the program.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 from runner.golden import Pinned
 from runner.record import Record
 
-_UNITS = ("kB", "MB", "GB", "TB", "PB")
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def of_program(program: str, before: Pinned, after: Pinned) -> list[str]:
@@ -54,14 +54,11 @@ def _plain(value: Any) -> str:
 
 def bytes_text(count: int) -> str:
     """A number of bytes to two digits in powers of 1000, as bandwidths are counted: `64 B`, `2.1 MB`, `17 GB`."""
-    size = float(count)
-    if abs(size) < 1000:
-        return f"{count} B"
-    for unit in _UNITS:
+    size, units = float(count), list(_UNITS)
+    while abs(size) >= 999.5 and len(units) > 1:
         size /= 1000
-        if abs(size) < 999.5 or unit == _UNITS[-1]:
-            break
-    return f"{size:.1f} {unit}" if abs(size) < 99.95 else f"{size:.0f} {unit}"
+        units.pop(0)
+    return f"{count} B" if len(units) == len(_UNITS) else f"{size:.{1 if abs(size) < 99.95 else 0}f} {units[0]}"
 
 
 def bytes_change(before: int | None, after: int | None) -> str:
@@ -111,9 +108,11 @@ def _of_outputs(program: str, before: Mapping[str, Any] | None, after: Mapping[s
     found = []
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
-        if old is None or new is None:
-            there, verb = (new, "appeared in") if old is None else (old, "disappeared from")
-            found.append(f"output {name} {verb} {program}: {_output(there)}")
+        if old is None:
+            found.append(f"output {name} appeared in {program}: {_output(after[name])}")
+            continue
+        if new is None:
+            found.append(f"output {name} disappeared from {program}: {_output(old)}")
             continue
         changes = [
             f"{key.replace('_', ' ')} {spec_text(old[key])} → {spec_text(new[key])}"
@@ -190,16 +189,19 @@ def _changes(program: str, before: Counter[str], after: Counter[str]) -> list[st
     found = [_changed(program, json.loads(old), json.loads(new), n) for (old, new), n in pairs.items()]
     for texts, sign in ((gone, -1), (come, 1)):
         for text, n in Counter(texts).items():
-            left = before[text] if sign < 0 else after[text]
-            found.append(_appeared(program, json.loads(text), sign, n, left > n))
+            whole = before[text] if sign < 0 else after[text]
+            found.append(_appeared(program, json.loads(text), sign, n, whole))
     return found
 
 
-def _appeared(program: str, one: Record, sign: int, times: int, others: bool) -> str:
+def _appeared(program: str, one: Record, sign: int, times: int, whole: int) -> str:
+    if whole == times:
+        several = f"{times} × " if times > 1 else ""
+    else:
+        several = f"{times} more " if sign > 0 else f"{times} of {whole} × "
     verb = "appeared in" if sign > 0 else "disappeared from"
-    again = f"{times} of several " if others else f"{times} × " if times > 1 else ""
     inserted = ", inserted by the compiler" if one.get("inserted") and sign > 0 else ""
-    return f"{again}{collective(one)} {verb} {program}: {_moved(one, sign * times)}{inserted}"
+    return f"{several}{collective(one)} {verb} {program}: {_moved(one, sign * times)}{inserted}"
 
 
 def _moved(one: Mapping[str, Any], times: int) -> str:

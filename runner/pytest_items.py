@@ -1,0 +1,294 @@
+"""One file of an experiment in; its pytest items out: one per target, program and check, and one per golden."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from runner import composition, differences, golden
+from runner.app import conf_folder
+from runner.configuration import Configuration, InvalidConfiguration, compose
+from runner.experiment import Experiment, read
+from runner.faults import InvalidExperiment
+from runner.golden import Pinned, Place
+from runner.record import Record
+from runner.show.report import reasons
+from runner.sources import shown
+
+if TYPE_CHECKING:
+    from runner.pytest_plugin import Run, Session
+
+TOLD = "shardproof"
+"""The property of a report that says what was pinned anew. Reports cross from process to process; nothing else does."""
+
+_GOLDEN = "golden"
+_CHECKS = ("value", "layout", "replicas", "agreement")
+"""What is checked of every program. The gradient and the expectations of the file come on top."""
+
+
+class _Failure(Exception):
+    """A check that failed; the message is all that there is to say."""
+
+
+class ExperimentFile(pytest.File):
+    """One experiment. `folder` is the config folder that it belongs to."""
+
+    def __init__(self, *, folder: Path, state: Session, **more: Any) -> None:
+        super().__init__(**more)
+        self.folder = folder
+        self.state = state
+        self.experiment = self.path.resolve().relative_to(folder / "experiment").with_suffix("").as_posix()
+        self.pinned: set[tuple[str, str]] = set()
+        """The targets and programs that have goldens."""
+        self._composed: dict[str, Configuration] = {}
+
+    @cached_property
+    def golden(self) -> Path:
+        """The file that pins it."""
+        return self.state.golden_file(self.folder, self.experiment)
+
+    def composed(self, target: str) -> Configuration:
+        """Its configuration for a target that it is tested on."""
+        return self._composed[target]
+
+    def dims(self, target: str) -> dict[str, int]:
+        """The smaller dims at which it is verified, where its file has them and the target computes."""
+        return dict(self.composed(target).plain.get("verify_dims") or {}) if target == "cpu" else {}
+
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        self.state.seen.add(self.path.resolve())
+        self._refuse_ambiguity()
+        first = self._compose()
+        experiment = None if first is None else self._read(first)
+        if first is None or experiment is None:
+            return
+        self.state.files[self.golden] = self
+        for target in self.state.targets or experiment.tested:
+            self._composed[target] = composed = self._for(target, first)
+            experiment = self._read(composed)
+            if experiment is None:
+                return
+            expect = composed.plain["expect"]
+            expected = [name for name, value in expect.items() if value not in (None, {}, [], False)]
+            checks = (*_CHECKS, *(["gradient"] if experiment.grad else []), *expected, _GOLDEN)
+            parent = self if target == "cpu" else _Target.from_parent(self, name=target)
+            programs = [
+                _Program.from_parent(parent, name=name, file=self, target=target, checks=checks)
+                for name in experiment.programs
+            ]
+            self.pinned |= {(target, name) for name in experiment.programs}
+            if isinstance(parent, _Target):
+                parent.programs = programs
+                yield parent
+            else:
+                yield from programs
+
+    def _refuse_ambiguity(self) -> None:
+        own = conf_folder().resolve()
+        if self.folder != own and (own / "experiment" / f"{self.experiment}.yaml").is_file():
+            raise self.CollectError(
+                f"{shown(self.path)}\n  shardproof has an experiment '{self.experiment}', which hides this one; "
+                "give the file another name"
+            )
+        other = self.state.files.get(self.golden)
+        if other is not None and other.path != self.path:
+            raise self.CollectError(
+                f"{shown(self.path)}\n  {shown(other.path)} has its goldens in the same file, {shown(self.golden)}; "
+                "give one of the two another name"
+            )
+
+    def _compose(self, *overrides: str) -> Configuration | None:
+        """Its configuration; None where the file is only a base of others. Raises `CollectError`."""
+        try:
+            return compose(self.experiment, self.folder, overrides)
+        except InvalidConfiguration as error:
+            if self._is_base():
+                return None
+            raise self.CollectError(str(error)) from None
+
+    def _read(self, composed: Configuration) -> Experiment | None:
+        """The experiment; None where the file is only a base of others. Raises `CollectError`."""
+        try:
+            return read(composed.plain)
+        except InvalidExperiment as error:
+            if self._is_base():
+                return None
+            raise self.CollectError(composed.sources.report(error.fault)) from None
+
+    def _for(self, target: str, first: Configuration) -> Configuration:
+        """Its configuration as it is run for a target."""
+        dims = first.plain.get("verify_dims") or {}
+        overrides = [f"dims.{name}={size}" for name, size in dims.items()] if target == "cpu" else []
+        if target != "cpu" or first.plain["target"]["platform"] != "cpu":
+            overrides.append(f"target={target}")
+        return (self._compose(*overrides) or first) if overrides else first
+
+    def _is_base(self) -> bool:
+        """Whether another experiment of the folder is based on this file."""
+        mine, home = self.path.resolve(), self.folder / "experiment"
+        others = [file.relative_to(home).with_suffix("").as_posix() for file in home.rglob("*.yaml")]
+        return any(
+            mine in {layer.file.resolve() for layer in composition.layers([self.folder], {"experiment": name})}
+            for name in others
+            if name != self.experiment
+        )
+
+
+class _Target(pytest.Collector):
+    """The items of an experiment for another target than simulated CPU devices."""
+
+    programs: Sequence[pytest.Collector] = ()
+
+    def collect(self) -> Iterable[pytest.Collector]:
+        return self.programs
+
+
+class _Program(pytest.Collector):
+    """The items of one program."""
+
+    def __init__(self, *, file: ExperimentFile, target: str, checks: Sequence[str], **more: Any) -> None:
+        super().__init__(**more)
+        self.file, self.target, self._checks = file, target, checks
+
+    def collect(self) -> Iterator[pytest.Item]:
+        for check in self._checks:
+            kind = GoldenItem if check == _GOLDEN else CheckItem
+            yield kind.from_parent(self, name=check, program=self)
+
+
+class CheckItem(pytest.Item):
+    """One check of one program."""
+
+    def __init__(self, *, program: _Program, **more: Any) -> None:
+        super().__init__(**more)
+        self.program, self.target, self.file = program.name, program.target, program.file
+        if self.config.pluginmanager.hasplugin("xdist"):
+            self.add_marker(pytest.mark.xdist_group(self.file.nodeid))
+
+    def runtest(self) -> None:
+        verdict = self.result()["checks"].get(self.name)
+        if verdict is None:
+            raise _Failure(f"the record has no check '{self.name}' of {self.program}")
+        if verdict["status"] == "not_run":
+            pytest.skip(verdict["reason"])
+        if verdict["status"] != "passed":
+            raise _Failure("\n".join([f"{self.program}: {self.name} failed", *_indented(reasons(verdict))]))
+
+    @property
+    def ran(self) -> Run:
+        """The run that it looks at."""
+        return self.file.state.run(self.file, self.target)
+
+    def result(self) -> Record:
+        """What the record says of the program. Skips where JAX cannot express it; raises where it did not run."""
+        record = self.ran.record
+        if self.program in record["not_supported"]:
+            self.not_supported(record["not_supported"][self.program])
+        result = record["programs"].get(self.program)
+        if result is None:
+            raise _Failure(record["error"] or f"the record has no program {self.program}")
+        if result["error"]:
+            raise _Failure(f"{self.program}: {result['error']}")
+        return result
+
+    def not_supported(self, reason: str) -> None:
+        """Skip: JAX cannot express the program. Raises where its golden says that it could."""
+        if self.pinned() is None:
+            pytest.skip(reason)
+        raise _Failure(
+            f"JAX cannot express {self.program}: {reason}\n  but {self.where} pins it\n"
+            f"if that is as it should be: {self.update()}"
+        )
+
+    @property
+    def place(self) -> Place:
+        """Where in its file the golden of this program stands."""
+        record = self.ran.record
+        version = record["environment"]["jax"]
+        if version is None:
+            raise _Failure(record["error"] or "the worker did not say its version of JAX")
+        return golden.series(version), self.target, self.program
+
+    @property
+    def where(self) -> str:
+        """The same in words."""
+        version, target, _ = self.place
+        return f"{shown(self.file.golden)} ({version} on {target})"
+
+    def pinned(self) -> Pinned | None:
+        """The golden of this program, if there is one."""
+        try:
+            return golden.entry(golden.read(self.file.golden), self.place)
+        except golden.InvalidGolden as error:
+            raise _Failure(str(error)) from None
+
+    def update(self) -> str:
+        """The command that accepts what this program does now."""
+        assert self.parent is not None
+        return shlex.join(["pytest", f"{self.parent.nodeid}::{_GOLDEN}", "--update-golden"])
+
+    def command(self) -> str:
+        """The command that runs this program as this item did."""
+        own = self.file.folder == conf_folder().resolve()
+        where = [] if own else ["--config-dir", shown(self.file.folder)]
+        overrides = self.file.composed(self.target).sources.overrides
+        return shlex.join(["python", "-m", "runner", *where, *overrides, f"program={self.program}"])
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Our message, without a traceback: what, where the run folder is, how to see it again."""
+        if not isinstance(excinfo.value, _Failure):
+            return super().repr_failure(excinfo, style)
+        self.ran.failed = True
+        return f"{excinfo.value}\nrun folder: {self.ran.folder}\nto run it: {self.command()}"
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Where it is, and the heading of a failure."""
+        target = [] if self.target == "cpu" else [self.target]
+        return self.path, None, " ".join([self.file.experiment, *target, self.program, self.name])
+
+
+class GoldenItem(CheckItem):
+    """Whether collectives, bytes and layouts of one program are those that its golden pins."""
+
+    def runtest(self) -> None:
+        result = self.result()
+        now = golden.pinned(result, self.file.dims(self.target))
+        before = self.pinned()
+        changes = [] if before is None else differences.of_program(self.program, before, now)
+        if before is not None and not changes:
+            return
+        update = self.config.getoption("update_golden")
+        failing = [name for name, verdict in result["checks"].items() if verdict["status"] == "failed"]
+        if failing and (update or before is None):
+            raise _Failure(f"{self.program} is not pinned in {self.where} while its {' and '.join(failing)} failed")
+        if update:
+            self.pin(now, changes or [f"{self.program} was not pinned before"])
+        elif before is None:
+            golden.pin(self.file.golden, self.place, now)
+            raise _Failure(f"there was no golden of {self.program}; it is written now: look at {self.where}, commit it")
+        else:
+            told = _indented(changes)
+            head, tail = (
+                f"{self.program} is not what {self.where} pins:",
+                f"if that is as it should be: {self.update()}",
+            )
+            raise _Failure("\n".join([head, *told, tail]))
+
+    def pin(self, now: Pinned | None, changes: Iterable[str]) -> None:
+        """Rewrite the golden, and leave word of it for the summary."""
+        golden.pin(self.file.golden, self.place, now)
+        self.user_properties.append((TOLD, "\n".join([f"updated: {self.where}", *_indented(changes)])))
+
+    def not_supported(self, reason: str) -> None:
+        if self.config.getoption("update_golden") and self.pinned() is not None:
+            self.pin(None, [f"{self.program} is not pinned any more: JAX cannot express it"])
+        super().not_supported(reason)
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"  {part}" for line in lines for part in line.splitlines()]

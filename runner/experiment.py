@@ -8,12 +8,12 @@ from __future__ import annotations
 import keyword
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from runner import dtypes
+from runner import dtypes, expect
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.language import static
 from runner.language.check import Scope, canonical, check, missing_axis
@@ -128,12 +128,22 @@ class Experiment:
     grad: Gradient | None = None
     tested: tuple[str, ...] = ("cpu",)
     """The targets for which `pytest` runs it: options of the config group `target`."""
+    expected: Mapping[str, expect.Expectations] = field(default_factory=dict)
+    """What each program is held to."""
+    probed: frozenset[str] = frozenset()
+    """The values of `graph` that are among the outputs only so that the compiler tells their layouts."""
 
     @cached_property
     def results(self) -> dict[str, Spec]:
         """The outputs that the sections compute: all but the gradients."""
         gradients = self.grad.names if self.grad else ()
         return {name: spec for name, spec in self.outputs.items() if name not in gradients}
+
+    def probing(self, program: str) -> Experiment | None:
+        """The experiment that returns also the values whose layouts the program is held to, if there are any."""
+        wanted = self.expected[program].layouts if program in GRAPH_PROGRAMS else ()
+        probed = frozenset(wanted) - self.outputs.keys()
+        return replace(self, outputs={**self.outputs, **dict.fromkeys(probed, ())}, probed=probed) if wanted else None
 
     def array(self, name: str) -> Array:
         """The operand of that name."""
@@ -211,12 +221,13 @@ def read(config: Mapping[str, Any]) -> Experiment:
     for constrained in constraints:
         _known_result(constrained, "constraints", sections["graph"], values, "graph")
     programs, chosen = _programs(config["program"], sections)
+    target = _target(config["target"], mesh)
     experiment = Experiment(
         name=name,
         summary=config["summary"],
         source=config["source"],
         mesh=mesh,
-        target=_target(config["target"], mesh),
+        target=target,
         dims=dims,
         arrays=arrays,
         graph=sections["graph"],
@@ -229,6 +240,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         chosen=chosen,
         grad=grad,
         tested=_tested(config["test"]),
+        expected=expect.read(config["expect"], programs, target.platform, _expectable(sections, grad, mesh)),
         **{key: config[key] for key in ("seed", "precision", "check_vma", "trace", "timeout") if key in config},
     )
     if experiment.precision not in PRECISIONS:
@@ -635,6 +647,25 @@ def _values(config: Mapping[str, Any], outputs: Mapping[str, Spec]) -> dict[str,
         if 0 in _rectangular(value, ("expect", "values", name)):
             raise invalid(("expect", "values", name), f"there is no number that '{name}' could be compared with")
     return dict(config)
+
+
+def _expectable(sections: Mapping[Section, tuple[Statement, ...]], grad: Gradient | None, mesh: Mesh) -> expect.Names:
+    gradients = grad.names if grad else ()
+    return expect.Names(
+        programs=PROGRAMS,
+        platforms=PLATFORMS,
+        lines={program: {*lines(sections[program_section(program)]), *gradients} for program in PROGRAMS},
+        values=results(sections["graph"]),
+        spec=lambda value, key: _spec(value, key, mesh),
+    )
+
+
+def lines(statements: Iterable[Statement], path: str = "") -> Iterator[str]:
+    """The lines of a section as evidence names them: `C`, of a loop `ring` and `ring.lhs`."""
+    for statement in statements:
+        yield f"{path}{statement.name}"
+        if isinstance(statement, Loop):
+            yield from lines(statement.body, f"{path}{statement.name}.")
 
 
 def _rectangular(value: Any, key: Key) -> tuple[int, ...]:

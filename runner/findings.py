@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes, record
-from runner.checks import agreement, diagnosis, gradient, layout, pinned, replicas, value
+from runner.checks import agreement, diagnosis, expectations, gradient, layout, pinned, replicas, value
 from runner.checks.context import Context
 from runner.data import Arrays
+from runner.evidence.gather import gather
 from runner.experiment import Experiment, Section, program_section
 from runner.faults import Fault, invalid
 from runner.layout import Layout, spec_json, spec_text
@@ -97,7 +98,7 @@ class Findings:
         if self._context is not None:
             if self._experiment.trace:
                 self._found["trace"] = self._trace(self._context)
-            self._check(self._context)
+            self._check(self._context, folder)
             _draw(self._context, self._runs, folder, self._found)
 
     def _trace(self, context: Context) -> Record:
@@ -113,7 +114,7 @@ class Findings:
             self._found["warnings"].append(f"there is no trace: {taken['reason']}")
         return taken
 
-    def _check(self, context: Context) -> None:
+    def _check(self, context: Context, folder: Path) -> None:
         found = self._found
         ran = [run for run in self._runs if run.error is None]
         diagnosed: list[str] | None = None
@@ -140,13 +141,15 @@ class Findings:
                     *(diagnosed or [] if mine else []),
                     *_differs(found, run.program),
                 ]
+            evidence = {**run.evidence, **gather(context.experiment, run.program, folder, run.said)}
+            checks |= expectations.check(context.experiment, run.program, evidence)
             failed = any(check["status"] == "failed" for check in checks.values())
             found["programs"][run.program] = {
                 "status": "failed" if failed else "passed",
                 "error": None,
                 "checks": checks,
                 "outputs": {name: _output(context, name, output) for name, output in run.outputs.items()},
-                **run.evidence,
+                **evidence,
             }
         passed = found["programs"].get("shard_map", {"checks": {}})["checks"].get("value", {}).get("status") == "passed"
         found["warnings"] += _differs(found, "shard_map") if passed else []

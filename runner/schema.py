@@ -51,9 +51,21 @@ class GradConfig:
 
 @dataclass
 class ExpectConfig:
-    """What the experiment promises beyond agreement with the oracles."""
+    """What the experiment promises beyond agreement with the oracles. All but `values` may differ by program."""
 
     values: dict[str, Any] = field(default_factory=dict)
+    collectives: Any = None
+    """How many there are of each kind: `{all-reduce: 1}`; kinds that are not named are not there."""
+    no_collectives: Any = None
+    max_bytes_per_device: Any = None
+    """At most this many bytes that collectives take or give on each device, over all their executions."""
+    max_memory_bytes: Any = None
+    """At most this much memory on each device."""
+    overlapped: Any = None
+    """The lines whose collectives run while something is computed."""
+    not_overlapped: Any = None
+    layouts: Any = None
+    """The PartitionSpecs that values in the middle of `graph` have."""
 
 
 @dataclass

@@ -59,6 +59,8 @@ class ProgramRun:
     operands: dict[str, list[tuple[int, tuple[tuple[int, int], ...]]]] = field(default_factory=dict)
     device_ids: list[int] = field(default_factory=list)
     evidence: dict[str, Any] = field(default_factory=dict)
+    said: str | None = None
+    """What the compiler wrote to standard error; None where nobody could hear it."""
 
 
 def listen(
@@ -172,7 +174,8 @@ def program_run(event: Event, shapes: dict[str, tuple[int, ...]], block_ranges: 
         name: [(device, tuple(map(tuple, ranges))) for device, ranges in shards]
         for name, shards in event["operands"].items()
     }
-    run.evidence = {key: event[key] for key in ("memory", "cost", "timing")}
+    run.said = event["said"]
+    run.evidence = {key: event[key] for key in ("memory", "cost", "timing", "layouts") if key in event}
     return run
 
 

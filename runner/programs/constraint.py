@@ -17,5 +17,5 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
         "constraint",
         axis_type="Auto",
         constraints=experiment.constraints,
-        outputs=experiment.outputs,
+        outputs={name: spec for name, spec in experiment.outputs.items() if name not in experiment.probed},
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,8 +36,10 @@ def execute(experiment: Experiment, program: str, module: ModuleType, folder: Pa
         function = module.program(mesh)
         device_ids = [device.id for device in mesh.devices.flat]
     placed = time.perf_counter()
+    said = _Said()
     lowered = _lower(program, function, operands)
     compiled = lowered.compile()
+    heard = said.text()
     compiled_at = time.perf_counter()
     outputs = jax.block_until_ready(compiled(*operands))
     first_run = time.perf_counter() - compiled_at
@@ -51,6 +55,7 @@ def execute(experiment: Experiment, program: str, module: ModuleType, folder: Pa
             array.name: [[shard.device.id, _ranges(shard.index, operand.shape)] for shard in operand.addressable_shards]
             for array, operand in zip(experiment.arrays, operands, strict=True)
         },
+        "said": heard,
         "memory": _memory(compiled),
         "cost": _cost(compiled),
         "timing": {
@@ -59,6 +64,22 @@ def execute(experiment: Experiment, program: str, module: ModuleType, folder: Pa
             "run_s": _repeat(lambda: jax.block_until_ready(compiled(*operands)), first_run),
         },
     }  # fmt: skip
+
+
+class _Said:
+    """What is written to file descriptor 2 from now on: XLA's warnings go nowhere else."""
+
+    def __init__(self) -> None:
+        sys.stderr.flush()
+        self._start = os.fstat(2).st_size
+
+    def text(self) -> str | None:
+        """What was written since; None where the descriptor is no file that can be read back."""
+        sys.stderr.flush()
+        try:
+            return os.pread(2, os.fstat(2).st_size - self._start, self._start).decode(errors="replace")
+        except OSError:
+            return None
 
 
 class NotLowered(Exception):
@@ -109,11 +130,10 @@ class _Shards:
         for shard in sorted(output.addressable_shards, key=lambda shard: shard.device.id):
             ranges = _ranges(shard.index, output.shape)
             shards.append([shard.device.id, ranges, self._store(np.asarray(shard.data), held, str(ranges))])
-        spec = getattr(output.sharding, "spec", None)
         return {
             "dtype": str(output.dtype),
             "shape": list(output.shape),
-            "spec": None if spec is None else [list(e) if isinstance(e, tuple) else e for e in spec],
+            "spec": spec_of(output.sharding),
             "shards": shards,
         }
 
@@ -126,6 +146,12 @@ class _Shards:
         self.distinct.append(raw)
         held[where].append(len(self.distinct) - 1)
         return len(self.distinct) - 1
+
+
+def spec_of(sharding: Any) -> list[Any] | None:
+    """The PartitionSpec of a sharding as the record spells it; None where it has none."""
+    spec = getattr(sharding, "spec", None)
+    return None if spec is None else [list(e) if isinstance(e, tuple) else e for e in spec]
 
 
 def raw_bytes(value: np.ndarray) -> np.ndarray:

@@ -26,6 +26,7 @@ from runner.programs import WRITERS
 from runner.record import write_text
 from runner.worker import gradient
 from runner.worker.execute import NotLowered, execute
+from runner.worker.layouts import layouts
 from runner.worker.types import infer
 
 if TYPE_CHECKING:
@@ -56,6 +57,10 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     trace = _prepare_trace(experiment, Path(job["data"])) if "trace" in programs else None
     if trace is not None and trace.refused is None:
         sources["trace"] = trace.source
+    for program in programs:
+        probing = experiment.probing(program) if program in WRITERS else None
+        if probing is not None:
+            sources[f"{program}_layouts"] = WRITERS[program](probing, Path(job["data"]), types)
     for program, source in sources.items():
         write_text(folder / f"program_{program}.py", source)
     # Every module is imported before a backend exists: each sets the number of simulated devices.
@@ -87,6 +92,8 @@ def run(job: dict[str, Any], emit: Emit) -> None:
                 found = trace.take(modules.get(program), arrays)
             else:
                 found = execute(experiment, program, modules[program], folder, arrays)
+                if f"{program}_layouts" in modules:
+                    found["layouts"] = layouts(experiment, program, modules[f"{program}_layouts"])
         except NotLowered as refused:
             found = {"unsupported": str(refused)}
         except Exception as error:  # JAX, XLA and the backend raise what they like; it is all recorded

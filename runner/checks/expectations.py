@@ -1,0 +1,195 @@
+"""The checks of `expect`: what the compiler did against what the experiment promises of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from runner.checks.context import Check
+from runner.differences import bytes_text, collective
+from runner.expect import KINDS, Expectations
+from runner.experiment import Experiment
+from runner.layout import Layout, Mesh, Spec, spec_text
+from runner.record import Record
+
+
+def check(experiment: Experiment, program: str, evidence: Record) -> dict[str, Check]:
+    """One verdict for each expectation that binds the program."""
+    expected = experiment.expected[program]
+    found: dict[str, Check] = {}
+    for name, compare, what in _CHECKS:
+        if not _binds(name, getattr(expected, name)):
+            continue
+        if program == "vmap" and name != "max_memory_bytes":
+            found[name] = {"status": "not_run", "reason": "vmap runs on one device, which communicates with none"}
+        elif what in evidence and evidence[what] is None:
+            # An expectation that nobody can check is not met.
+            found[name] = _failed(f"the backend does not tell the {what.replace('_', ' ')}")
+        else:
+            found[name] = compare(expected, evidence, experiment)
+    return found
+
+
+def _binds(name: str, value: Any) -> bool:
+    if name in ("collectives", "max_bytes_per_device", "max_memory_bytes"):
+        # An empty mapping and a zero promise something.
+        return value is not None
+    return bool(value)
+
+
+def _failed(*lines: str) -> Check:
+    return {"status": "failed", "reason": lines[0], "details": list(lines[1:])}
+
+
+def _collectives(expected: Expectations, evidence: Record, experiment: Experiment) -> Check:
+    assert expected.collectives is not None
+    return _counted(expected.collectives, evidence)
+
+
+def _no_collectives(expected: Expectations, evidence: Record, experiment: Experiment) -> Check:
+    return _counted({}, evidence)
+
+
+def _counted(expected: Mapping[str, int], evidence: Record) -> Check:
+    there = evidence["collectives"]
+    unknown = [one for one in there if one["count"] is None]
+    counts: Counter[str] = Counter()
+    for one in there:
+        counts[one["kind"]] += one["count"] or 0
+    wrong = [kind for kind in KINDS if counts[kind] != expected.get(kind, 0)]
+    if unknown:
+        names = ", ".join(collective(one) for one in unknown)
+        return _failed(f"expected {_kinds(expected)}; how often these run is not known: {names}")
+    if not wrong:
+        return {"status": "passed", "found": dict(counts), **_incomplete(evidence)}
+    shown = [one for one in there if one["kind"] in wrong]
+    missing = [f"no {kind} was compiled" for kind in wrong if not counts[kind]]
+    return {
+        **_failed(
+            f"expected {_kinds(expected)}, found {_kinds(counts)}",
+            *missing,
+            *map(described, shown),
+            *evidence["collectives_unknown"],
+        ),
+        "found": dict(counts),
+    }
+
+
+def _incomplete(evidence: Record) -> dict[str, Any]:
+    """What was not read, so that a count may be incomplete."""
+    return {"incomplete": evidence["collectives_unknown"]} if evidence["collectives_unknown"] else {}
+
+
+def _kinds(counts: Mapping[str, int]) -> str:
+    told = [f"{counts[kind]} {kind}" for kind in KINDS if counts.get(kind)]
+    return ", ".join(told) or "no collectives"
+
+
+def described(one: Mapping[str, Any]) -> str:
+    """One collective of a record in a line, with the reason why it is there."""
+    times = "an unknown number of" if one["count"] is None else str(one["count"])
+    why = ""
+    if one["inserted"]:
+        taken, needed = (" and ".join(one["between"][end]) for end in ("from", "to"))
+        moved = f", which moves {taken}" if taken else ""
+        why = f", inserted by the compiler{moved}{f' to {needed}' if needed else ''}"
+    return f"{times} × {collective(one)}: {bytes_text(one['bytes'])} per device{why}"
+
+
+def _bytes(expected: Expectations, evidence: Record, experiment: Experiment) -> Check:
+    limit = expected.max_bytes_per_device
+    assert limit is not None
+    there = evidence["collectives"]
+    if any(one["count"] is None for one in there):
+        unknown = [described(one) for one in there if one["count"] is None]
+        return _failed("how much is communicated is not known, since these run an unknown number of times", *unknown)
+    moved = sum(one["count"] * one["bytes"] for one in there)
+    if moved <= limit:
+        return {"status": "passed", "found": moved, "allowed": limit, **_incomplete(evidence)}
+    largest = sorted(there, key=lambda one: -one["count"] * one["bytes"])
+    lines = [described(one) for one in largest[:4]]
+    told = f"collectives move {moved} bytes on each device ({bytes_text(moved)}), more than {limit}"
+    return {**_failed(told, *lines), "found": moved, "allowed": limit}
+
+
+def _memory(expected: Expectations, evidence: Record, experiment: Experiment) -> Check:
+    limit, memory = expected.max_memory_bytes, evidence["memory"]
+    assert limit is not None
+    parts = ("argument_bytes", "output_bytes", "temp_bytes")
+    used = memory.get("peak_bytes") or sum(memory[part] for part in parts)
+    if used <= limit:
+        return {"status": "passed", "found": used, "allowed": limit}
+    told = ", ".join(f"{part.removesuffix('_bytes')}s {bytes_text(memory[part])}" for part in parts)
+    return {
+        **_failed(f"each device needs {used} bytes of memory ({bytes_text(used)}), more than {limit}: {told}"),
+        "found": used,
+        "allowed": limit,
+    }
+
+
+def _overlapped(expected: Expectations, evidence: Record, experiment: Experiment) -> Check:
+    if experiment.target.platform == "cpu":
+        return {"status": "not_run", "reason": "CPU devices communicate synchronously; nothing can overlap"}
+    wrong = []
+    for line in expected.overlapped:
+        there = [one for one in evidence["collectives"] if line in one["nodes"]]
+        if not there:
+            wrong.append(f"{line} has no collective")
+        for one in there:
+            if not one["overlapped"]:
+                how = "nothing is computed meanwhile" if one["asynchronous"] else "it is synchronous"
+                wrong.append(f"{described(one)}: {how}")
+    return _failed("expected to overlap with computation", *wrong) if wrong else {"status": "passed"}
+
+
+def _not_overlapped(expected: Expectations, evidence: Record, experiment: Experiment) -> Check:
+    if experiment.target.platform == "cpu":
+        return {"status": "not_run", "reason": "CPU devices communicate synchronously; nothing can overlap"}
+    wrong = []
+    for line in expected.not_overlapped:
+        there = [one for one in evidence["collectives"] if line in one["nodes"]]
+        if not there:
+            wrong.append(f"{line} has no collective")
+        for one in there:
+            if one["overlapped"] is None:
+                wrong.append(f"{described(one)}: what overlaps with it is not known")
+            elif one["overlapped"]:
+                wrong.append(f"{described(one)}: it overlaps with {', '.join(one['overlapped'])}")
+    return _failed("expected not to overlap with computation", *wrong) if wrong else {"status": "passed"}
+
+
+def _layouts(expected: Expectations, evidence: Record, experiment: Experiment) -> Check:
+    if "layouts" not in evidence:
+        return {"status": "not_run", "reason": "a value of per_device is what each device holds; it has no layout"}
+    wrong = []
+    for name, spec in expected.layouts.items():
+        there = evidence["layouts"][name]
+        if there["spec"] is None:
+            wrong.append(f"{name} has no PartitionSpec: {there['text']}")
+            continue
+        found = tuple(() if e is None else tuple(e) if isinstance(e, list) else (e,) for e in there["spec"])
+        if not _same(spec, found, experiment.mesh, tuple(there["shape"])):
+            wrong.append(f"{name} lies as {spec_text(found)}, expected {spec_text(spec)}")
+    return _failed("; ".join(wrong)) if wrong else {"status": "passed"}
+
+
+def _same(expected: Spec, found: Spec, mesh: Mesh, shape: tuple[int, ...]) -> bool:
+    """Whether both give every device the same index range."""
+    if len(expected) > len(shape):
+        return False
+    layouts = Layout(mesh, shape, expected), Layout(mesh, shape, found)
+    return all(layouts[0].block(i) == layouts[1].block(i) for i in range(mesh.size)) and (
+        layouts[0].shards == layouts[1].shards
+    )
+
+
+_CHECKS: Iterable[tuple[str, Callable[[Expectations, Record, Experiment], Check], str]] = (
+    ("collectives", _collectives, "collectives"),
+    ("no_collectives", _no_collectives, "collectives"),
+    ("max_bytes_per_device", _bytes, "collectives"),
+    ("max_memory_bytes", _memory, "memory"),
+    ("overlapped", _overlapped, "collectives"),
+    ("not_overlapped", _not_overlapped, "collectives"),
+    ("layouts", _layouts, "layouts"),
+)

@@ -1,0 +1,467 @@
+"""A compiled module in; what it communicates out: kinds, lines, axes, bytes, counts, overlap.
+
+What cannot be read, attributed or counted becomes a sentence in `Collectives.unknown`; nothing is dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.evidence import groups, hlo
+from runner.evidence.hlo import Computation, Instruction, Module
+from runner.evidence.nodes import Origin, Origins
+from runner.expect import KINDS
+from runner.layout import Mesh
+
+_LISTED = 64
+"""The largest number of devices for which groups are listed that the axes tell as well."""
+
+_ALIKE = re.compile(r"all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|collective|nccl|megascale", re.IGNORECASE)
+"""Names of operations that surely communicate."""
+
+_IDLE = frozenset(
+    {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "copy", "copy-start", "copy-done", "iota"}
+    | {"partition-id", "replica-id", "after-all", "opt-barrier", "async-update", "add-dependency", "domain"}
+)
+"""Opcodes that compute nothing worth hiding a communication behind."""
+
+_MOVES = frozenset(
+    {"parameter", "get-tuple-element", "tuple", "bitcast", "bitcast-convert", "copy", "transpose", "reshape", "convert"}
+    | {"copy-start", "copy-done", "constant"}
+)
+"""Opcodes that leave every value as it is: they are looked through."""
+
+_HEAVY = ("dot", "convolution", "custom-call", "scatter", "sort", "triangular-solve", "cholesky", "fft")
+
+_START, _DONE = '"AsyncCollectiveStart"', '"AsyncCollectiveDone"'
+"""The custom calls that begin and end what TPU's compiler calls an async collective fusion."""
+
+
+@dataclass
+class Collectives:
+    """The record's `collectives`, and the sentences about what is not in them."""
+
+    found: list[dict[str, Any]] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+def read(module: Module, origins: Origins, mesh: Mesh) -> Collectives:
+    """What the module communicates; the entries are those of `docs/record.md`."""
+    return _Reader(module, origins, mesh).read()
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A collective: the instruction, where it stands, and where it starts and is done on the schedule."""
+
+    kind: str
+    computation: Computation
+    instruction: Instruction
+    start: tuple[Computation, Instruction]
+    chain: tuple[Instruction, ...] = ()
+    """The instructions after the start that carry it on, the last of which is done with it."""
+    asynchronous: bool = False
+
+
+class _Reader:
+    def __init__(self, module: Module, origins: Origins, mesh: Mesh) -> None:
+        self._module = module
+        self._origins = origins
+        self._mesh = mesh
+        self._result = Collectives()
+        self._counts: dict[str, int | None] = {}
+        self._continued: set[str] = set()
+        """The computations in which a collective that began elsewhere goes on."""
+
+    def read(self) -> Collectives:
+        module, result = self._module, self._result
+        if module.entry is None:
+            result.unknown.append("the module has no entry computation that could be read")
+            return result
+        if module.unread:
+            lines = len(module.unread)
+            result.unknown.append(f"{lines} lines of the module could not be read, the first: {module.unread[0][:200]}")
+        if module.replicas > 1:
+            result.unknown.append(f"the module has {module.replicas} replicas; groups are read as if it had one")
+        for computation in module.computations.values():
+            self._find_chains(computation)
+        visited: set[str] = set()
+        for place in self._walk(module.entry, visited):
+            result.found.append(self._entry(place))
+        for computation in module.computations.values():
+            if computation.name not in visited:
+                for instruction in computation.instructions.values():
+                    if _kind(instruction) and computation.name not in self._continued:
+                        result.unknown.append(f"{instruction.name} stands in {computation.name}, which nothing calls")
+        return result
+
+    def _find_chains(self, computation: Computation) -> None:
+        for instruction in computation.instructions.values():
+            if self._contains(instruction, _START):
+                for later in self._carried_on(computation, instruction):
+                    self._continued.update(name for _, name in later.called)
+
+    def _contains(self, instruction: Instruction, target: str) -> bool:
+        """Whether a fusion's computation has a custom call to `target`."""
+        if instruction.opcode != "fusion":
+            return False
+        return any(
+            inner.opcode == "custom-call" and target in inner.attributes
+            for _, name in instruction.called
+            if name in self._module.computations
+            for inner in self._module.computations[name].instructions.values()
+        )
+
+    def _carried_on(self, computation: Computation, start: Instruction) -> tuple[Instruction, ...]:
+        """The fusions through which an async collective fusion goes on, up to the one that is done with it."""
+        chain: dict[str, Instruction] = {}
+        front = [start]
+        while front:
+            for user in computation.users.get(front.pop().name, ()):
+                if user.opcode == "get-tuple-element":
+                    front.append(user)
+                elif user.opcode == "fusion" and user.name not in chain and self._collective_inside(user):
+                    chain[user.name] = user
+                    if not self._contains(user, _DONE):
+                        front.append(user)
+        return tuple(sorted(chain.values(), key=lambda instruction: instruction.position))
+
+    def _collective_inside(self, fusion: Instruction) -> Instruction | None:
+        for _, name in fusion.called:
+            computation = self._module.computations.get(name)
+            for inner in computation.instructions.values() if computation else ():
+                if _kind(inner):
+                    return inner
+        return None
+
+    def _walk(self, computation: Computation, visited: set[str]) -> Iterator[_Place]:
+        """Every collective that runs, in the order of the schedule, each once."""
+        if computation.name in visited:
+            return
+        visited.add(computation.name)
+        for instruction in computation.instructions.values():
+            kind = _kind(instruction)
+            if kind is not None:
+                yield self._place(kind, computation, instruction)
+                continue
+            if _suspicious(instruction):
+                self._result.unknown.append(
+                    f"{instruction.name} ({instruction.opcode}) seems to communicate, in a way that is not known"
+                )
+            for role, name in instruction.called:
+                inner = self._module.computations.get(name)
+                if inner is None:
+                    self._result.unknown.append(f"{instruction.name} calls {name}, which the module does not have")
+                elif name in self._continued:
+                    visited.add(name)
+                elif role not in ("to_apply", "comparator", "select", "scatter") or instruction.opcode == "call":
+                    yield from self._walk(inner, visited)
+
+    def _place(self, kind: str, computation: Computation, instruction: Instruction) -> _Place:
+        if instruction.opcode.endswith("-start"):
+            done = _done(computation, instruction)
+            if not done:
+                self._result.unknown.append(f"nothing is done with {instruction.name}")
+            return _Place(kind, computation, instruction, (computation, instruction), done, True)
+        caller = self._caller(computation)
+        if caller is not None:
+            outer, by = caller
+            if by.opcode == "async-start":
+                return _Place(kind, computation, instruction, caller, _done(outer, by), True)
+            if self._contains(by, _START):
+                return _Place(kind, computation, instruction, caller, self._carried_on(outer, by), True)
+            if kind == "all-reduce" and _keeps_a_part(computation, instruction):
+                return _Place("reduce-scatter", computation, instruction, caller)
+        if kind in ("send", "recv"):
+            done = _done(computation, instruction)
+            return _Place(kind, computation, instruction, (computation, instruction), done, True)
+        return _Place(kind, computation, instruction, (computation, instruction))
+
+    def _caller(self, computation: Computation) -> tuple[Computation, Instruction] | None:
+        callers = self._module.callers.get(computation.name, [])
+        return callers[0][:2] if len(callers) == 1 else None
+
+    def _entry(self, place: _Place) -> dict[str, Any]:
+        instruction, computation = place.instruction, place.computation
+        started_in, start = place.start
+        own = self._own_origins(place)
+        inserted = not any(origin.written for origin in own)
+        between = None
+        if inserted:
+            between = {
+                "from": list(self._producers(computation, instruction)),
+                "to": list(self._consumers(*((started_in, place.chain[-1]) if place.chain else place.start))),
+            }
+            if not own and not between["from"] and not between["to"]:
+                self._result.unknown.append(f"{instruction.name} leads back to no line of the experiment")
+            if between["to"] and all(not origin.primitive for origin in own):
+                # It has the name of the array that it moves, or none: what it is needed for caused it.
+                own = [Origin(node, "", origin.gradient) for node in between["to"] for origin in own[:1]]
+        nodes = list(dict.fromkeys(origin.node for origin in own))
+        bytes_in, bytes_out, dtype = self._bytes(place)
+        axes, listed = self._axes(place)
+        return {
+            "kind": place.kind,
+            "node": nodes[0] if nodes else None,
+            "nodes": nodes,
+            "gradient": bool(own) and all(origin.gradient for origin in own),
+            "inserted": inserted,
+            "between": between,
+            "axes": None if axes is None else list(axes),
+            "groups": listed,
+            "dtype": dtype,
+            "bytes_in": bytes_in,
+            "bytes_out": bytes_out,
+            "bytes": max(bytes_in, bytes_out),
+            "count": self._count_of(place),
+            "asynchronous": place.asynchronous,
+            "overlapped": self._overlapped(place),
+            "instruction": instruction.name,
+        }
+
+    def _own_origins(self, place: _Place) -> list[Origin]:
+        """The lines that the instruction names; of a merged one also those whose results are taken out of it."""
+        instruction, computation = place.instruction, place.computation
+        found = list(self._origins.of(instruction.op_name))
+        for other in (place.start[1], *place.chain[-1:]):
+            found = found or list(self._origins.of(other.op_name))
+        if len(instruction.shapes) > 1 and not instruction.opcode.endswith("-start"):
+            taken = sorted(
+                (u for u in computation.users.get(instruction.name, ()) if u.opcode == "get-tuple-element"),
+                key=lambda user: int(user.attribute("index") or 0),
+            )
+            # A user without a line of its own tells nothing.
+            found += [origin for user in taken for origin in self._origins.of(user.op_name)]
+        if not found:
+            # What reduces still has the name that the collective lost.
+            reducers = [name for role, name in instruction.called if role == "to_apply"]
+            for name in reducers:
+                computation_ = self._module.computations.get(name)
+                for inner in computation_.instructions.values() if computation_ else ():
+                    found = found or list(self._origins.of(inner.op_name))
+        return list(dict.fromkeys(found))
+
+    def _count_of(self, place: _Place) -> int | None:
+        count = self._count(place.start[0].name)
+        if count is None:
+            self._result.unknown.append(f"how often {place.instruction.name} runs is not known")
+        return count
+
+    def _count(self, computation: str) -> int | None:
+        """How often a computation runs; None where it stands in a branch, or in a loop of unknown length."""
+        if computation not in self._counts:
+            entry = self._module.entry
+            self._counts[computation] = 1 if entry and computation == entry.name else self._sum_of_calls(computation)
+        return self._counts[computation]
+
+    def _sum_of_calls(self, computation: str) -> int | None:
+        total = 0
+        for outer, instruction, role in self._module.callers.get(computation, ()):
+            times: int | None = 1
+            if role in ("body", "condition"):
+                times = hlo.trip_count(self._module, instruction, outer)
+                times = times if times is None or role == "body" else times + 1
+            elif role in ("true_computation", "false_computation", "branch_computations"):
+                times = None
+            around = self._count(outer.name)
+            if times is None or around is None:
+                return None
+            total += times * around
+        return total
+
+    def _bytes(self, place: _Place) -> tuple[int, int, str]:
+        """Bytes into and out of one device, and the dtype."""
+        instruction, computation = place.instruction, place.computation
+        if place.kind == "reduce-scatter" and instruction.opcode == "all-reduce":
+            computation, instruction = place.start
+        taken = [computation.instructions[name] for name in instruction.operands if name in computation.instructions]
+        shapes = [shape for operand in taken for shape in operand.shapes if shape.dtype != "token"]
+        given = instruction.shapes
+        if instruction.opcode.endswith("-start") or place.kind in ("send", "recv"):
+            given = place.chain[-1].shapes if place.chain else ()
+        for shape in (*shapes, *given):
+            if not shape.bits and shape.dtype != "token":
+                self._result.unknown.append(f"the size of a {shape.dtype} in {place.instruction.name} is not known")
+        dtypes = dict.fromkeys(shape.dtype for shape in (shapes or given) if shape.dtype != "token")
+        return sum(s.bytes for s in shapes), sum(s.bytes for s in given), ", ".join(dtypes)
+
+    def _axes(self, place: _Place) -> tuple[tuple[str, ...] | None, list[list[int]] | None]:
+        """The mesh axes, and the groups or pairs where they say more than the axes or are few."""
+        instruction = place.instruction
+        sent = instruction.attribute("source_target_pairs")
+        if sent is None and place.kind in ("send", "recv"):
+            found = re.search(r'source_target_pairs="?(\{\{.*?\}\})', instruction.attributes)
+            sent = found.group(1) if found else None
+        text = instruction.attribute("replica_groups")
+        who = None
+        if sent is not None:
+            who = groups.pairs(sent)
+        elif text is not None:
+            who = groups.read(text, max(self._module.partitions, self._module.replicas))
+        if who is None:
+            self._result.unknown.append(f"which devices {instruction.name} connects could not be read: {sent or text}")
+            return None, None
+        inside = who.size == 0 or int(who.max()) < self._mesh.size
+        if sent is not None:
+            axes = groups.axes_between(who, self._mesh) if inside else None
+        else:
+            axes = groups.axes_of(who, self._mesh) if inside else None
+        listed = axes is None or sent is not None or self._mesh.size <= _LISTED
+        if sent is not None and self._mesh.size > _LISTED and axes is not None:
+            listed = False
+        return axes, who.tolist() if listed else None
+
+    def _overlapped(self, place: _Place) -> list[str] | None:
+        if not place.asynchronous:
+            return []
+        if not self._module.scheduled:
+            return None
+        if not place.chain:
+            return None
+        computation, start = place.start
+        first, last = start.position, place.chain[-1].position
+        found: dict[str, None] = {}
+        for instruction in computation.instructions.values():
+            if first < instruction.position < last:
+                found |= dict.fromkeys(self._computed(instruction))
+        return list(found)
+
+    def _computed(self, instruction: Instruction) -> Iterator[str]:
+        """The lines whose work an instruction does, if it does any."""
+        opcode = instruction.opcode
+        if opcode in _IDLE or _kind(instruction) or opcode.endswith(("-start", "-done")):
+            return
+        if not any(shape.dims for shape in instruction.shapes):
+            return
+        heavy: list[Origin] = []
+        for _, name in instruction.called:
+            computation = self._module.computations.get(name)
+            for inner in computation.instructions.values() if computation else ():
+                if inner.opcode in _HEAVY and not _communicates(inner):
+                    heavy += self._origins.of(inner.op_name)
+        if heavy:
+            yield from (origin.node for origin in heavy)
+        elif self._collective_inside(instruction) is None:
+            yield from (origin.node for origin in self._origins.of(instruction.op_name))
+
+    def _producers(self, computation: Computation, instruction: Instruction) -> Iterable[str]:
+        """The lines whose values it takes, through whatever has no line of its own."""
+        found: dict[str, None] = {}
+        front = [(computation, name) for name in instruction.operands]
+        seen = set()
+        while front:
+            where, name = front.pop(0)
+            if (where.name, name) in seen or name not in where.instructions:
+                continue
+            seen.add((where.name, name))
+            producer = where.instructions[name]
+            origins = self._origins.of(producer.op_name)
+            if origins and (producer.opcode == "parameter" or not self._only_moves(producer)):
+                found |= dict.fromkeys(origin.node for origin in origins)
+            elif producer.opcode == "parameter":
+                front += self._given(where, producer)
+            elif producer.opcode == "get-tuple-element":
+                front += self._element(where, producer)
+            elif producer.opcode != "constant":
+                front += [(where, operand) for operand in producer.operands]
+        return found
+
+    def _only_moves(self, instruction: Instruction) -> bool:
+        """Whether an instruction leaves every value as it is; what its name says is then where the result is used."""
+        if instruction.opcode != "fusion":
+            return instruction.opcode in _MOVES
+        inside = [
+            self._module.computations[name] for _, name in instruction.called if name in self._module.computations
+        ]
+        return all(self._only_moves(inner) for c in inside for inner in c.instructions.values())
+
+    def _given(self, computation: Computation, parameter: Instruction) -> list[tuple[Computation, str]]:
+        """What the caller hands to a parameter."""
+        found = []
+        for outer, by, role in self._module.callers.get(computation.name, ()):
+            number = 0 if role in ("body", "condition") else parameter.parameter()
+            if number < len(by.operands):
+                found.append((outer, by.operands[number]))
+        return found
+
+    def _element(self, computation: Computation, element: Instruction) -> list[tuple[Computation, str]]:
+        """What stands in the tuple that an element is taken out of; of a loop's, what enters the loop."""
+        source = computation.instructions.get(element.operands[0])
+        index = int(element.attribute("index") or 0)
+        if source is not None and source.opcode == "parameter":
+            for outer, by, role in self._module.callers.get(computation.name, ()):
+                entered = outer.instructions.get(by.operands[0]) if role == "body" else None
+                if entered is not None and entered.opcode == "tuple" and index < len(entered.operands):
+                    return [(outer, entered.operands[index])]
+        if source is not None and source.opcode == "tuple" and index < len(source.operands):
+            return [(computation, source.operands[index])]
+        return [(computation, element.operands[0])]
+
+    def _consumers(self, computation: Computation, instruction: Instruction) -> Iterable[str]:
+        """The lines that take its result; none where it is returned."""
+        found: dict[str, None] = {}
+        front = [(computation, instruction)]
+        seen = set()
+        while front:
+            where, giver = front.pop(0)
+            if (where.name, giver.name) in seen:
+                continue
+            seen.add((where.name, giver.name))
+            if giver.root:
+                callers = self._module.callers.get(where.name, ())
+                front += [(outer, by) for outer, by, role in callers if role in ("calls", "to_apply")]
+            for user in where.users.get(giver.name, ()):
+                origins = self._origins.of(user.op_name)
+                if origins and not self._only_moves(user):
+                    found |= dict.fromkeys(origin.node for origin in origins)
+                else:
+                    front.append((where, user))
+        return found
+
+
+def _kind(instruction: Instruction) -> str | None:
+    """The kind of collective that an instruction is or starts; `-done` belongs to its start."""
+    opcode = instruction.opcode.removesuffix("-start")
+    return opcode if opcode in KINDS else None
+
+
+def _communicates(instruction: Instruction) -> bool:
+    return instruction.opcode == "custom-call" and bool(
+        _ALIKE.search(instruction.attribute("custom_call_target") or "")
+    )
+
+
+def _suspicious(instruction: Instruction) -> bool:
+    """Whether it communicates, to judge by its name, and is none of the known kinds."""
+    opcode = instruction.opcode
+    if opcode.endswith(("-done", "-update")):
+        return opcode.rsplit("-", 1)[0] not in (*KINDS, "async", "copy")
+    if _communicates(instruction):
+        return _START not in instruction.attributes and _DONE not in instruction.attributes
+    return bool(_ALIKE.search(opcode))
+
+
+def _done(computation: Computation, start: Instruction) -> tuple[Instruction, ...]:
+    """The instructions that carry a start on and are done with it."""
+    chain: list[Instruction] = []
+    front = [start]
+    while front:
+        for user in computation.users.get(front.pop().name, ()):
+            if user.opcode.endswith(("-done", "-update")) and user not in chain:
+                chain.append(user)
+                if user.opcode.endswith("-update"):
+                    front.append(user)
+            elif user.opcode == "get-tuple-element":
+                front.append(user)
+    return tuple(sorted(chain, key=lambda instruction: instruction.position))
+
+
+def _keeps_a_part(computation: Computation, reduced: Instruction) -> bool:
+    """Whether a fusion reduces over all and returns but one device's slice: TPU's all-reduce-scatter."""
+    root = computation.root
+    while root is not None and root.opcode in ("bitcast", "reshape", "copy"):
+        root = computation.instructions.get(root.operands[0])
+    return root is not None and root.opcode == "dynamic-slice" and root.operands[0] == reduced.name

@@ -1,0 +1,313 @@
+"""The text of a compiled HLO module in; its computations and instructions out.
+
+Only what the evidence asks for is taken apart: names, opcodes, shapes, operands, the attributes that name computations.
+Everything else of an instruction stays text. What cannot be read is kept in `Module.unread`, never dropped.
+
+Source: xla/hlo/parser/hlo_parser.cc and xla/hlo/ir/hlo_instruction.cc, which print and read this syntax.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+_DTYPES = {
+    "pred": ("bool", 8), "s2": ("int2", 2), "s4": ("int4", 4), "s8": ("int8", 8), "s16": ("int16", 16),
+    "s32": ("int32", 32), "s64": ("int64", 64), "u2": ("uint2", 2), "u4": ("uint4", 4), "u8": ("uint8", 8),
+    "u16": ("uint16", 16), "u32": ("uint32", 32), "u64": ("uint64", 64), "f16": ("float16", 16),
+    "bf16": ("bfloat16", 16), "f32": ("float32", 32), "f64": ("float64", 64), "c64": ("complex64", 64),
+    "c128": ("complex128", 128), "f4e2m1fn": ("float4_e2m1fn", 4), "f8e3m4": ("float8_e3m4", 8),
+    "f8e4m3": ("float8_e4m3", 8), "f8e4m3fn": ("float8_e4m3fn", 8), "f8e4m3fnuz": ("float8_e4m3fnuz", 8),
+    "f8e4m3b11fnuz": ("float8_e4m3b11fnuz", 8), "f8e5m2": ("float8_e5m2", 8), "f8e5m2fnuz": ("float8_e5m2fnuz", 8),
+    "f8e8m0fnu": ("float8_e8m0fnu", 8), "token": ("token", 0), "opaque": ("opaque", 0),
+}  # fmt: skip
+
+_LEAF = re.compile(r"\b([a-z]+[0-9]*(?:e[0-9]+m[0-9]+[a-z0-9]*)?)\[([0-9,<=?]*)\]")
+_COMMENT = re.compile(r"/\*.*?\*/")
+_NAME = re.compile(r"%([^\s,(){}=]+)")
+_DEFINITION = re.compile(r"^\s+(ROOT )?%?([^\s=]+) = ")
+_OPCODE = re.compile(r"\s*([a-z][a-z0-9\-]*)\(")
+_OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
+_CALLED = re.compile(
+    r"\b(to_apply|calls|body|condition|true_computation|false_computation|branch_computations|called_computations"
+    r"|select|scatter|comparator)=(?:%?([\w.\-]+)|\{([^}]*)\})"
+)
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([^\s(]+) (?:\(.*\) -> .*)?\{\s*$")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One array of an instruction's result, which has several when it is a tuple."""
+
+    dtype: str
+    dims: tuple[int, ...]
+    bits: int
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes one device holds."""
+        return (math.prod(self.dims) * self.bits + 7) // 8
+
+
+@dataclass
+class Instruction:
+    """One line of a computation. `operands` are names of instructions of the same computation."""
+
+    name: str
+    opcode: str
+    shapes: tuple[Shape, ...]
+    operands: tuple[str, ...]
+    attributes: str
+    root: bool
+    position: int
+
+    @cached_property
+    def op_name(self) -> str:
+        """JAX's name stack at which the operation was traced; empty where the compiler gave it none."""
+        found = _OP_NAME.search(self.attributes)
+        return found.group(1) if found else ""
+
+    @cached_property
+    def called(self) -> tuple[tuple[str, str], ...]:
+        """The computations that it names, as (role, name): `("calls", "fused_computation")`."""
+        found = []
+        # The metadata may hold anything in quotes.
+        for role, one, several in _CALLED.findall(re.sub(r'"(?:[^"\\]|\\.)*"', '""', self.attributes)):
+            names = [one] if one else [name.strip().lstrip("%") for name in several.split(",")]
+            found += [(role, name) for name in names if name]
+        return tuple(found)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all arrays of its result."""
+        return sum(shape.bytes for shape in self.shapes)
+
+    def attribute(self, name: str) -> str | None:
+        """The text of one attribute, up to the comma that ends it."""
+        found = re.search(rf"(?:^|[\s,]){re.escape(name)}=", self.attributes)
+        if found is None:
+            return None
+        return self.attributes[found.end() : _end(self.attributes, found.end(), ",")].strip()
+
+    def parameter(self) -> int:
+        """The number of a parameter."""
+        return int(self.operands[0])
+
+
+@dataclass
+class Computation:
+    """Named instructions, in the order of the schedule where the module has one."""
+
+    name: str
+    entry: bool
+    instructions: dict[str, Instruction] = field(default_factory=dict)
+
+    @cached_property
+    def users(self) -> dict[str, list[Instruction]]:
+        """For each instruction those that take its result."""
+        users: dict[str, list[Instruction]] = {}
+        for instruction in self.instructions.values():
+            for operand in dict.fromkeys(instruction.operands):
+                users.setdefault(operand, []).append(instruction)
+        return users
+
+    @cached_property
+    def parameters(self) -> dict[int, Instruction]:
+        """The parameters by their numbers."""
+        return {i.parameter(): i for i in self.instructions.values() if i.opcode == "parameter"}
+
+    @cached_property
+    def root(self) -> Instruction | None:
+        """The instruction whose result is the computation's."""
+        return next((i for i in reversed(self.instructions.values()) if i.root), None)
+
+
+@dataclass
+class Module:
+    """A module. `unread` are the lines that look like instructions and could not be read."""
+
+    name: str = ""
+    scheduled: bool = False
+    partitions: int = 1
+    replicas: int = 1
+    computations: dict[str, Computation] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
+
+    @cached_property
+    def entry(self) -> Computation | None:
+        """The computation that runs."""
+        return next((c for c in self.computations.values() if c.entry), None)
+
+    @cached_property
+    def callers(self) -> dict[str, list[tuple[Computation, Instruction, str]]]:
+        """For each computation who calls it: the calling computation, the instruction, the role."""
+        callers: dict[str, list[tuple[Computation, Instruction, str]]] = {}
+        for computation in self.computations.values():
+            for instruction in computation.instructions.values():
+                for role, name in instruction.called:
+                    callers.setdefault(name, []).append((computation, instruction, role))
+        return callers
+
+
+def read(text: str) -> Module:
+    """Read the text of a module (`compiled.as_text()`)."""
+    module = Module()
+    computation: Computation | None = None
+    for line in text.splitlines():
+        if computation is None:
+            if line.startswith("HloModule "):
+                _header(module, line)
+            elif line and not line[0].isspace() and line.rstrip().endswith("{"):
+                found = _COMPUTATION.match(line)
+                if found is None:
+                    module.unread.append(line.strip())
+                    continue
+                computation = Computation(found.group(2), bool(found.group(1)))
+                module.computations[computation.name] = computation
+        elif line.startswith("}"):
+            computation = None
+        elif line.strip():
+            instruction = _instruction(line, len(computation.instructions))
+            if instruction is None:
+                module.unread.append(line.strip())
+            else:
+                computation.instructions[instruction.name] = instruction
+    return module
+
+
+def _header(module: Module, line: str) -> None:
+    module.name = line.split()[1].rstrip(",")
+    module.scheduled = "is_scheduled=true" in line
+    for attribute, number in re.findall(r"\b(num_partitions|replica_count)=(\d+)", line):
+        if attribute == "num_partitions":
+            module.partitions = int(number)
+        else:
+            module.replicas = int(number)
+
+
+def _instruction(line: str, position: int) -> Instruction | None:
+    found = _DEFINITION.match(line)
+    if found is None:
+        return None
+    start = found.end()
+    # A tuple's shape stands in parentheses; any other ends at the first space.
+    end = _end(line, start + 1, ")") + 1 if line[start : start + 1] == "(" else line.find(" ", start)
+    opcode = _OPCODE.match(line, end) if end > 0 else None
+    if opcode is None:
+        return None
+    close = _end(line, opcode.end(), ")")
+    inside = line[opcode.end() : close]
+    return Instruction(
+        name=found.group(2),
+        opcode=opcode.group(1),
+        shapes=shapes(line[start:end]),
+        operands=_operands(opcode.group(1), inside),
+        attributes=line[close + 1 :],
+        root=bool(found.group(1)),
+        position=position,
+    )
+
+
+def _operands(opcode: str, text: str) -> tuple[str, ...]:
+    if opcode in ("parameter", "constant"):
+        # A parameter's number and a scalar's value stand where others have operands.
+        return (text.strip(),) if len(text) < 32 else ()
+    if not text:
+        return ()
+    if "%" in text:
+        return tuple(_NAME.findall(text))
+    # Without percent signs an operand is the last word of its part.
+    return tuple(part.split()[-1] for part in _parts(_COMMENT.sub("", text)) if part.strip())
+
+
+def _parts(text: str) -> Iterator[str]:
+    """What stands between the commas that no bracket encloses."""
+    start = 0
+    while start < len(text):
+        end = _end(text, start, ",")
+        yield text[start:end]
+        start = end + 1
+
+
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[(){}\[\],]')
+
+
+def _end(text: str, start: int, until: str) -> int:
+    """Where `until` stands outside of all brackets and quotes that open after `start`; the end where it does not."""
+    depth = 0
+    for found in _BRACKETS.finditer(text, start):
+        mark = found.group()
+        if depth == 0 and mark == until:
+            return found.start()
+        if mark in "([{":
+            depth += 1
+        elif mark in ")]}":
+            if depth == 0:
+                return found.start()
+            depth -= 1
+    return len(text)
+
+
+def shapes(text: str) -> tuple[Shape, ...]:
+    """The arrays of a shape: one, or the leaves of a tuple."""
+    found = []
+    for dtype, dims in _LEAF.findall(text):
+        name, bits = _DTYPES.get(dtype, (dtype, 0))
+        found.append(Shape(name, tuple(int(re.sub(r"\D", "", dim)) for dim in dims.split(",") if dim), bits))
+    return tuple(found)
+
+
+def trip_count(module: Module, loop: Instruction, computation: Computation) -> int | None:
+    """How often a `while` runs its body: what the compiler says, else what its condition says."""
+    known = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes)
+    if known:
+        return int(known.group(1))
+    return _counted(module, loop, computation)
+
+
+def _counted(module: Module, loop: Instruction, computation: Computation) -> int | None:
+    """The count of `for (i = start; i < end; i += step)`, where all three are constants, perhaps carried as such."""
+    roles = dict(loop.called)
+    condition = module.computations.get(roles.get("condition", ""))
+    body = module.computations.get(roles.get("body", ""))
+    entered = computation.instructions.get(loop.operands[0])
+    if condition is None or body is None or condition.root is None or body.root is None or entered is None:
+        return None
+    test, ends = condition.root, body.root
+    if test.opcode != "compare" or test.attribute("direction") != "LT" or {entered.opcode, ends.opcode} != {"tuple"}:
+        return None
+
+    def value(where: Computation, name: str) -> int | None:
+        """A constant, or an element of the carry that starts as one and that no step changes."""
+        found = where.instructions.get(name)
+        while found is not None and found.opcode in ("copy", "bitcast", "copy-done", "copy-start"):
+            found = where.instructions.get(found.operands[0])
+        if found is None or found.opcode != "get-tuple-element" or where is computation:
+            return constant(found)
+        index = int(found.attribute("index") or 0)
+        kept = body.instructions.get(ends.operands[index])
+        if kept is None or kept.opcode != "get-tuple-element" or kept.attribute("index") != str(index):
+            return None
+        return value(computation, entered.operands[index])
+
+    left = condition.instructions.get(test.operands[0])
+    if left is None or left.opcode != "get-tuple-element":
+        return None
+    index = int(left.attribute("index") or 0)
+    stepped = body.instructions.get(ends.operands[index])
+    start, end = value(computation, entered.operands[index]), value(condition, test.operands[1])
+    if start is None or end is None or stepped is None or stepped.opcode != "add":
+        return None
+    steps = [step for name in stepped.operands if (step := value(body, name)) is not None]
+    return max(0, math.ceil((end - start) / steps[0])) if len(steps) == 1 and steps[0] > 0 else None
+
+
+def constant(instruction: Instruction | None) -> int | None:
+    """The value of an integer constant."""
+    if instruction is None or instruction.opcode != "constant":
+        return None
+    text = instruction.operands[0] if instruction.operands else ""
+    return int(text) if re.fullmatch(r"-?\d+", text) else None

@@ -1,0 +1,35 @@
+"""What XLA wrote to standard error while it compiled in; its warnings about shardings, with their lines, out."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from runner.evidence.nodes import Origins
+
+_LINE = re.compile(r"^[WEF]\d{4} [\d:.]+ +\d+ ([\w./\-]+\.cc):\d+\] (.*)$")
+"""A warning or an error of XLA's: `W1121 04:49:57.685833 21960 spmd_partitioner.cc:666] [SPMD] …`."""
+
+_SHARDING = re.compile(r"spmd|shard|sdy|partition|replicat|rematerializ", re.IGNORECASE)
+_REMATERIALIZATION = "involuntary full rematerialization"
+
+
+def read(said: str, origins: Origins) -> list[dict[str, Any]]:
+    """The warnings: `{kind, node, text}`, each once, with the number of `times` that it was said.
+
+    `kind` is "involuntary full rematerialization", or "sharding" for all others.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for line in said.splitlines():
+        warning = _LINE.match(line)
+        if warning is None or not (_SHARDING.search(warning.group(1)) or _SHARDING.search(warning.group(2))):
+            continue
+        text = warning.group(2)
+        if text in found:
+            found[text]["times"] += 1
+            continue
+        kind = _REMATERIALIZATION if _REMATERIALIZATION in text.lower() else "sharding"
+        named = re.search(r'op_name="([^"]*)"', text)
+        lines = origins.of(named.group(1)) if named else ()
+        found[text] = {"kind": kind, "node": lines[0].node if lines else None, "text": text, "times": 1}
+    return list(found.values())

@@ -1,0 +1,35 @@
+"""A program that returns values of the middle too in; the layouts that the compiler gives them out.
+
+It is compiled and not run. A value that is returned is one that the compiler may not fuse away, but its layout is found
+by the same propagation.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+
+from runner import dtypes
+from runner.experiment import Experiment
+from runner.worker.execute import spec_of
+
+
+def layouts(experiment: Experiment, program: str, module: ModuleType) -> dict[str, Any]:
+    """`{spec, shape, text}` of every value whose layout the program is held to; `spec` is None where it has none."""
+    probing = experiment.probing(program)
+    assert probing is not None
+    mesh = module.make_mesh()
+    operands = [
+        jax.ShapeDtypeStruct(array.shape, np.dtype(dtypes.dtype(array.dtype).numpy), sharding=sharding)
+        for array, sharding in zip(experiment.arrays, module.shardings(mesh), strict=True)
+    ]
+    lowered = module.program(mesh).lower(*operands)
+    shardings = lowered.compile().output_shardings
+    found = {}
+    for name, info, sharding in zip(probing.outputs, lowered.out_info, shardings, strict=True):
+        if name in experiment.expected[program].layouts:
+            found[name] = {"spec": spec_of(sharding), "shape": list(info.shape), "text": str(sharding)}
+    return found

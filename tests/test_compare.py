@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner import data, dtypes
-from runner.checks.compare import Difference, Tolerance, difference, largest, tolerance
+from runner.checks.compare import Difference, Tolerance, difference, largest, of_gradient, tolerance
 from runner.reference import Rounding, interpret
 from tests.harness import experiment
 
@@ -129,6 +129,31 @@ def test_a_float32_result_of_bfloat16_operands_has_bfloat16s_tolerance() -> None
 def test_cancellation_widens_the_tolerance_to_2_percent_at_most() -> None:
     allowed, noise = tolerance("float32", "float32", Rounding(1, 8, 1e9), 1e4)
     assert (allowed.atol, noise) == (0.02 * 1e4, False)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lost", "noise"),
+    [
+        ("float32", 0.004, False),
+        ("float32", 0.006, True),
+        # One rounding of bfloat16 is 2^-7, and four times that is above 2% by itself.
+        ("bfloat16", 2**-7, False),
+        ("bfloat16", 2**-5, True),
+        # However coarse the dtype: a tolerance that reaches the largest element says nothing.
+        ("float8_e5m2", 0.2, False),
+        ("float8_e5m2", 0.26, True),
+    ],
+)
+def test_a_gradient_is_rounding_where_much_more_is_lost_than_its_dtype_loses(
+    dtype: str, lost: float, noise: bool
+) -> None:
+    assert of_gradient(dtype, dtype, growth=8, lost=lost * 3, error=0, largest=3)[1] is noise
+
+
+def test_a_bfloat16_gradient_may_not_be_a_tenth_of_the_largest_element_off() -> None:
+    allowed, _ = of_gradient("bfloat16", "bfloat16", growth=8, lost=2**-7, error=0, largest=1)
+    assert difference([0.98, 0.02], [1, 0], "float64", allowed).wrong == 0
+    assert difference([0.9, 0.1], [1, 0], "float64", allowed).wrong == 2
 
 
 def test_a_reference_that_is_nothing_but_rounding_is_said_to_be() -> None:

@@ -494,16 +494,25 @@ def test_the_script_of_shard_map_differentiates_the_whole_function():
 
 
 def test_the_command_records_the_gradients_and_their_oracle(tmp_path):
-    result = run_command("+experiment=grad_tensor_parallel", f"hydra.run.dir={tmp_path}")
+    result = run_command("+experiment=data_tensor_parallel", f"hydra.run.dir={tmp_path}")
     assert result.returncode == 0, result.stdout + result.stderr
     found = record.read(tmp_path)
     assert found["warnings"] == []
     assert list(found["programs"]) == PROGRAMS
     for program in found["programs"].values():
-        assert list(program["outputs"]) == ["loss", "grad.w1", "grad.w2"]
+        assert list(program["outputs"]) == ["out", "loss", *(f"grad.{name}" for name in ("x", "w1", "b1", "w2", "b2"))]
         assert {check["status"] for check in program["checks"].values()} <= {"passed", "not_run"}
         assert program["checks"]["gradient"]["oracle"]["graph"].startswith("float64 gradient of the unsharded graph")
-    assert found["programs"]["shard_map"]["outputs"]["grad.w1"]["spec"] == [None, "y"]
+    assert found["programs"]["shard_map"]["outputs"]["grad.w1"]["spec"] == [None, "model"]
+
+
+def test_a_bfloat16_gradient_is_not_taken_for_rounding(tmp_path):
+    narrow = [f"arrays.{name}.dtype=bfloat16" for name in ("x", "y", "w1", "b1", "w2", "b2")]
+    result = run_command("+experiment=tensor_parallel_mlp", *narrow, f"hydra.run.dir={tmp_path}")
+    assert result.returncode == 0, result.stdout + result.stderr
+    found = record.read(tmp_path)
+    assert found["warnings"] == []
+    assert list(found["programs"]) == PROGRAMS
 
 
 def test_names_that_the_script_needs_are_free_for_the_experiment(tmp_path):

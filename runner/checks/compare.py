@@ -67,12 +67,15 @@ def of_gradient(
     rtol = 4·eps. atol is 4·lost, or 4·(eps + eps_acc·growth) of the largest element where that is more, since a small
     gradient may have been lucky; and the oracle's error. The way back adds up as the way there did, since every
     dimension was summed into one number: growth there and back is twice growth there, and one.
+
+    It is noise where the measured part is above 2% of the largest element and above twice the usual (6% in bfloat16).
     """
     eps = max(dtypes.dtype(coarsest).eps, dtypes.dtype(dtype).eps)
     accumulator = min(eps, dtypes.dtype("float32").eps)
     usual = 4 * (eps + accumulator * (2 * growth + 1))
     measured = 4 * lost + error
-    return Tolerance(4 * eps, max(min(usual, _CAP) * largest, 4 * lost) + error), measured > _CAP * largest
+    noise = measured > min(max(2 * usual, _CAP), 1.0) * largest
+    return Tolerance(4 * eps, max(min(usual, _CAP) * largest, 4 * lost) + error), noise
 
 
 @dataclass(frozen=True)

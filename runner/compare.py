@@ -140,7 +140,8 @@ def _of_series(path: Path, points: Iterable[Point], series: str) -> list[Point]:
 
 
 def _there(points: Iterable[Point]) -> str:
-    return f"there is {', '.join(_series(points)) or 'nothing'}"
+    found = _series(points)
+    return f"there {'are' if len(found) > 1 else 'is'} {', '.join(found) or 'nothing'}"
 
 
 def _series(points: Iterable[Point]) -> list[str]:
@@ -166,7 +167,7 @@ def _report(before: dict[str, Point], after: dict[str, Point]) -> int:
     for name in names:
         old, new = before.get(name), after.get(name)
         if old is None or new is None:
-            lines, notes = [f"only {'here: it appeared' if old is None else 'there: it disappeared'}"], []
+            lines, notes = ["it appeared: it is only in B" if old is None else "it disappeared: it is only in A"], []
         else:
             lines, notes = compared(old, new)
         differ += bool(lines)
@@ -194,8 +195,7 @@ def compared(old: Point, new: Point) -> tuple[list[str], list[str]]:
             why = f": {here[program]}" if program in here else ""
             found.append(f"program {program} disappeared{why}")
     if old.record is None or new.record is None:
-        notes = [] if old.series == new.series else [f"{old.series} → {new.series}"]
-        return found, notes
+        return found, [f"{old.series} → {new.series}"] if found and old.series != new.series else []
     return _of_runs(old.record, new.record) + found, _notes(old.record, new.record)
 
 
@@ -206,9 +206,11 @@ def _of_runs(old: Record, new: Record) -> list[str]:
         if old[key] != new[key]:
             found.append(f"{key}: {_said(old[key])} → {_said(new[key])}")
     for what, say in (("mesh", _mesh), ("target", _target)):
-        if say(old[what]) != say(new[what]):
-            found.append(f"{what}: {say(old[what])} → {say(new[what])}")
-    found += _named("array", old["arrays"], new["arrays"], _array)
+        # A run whose configuration could not be composed has neither.
+        was, now = say(old.get(what)), say(new.get(what))
+        if was != now:
+            found.append(f"{what}: {was} → {now}")
+    found += _named("array", old.get("arrays", {}), new.get("arrays", {}), _array)
     for program in old["programs"]:
         if program in new["programs"]:
             found += _of_programs(program, old["programs"][program], new["programs"][program])
@@ -221,8 +223,7 @@ def _of_programs(program: str, old: Record, new: Record) -> list[str]:
         for key in ("status", "error")
         if old[key] != new[key]
     ]
-    statuses = [{name: check["status"] for name, check in side["checks"].items()} for side in (old, new)]
-    found += _named(f"{program}: check", *statuses, _said)
+    found += _named(f"{program}: check", old["checks"], new["checks"], lambda check: check["status"])
     for key in ("temp_bytes", "peak_bytes"):
         sizes = [(side.get("memory") or {}).get(key) for side in (old, new)]
         if sizes[0] != sizes[1]:
@@ -287,7 +288,7 @@ def _times(old: Record, new: Record) -> list[str]:
         ("run", lambda t: (t.get("run_s") or {}).get("median")),
     ):
         was, now = (say(timing) for timing in timings)
-        if was and now:
+        if was and now and f"{now / was:.2g}" != "1":
             found.append(f"{name} {now / was:.2g} × the time, {was * 1e3:.3g} → {now * 1e3:.3g} ms")
     return found
 

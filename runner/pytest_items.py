@@ -167,8 +167,6 @@ class CheckItem(pytest.Item):
     def __init__(self, *, program: _Program, **more: Any) -> None:
         super().__init__(**more)
         self.program, self.target, self.file = program.name, program.target, program.file
-        if self.config.pluginmanager.hasplugin("xdist"):
-            self.add_marker(pytest.mark.xdist_group(self.file.nodeid))
 
     def runtest(self) -> None:
         verdict = self.result()["checks"].get(self.name)
@@ -233,11 +231,13 @@ class CheckItem(pytest.Item):
         return shlex.join(["pytest", f"{self.parent.nodeid}::{_GOLDEN}", "--update-golden"])
 
     def command(self) -> str:
-        """The command that runs this program as this item did."""
+        """The command that shows it again."""
         own = self.file.folder == conf_folder().resolve()
         where = [] if own else ["--config-dir", shown(self.file.folder)]
         overrides = self.file.composed(self.target).sources.overrides
-        return shlex.join(["python", "-m", "runner", *where, *overrides, f"program={self.program}"])
+        # The agreement is with the other programs.
+        program = [] if self.name == "agreement" else [f"program={self.program}"]
+        return shlex.join(["python", "-m", "runner", *where, *overrides, *program])
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Our message, without a traceback: what, where the run folder is, how to see it again."""

@@ -46,6 +46,7 @@ class ExperimentFile(pytest.File):
         self.pinned: set[tuple[str, str]] = set()
         """The targets and programs that have goldens."""
         self._composed: dict[str, Configuration] = {}
+        self._small: dict[str, int] = {}
 
     @cached_property
     def golden(self) -> Path:
@@ -58,7 +59,7 @@ class ExperimentFile(pytest.File):
 
     def dims(self, target: str) -> dict[str, int]:
         """The smaller dims at which it is verified, where its file has them and the target computes."""
-        return dict(self.composed(target).plain.get("verify_dims") or {}) if target == "cpu" else {}
+        return self._small if target == "cpu" else {}
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         self.state.seen.add(self.path.resolve())
@@ -68,14 +69,15 @@ class ExperimentFile(pytest.File):
         if first is None or experiment is None:
             return
         self.state.files[self.golden] = self
+        self._small = dict(getattr(experiment, "verify_dims", {}))
         for target in self.state.targets or experiment.tested:
             self._composed[target] = composed = self._for(target, first)
             experiment = self._read(composed)
             if experiment is None:
                 return
-            expect = composed.plain["expect"]
-            expected = [name for name, value in expect.items() if value not in (None, {}, [], False)]
-            checks = (*_CHECKS, *(["gradient"] if experiment.grad else []), *expected, _GOLDEN)
+            values = ["values"] if experiment.values else []
+            evidence = [n for n, value in composed.plain["expect"].items() if n != "values" and value is not None]
+            checks = (*_CHECKS, *(["gradient"] if experiment.grad else []), *values, *evidence, _GOLDEN)
             parent = self if target == "cpu" else _Target.from_parent(self, name=target)
             programs = [
                 _Program.from_parent(parent, name=name, file=self, target=target, checks=checks)
@@ -122,8 +124,9 @@ class ExperimentFile(pytest.File):
 
     def _for(self, target: str, first: Configuration) -> Configuration:
         """Its configuration as it is run for a target."""
-        dims = first.plain.get("verify_dims") or {}
-        overrides = [f"dims.{name}={size}" for name, size in dims.items()] if target == "cpu" else []
+        overrides = [f"dims.{name}={size}" for name, size in self.dims(target).items()]
+        # They may be expressions of the dims that they replace.
+        overrides += ["~verify_dims"] if overrides else []
         if target != "cpu" or first.plain["target"]["platform"] != "cpu":
             overrides.append(f"target={target}")
         return (self._compose(*overrides) or first) if overrides else first
@@ -167,11 +170,12 @@ class CheckItem(pytest.Item):
     def __init__(self, *, program: _Program, **more: Any) -> None:
         super().__init__(**more)
         self.program, self.target, self.file = program.name, program.target, program.file
-        if self.config.pluginmanager.hasplugin("xdist"):
-            self.add_marker(pytest.mark.xdist_group(self.file.nodeid))
 
     def runtest(self) -> None:
         verdict = self.result()["checks"].get(self.name)
+        if verdict is None and self.name in self.file.composed(self.target).plain["expect"]:
+            # What the file expects may differ by program.
+            pytest.skip(f"the file expects no {self.name} of {self.program}")
         if verdict is None:
             raise _Failure(f"the record has no check '{self.name}' of {self.program}")
         if verdict["status"] == "not_run":
@@ -233,11 +237,13 @@ class CheckItem(pytest.Item):
         return shlex.join(["pytest", f"{self.parent.nodeid}::{_GOLDEN}", "--update-golden"])
 
     def command(self) -> str:
-        """The command that runs this program as this item did."""
+        """The command that shows it again."""
         own = self.file.folder == conf_folder().resolve()
         where = [] if own else ["--config-dir", shown(self.file.folder)]
         overrides = self.file.composed(self.target).sources.overrides
-        return shlex.join(["python", "-m", "runner", *where, *overrides, f"program={self.program}"])
+        # The agreement is with the other programs.
+        program = [] if self.name == "agreement" else [f"program={self.program}"]
+        return shlex.join(["python", "-m", "runner", *where, *overrides, *program])
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Our message, without a traceback: what, where the run folder is, how to see it again."""

@@ -175,17 +175,20 @@ class Session:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
-        """Where xdist deals tests out one by one, give all items of one experiment to one worker: it is run once."""
+        """Where xdist would deal out an experiment's items singly, give them all to one worker: it is run once."""
         places = [folder / "experiment" for folder in self.folders]
         ours = any(p.is_relative_to(place) or place.is_relative_to(p) for p in self._arguments() for place in places)
-        if config.getoption("dist") != "load" or not ours:
+        dist = config.getoption("dist")
+        if dist not in ("load", "loadgroup", "loadscope") or not ours:
             return None
-        from xdist.scheduler import LoadScopeScheduling
+        from xdist.scheduler import LoadGroupScheduling, LoadScopeScheduling
 
-        class OneWorkerPerExperiment(LoadScopeScheduling):
+        scheduling: Any = LoadScopeScheduling if dist == "loadscope" else LoadGroupScheduling
+
+        class OneWorkerPerExperiment(scheduling):
             def _split_scope(self, nodeid: str) -> str:
                 file = nodeid.split("::", 1)[0]
-                return file if file.endswith(".yaml") else nodeid
+                return file if file.endswith(".yaml") else super()._split_scope(nodeid)
 
         return OneWorkerPerExperiment(config, log)
 

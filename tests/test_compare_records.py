@@ -1,0 +1,294 @@
+"""`python -m runner.compare`: what it takes, what it says, and its exit status."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner import compare, golden, record
+from tests.command import ROOT
+from tests.evidence import collective, output, program
+from tests.evidence import record as found
+
+GATHER = collective("all-gather", "w", bytes_out=2097152)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test in a folder of its own, so that paths are short."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(folder: str, **more: Any) -> str:
+    """A run folder with a record."""
+    Path(folder).mkdir(parents=True)
+    record.write(found(**more), Path(folder))
+    return folder
+
+
+def pin(file: str, series: str, *collectives: Any, target: str = "cpu") -> str:
+    """A golden file with a `shard_map` of these collectives."""
+    golden.pin(Path(file), (series, target, "shard_map"), golden.pinned(program(*collectives)))
+    return file
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, status: int) -> list[str]:
+    """The lines that a comparison prints."""
+    assert compare.main(arguments) == status
+    told = capsys.readouterr()
+    return (told.err if status == 2 else told.out).splitlines()
+
+
+def test_two_equal_runs_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, write("a"), write("b"), status=0) == ["case: the same"]
+    assert said(capsys, "a/result.json", "b", status=0) == ["case: the same"]
+
+
+def test_times_rounding_estimates_and_versions_are_told_but_are_no_difference(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    slow = program(
+        collective(),
+        timing={"compile_s": 0.1, "run_s": {"median": 0.0003}},
+        cost={"flops": 160.0},
+        checks={**program()["checks"], "value": {"status": "passed", "max_abs_error": 1e-7}},
+    )
+    fast = program(collective(), checks={**program()["checks"], "value": {"status": "passed", "max_abs_error": 0.0}})
+    write("a", programs={"shard_map": fast})
+    newer = {"jax": "0.12.0.1", "jaxlib": "0.12.0.1", "python": "3.12.1", "runner": "0.1.0", "git": None}
+    write("b", programs={"shard_map": slow}, environment=newer)
+    assert said(capsys, "a", "b", status=0) == [
+        "case: the same",
+        "  (jax 0.10.2 → 0.12.0.1, jaxlib 0.10.2 → 0.12.0.1, python 3.11.7 → 3.12.1)",
+        "  (shard_map: compile 2 × the time, 50 → 100 ms, run 1.5 × the time, 0.2 → 0.3 ms, flops 80 → 160, "
+        "largest error 0 → 1e-07)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "lines"),
+    [
+        (
+            {"programs": {"shard_map": program(collective(), GATHER)}},
+            ["all-gather of w over x appeared in shard_map: +2.1 MB per device"],
+        ),
+        (
+            {"programs": {"shard_map": program()}},
+            ["all-reduce of C over x disappeared from shard_map: -64 B per device"],
+        ),
+        (
+            {"programs": {"shard_map": program(collective(), outputs={"C": output(spec=["x", None])})}},
+            ["output C of shard_map: spec P(None, None) → P('x', None)"],
+        ),
+        (
+            {"programs": {"shard_map": program(collective(), memory={"argument_bytes": 64, "output_bytes": 64,
+                                                                      "temp_bytes": 4096, "peak_bytes": 128})}},
+            [
+                "temporary memory of shard_map: 64 B → 4.1 kB per device",
+                "peak memory of shard_map: unknown → 128 B per device",
+            ],
+        ),
+        (
+            {
+                "status": "failed",
+                "programs": {
+                    "shard_map": program(
+                        collective(),
+                        status="failed",
+                        checks={"value": {"status": "failed"}, "values": {"status": "passed"}},
+                    )
+                },
+            },
+            [
+                "status: passed → failed",
+                "status of shard_map: passed → failed",
+                "shard_map: check value: passed → failed",
+                "shard_map: check layout disappeared: passed",
+                "shard_map: check replicas disappeared: passed",
+                "shard_map: check agreement disappeared: passed",
+                "shard_map: check values appeared: passed",
+            ],
+        ),
+        (
+            {"programs": {"vmap": program()}, "not_supported": {"shard_map": "no such thing (JAX 0.12)"}},
+            ["program shard_map disappeared: no such thing (JAX 0.12)", "program vmap appeared"],
+        ),
+        (
+            {"mesh": {"axes": ["x"], "shape": [8]}, "target": {"platform": "gpu", "devices": 8, "kind": "H100"}},
+            ["mesh: x=2 × y=2 → x=8", "target: 4 × cpu → 8 × H100"],
+        ),
+        (
+            {"arrays": {"A": {"shape": [4, 4], "dtype": "float32", "spec": ["x"]}, "B": {"shape": [2], "dtype": "int32",
+                                                                                          "spec": []}}},
+            ["array A: float32[4, 4] P(None, 'x') → float32[4, 4] P('x')", "array B appeared: int32[2] P()"],
+        ),
+        (
+            {"status": "error", "error": "the process was ended by SIGABRT; its last words:\nthere"},
+            ["status: passed → error", "error: none → the process was ended by SIGABRT; its last words:"],
+        ),
+    ],
+)  # fmt: skip
+def test_what_differs_is_said_and_is_status_1(
+    capsys: pytest.CaptureFixture[str], change: dict[str, Any], lines: list[str]
+) -> None:
+    assert said(capsys, write("a"), write("b", **change), status=1) == ["case", *[f"  {line}" for line in lines]]
+
+
+def test_a_run_that_ended_before_it_began_can_be_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    early = {"programs": {}, "mesh": None, "target": None, "arrays": {}, "status": "invalid", "error": "wrong",
+             "environment": {"jax": None}}  # fmt: skip
+    lines = said(capsys, write("a"), write("b", **early), status=1)
+    assert "  status: passed → invalid" in lines
+    assert "  mesh: x=2 × y=2 → none" in lines
+    assert "  program shard_map disappeared" in lines
+
+
+def test_a_point_whose_configuration_could_not_be_composed_can_be_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    from runner.app import invalid
+
+    invalid(Path("a"), "no mesh", ["+experiment=case"])
+    lines = said(capsys, "a", write("b"), status=1)
+    assert "  status: invalid → passed" in lines
+
+
+def test_the_points_of_sweeps_are_matched_by_their_overrides(capsys: pytest.CaptureFixture[str]) -> None:
+    for sweep, sizes in (("a", (4, 8, 16)), ("b", (8, 4, 32))):
+        for number, size in enumerate(sizes):
+            programs = {"shard_map": program(*([GATHER] if (sweep, size) == ("b", 8) else []))}
+            overrides = ["+experiment=case", f"dims.J={size}"]
+            write(f"{sweep}/{number}", programs=programs, overrides=overrides)
+    assert said(capsys, "a", "b", status=1) == [
+        "case dims.J=4: the same",
+        "case dims.J=8",
+        "  all-gather of w over x appeared in shard_map: +2.1 MB per device",
+        "case dims.J=16",
+        "  it disappeared: it is only in A",
+        "case dims.J=32",
+        "  it appeared: it is only in B",
+        "",
+        "4 compared, 3 differ",
+    ]
+
+
+def test_two_series_of_one_golden_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    pin("case.json", "jax 0.12", collective(), GATHER)
+    pin("case.json", "jax 0.10", collective())
+    lines = ["case", "  all-gather of w over x appeared in shard_map: +2.1 MB per device", "  (jax 0.10 → jax 0.12)"]
+    assert said(capsys, "case.json", status=1) == lines
+    backwards = said(capsys, "case.json", "--series", "jax 0.12", "jax 0.10", status=1)
+    assert backwards[1] == "  all-gather of w over x disappeared from shard_map: -2.1 MB per device"
+    assert said(capsys, "case.json", "--series", "jax 0.12", "jax 0.12", status=0) == ["case: the same"]
+    pin("case.json", "jax 0.9")
+    assert said(capsys, "case.json", status=2) == [
+        "case.json: which series are compared? name two with --series; there are jax 0.9, jax 0.10, jax 0.12"
+    ]
+
+
+def test_a_folder_of_goldens_is_compared_between_two_series(capsys: pytest.CaptureFixture[str]) -> None:
+    for series in ("jax 0.10", "jax 0.12"):
+        pin("goldens/same.json", series, collective())
+        pin("goldens/sub/other.json", series, *([GATHER] if series == "jax 0.12" else []))
+        pin("goldens/same.json", series, target="v5e_2x2")
+    assert said(capsys, "goldens", status=1) == [
+        "same: the same",
+        "same target=v5e_2x2: the same",
+        "sub/other",
+        "  all-gather of w over x appeared in shard_map: +2.1 MB per device",
+        "  (jax 0.10 → jax 0.12)",
+        "",
+        "3 compared, 1 differ",
+    ]
+
+
+def test_a_golden_is_compared_with_a_run_of_its_series(capsys: pytest.CaptureFixture[str]) -> None:
+    pin("case.json", "jax 0.10", collective())
+    pin("case.json", "jax 0.12", GATHER)
+    write("a")
+    assert said(capsys, "case.json", "a", status=0) == ["case: the same"]
+    assert said(capsys, "a", "case.json", status=0) == ["case: the same"]
+    assert said(capsys, "case.json", "a", "--series", "jax 0.12", status=1)[-1] == "  (jax 0.12 → jax 0.10)"
+
+
+def test_two_goldens_are_compared_series_by_series(capsys: pytest.CaptureFixture[str]) -> None:
+    for file in ("a/case.json", "b/case.json"):
+        pin(file, "jax 0.10", collective())
+        pin(file, "jax 0.12", *([GATHER] if file.startswith("b") else []))
+    assert said(capsys, "a/case.json", "b/case.json", status=1) == [
+        "case (jax 0.10): the same",
+        "case (jax 0.12)",
+        "  all-gather of w over x appeared in shard_map: +2.1 MB per device",
+        "",
+        "2 compared, 1 differ",
+    ]
+    assert said(capsys, "a/case.json", "b/case.json", "--series", "jax 0.10", status=0) == ["case: the same"]
+
+
+ALONE = "with one golden alone it takes two series, which are compared"
+NOT_JSON = "not JSON: Expecting value; restore the file, or delete it and run pytest --update-golden"
+BROKEN = "not a record: JSONDecodeError: Expecting value: line 1 column 1 (char 0)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nosuch", "a"], "nosuch: there is no such file or folder"),
+        (["a"], "a: compared with what? name a second run, sweep or golden"),
+        (["empty", "a"], "empty: no run folder, no sweep, and no folder of goldens"),
+        (["a", "broken"], f"broken/result.json: {BROKEN}"),
+        (["a", "other"], "other/result.json: not a record: KeyError: 'environment'"),
+        (["case.json"], "case.json: which series are compared? name two with --series; there is jax 0.10"),
+        (["case.json", "--series", "jax 1", "jax 0.10"], "case.json: it pins nothing for jax 1; there is jax 0.10"),
+        (["case.json", "--series", "jax 0.10"], f"--series: {ALONE}"),
+        (["a", "b", "--series", "jax 0.10"], "--series: a and b are no goldens"),
+        (["a", "b", "--series", "1", "2", "3"], "--series: it takes one series or two, not 3"),
+        (["sweep", "sweep"], "sweep: more than one run of case; name one of its folders"),
+        (["one", "goldens"], "one and goldens have nothing in common: case dims.J=4, case dims.J=8; q, r"),
+        (["text.json", "a"], f"text.json:1:1\n  {NOT_JSON}"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_message_and_status_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    for folder in ("a", "b", "sweep/0", "sweep/1"):
+        write(folder)
+    for size in (4, 8):
+        write(f"one/{size}", overrides=["+experiment=case", f"dims.J={size}"])
+    for folder, text in (("broken", "no"), ("other", "{}"), ("empty", None)):
+        Path(folder).mkdir()
+        if text is not None:
+            Path(folder, "result.json").write_text(text)
+    Path("text.json").write_text("no")
+    pin("case.json", "jax 0.10")
+    pin("goldens/q.json", "jax 0.10")
+    pin("goldens/r.json", "jax 0.10")
+    assert "\n".join(said(capsys, *arguments, status=2)) == message
+
+
+def test_as_a_command_it_imports_no_jax(here: Path) -> None:
+    write("a")
+    write("b", programs={"shard_map": program(collective(), GATHER)})
+    script = (
+        "import runpy, sys\n"
+        "sys.argv = ['compare', 'a', 'b']\n"
+        "try:\n    runpy.run_module('runner.compare', run_name='__main__')\n"
+        "except SystemExit as end:\n    print(end.code, 'jax' in sys.modules)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert result.stdout.splitlines() == [
+        "case",
+        "  all-gather of w over x appeared in shard_map: +2.1 MB per device",
+        "1 False",
+    ], result.stderr

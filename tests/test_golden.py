@@ -1,0 +1,367 @@
+"""What is pinned of a record, how its file reads, and what is said where it changes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner import differences, golden
+from tests.command import ROOT
+from tests.evidence import collective, output, program
+
+PLACE = ("jax 0.10", "cpu", "shard_map")
+
+
+def test_a_series_is_the_first_two_numbers_of_the_version() -> None:
+    assert [golden.series(v) for v in ("0.10.2", "0.12.0.1", "0.12.0.dev3")] == ["jax 0.10", "jax 0.12", "jax 0.12"]
+
+
+# What is pinned.
+
+
+def test_collectives_bytes_and_layouts_are_pinned_and_nothing_that_varies_from_run_to_run() -> None:
+    assert golden.pinned(program(collective())) == {
+        "bytes": {"argument": 64, "output": 64},
+        "outputs": {"C": {"shape": [4, 4], "dtype": "float32", "spec": [None, None], "shard_shape": [4, 4]}},
+        "collectives": [
+            {
+                "kind": "all-reduce",
+                "node": "C",
+                "inserted": False,
+                "axes": ["x"],
+                "dtype": "float32",
+                "bytes_in": 64,
+                "bytes_out": 64,
+                "count": 1,
+            }
+        ],
+    }
+
+
+def test_equal_collectives_are_counted_whatever_their_instructions_are_called_and_their_order_is() -> None:
+    listed = [collective("collective-permute", "ring.lhs", instruction=f"collective-permute.{i}") for i in range(3)] + [
+        collective("all-gather", "B"),
+        collective(instruction="all-reduce.9"),
+    ]
+    pinned = golden.pinned(program(*listed))["collectives"]
+    assert [(one["node"], one["kind"], one.get("times")) for one in pinned] == [
+        ("B", "all-gather", None),
+        ("C", "all-reduce", None),
+        ("ring.lhs", "collective-permute", 3),
+    ]
+    assert golden.pinned(program(*reversed(listed)))["collectives"] == pinned
+
+
+def test_groups_are_pinned_where_they_are_no_axes() -> None:
+    assert "groups" not in golden.pinned(program(collective()))["collectives"][0]
+    (one,) = golden.pinned(program(collective(groups=[[0, 3], [1, 2]])))["collectives"]
+    assert one["axes"] is None
+    assert one["groups"] == [[0, 3], [1, 2]]
+
+
+def test_what_an_asynchronous_collective_overlaps_with_is_pinned() -> None:
+    (one,) = golden.pinned(program(collective(asynchronous=True, overlapped=["y", "acc"])))["collectives"]
+    assert one["overlapped"] == ["acc", "y"]
+
+
+def test_a_list_that_may_be_incomplete_says_so() -> None:
+    found = golden.pinned(program(collectives_unknown=["all-reduce.1: replica_groups could not be read"]))
+    assert found["collectives_incomplete"] is True
+
+
+def test_a_record_without_collectives_pins_none() -> None:
+    bare = program()
+    del bare["collectives"]
+    assert "collectives" not in golden.pinned(bare)
+    assert golden.pinned(program(collectives=None))["collectives"] is None
+
+
+def test_smaller_dims_are_pinned_with_what_they_gave() -> None:
+    assert golden.pinned(program(), {"M": 512})["dims"] == {"M": 512}
+    assert "dims" not in golden.pinned(program(), {})
+
+
+# The file.
+
+WRITTEN = """\
+{
+  "jax 0.10": {
+    "cpu": {
+      "shard_map": {
+        "bytes": {"argument": 64, "output": 64},
+        "collectives": [
+          {"axes": ["x"], "bytes_in": 64, "bytes_out": 64, "count": 1, "dtype": "float32", "inserted": false, \
+"kind": "all-reduce", "node": "C"}
+        ],
+        "outputs": {
+          "C": {"dtype": "float32", "shape": [4, 4], "shard_shape": [4, 4], "spec": [null, null]}
+        }
+      }
+    }
+  }
+}
+"""
+
+
+def test_a_file_has_a_line_for_each_collective_and_output(tmp_path: Path) -> None:
+    path = tmp_path / "goldens" / "case.json"
+    golden.pin(path, PLACE, golden.pinned(program(collective())))
+    assert path.read_text(encoding="utf-8") == WRITTEN
+    assert golden.entry(golden.read(path), PLACE) == golden.pinned(program(collective()))
+
+
+def test_pinning_leaves_every_other_series_target_and_program_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "case.json"
+    places = [("jax 0.12", "cpu", "shard_map"), ("jax 0.10", "v5e_2x2", "shard_map"), ("jax 0.10", "cpu", "auto")]
+    for place in (*places, PLACE):
+        golden.pin(path, place, golden.pinned(program()))
+    golden.pin(path, PLACE, golden.pinned(program(collective())))
+    content = golden.read(path)
+    assert [golden.entry(content, place) for place in places] == [golden.pinned(program())] * 3
+    assert golden.entry(content, PLACE) == golden.pinned(program(collective()))
+    golden.pin(path, ("jax 0.12", "cpu", "shard_map"), None)
+    assert list(golden.read(path)) == ["jax 0.10"]
+
+
+def test_several_processes_pin_in_one_file_and_nothing_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "case.json"
+    script = (
+        "import sys; from pathlib import Path; from runner import golden\n"
+        "path, name = Path(sys.argv[1]), sys.argv[2]\n"
+        "for i in range(20): golden.pin(path, ('jax 0.10', 'cpu', f'{name}{i}'), {'dims': {'M': i}})"
+    )
+    command = [sys.executable, "-c", script, path]
+    running = [subprocess.Popen([*command, name], cwd=ROOT) for name in "abc"]
+    assert [process.wait(60) for process in running] == [0, 0, 0]
+    assert len(golden.read(path)["jax 0.10"]["cpu"]) == 60
+
+
+SHAPE = " is not what --update-golden writes; "
+REMEDY = "restore the file, or delete it and run pytest --update-golden"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"jax 0.10": {"cpu": }}', "case.json:1:22\n  not JSON: Expecting value; "),
+        ("[]", "case.json  is not a mapping of series of JAX; "),
+        ('{"jax 0.10": 1}', "case.json  'jax 0.10' is not a mapping of targets; "),
+        ('{"jax 0.10": {"cpu": []}}', "case.json  'jax 0.10', 'cpu' is not a mapping of programs; "),
+        (
+            '{"jax 0.10": {"cpu": {"auto": {"bytes": 64}}}}',
+            "case.json  'jax 0.10', 'cpu', 'auto', 'bytes'" + SHAPE,
+        ),
+        (
+            WRITTEN.replace('"count": 1', '"count": "twice"'),
+            "case.json  'jax 0.10', 'cpu', 'shard_map', 'collectives'[0], 'count'" + SHAPE,
+        ),
+        (
+            WRITTEN.replace('"axes": ["x"]', '"axes": null'),
+            "case.json  'jax 0.10', 'cpu', 'shard_map', 'collectives'[0], 'groups'" + SHAPE,
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_with_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("case.json").write_text(text, encoding="utf-8")
+    with pytest.raises(golden.InvalidGolden) as caught:
+        golden.read(Path("case.json"))
+    assert str(caught.value) == message + REMEDY
+
+
+def test_goldens_lie_in_the_tests_beside_the_config_folder_or_beside_it(tmp_path: Path) -> None:
+    assert golden.folder(tmp_path / "conf") == tmp_path / "goldens"
+    (tmp_path / "tests").mkdir()
+    assert golden.folder(tmp_path / "conf") == tmp_path / "tests" / "goldens"
+
+
+# The words.
+
+GATHER = collective("all-gather", "w", bytes_in=1048576, bytes_out=2097152, inserted=True)
+SHARDED = {"C": output(spec=["x", None], shard_shape=[2, 4])}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            program(),
+            program(GATHER),
+            ["all-gather of w over x appeared in constraint: +2.1 MB per device, inserted by the compiler"],
+        ),
+        (program(collective()), program(), ["all-reduce of C over x disappeared from constraint: -64 B per device"]),
+        (
+            program(collective(), collective()),
+            program(collective()),
+            ["1 of 2 × all-reduce of C over x disappeared from constraint: -64 B per device"],
+        ),
+        (
+            program(collective()),
+            program(collective(), collective(), collective()),
+            ["2 more all-reduce of C over x appeared in constraint: +128 B per device"],
+        ),
+        (
+            program(),
+            program(collective("collective-permute", "ring.lhs", count=7)),
+            ["collective-permute of ring.lhs over x appeared in constraint: +448 B per device in 7 steps"],
+        ),
+        (
+            program(),
+            program(collective("all-to-all", count=None)),
+            [
+                "all-to-all of C over x appeared in constraint: +64 B per device in every step of a loop of unknown "
+                "length"
+            ],
+        ),
+        (
+            program(collective()),
+            program(collective(axes=["x", "y"], bytes_in=128, count=3)),
+            ["all-reduce of C over x changed in constraint: axes x → x, y, takes 64 B → 128 B per device, "
+             "runs once → 3 times"],
+        ),
+        (
+            program(collective()),
+            program(collective(inserted=True)),
+            ["all-reduce of C over x changed in constraint: the compiler inserts it now"],
+        ),
+        (
+            program(collective(node=None)),
+            program(collective()),
+            ["all-reduce of no line that the module names over x changed in constraint: now of C, "
+             "before of no line that the module names"],
+        ),
+        (
+            program(collective(nodes=["C", "D"])),
+            program(collective()),
+            ["all-reduce of C and D over x changed in constraint: now of C, before of C and D"],
+        ),
+        (
+            program(collective(gradient=True, groups=[[0, 3], [1, 2]])),
+            program(),
+            ["all-reduce of C (backward) within groups [[0, 3], [1, 2]] disappeared from constraint: -64 B per device"],
+        ),
+        (
+            program(collective(asynchronous=True, overlapped=["y"])),
+            program(collective(asynchronous=True, overlapped=[])),
+            ["all-reduce of C over x changed in constraint: overlapped with y → none"],
+        ),
+        (
+            program(collective()),
+            program(collective("reduce-scatter", bytes_out=32)),
+            [
+                "all-reduce of C over x disappeared from constraint: -64 B per device",
+                "reduce-scatter of C over x appeared in constraint: +64 B per device",
+            ],
+        ),
+        (
+            program(),
+            program(outputs=SHARDED),
+            ["output C of constraint: spec P(None, None) → P('x', None), shard shape [4, 4] → [2, 4]"],
+        ),
+        (
+            program(outputs={}),
+            program(),
+            ["output C appeared in constraint: float32[4, 4] P(None, None)"],
+        ),
+        (
+            program(memory={"argument_bytes": 2097152, "output_bytes": 64}),
+            program(memory={"argument_bytes": 2097160, "output_bytes": 96}),
+            [
+                "arguments of constraint: 2,097,152 B → 2,097,160 B per device",
+                "outputs of constraint: 64 B → 96 B per device",
+            ],
+        ),
+        (program(), program(collectives=None), ["the collectives of constraint are known only before"]),
+        (
+            program(),
+            program(collectives_unknown=["what"]),
+            ["the compiled module of constraint is read only in part now"],
+        ),
+    ],
+)  # fmt: skip
+def test_what_changed_is_said_in_the_words_of_the_field(before: Any, after: Any, said: list[str]) -> None:
+    assert differences.of_program("constraint", golden.pinned(before), golden.pinned(after)) == said
+
+
+def test_other_dims_are_said() -> None:
+    old, new = golden.pinned(program(), {"M": 512}), golden.pinned(program())
+    assert differences.of_program("auto", old, new) == ["auto ran at the dims of its file, before at M=512"]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (2097152, "2.1 MB"), (99_960_000, "100 MB"), (999_600, "1.0 MB"),
+     (1_700_000_000, "1.7 GB"), (-64, "-64 B"), (3 * 10**18, "3000 PB")],
+)  # fmt: skip
+def test_bytes_are_counted_in_powers_of_1000(count: int, text: str) -> None:
+    assert differences.bytes_text(count) == text
+
+
+COLLECTIVES = st.builds(
+    collective,
+    st.sampled_from(["all-reduce", "all-gather", "reduce-scatter", "collective-permute"]),
+    st.sampled_from(["C", "ring.lhs", None]),
+    st.sampled_from([["x"], ["y"], ["x", "y"]]),
+    bytes_in=st.sampled_from([32, 64]),
+    count=st.sampled_from([1, 3, None]),
+    inserted=st.booleans(),
+    gradient=st.booleans(),
+    asynchronous=st.booleans(),
+    overlapped=st.sampled_from([None, [], ["y"]]),
+)
+LISTS = st.lists(COLLECTIVES, max_size=5)
+
+
+@given(LISTS, st.randoms())
+def test_the_order_of_collectives_is_no_difference(listed: list[Any], random: Any) -> None:
+    shuffled = list(listed)
+    random.shuffle(shuffled)
+    before, after = golden.pinned(program(*listed)), golden.pinned(program(*shuffled))
+    assert golden.text({"jax 0.10": {"cpu": {"auto": before}}}) == golden.text({"jax 0.10": {"cpu": {"auto": after}}})
+    assert differences.of_program("auto", before, after) == []
+
+
+@given(LISTS, LISTS)
+def test_two_pins_are_equal_or_something_is_said(one: list[Any], other: list[Any]) -> None:
+    before, after = golden.pinned(program(*one)), golden.pinned(program(*other))
+    said = differences.of_program("auto", before, after)
+    assert (said == []) == (before == after)
+    assert all("  " not in line and not line.endswith(": ") for line in said)
+
+
+@given(LISTS)
+def test_a_file_gives_back_what_was_pinned(listed: list[Any]) -> None:
+    content = {"jax 0.10": {"cpu": {"auto": golden.pinned(program(*listed))}}}
+    assert json.loads(golden.text(content)) == content
+
+
+FIELDS = [
+    ("bytes", "argument"),
+    ("bytes", "output"),
+    *(("outputs", "C", key) for key in ("shape", "dtype", "spec", "shard_shape")),
+    *(("collectives", 0, key) for key in ("kind", "node", "inserted", "axes", "dtype", "bytes_in", "count")),
+]
+
+
+@pytest.mark.parametrize("path", FIELDS, ids=lambda path: ".".join(map(str, path)))
+def test_every_field_that_is_pinned_is_compared(path: tuple[Any, ...]) -> None:
+    before = golden.pinned(program(collective()))
+    after = copy.deepcopy(before)
+    at: Any = after
+    for part in path[:-1]:
+        at = at[part]
+    value = at[path[-1]]
+    at[path[-1]] = (
+        not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else value * 2 if value else ["y"]
+    )
+    assert differences.of_program("auto", before, after) != []

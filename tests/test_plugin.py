@@ -1,0 +1,529 @@
+"""Experiments as pytest items, as users run them: whole sessions of pytest, in folders of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner import golden
+from runner.schema import ExperimentConfig
+from tests.command import ROOT
+from tests.evidence import collective, output, program, record
+
+MINE = """\
+# @package _global_
+defaults:
+  - override /mesh: x2
+name: mine
+summary: A matmul whose contracting dimension is sharded.
+arrays:
+  A: {shape: [4, 8], init: "arange(32)", spec: [null, x]}
+  B: {shape: [8, 4], init: "arange(32)", spec: [x, null]}
+graph:
+  C: A @ B
+per_device:
+  partial: A @ B
+  C: psum(partial, 'x')
+outputs:
+  C: [null, null]
+"""
+
+FAKE = """\
+import json
+from pathlib import Path
+from runner import run
+
+def told(config, folder, sources, overrides=(), worker=None):
+    # What there is in records.json instead of a run: by experiment and target.
+    with open("runs.txt", "a") as runs:
+        runs.write(config["name"] + "\\n")
+    target = next((o.split("=")[1] for o in overrides if o.startswith("target=")), "cpu")
+    return json.loads(Path("records.json").read_text())[config["name"]][target]
+
+run.run = told
+"""
+"""A conftest.py whose sessions find out what a test says, not what JAX does."""
+
+
+class Project:
+    """A user's folder: `my_conf/experiment/`, goldens, perhaps records that stand for the runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.goldens = folder / "goldens"
+        self.write("my_conf/experiment/mine.yaml", MINE)
+
+    def write(self, path: str, text: str) -> None:
+        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / path).write_text(text, encoding="utf-8")
+
+    def tell(self, name: str = "mine", target: str = "cpu", **more: Any) -> None:
+        """Let the run of an experiment find out this record."""
+        self.write("conftest.py", FAKE)
+        file = self.folder / "records.json"
+        records = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        records.setdefault(name, {})[target] = record(**{"programs": FOUND, **more})
+        file.write_text(json.dumps(records), encoding="utf-8")
+
+    def pytest(self, *arguments: str, status: int | None = None) -> str:
+        """What a session says; `status` is what its exit status must be."""
+        # The entry point is there where the project is installed as it stands; a test must not depend on that.
+        installed = any(point.name == "shardproof" for point in entry_points(group="pytest11"))
+        plugin = [] if installed else ["-p", "runner.pytest_plugin"]
+        result = subprocess.run(
+            [sys.executable, "-W", "error", "-m", "pytest", *plugin, "-p", "no:cacheprovider", *arguments],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
+        )
+        said = result.stdout + result.stderr
+        assert status is None or result.returncode == status, said
+        return said
+
+    def pin(self) -> None:
+        """Let the goldens be what the records say."""
+        for name, targets in json.loads((self.folder / "records.json").read_text(encoding="utf-8")).items():
+            for target, told in targets.items():
+                for program_name, result in told["programs"].items():
+                    place = (golden.series(told["environment"]["jax"]), target, program_name)
+                    golden.pin(self.goldens / f"{name}.json", place, golden.pinned(result))
+
+    def golden(self, name: str = "mine") -> golden.Goldens:
+        """The content of a golden file."""
+        return golden.read(self.goldens / f"{name}.json")
+
+
+FOUND = {
+    "auto": program(collective(inserted=True)),
+    "constraint": program(collective(inserted=True)),
+    "explicit": program(collective()),
+    "shard_map": program(collective()),
+    "vmap": program(outputs={"C": output(spec=None)}),
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+@pytest.fixture
+def told(project: Project) -> Project:
+    """A project whose experiment finds out `FOUND`, with goldens that say the same."""
+    project.tell()
+    project.pin()
+    return project
+
+
+# What a golden is for, with real runs.
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Project]:
+    """A project whose goldens are those of real runs, again and again."""
+    first = Project(tmp_path_factory.mktemp("ran"))
+    first.write("my_conf/experiment/mine.yaml", MINE + "check_vma: false\n")
+    first.write("my_conf/experiment/steered.yaml", STEERED)
+    missing = first.pytest("--experiments", "my_conf", status=1)
+    assert len(re.findall(r"^there was no golden of \w+; it is written now", missing, re.MULTILINE)) == 8
+    first.pytest("--experiments", "my_conf", status=0)
+
+    def copy(folder: Path) -> Project:
+        project = Project(folder)
+        for file in first.folder.rglob("*.*"):
+            if file.suffix in (".yaml", ".json"):
+                project.write(str(file.relative_to(first.folder)), file.read_text(encoding="utf-8"))
+        return project
+
+    return copy
+
+
+STEERED = """\
+# @package _global_
+defaults:
+  - override /mesh: x2
+name: steered
+summary: Where the value in the middle lies decides what is communicated.
+arrays:
+  x: {shape: [8, 8], init: "normal", spec: [x, null]}
+  w: {shape: [8, 8], init: "normal", spec: []}
+graph:
+  h: sin(x)
+  y: h @ w
+constraints:
+  h: [x, null]
+outputs:
+  y: [x, null]
+"""
+
+
+def pins_collectives(project: Project) -> bool:
+    """Whether the runner records what the compiler communicates."""
+    (series,) = project.golden().values()
+    return "collectives" in series["cpu"]["shard_map"]
+
+
+def test_a_psum_that_was_removed_is_named(ran: Callable[[Path], Project], tmp_path: Path) -> None:
+    project = ran(tmp_path)
+    project.write(
+        "my_conf/experiment/mine.yaml", MINE.replace("psum(partial, 'x')", "partial + 0") + "check_vma: false\n"
+    )
+    said = project.pytest("my_conf/experiment/mine.yaml", status=1)
+    assert "FAILED my_conf/experiment/mine.yaml::shard_map::value" in said
+    assert "a psum over 'x' is left out: with per_device.C: psum(partial + 0, 'x') it equals the graph" in said
+    assert "to run it: python -m runner --config-dir my_conf +experiment=mine program=shard_map" in said
+    if pins_collectives(project):
+        assert "FAILED my_conf/experiment/mine.yaml::shard_map::golden" in said
+        assert re.search(r"all-reduce of C over x disappeared from shard_map: -64 B per device", said)
+
+
+def test_an_all_gather_that_a_changed_constraint_forces_is_named(
+    ran: Callable[[Path], Project], tmp_path: Path
+) -> None:
+    project = ran(tmp_path)
+    project.write("my_conf/experiment/steered.yaml", STEERED.replace("h: [x, null]", "h: [null, null]"))
+    said = project.pytest("my_conf/experiment/steered.yaml")
+    if not pins_collectives(project):
+        pytest.skip("the record has no collectives: the HLO is not read yet")
+    assert "FAILED my_conf/experiment/steered.yaml::constraint::golden" in said
+    assert re.search(r"all-gather of \w+ over x appeared in constraint: \+256 B per device", said)
+
+
+def test_a_golden_that_was_doctored_is_named(ran: Callable[[Path], Project], tmp_path: Path) -> None:
+    project = ran(tmp_path)
+    file = project.goldens / "steered.json"
+    text = file.read_text(encoding="utf-8")
+    assert '"spec": ["x", null]' in text
+    file.write_text(text.replace('"spec": ["x", null]', '"spec": [null, "x"]', 1), encoding="utf-8")
+    said = project.pytest("my_conf/experiment/steered.yaml", status=1)
+    assert "auto is not what goldens/steered.json (jax " in said
+    assert "  output y of auto: spec P(None, 'x') → P('x', None)\n" in said
+    assert "pytest my_conf/experiment/steered.yaml::auto::golden --update-golden" in said
+    assert "Traceback" not in said
+    kept = Path(re.findall(r"run folder: (\S+)", said)[0])
+    assert (kept / "result.json").is_file()
+    assert (kept / "program_auto.py").is_file()
+
+
+# The same with records of a test's own.
+
+
+def test_a_collective_that_disappeared_is_named(told: Project) -> None:
+    told.tell(programs={**FOUND, "shard_map": program()})
+    said = told.pytest("--experiments", "my_conf", status=1)
+    assert re.findall(r"^FAILED (\S+)", said, re.MULTILINE) == ["my_conf/experiment/mine.yaml::shard_map::golden"]
+    assert "shard_map is not what goldens/mine.json (jax 0.10 on cpu) pins:\n" in said
+    assert "\n  all-reduce of C over x disappeared from shard_map: -64 B per device\n" in said
+
+
+def test_a_collective_that_appeared_is_named(told: Project) -> None:
+    gather = collective("all-gather", "w", bytes_out=2097152, inserted=True)
+    told.tell(programs={**FOUND, "constraint": program(collective(inserted=True), gather)})
+    said = told.pytest("--experiments", "my_conf", status=1)
+    assert re.findall(r"^FAILED (\S+)", said, re.MULTILINE) == ["my_conf/experiment/mine.yaml::constraint::golden"]
+    assert "\n  all-gather of w over x appeared in constraint: +2.1 MB per device, inserted by the compiler\n" in said
+
+
+def test_a_golden_that_is_no_golden_is_named(told: Project) -> None:
+    (told.goldens / "mine.json").write_text('{"jax 0.10": 1}')
+    said = told.pytest("--experiments", "my_conf", status=1)
+    assert "goldens/mine.json  'jax 0.10' is not a mapping of targets; restore the file" in said
+
+
+def test_ids_name_the_file_the_program_and_the_check(project: Project) -> None:
+    said = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
+    lines = [line for line in said.splitlines() if "::" in line]
+    programs = ("auto", "constraint", "explicit", "shard_map", "vmap")
+    checks = ("value", "layout", "replicas", "agreement", "golden")
+    assert lines == [f"my_conf/experiment/mine.yaml::{p}::{c}" for p in programs for c in checks]
+
+
+def test_the_gradient_and_the_expectations_are_items(project: Project) -> None:
+    project.write(
+        "my_conf/experiment/mine.yaml",
+        MINE.replace("graph:\n  C: A @ B\n", "graph:\n  C: sum(A @ B)\n").split("per_device")[0]
+        + "outputs:\n  C: []\ngrad: {of: C, wrt: A}\nexpect:\n  values: {C: 1}\nprogram: auto\n",
+    )
+    said = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
+    checks = re.findall(r"mine\.yaml::auto::(\w+)", said)
+    assert checks == ["value", "layout", "replicas", "agreement", "gradient", "values", "golden"]
+
+
+def test_an_argument_that_is_a_folder_of_experiments_is_collected(project: Project) -> None:
+    said = project.pytest("my_conf/experiment/mine.yaml::shard_map::value", "--collect-only", "-q", status=0)
+    assert "my_conf/experiment/mine.yaml::shard_map::value\n" in said
+    assert "1 test collected" in said
+    assert project.pytest("my_conf/experiment", "--collect-only", "-q", status=0).count("mine.yaml::") == 25
+
+
+def test_no_other_yaml_file_is_collected(project: Project) -> None:
+    project.write("tests/experiment/data.yaml", "a: [1, 2")
+    project.write("other/experiment/model.yaml", "# @package _global_\nlr: 0.1\n")
+    for arguments in ((), (".",), ("tests/experiment",), ("other/experiment",), ("my_conf",)):
+        assert "no tests collected" in project.pytest(*arguments, "--collect-only", "-q", status=5), arguments
+
+
+def test_experiments_on_the_command_line_are_all_that_runs_and_in_addopts_come_on_top(project: Project) -> None:
+    project.write("tests/test_own.py", "def test_own(): pass\n")
+    project.write("pytest.ini", "[pytest]\ntestpaths = tests\n")
+    alone = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
+    assert "test_own" not in alone
+    assert "mine.yaml" in alone
+    project.write("pytest.ini", "[pytest]\ntestpaths = tests\naddopts = --experiments my_conf/experiment\n")
+    both = project.pytest("--collect-only", "-q", status=0)
+    assert "test_own" in both
+    assert "mine.yaml" in both
+
+
+def test_collecting_imports_no_jax(project: Project) -> None:
+    project.write(
+        "conftest.py",
+        "import sys\ndef pytest_collection_finish():\n"
+        "    loaded = [m for m in sys.modules if m.split('.')[0] in ('jax', 'jaxlib')]\n"
+        "    print('loaded:', loaded, 'hydra' in sys.modules)\n",
+    )
+    said = project.pytest("--experiments", "my_conf", "--collect-only", "-q", "-s", status=0)
+    assert "loaded: [] True" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (MINE.replace("[null, x]", "[null, z]"), "mine.yaml:7:55  arrays.A.spec[1]\n  mesh axis 'z' does not exist"),
+        (MINE.replace("graph:", "grahp:"), "mine.yaml:9:1  grahp\n  there is no key 'grahp'; did you mean 'graph'?"),
+        (MINE.replace("x2", "nosuch"), "mine.yaml:3:21\n  no mesh 'nosuch'; there are"),
+        (MINE.replace("[null, x]", "[null, x"), "not YAML: "),
+        (MINE + "test: {targets: [gpus]}\n", "no target 'gpus'; did you mean 'gpu'?"),
+        (MINE + "test: {targets: []}\n", "test.targets\n  there is no target to test; the default is [cpu]"),
+        (MINE + "test: {targets: [cpu, cpu]}\n", "the target 'cpu' stands twice"),
+        (MINE + "test: {targets: [no]}\n", "False is not the name of a target; YAML reads yes, no"),
+        (MINE + "test: {target: [cpu]}\n", "there is no key 'target'; did you mean 'targets'?"),
+    ],
+)
+def test_a_file_that_is_wrong_is_one_message(project: Project, text: str, message: str) -> None:
+    project.write("my_conf/experiment/mine.yaml", text)
+    said = project.pytest("--experiments", "my_conf", "--collect-only", status=2)
+    assert message in said
+    assert "Traceback" not in said
+    assert "runner/" not in said
+
+
+def test_a_file_that_is_only_a_base_of_others_has_no_items(project: Project) -> None:
+    base, own = MINE.replace("name: mine\n", ""), "# @package _global_\ndefaults: [base, _self_]\nname: mine\n"
+    project.write("my_conf/experiment/base.yaml", base)
+    project.write("my_conf/experiment/mine.yaml", own)
+    said = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
+    assert said.count("mine.yaml::") == 25
+    assert "base.yaml" not in said
+    project.write("my_conf/experiment/mine.yaml", MINE)
+    alone = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=2)
+    assert "the experiment has no name" in alone
+
+
+def test_an_experiment_that_one_of_ours_hides_is_refused(project: Project) -> None:
+    project.write("my_conf/experiment/layer.yaml", MINE)
+    said = project.pytest("--experiments", "my_conf", "--collect-only", status=2)
+    assert "shardproof has an experiment 'layer', which hides this one; give the file another name" in said
+
+
+def test_two_experiments_with_one_golden_file_are_refused(project: Project) -> None:
+    project.write("other/experiment/mine.yaml", MINE)
+    said = project.pytest("--experiments", "my_conf", "--experiments", "other", "--collect-only", status=2)
+    assert "my_conf/experiment/mine.yaml has its goldens in the same file, goldens/mine.json" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--experiments", "nosuch"), "nosuch is not a folder; it takes a folder that holds experiment/NAME.yaml"),
+        (("--experiments", "."), "has no folder 'experiment'; it takes a folder that holds experiment/NAME.yaml"),
+        (("--experiments", "my_conf", "--targets", "cpu,gpus"), "--targets: no target 'gpus'; did you mean 'gpu'?"),
+    ],
+)
+def test_a_wrong_option_is_one_message(project: Project, arguments: tuple[str, ...], message: str) -> None:
+    said = project.pytest(*arguments, status=4)
+    assert message in said
+    assert "Traceback" not in said
+
+
+def test_a_missing_golden_fails_once_and_is_written(project: Project) -> None:
+    project.tell()
+    said = project.pytest("--experiments", "my_conf", status=1)
+    assert len(re.findall(r"^FAILED .*::golden", said, re.MULTILINE)) == 5
+    assert (
+        "there was no golden of vmap; it is written now: look at goldens/mine.json (jax 0.10 on cpu), commit it" in said
+    )
+    assert project.golden()["jax 0.10"]["cpu"]["shard_map"] == golden.pinned(FOUND["shard_map"])
+    project.pytest("--experiments", "my_conf", status=0)
+
+
+def test_a_program_that_fails_its_checks_is_not_pinned(project: Project) -> None:
+    wrong = program(status="failed", checks={**program()["checks"], "value": {"status": "failed", "reason": "so"}})
+    project.tell(programs={**FOUND, "auto": wrong}, status="failed")
+    for arguments in ((), ("--update-golden",)):
+        said = project.pytest("--experiments", "my_conf", *arguments, status=1)
+        assert "auto is not pinned in goldens/mine.json (jax 0.10 on cpu) while its value failed" in said
+        assert "auto: value failed\n  so\n" in said
+        assert "auto" not in project.golden()["jax 0.10"]["cpu"]
+
+
+def test_update_rewrites_and_prints_what_changed(told: Project) -> None:
+    before = (told.goldens / "mine.json").read_text()
+    told.tell(environment={"jax": "0.12.0.1"})
+    told.pytest("--experiments", "my_conf", "--update-golden", status=0)
+    told.tell(programs={**FOUND, "shard_map": program()})
+    said = told.pytest("--experiments", "my_conf", "--update-golden", status=0)
+    assert " goldens ===" in said
+    expected = (
+        "updated: goldens/mine.json (jax 0.10 on cpu)\n"
+        "  all-reduce of C over x disappeared from shard_map: -64 B per device\n"
+    )
+    assert expected in said
+    assert said.count("updated:") == 1
+    content = told.golden()
+    assert content["jax 0.10"]["cpu"]["shard_map"]["collectives"] == []
+    assert content["jax 0.12"]["cpu"] == json.loads(before)["jax 0.10"]["cpu"]
+    told.pytest("--experiments", "my_conf", status=0)
+
+
+def test_goldens_that_nothing_uses_are_reported(told: Project) -> None:
+    from importlib.metadata import version
+
+    current = golden.series(version("jax"))
+    other = "jax 0.10" if current != "jax 0.10" else "jax 0.12"
+    told.tell(environment={"jax": version("jax")})
+    told.pin()
+    for place in ((current, "cpu", "pmap"), (current, "v4", "auto"), (other, "v4", "auto")):
+        golden.pin(told.goldens / "mine.json", place, golden.pinned(program()))
+    golden.pin(told.goldens / "gone.json", (current, "cpu", "auto"), golden.pinned(program()))
+    unused = [
+        f"unused: goldens/mine.json ({current} on cpu) pins pmap, which my_conf/experiment/mine.yaml does not test",
+        f"unused: goldens/mine.json ({current} on v4) pins auto, which my_conf/experiment/mine.yaml does not test",
+        "unused: goldens/gone.json; there is no experiment gone",
+    ]
+    said = told.pytest("--experiments", "my_conf", status=0)
+    assert [line for line in said.splitlines() if line.startswith("unused")] == unused
+    assert told.pytest("--experiments", "my_conf", "-n", "2", status=0).count("unused: ") == 3
+    # A part of the folder says nothing of the rest.
+    told.write("my_conf/experiment/second.yaml", MINE.replace("name: mine", "name: second"))
+    assert told.pytest("my_conf/experiment/mine.yaml::auto", status=0).count("unused: ") == 2
+
+
+def test_the_goldens_of_neighbours_are_not_reported(told: Project) -> None:
+    told.write("other/experiment/theirs.yaml", MINE)
+    golden.pin(told.goldens / "theirs.json", ("jax 0.10", "cpu", "auto"), golden.pinned(program()))
+    assert "unused" not in told.pytest("--experiments", "my_conf", status=0)
+
+
+def test_an_experiment_is_run_once_also_by_several_workers(told: Project) -> None:
+    for name in ("second", "third"):
+        told.write(f"my_conf/experiment/{name}.yaml", MINE.replace("name: mine", f"name: {name}"))
+        told.tell(name)
+    for dist in ("load", "loadgroup", "loadscope"):
+        (told.folder / "runs.txt").unlink(missing_ok=True)
+        said = told.pytest("--experiments", "my_conf", "-n", "2", "--dist", dist, "--update-golden", status=0)
+        assert "75 passed" in said
+        assert sorted((told.folder / "runs.txt").read_text().split()) == ["mine", "second", "third"]
+    assert said.count("updated: ") == 0
+    assert sorted(path.name for path in told.goldens.iterdir()) == ["mine.json", "second.json", "third.json"]
+
+
+def test_other_targets_have_ids_and_goldens_of_their_own(told: Project) -> None:
+    told.write("my_conf/target/v5e_2x2.yaml", "platform: tpu\n")
+    told.tell(target="v5e_2x2", programs={**FOUND, "shard_map": program()})
+    said = told.pytest("--experiments", "my_conf", "--targets", "cpu,v5e_2x2", status=1)
+    failed = re.findall(r"^FAILED (\S+)", said, re.MULTILINE)
+    programs = ("auto", "constraint", "explicit", "shard_map", "vmap")
+    assert failed == [f"my_conf/experiment/mine.yaml::v5e_2x2::{p}::golden" for p in programs]
+    assert "python -m runner --config-dir my_conf +experiment=mine target=v5e_2x2 program=auto" in said
+    assert sorted(told.golden()["jax 0.10"]) == ["cpu", "v5e_2x2"]
+    told.write("my_conf/experiment/mine.yaml", MINE + "test: {targets: [cpu, v5e_2x2]}\n")
+    assert "50 passed" in told.pytest("--experiments", "my_conf", status=0)
+
+
+def test_what_jax_cannot_express_is_skipped_unless_a_golden_says_that_it_could(told: Project) -> None:
+    without = {name: found for name, found in FOUND.items() if name != "vmap"}
+    told.tell(programs=without, not_supported={"vmap": "no axis_index_groups (JAX 0.10.2)"})
+    said = told.pytest("--experiments", "my_conf", "-rs", status=1)
+    assert "JAX cannot express vmap: no axis_index_groups (JAX 0.10.2)\n  but goldens/mine.json" in said
+    updated = told.pytest("--experiments", "my_conf", "--update-golden", "-k", "golden", status=0)
+    assert "  vmap is not pinned any more: JAX cannot express it" in updated
+    after = told.pytest("--experiments", "my_conf", "-rs", status=0)
+    assert re.search(r"SKIPPED \[5\] .* no axis_index_groups \(JAX 0\.10\.2\)", after)
+
+
+def test_a_check_that_was_not_run_is_skipped_with_its_reason(told: Project) -> None:
+    found = program(outputs={"C": output(spec=None)})
+    found["checks"]["layout"] = {"status": "not_run", "reason": "vmap runs on one device"}
+    told.tell(programs={**FOUND, "vmap": found})
+    said = told.pytest("--experiments", "my_conf", "-rs", status=0)
+    assert re.search(r"SKIPPED \[1\] .* vmap runs on one device", said)
+
+
+def test_a_check_that_the_record_lacks_fails(told: Project) -> None:
+    found = program(collective())
+    del found["checks"]["replicas"]
+    told.tell(programs={**FOUND, "shard_map": found})
+    said = told.pytest("--experiments", "my_conf", status=1)
+    assert "the record has no check 'replicas' of shard_map" in said
+
+
+def test_a_program_or_worker_that_died_fails_with_its_last_words(told: Project) -> None:
+    error = {"status": "error", "error": "the process was ended by SIGABRT", "checks": {}}
+    told.tell(programs={**FOUND, "auto": error}, status="error")
+    said = told.pytest("--experiments", "my_conf", status=1)
+    assert "auto: the process was ended by SIGABRT\n" in said
+    environment = {"jax": None}
+    told.tell(programs={}, status="error", error="the process ended with status 1", environment=environment)
+    said = told.pytest("--experiments", "my_conf", status=1)
+    assert said.count("\nthe process ended with status 1\n") == 25
+    assert "Traceback" not in said
+
+
+@pytest.mark.skipif("verify_dims" not in ExperimentConfig.__dataclass_fields__, reason="verify_dims is not there yet")
+def test_smaller_dims_are_what_is_run_and_pinned(project: Project) -> None:
+    text = MINE.replace("arrays:", "dims: {K: 65536}\nverify_dims: {K: K // 8192}\narrays:")
+    text = text.replace("[4, 8]", "[4, K]").replace("[8, 4]", "[K, 4]").replace("arange(32)", "arange(4 * K)")
+    project.write("my_conf/experiment/mine.yaml", text)
+    said = project.pytest("--experiments", "my_conf", status=1)
+    assert "+experiment=mine dims.K=8 '~verify_dims' program=auto" in said
+    (series,) = project.golden().values()
+    assert series["cpu"]["auto"]["dims"] == {"K": 8}
+    assert series["cpu"]["auto"]["bytes"]["argument"] == 128
+
+
+def test_the_folder_of_the_goldens_can_be_chosen(project: Project) -> None:
+    project.tell()
+    project.write("pytest.ini", "[pytest]\nshardproof_goldens = pinned/here\n")
+    project.pytest("--experiments", "my_conf", "--update-golden", status=0)
+    assert (project.folder / "pinned" / "here" / "mine.json").is_file()
+    assert not project.goldens.exists()
+
+
+def test_run_folders_of_what_passed_are_removed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = project.folder / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    project.tell()
+    project.pin()
+    project.pytest("--experiments", "my_conf", status=0)
+    assert list(scratch.glob("shardproof-*")) == []
+
+
+def test_without_experiments_a_session_is_as_if_the_plugin_were_not_there(project: Project) -> None:
+    project.write("test_own.py", "def test_own(): pass\n")
+    said = project.pytest("test_own.py", "-n", "2", status=0)
+    assert "1 passed" in said
+    assert "goldens" not in said

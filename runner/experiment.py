@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from runner import dtypes
+from runner import dtypes, topology
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.language import static
 from runner.language.check import Scope, canonical, check, missing_axis
 from runner.language.syntax import Expression, SyntaxFault, names, on_one_line, parse
 from runner.layout import Layout, Mesh, Spec
+from runner.topology import Topology
 
 Section = Literal["graph", "per_device"]
 
@@ -90,10 +91,16 @@ GRADIENTS = "grad"
 
 @dataclass(frozen=True)
 class Target:
-    """What the programs are compiled for; `devices` is the number to simulate on `cpu`."""
+    """What the programs are compiled for; `devices` is the number to simulate on `cpu`.
+
+    Where there is a `topology`, its devices are not here: nothing is run. `row_major` is whether JAX knows no order of
+    its devices that fits the mesh, which only the worker can tell.
+    """
 
     platform: str
     devices: int
+    topology: Topology | None = None
+    row_major: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,6 +135,7 @@ class Experiment:
     grad: Gradient | None = None
     tested: tuple[str, ...] = ("cpu",)
     """The targets for which `pytest` runs it: options of the config group `target`."""
+    verify_dims: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def results(self) -> dict[str, Spec]:
@@ -175,8 +183,9 @@ def program_section(program: str) -> Section:
 
 
 _NOTHING: dict[str, Any] = {
-    "name": None, "summary": "", "source": "", "mesh": {}, "target": {}, "dims": {}, "arrays": {}, "graph": {},
-    "per_device": {}, "constraints": {}, "outputs": {}, "grad": {}, "expect": {}, "test": {}, "program": "all",
+    "name": None, "summary": "", "source": "", "mesh": {}, "target": {}, "dims": {}, "verify_dims": {},
+    "arrays": {}, "graph": {}, "per_device": {}, "constraints": {}, "outputs": {}, "grad": {}, "expect": {},
+    "test": {}, "program": "all",
 }  # fmt: skip
 """A key that the command line deletes (`~graph`) is as good as empty."""
 
@@ -194,6 +203,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         raise invalid(("name",), f"{name!r} cannot name a folder; use letters, digits, '_', '-', '.'")
     mesh = _mesh(config["mesh"])
     dims = _dims(config["dims"])
+    verify_dims = _verify_dims(config["verify_dims"], dims)
     arrays = tuple(_array(array, config["arrays"][array], mesh, dims) for array in config["arrays"])
     _distinct_names(config, arrays, dims)
     values = {array.name for array in arrays}
@@ -216,8 +226,9 @@ def read(config: Mapping[str, Any]) -> Experiment:
         summary=config["summary"],
         source=config["source"],
         mesh=mesh,
-        target=_target(config["target"], mesh),
+        target=_target(config["target"], mesh, programs),
         dims=dims,
+        verify_dims=verify_dims,
         arrays=arrays,
         graph=sections["graph"],
         # A user who asks for one program of the graph may sweep layouts that per_device was not written for.
@@ -302,8 +313,7 @@ def _size(value: object, key: Key, sizes: Mapping[str, int], mesh: Mesh | None =
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and _IDENTIFIER.match(value) and value not in sizes:
-        known = f"; the dims are {', '.join(sizes)}" if sizes else "; there are no dims"
-        raise invalid(key, f"no dim '{value}'{nearest(value, sizes) or known}")
+        raise _no_dim(value, key, sizes)
     if not isinstance(value, str):
         raise invalid(key, f"{value!r} is not a size; it is an integer, a dim, or an expression of dims")
     expression = _expression(value, key)
@@ -311,6 +321,11 @@ def _size(value: object, key: Key, sizes: Mapping[str, int], mesh: Mesh | None =
         return static.evaluate(expression, sizes, mesh)
     except SyntaxFault as fault:
         raise InvalidExperiment(located(key, expression.text, fault)) from None
+
+
+def _no_dim(name: str, key: Key, dims: Mapping[str, int]) -> InvalidExperiment:
+    known = f"; the dims are {', '.join(dims)}" if dims else "; there are no dims"
+    return invalid(key, f"no dim '{name}'{nearest(name, dims) or known}")
 
 
 def _dims(config: Mapping[str, Any]) -> dict[str, int]:
@@ -323,6 +338,18 @@ def _dims(config: Mapping[str, Any]) -> dict[str, int]:
             raise invalid(key, f"the dim '{name}' is {size}; a size is at least 1")
         dims[name] = size
     return dims
+
+
+def _verify_dims(config: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, int]:
+    smaller = {}
+    for name, value in config.items():
+        key = ("verify_dims", name)
+        if name not in dims:
+            raise _no_dim(name, key, dims)
+        smaller[name] = _size(value, key, dims)
+        if smaller[name] < 1:
+            raise invalid(key, f"the dim '{name}' is {smaller[name]}; a size is at least 1")
+    return smaller
 
 
 def _array(name: str, config: Mapping[str, Any], mesh: Mesh, dims: Mapping[str, int]) -> Array:
@@ -600,20 +627,30 @@ def _list(candidates: tuple[str, ...]) -> str:
     return f"; there are {', '.join(candidates)}"
 
 
-def _target(config: Mapping[str, Any], mesh: Mesh) -> Target:
+def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[str, ...]) -> Target:
     platform, devices = config.get("platform") or "cpu", config.get("devices")
     if platform not in PLATFORMS:
         raise invalid(
             ("target", "platform"), f"no platform '{platform}'{nearest(platform, PLATFORMS) or _list(PLATFORMS)}"
         )
+    absent = None if config.get("topology") is None else topology.parse(config["topology"], platform)
+    platform = absent.platform if absent else platform
     if devices is not None and platform != "cpu":
         raise invalid(
             ("target", "devices"), f"only CPU devices can be simulated; {platform} has the devices that are here"
         )
     if devices is not None and devices < mesh.size:
-        shape = " × ".join(f"{axis}={size}" for axis, size in mesh.sizes.items())
-        raise invalid(("mesh", "shape"), f"the mesh {shape} needs {mesh.size} devices, but target.devices is {devices}")
-    return Target(platform, devices or mesh.size)
+        raise invalid(("mesh", "shape"), f"the mesh {mesh} needs {mesh.size} devices, but target.devices is {devices}")
+    if absent and mesh.size != absent.devices and programs != ("vmap",):
+        # The TPU's compiler refuses a part of some slices, and there is no smaller slice to a part of the others.
+        each = ", two on each chip" if absent.devices_per_chip == 2 else ""
+        fits = ",".join(map(str, absent.mesh_shape(len(mesh.axes))))
+        raise invalid(
+            ("mesh", "shape"),
+            f"the mesh {mesh} has {mesh.size} device{'s' if mesh.size > 1 else ''}, but {absent.name} has "
+            f"{absent.devices}{each}; a mesh takes all of them: mesh.shape=[{fits}]",
+        )
+    return Target(platform, devices or mesh.size, absent)
 
 
 def _tested(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -5,6 +5,8 @@ A program is a module with these functions, which its own `main` calls and the r
 - `inputs()`: the arrays, whole, in NumPy.
 - `make_mesh(devices=None)` and `shardings(mesh)`: the mesh and one sharding per array (not in `vmap`).
 - `program(mesh)`: the jitted function from arrays to a tuple of outputs.
+
+For a topology that is not here, `runner/programs/absent.py` has what stands in the place of the data.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from runner.layout import Spec, spec_text
 _RESERVED = frozenset(
     {*keyword.kwlist, *dir(builtins)}
     | {"jax", "jnp", "np", "ml_dtypes", "P", "AxisType", "NamedSharding", "rng", "mesh", "devices"}
+    | {"os", "topologies", "topology", "abstract_inputs"}
     | {"inputs", "make_mesh", "shardings", "program", "main", "split", "join", "per_device", "step", "carry"}
 )
 
@@ -343,13 +346,15 @@ def header(experiment: Experiment, program: str, names: Names, body: str, *, mes
     lines = [
         f'"""{title}',
         "",
-        f"Program {program}, written by shardproof {__version__}. It runs alone: python program_{program}.py",
+        f"Program {program}, written by shardproof {__version__}. {_use(experiment, program)}",
         '"""',
         "",
         *_imports(experiment, body, mesh=mesh),
         "",
     ]
-    if experiment.target.platform == "cpu":
+    if experiment.target.topology:
+        lines += experiment.target.topology.configuration
+    elif experiment.target.platform == "cpu":
         devices = 1 if program == "vmap" and len(experiment.programs) == 1 else experiment.target.devices
         lines += [
             'jax.config.update("jax_platforms", "cpu")',
@@ -363,13 +368,24 @@ def header(experiment: Experiment, program: str, names: Names, body: str, *, mes
     return "\n".join([*lines, "", sizes] if sizes else lines).rstrip()
 
 
+def _use(experiment: Experiment, program: str) -> str:
+    if experiment.target.topology is None:
+        return f"It runs alone: python program_{program}.py"
+    return f"It compiles for {experiment.target.topology.name}, alone:\npython program_{program}.py"
+
+
 def _imports(experiment: Experiment, body: str, *, mesh: bool) -> list[str]:
-    lines = ["import jax"]
+    absent = experiment.target.topology
+    named = {dtypes.dtype(array.dtype).source.split(".")[0] for array in experiment.arrays}
+    lines = ["import os", "", "import jax"] if absent and absent.configuration else ["import jax"]
     if "jnp." in body:
         lines.append("import jax.numpy as jnp")
-    if any(dtypes.dtype(array.dtype).source.startswith("ml_dtypes.") for array in experiment.arrays):
+    if "ml_dtypes" in named:
         lines.append("import ml_dtypes")
-    lines.append("import numpy as np")
+    if absent is None or "np" in named or "np." in body.replace("jnp.", "") or (mesh and experiment.target.row_major):
+        lines.append("import numpy as np")
+    if absent:
+        lines.append("from jax.experimental import topologies")
     if mesh:
         lines.append("from jax.sharding import AxisType, NamedSharding")
         lines.append("from jax.sharding import PartitionSpec as P")
@@ -398,14 +414,12 @@ def inputs(experiment: Experiment, names: Names, folder: Path) -> str:
 
 def mesh_functions(experiment: Experiment, axis_type: str) -> str:
     """`make_mesh` and `shardings`."""
-    mesh = experiment.mesh
-    axis_types = tuple_of([f"AxisType.{axis_type}"] * len(mesh.axes))
     devices = "" if experiment.target.platform == "cpu" else f' or jax.devices("{experiment.target.platform}")'
-    count = f"[:{mesh.size}]" if devices else ""
+    count = f"[:{experiment.mesh.size}]" if devices else ""
     argument = f"(devices{devices}){count}" if devices else "devices"
     lines = [
         "def make_mesh(devices=None):",
-        f"    return jax.make_mesh({mesh.shape!r}, {mesh.axes!r}, axis_types={axis_types}, devices={argument})",
+        *made_mesh(experiment, axis_type, argument),
         "",
         "",
         "def shardings(mesh):",
@@ -419,6 +433,16 @@ def mesh_functions(experiment: Experiment, axis_type: str) -> str:
     else:
         lines += ["    return (", *(f"        {entry}," for entry in entries), "    )"]
     return "\n".join(lines)
+
+
+def made_mesh(experiment: Experiment, axis_type: str, devices: str) -> list[str]:
+    """The line that returns the mesh of `devices`, in the order that JAX gives them where it knows one."""
+    mesh = experiment.mesh
+    axis_types = tuple_of([f"AxisType.{axis_type}"] * len(mesh.axes))
+    if experiment.target.row_major:
+        given = f"np.reshape({devices}, {mesh.shape!r})"
+        return [f"    return jax.sharding.Mesh({given}, {mesh.axes!r}, axis_types={axis_types})"]
+    return [f"    return jax.make_mesh({mesh.shape!r}, {mesh.axes!r}, axis_types={axis_types}, devices={devices})"]
 
 
 def main(experiment: Experiment, program: str) -> str:

@@ -93,14 +93,14 @@ GRADIENTS = "grad"
 class Target:
     """What the programs are compiled for; `devices` is the number to simulate on `cpu`.
 
-    Where there is a `topology`, its devices are not here: nothing is run. `row_major` is whether JAX knows no order of
-    its devices that fits the mesh, which only the worker can tell.
+    Where there is a `topology`, its devices are not here: nothing is run. `split_axes` is whether the axes of the mesh
+    are no products of whole axes of the topology, which only the worker can tell.
     """
 
     platform: str
     devices: int
     topology: Topology | None = None
-    row_major: bool = False
+    split_axes: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,8 @@ class Experiment:
     outputs: Mapping[str, Spec]
     values: Mapping[str, Any]
     programs: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    """The programs that are not compiled for a topology unless they are asked for by name."""
     chosen: bool = field(default=False)
     """Whether the user named the program, rather than taking all that there are."""
     seed: int = 0
@@ -221,12 +223,16 @@ def read(config: Mapping[str, Any]) -> Experiment:
     for constrained in constraints:
         _known_result(constrained, "constraints", sections["graph"], values, "graph")
     programs, chosen = _programs(config["program"], sections)
+    target = _target(config["target"], mesh, programs)
+    # One device with the work of all says nothing of hardware that has them all.
+    left_out = tuple(program for program in programs if target.topology and not chosen and program == "vmap")
+    programs = tuple(program for program in programs if program not in left_out)
     experiment = Experiment(
         name=name,
         summary=config["summary"],
         source=config["source"],
         mesh=mesh,
-        target=_target(config["target"], mesh, programs),
+        target=target,
         dims=dims,
         verify_dims=verify_dims,
         arrays=arrays,
@@ -237,6 +243,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         outputs=outputs,
         values=_values(config["expect"].get("values") or {}, outputs),
         programs=programs,
+        left_out=left_out,
         chosen=chosen,
         grad=grad,
         tested=_tested(config["test"]),
@@ -635,6 +642,8 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[str, ...]) ->
         )
     absent = None if config.get("topology") is None else topology.parse(config["topology"], platform)
     platform = absent.platform if absent else platform
+    if devices is not None and absent:
+        raise invalid(("target", "devices"), f"{absent.name} has its own {absent.devices} devices")
     if devices is not None and platform != "cpu":
         raise invalid(
             ("target", "devices"), f"only CPU devices can be simulated; {platform} has the devices that are here"

@@ -188,6 +188,10 @@ def _describe(experiment: Experiment, arrays: Arrays | None, found: Record) -> N
         "kind": None,
         "topology": absent.name if absent else None,
     }
+    for program in experiment.left_out:
+        assert absent is not None
+        reason = f"it would run on one device of {absent.name}; program={program} compiles it"
+        found["not_supported"][program] = reason
     for array in experiment.arrays:
         found["arrays"][array.name] = {
             "shape": list(array.shape),

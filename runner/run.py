@@ -80,6 +80,8 @@ def _run(
     _do(experiment, config, folder, sources, worker, found)
     if isinstance(smaller, str):
         verification.not_run(found, smaller)
+        if experiment.trace:
+            found["warnings"].append(f"there is no trace: {absent.not_here}; {smaller}")
         return
     config, reduced = smaller
     verified = _blank(config, [f"dims.{name}={size}" for name, size in experiment.verify_dims.items()])

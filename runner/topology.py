@@ -126,7 +126,7 @@ def parse(name: object, platform: str) -> Topology:
 
 def _gpus(name: str, shape: tuple[int, ...], platform: str) -> Topology:
     if platform == "tpu":
-        raise invalid(KEY, f"'{name}' names no TPU generation; there are {', '.join(GENERATIONS)}: v5e:{name}")
+        raise invalid(KEY, f"'{name}' names no TPU generation, as v5e:2x4 does; there are {', '.join(GENERATIONS)}")
     if len(shape) != 3:
         raise invalid(KEY, f"'{name}' is not a topology of GPUs, which counts partitions, hosts and GPUs: 1x1x8")
     return Topology(name, "gpu", shape)

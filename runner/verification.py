@@ -84,10 +84,14 @@ def adopt(found: Record, verified: Record, dims: Mapping[str, int]) -> None:
         other = verified["programs"].get(name)
         if other is None:
             reason = verified["not_supported"].get(name) or verified["error"] or "it did not run"
-            checks = {check: {"status": "not_run", "reason": reason} for check in _EXECUTED if check in program["checks"]}
+            checks = {
+                check: {"status": "not_run", "reason": reason} for check in _EXECUTED if check in program["checks"]
+            }
         elif other["error"] is not None:
             program["error"] = program["error"] or f"{at}, on simulated CPU devices: {other['error']}"
-            checks = {check: {"status": "not_run", "reason": "it failed"} for check in _EXECUTED if check in program["checks"]}
+            checks = {
+                check: {"status": "not_run", "reason": "it failed"} for check in _EXECUTED if check in program["checks"]
+            }
         else:
             checks = {check: other["checks"][check] for check in _EXECUTED if check in other["checks"]}
         if "values" in checks:
@@ -95,6 +99,10 @@ def adopt(found: Record, verified: Record, dims: Mapping[str, int]) -> None:
         for check, verdict in checks.items():
             program["checks"][check] = {**verdict, "dims": dict(dims)}
         program["status"] = record.worst([program["status"], other["status"] if other else "passed"])
+    for name, other in verified["programs"].items():
+        if name not in found["programs"]:
+            checks = {check: {**verdict, "dims": dict(dims)} for check, verdict in other["checks"].items()}
+            found["programs"][name] = {"status": other["status"], "error": other["error"], "checks": checks}
     if verified["status"] == "error" and verified["error"]:
         found["error"] = f"{at}, on simulated CPU devices: {verified['error']}"
     found["status"] = record.worst([found["status"], verified["status"]])

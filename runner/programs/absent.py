@@ -11,7 +11,7 @@ from pathlib import Path
 
 from runner import dtypes
 from runner.experiment import Array, Experiment
-from runner.programs.source import Names, made_mesh, sharding, tuple_of
+from runner.programs.source import Names, sharding, tuple_of
 
 
 def inputs(experiment: Experiment, names: Names, folder: Path) -> str:
@@ -52,16 +52,16 @@ def _returned(rows: list[str]) -> list[str]:
 
 def mesh_functions(experiment: Experiment, axis_type: str) -> str:
     """`topology` and `make_mesh`."""
-    return "\n".join(
-        [
-            devices(experiment),
-            "",
-            "",
-            "def make_mesh(devices=None):",
-            "    devices = devices or topology()",
-            *made_mesh(experiment, axis_type, "devices"),
+    mesh = experiment.mesh
+    rest = f"{mesh.axes!r}, axis_types={tuple_of([f'AxisType.{axis_type}'] * len(mesh.axes))}"
+    made = [f"    return jax.make_mesh({mesh.shape!r}, {rest}, devices=devices or topology())"]
+    if experiment.target.split_axes:
+        arguments = f"{mesh.shape!r}, devices or topology(), allow_split_physical_axes=True"
+        made = [
+            f"    ordered = mesh_utils.create_device_mesh({arguments})",
+            f"    return jax.sharding.Mesh(ordered, {rest})",
         ]
-    )
+    return "\n".join([devices(experiment), "", "", "def make_mesh(devices=None):", *made])
 
 
 def devices(experiment: Experiment) -> str:

@@ -30,7 +30,7 @@ from runner.layout import Spec, spec_text
 _RESERVED = frozenset(
     {*keyword.kwlist, *dir(builtins)}
     | {"jax", "jnp", "np", "ml_dtypes", "P", "AxisType", "NamedSharding", "rng", "mesh", "devices"}
-    | {"os", "topologies", "topology", "abstract_inputs"}
+    | {"os", "mesh_utils", "topologies", "topology", "abstract_inputs"}
     | {"inputs", "make_mesh", "shardings", "program", "main", "split", "join", "per_device", "step", "carry"}
 )
 
@@ -382,10 +382,11 @@ def _imports(experiment: Experiment, body: str, *, mesh: bool) -> list[str]:
         lines.append("import jax.numpy as jnp")
     if "ml_dtypes" in named:
         lines.append("import ml_dtypes")
-    if absent is None or "np" in named or "np." in body.replace("jnp.", "") or (mesh and experiment.target.row_major):
+    if absent is None or "np" in named or "np." in body.replace("jnp.", ""):
         lines.append("import numpy as np")
     if absent:
-        lines.append("from jax.experimental import topologies")
+        split = "mesh_utils, " if mesh and experiment.target.split_axes else ""
+        lines.append(f"from jax.experimental import {split}topologies")
     if mesh:
         lines.append("from jax.sharding import AxisType, NamedSharding")
         lines.append("from jax.sharding import PartitionSpec as P")
@@ -414,12 +415,14 @@ def inputs(experiment: Experiment, names: Names, folder: Path) -> str:
 
 def mesh_functions(experiment: Experiment, axis_type: str) -> str:
     """`make_mesh` and `shardings`."""
+    mesh = experiment.mesh
+    axis_types = tuple_of([f"AxisType.{axis_type}"] * len(mesh.axes))
     devices = "" if experiment.target.platform == "cpu" else f' or jax.devices("{experiment.target.platform}")'
-    count = f"[:{experiment.mesh.size}]" if devices else ""
+    count = f"[:{mesh.size}]" if devices else ""
     argument = f"(devices{devices}){count}" if devices else "devices"
     lines = [
         "def make_mesh(devices=None):",
-        *made_mesh(experiment, axis_type, argument),
+        f"    return jax.make_mesh({mesh.shape!r}, {mesh.axes!r}, axis_types={axis_types}, devices={argument})",
         "",
         "",
         "def shardings(mesh):",
@@ -433,16 +436,6 @@ def mesh_functions(experiment: Experiment, axis_type: str) -> str:
     else:
         lines += ["    return (", *(f"        {entry}," for entry in entries), "    )"]
     return "\n".join(lines)
-
-
-def made_mesh(experiment: Experiment, axis_type: str, devices: str) -> list[str]:
-    """The line that returns the mesh of `devices`, in the order that JAX gives them where it knows one."""
-    mesh = experiment.mesh
-    axis_types = tuple_of([f"AxisType.{axis_type}"] * len(mesh.axes))
-    if experiment.target.row_major:
-        given = f"np.reshape({devices}, {mesh.shape!r})"
-        return [f"    return jax.sharding.Mesh({given}, {mesh.axes!r}, axis_types={axis_types})"]
-    return [f"    return jax.make_mesh({mesh.shape!r}, {mesh.axes!r}, axis_types={axis_types}, devices={devices})"]
 
 
 def main(experiment: Experiment, program: str) -> str:

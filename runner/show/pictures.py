@@ -180,7 +180,7 @@ class ArrayPicture:
 
 @dataclass(frozen=True)
 class MeshPicture:
-    """The mesh itself: `device_ids` row-major, the last axis fastest; `topology` is its devices', if they are not here."""
+    """The mesh itself: `device_ids` row-major, the last axis fastest; `topology` is that of devices not here."""
 
     axes: tuple[str, ...]
     shape: tuple[int, ...]

@@ -117,7 +117,8 @@ def _head(found: Record) -> None:
     jax = f", jax {found['environment']['jax']}" if found["environment"]["jax"] else ""
     devices = f"{count} {simulated}{kind} device{'s' if count != 1 else ''}"
     if target.get("topology"):
-        print(f"mesh {axes}, compiled for {devices} ({target['topology']}), which are not here{jax}\n")
+        absent = "which is not here" if count == 1 else "which are not here"
+        print(f"mesh {axes}, compiled for {devices} ({target['topology']}), {absent}{jax}\n")
     else:
         print(f"mesh {axes} on {devices}{jax}\n")
 
@@ -133,18 +134,21 @@ def _programs(found: Record) -> None:
             check = result["checks"].get(name)
             status = "not run" if check is None or check["status"] == "not_run" else check["status"]
             row.append(_status(status, "–" if status == "not run" else status))
-        value = result["checks"].get("value")
-        measured = value is not None and "max_abs_error" in value
+        value = result["checks"].get("value", {})
+        measured = "max_abs_error" in value
         row.append((f"{value['max_abs_error']:.1e} of {value['atol']:.1e}" if measured else "–", ""))
         timing = result.get("timing")
         row.append((f"{timing['compile_s'] * 1e3:.0f} ms" if timing else "–", ""))
-        ran = timing is not None and timing["run_s"] is not None
-        row.append((f"{timing['run_s']['median'] * 1e3:.2f} ms" if ran else "not run" if timing else "–", ""))
+        row.append((_run_time(timing) if timing else "–", ""))
         rows.append(row)
     _table(("program", "status", *names, "largest error", "compile", "run"), rows)
     print()
     if found["target"].get("topology"):
         _not_here(found)
+
+
+def _run_time(timing: Record) -> str:
+    return "not run" if timing["run_s"] is None else f"{timing['run_s']['median'] * 1e3:.2f} ms"
 
 
 def _not_here(found: Record) -> None:
@@ -159,7 +163,9 @@ def _not_here(found: Record) -> None:
         count = verified["target"]["devices"]
         print(f"only compiled; values, replicas and agreement are those at {dims} on {count} simulated CPU devices")
         return
-    reasons = [c["reason"] for p in found["programs"].values() for c in p["checks"].values() if c["status"] == "not_run"]
+    reasons = [
+        c["reason"] for p in found["programs"].values() for c in p["checks"].values() if c["status"] == "not_run"
+    ]
     if reasons:
         print(f"values, replicas and agreement were not run: {reasons[0]}")
 

@@ -20,6 +20,8 @@ from runner.experiment import Experiment
 from runner.faults import invalid
 from runner.worker.compilation import compile_program, ranges, spec_of
 
+_SPLIT = "topology-aware, physical axes split"
+
 
 class Absent:
     """The devices of a topology, and the experiment with the order that they have in its mesh.
@@ -41,10 +43,9 @@ class Absent:
             raise invalid(topology.KEY, f"there is no topology {wanted.name} to compile for{hint}: {message}") from None
         if len(self.devices) != wanted.devices:
             raise RuntimeError(f"{wanted.name} has {len(self.devices)} devices, not {wanted.devices}")
-        self._reason = _no_order(experiment, self.devices)
-        self.experiment = replace(
-            experiment, target=replace(experiment.target, row_major=self._reason is not None and wanted.platform == "tpu")
-        )
+        self._order, self._reason = _order(experiment, self.devices)
+        split = self._order == _SPLIT
+        self.experiment = replace(experiment, target=replace(experiment.target, split_axes=split))
 
     def describe(self) -> dict[str, Any]:
         """The target as the record has it."""
@@ -55,22 +56,12 @@ class Absent:
             "devices": wanted.devices,
             "kind": self.devices[0].device_kind,
             "topology": wanted.name,
-            "device_order": _order(self.experiment.programs, self._reason),
+            "device_order": self._order,
             "device_order_reason": self._reason,
         }
 
     def compile_only(self, program: str, module: ModuleType, folder: Path) -> dict[str, Any]:
         """Compile one program; leave its HLO in `folder`. Returns what `execute` returns, as far as it is known."""
-        try:
-            return self._compile(program, module, folder)
-        except jax.errors.JaxRuntimeError as error:
-            # Nobody asked for what all devices do to fit on one of them.
-            if program != "vmap" or self.experiment.chosen or not str(error).startswith("RESOURCE_EXHAUSTED"):
-                raise
-            count = self.experiment.mesh.size
-            return {"unsupported": f"one device cannot hold what {count} do: {str(error).splitlines()[0]}"}
-
-    def _compile(self, program: str, module: ModuleType, folder: Path) -> dict[str, Any]:
         experiment = self.experiment
         if program == "vmap":
             function, operands = module.program(), module.abstract_inputs(self.devices[0])
@@ -82,6 +73,7 @@ class Absent:
         compiled = compile_program(program, function, operands, folder)
         outputs = zip(experiment.outputs, compiled.results, compiled.executable.output_shardings, strict=True)
         return {
+            "only_compiled": True,
             "device_ids": device_ids,
             "outputs": {
                 name: {
@@ -101,25 +93,19 @@ class Absent:
         }  # fmt: skip
 
 
-def _order(programs: tuple[str, ...], reason: str | None) -> str | None:
-    if programs == ("vmap",):
-        return None
-    return "row-major" if reason else "topology-aware"
-
-
-def _no_order(experiment: Experiment, devices: list[Any]) -> str | None:
-    """Why JAX knows no order of the devices that makes neighbours in the mesh neighbours in the hardware."""
-    mesh = experiment.mesh
-    if experiment.target.platform == "gpu":
-        return "JAX takes GPUs in their own order"
+def _order(experiment: Experiment, devices: list[Any]) -> tuple[str | None, str | None]:
+    """In what order the devices stand in the mesh, and why not in `jax.make_mesh`'s for neighbours, if they do not."""
+    mesh, wanted = experiment.mesh, experiment.target.topology
+    assert wanted is not None
     if experiment.programs == ("vmap",):
-        return "vmap has no mesh"
+        return None, "vmap has no mesh"
+    if wanted.platform == "gpu":
+        return "row-major", "JAX takes GPUs in the order of their ids"
     try:
         jax.make_mesh(mesh.shape, mesh.axes, axis_types=(AxisType.Auto,) * len(mesh.axes), devices=devices)
     except NotImplementedError:
-        name = experiment.target.topology.name if experiment.target.topology else ""
-        return f"the axes of the mesh {mesh} are not products of the dimensions of {name}"
-    return None
+        return _SPLIT, f"jax.make_mesh cannot make the axes of the mesh {mesh} of whole axes of {wanted.name}"
+    return "topology-aware", None
 
 
 def _places(sharding: Any, shape: tuple[int, ...]) -> list[Any]:

@@ -104,10 +104,8 @@ def parse(name: object, platform: str) -> Topology:
     """
     match = _NAME.match(name) if isinstance(name, str) else None
     if match is None:
-        generation = str(name).split(":")[0]
-        known = nearest(generation, GENERATIONS) if generation not in GENERATIONS else ""
-        raise invalid(KEY, f"{name!r} is not a topology{known}; it is a TPU generation and the chips along each "
-                           "dimension, such as v5e:16x16 or v5p:4x4x8, or 1x1x8 for 8 GPUs")  # fmt: skip
+        raise invalid(KEY, f"{name!r} is not a topology; it is a TPU generation and the chips along each dimension, "
+                           "such as v5e:16x16 or v5p:4x4x8, or 1x1x8 for 8 GPUs")  # fmt: skip
     shape = tuple(map(int, match["shape"].split("x")))
     if 0 in shape:
         raise invalid(KEY, f"'{name}' has a dimension of no chips")

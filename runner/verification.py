@@ -84,25 +84,29 @@ def adopt(found: Record, verified: Record, dims: Mapping[str, int]) -> None:
         other = verified["programs"].get(name)
         if other is None:
             reason = verified["not_supported"].get(name) or verified["error"] or "it did not run"
-            checks = {
-                check: {"status": "not_run", "reason": reason} for check in _EXECUTED if check in program["checks"]
-            }
+            checks = _without_results(program, reason)
         elif other["error"] is not None:
             program["error"] = program["error"] or f"{at}, on simulated CPU devices: {other['error']}"
-            checks = {
-                check: {"status": "not_run", "reason": "it failed"} for check in _EXECUTED if check in program["checks"]
-            }
+            checks = _without_results(program, "it failed")
         else:
             checks = {check: other["checks"][check] for check in _EXECUTED if check in other["checks"]}
-        if "values" in checks:
-            checks["values"] = {"status": "not_run", "reason": "the file pins them for its own dims"}
-        for check, verdict in checks.items():
-            program["checks"][check] = {**verdict, "dims": dict(dims)}
+        program["checks"].update(_at(dims, checks))
         program["status"] = record.worst([program["status"], other["status"] if other else "passed"])
     for name, other in verified["programs"].items():
         if name not in found["programs"]:
-            checks = {check: {**verdict, "dims": dict(dims)} for check, verdict in other["checks"].items()}
-            found["programs"][name] = {"status": other["status"], "error": other["error"], "checks": checks}
+            told = {"status": other["status"], "error": other["error"], "checks": _at(dims, other["checks"])}
+            found["programs"][name] = told
     if verified["status"] == "error" and verified["error"]:
         found["error"] = f"{at}, on simulated CPU devices: {verified['error']}"
     found["status"] = record.worst([found["status"], verified["status"]])
+
+
+def _without_results(program: Record, reason: str) -> Record:
+    return {check: {"status": "not_run", "reason": reason} for check in _EXECUTED if check in program["checks"]}
+
+
+def _at(dims: Mapping[str, int], checks: Record) -> Record:
+    """The checks of the verification as those of the whole run, with the sizes beside them."""
+    if "values" in checks:
+        checks = {**checks, "values": {"status": "not_run", "reason": "the file pins them for its own dims"}}
+    return {check: {**verdict, "dims": dict(dims)} for check, verdict in checks.items()}

@@ -209,7 +209,7 @@ def _verdict(found: Record, folder: Path) -> None:
 
 
 def _only_compiled(found: Record) -> bool:
-    return bool((found["target"] or {}).get("topology")) and "verification" not in found
+    return bool((found.get("target") or {}).get("topology")) and "verification" not in found
 
 
 def _short(overrides: Iterable[str]) -> list[str]:

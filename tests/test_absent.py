@@ -338,6 +338,16 @@ def test_a_topology_that_libtpu_does_not_know(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU to compile with")
+def test_gpus_that_are_not_here_need_one_that_is(tmp_path):
+    done, found = run(tmp_path, "target.topology=1x1x4")
+    assert (done.returncode, found["status"]) == (2, "invalid")
+    assert done.stderr.startswith(
+        "command line: target.topology=1x1x4  target.topology\n"
+        "  compiling for 1x1x4 needs one GPU here, of the kind that it is to have: "
+    )
+
+
 @needs_libtpu
 def test_what_does_not_fit_into_the_memory_of_a_chip_is_an_error(tmp_path):
     big = (f"++dims.{dim}=131072" for dim in "IJK")

@@ -39,8 +39,10 @@ class Absent:
             self.devices = topologies.get_topology_desc(**wanted.arguments).devices
         except (RuntimeError, ValueError, NotImplementedError) as error:
             message = str(error).strip().split("\n")[0].rstrip(".")
-            hint = "; it takes one GPU here, whatever their number there" if wanted.platform == "gpu" else ""
-            raise invalid(topology.KEY, f"there is no topology {wanted.name} to compile for{hint}: {message}") from None
+            needs = "there is no topology {} to compile for"
+            if wanted.platform == "gpu":
+                needs = "compiling for {} needs one GPU here, of the kind that it is to have"
+            raise invalid(topology.KEY, f"{needs.format(wanted.name)}: {message}") from None
         if len(self.devices) != wanted.devices:
             raise RuntimeError(f"{wanted.name} has {len(self.devices)} devices, not {wanted.devices}")
         self._order, self._reason = _order(experiment, self.devices)

@@ -651,7 +651,7 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[str, ...]) ->
     if devices is not None and devices < mesh.size:
         raise invalid(("mesh", "shape"), f"the mesh {mesh} needs {mesh.size} devices, but target.devices is {devices}")
     if absent and mesh.size != absent.devices and programs != ("vmap",):
-        # The TPU's compiler refuses a part of some slices, and there is no smaller slice to a part of the others.
+        # libtpu refuses to compile for a part of some slices, such as 8x8 of v5e:16x16.
         each = ", two on each chip" if absent.devices_per_chip == 2 else ""
         fits = ",".join(map(str, absent.mesh_shape(len(mesh.axes))))
         raise invalid(

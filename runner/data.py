@@ -92,6 +92,12 @@ def make(experiment: Experiment, folder: Path) -> Arrays:
     return made
 
 
+def check(experiment: Experiment, folder: Path) -> None:
+    """Raise `InvalidExperiment` for what no `init` can have; nothing is made."""
+    for array in experiment.arrays:
+        source(array, dict(experiment.dims), folder)
+
+
 _REFUSALS = (ValueError, TypeError, ArithmeticError, OSError, EOFError)
 """How NumPy refuses a value; the last is a file without an array in it."""
 

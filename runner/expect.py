@@ -1,8 +1,8 @@
 """The `expect` of a configuration in; what each program is held to out.
 
-Every expectation but `values` may differ by program and by platform: `collectives: {all-reduce: 1, tpu: {reduce-scatter:
-1}, auto: {}}`. What stands under a program binds that program, what stands under a platform that platform, and the
-closest one counts.
+Every expectation but `values` may differ by program and by platform, as in
+`collectives: {all-reduce: 1, tpu: {reduce-scatter: 1}, auto: {}}`. What stands under a program binds that program, what
+stands under a platform that platform, and the closest one counts.
 """
 
 from __future__ import annotations

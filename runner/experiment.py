@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from runner import dtypes, expect
+from runner import dtypes, expect, topology
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.language import static
 from runner.language.check import Scope, canonical, check, missing_axis
 from runner.language.syntax import Expression, SyntaxFault, names, on_one_line, parse
 from runner.layout import Layout, Mesh, Spec
+from runner.topology import Topology
 
 Section = Literal["graph", "per_device"]
 
@@ -90,10 +91,16 @@ GRADIENTS = "grad"
 
 @dataclass(frozen=True)
 class Target:
-    """What the programs are compiled for; `devices` is the number to simulate on `cpu`."""
+    """What the programs are compiled for; `devices` is the number to simulate on `cpu`.
+
+    Where there is a `topology`, its devices are not here: nothing is run. `split_axes` is whether the axes of the mesh
+    are no products of whole axes of the topology, which only the worker can tell.
+    """
 
     platform: str
     devices: int
+    topology: Topology | None = None
+    split_axes: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,6 +125,8 @@ class Experiment:
     outputs: Mapping[str, Spec]
     values: Mapping[str, Any]
     programs: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    """The programs that are not compiled for a topology unless they are asked for by name."""
     chosen: bool = field(default=False)
     """Whether the user named the program, rather than taking all that there are."""
     seed: int = 0
@@ -132,6 +141,7 @@ class Experiment:
     """What each program is held to."""
     probed: frozenset[str] = frozenset()
     """The values of `graph` that are among the outputs only so that the compiler tells their layouts."""
+    verify_dims: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def results(self) -> dict[str, Spec]:
@@ -185,8 +195,9 @@ def program_section(program: str) -> Section:
 
 
 _NOTHING: dict[str, Any] = {
-    "name": None, "summary": "", "source": "", "mesh": {}, "target": {}, "dims": {}, "arrays": {}, "graph": {},
-    "per_device": {}, "constraints": {}, "outputs": {}, "grad": {}, "expect": {}, "test": {}, "program": "all",
+    "name": None, "summary": "", "source": "", "mesh": {}, "target": {}, "dims": {}, "verify_dims": {},
+    "arrays": {}, "graph": {}, "per_device": {}, "constraints": {}, "outputs": {}, "grad": {}, "expect": {},
+    "test": {}, "program": "all",
 }  # fmt: skip
 """A key that the command line deletes (`~graph`) is as good as empty."""
 
@@ -204,6 +215,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         raise invalid(("name",), f"{name!r} cannot name a folder; use letters, digits, '_', '-', '.'")
     mesh = _mesh(config["mesh"])
     dims = _dims(config["dims"])
+    verify_dims = _verify_dims(config["verify_dims"], dims)
     arrays = tuple(_array(array, config["arrays"][array], mesh, dims) for array in config["arrays"])
     _distinct_names(config, arrays, dims)
     values = {array.name for array in arrays}
@@ -221,7 +233,10 @@ def read(config: Mapping[str, Any]) -> Experiment:
     for constrained in constraints:
         _known_result(constrained, "constraints", sections["graph"], values, "graph")
     programs, chosen = _programs(config["program"], sections)
-    target = _target(config["target"], mesh)
+    target = _target(config["target"], mesh, programs)
+    # One device with the work of all says nothing of hardware that has them all.
+    left_out = tuple(program for program in programs if target.topology and not chosen and program == "vmap")
+    programs = tuple(program for program in programs if program not in left_out)
     experiment = Experiment(
         name=name,
         summary=config["summary"],
@@ -229,6 +244,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         mesh=mesh,
         target=target,
         dims=dims,
+        verify_dims=verify_dims,
         arrays=arrays,
         graph=sections["graph"],
         # A user who asks for one program of the graph may sweep layouts that per_device was not written for.
@@ -237,6 +253,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         outputs=outputs,
         values=_values(config["expect"].get("values") or {}, outputs),
         programs=programs,
+        left_out=left_out,
         chosen=chosen,
         grad=grad,
         tested=_tested(config["test"]),
@@ -314,8 +331,7 @@ def _size(value: object, key: Key, sizes: Mapping[str, int], mesh: Mesh | None =
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and _IDENTIFIER.match(value) and value not in sizes:
-        known = f"; the dims are {', '.join(sizes)}" if sizes else "; there are no dims"
-        raise invalid(key, f"no dim '{value}'{nearest(value, sizes) or known}")
+        raise _no_dim(value, key, sizes)
     if not isinstance(value, str):
         raise invalid(key, f"{value!r} is not a size; it is an integer, a dim, or an expression of dims")
     expression = _expression(value, key)
@@ -323,6 +339,11 @@ def _size(value: object, key: Key, sizes: Mapping[str, int], mesh: Mesh | None =
         return static.evaluate(expression, sizes, mesh)
     except SyntaxFault as fault:
         raise InvalidExperiment(located(key, expression.text, fault)) from None
+
+
+def _no_dim(name: str, key: Key, dims: Mapping[str, int]) -> InvalidExperiment:
+    known = f"; the dims are {', '.join(dims)}" if dims else "; there are no dims"
+    return invalid(key, f"no dim '{name}'{nearest(name, dims) or known}")
 
 
 def _dims(config: Mapping[str, Any]) -> dict[str, int]:
@@ -335,6 +356,18 @@ def _dims(config: Mapping[str, Any]) -> dict[str, int]:
             raise invalid(key, f"the dim '{name}' is {size}; a size is at least 1")
         dims[name] = size
     return dims
+
+
+def _verify_dims(config: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, int]:
+    smaller = {}
+    for name, value in config.items():
+        key = ("verify_dims", name)
+        if name not in dims:
+            raise _no_dim(name, key, dims)
+        smaller[name] = _size(value, key, dims)
+        if smaller[name] < 1:
+            raise invalid(key, f"the dim '{name}' is {smaller[name]}; a size is at least 1")
+    return smaller
 
 
 def _array(name: str, config: Mapping[str, Any], mesh: Mesh, dims: Mapping[str, int]) -> Array:
@@ -612,20 +645,32 @@ def _list(candidates: tuple[str, ...]) -> str:
     return f"; there are {', '.join(candidates)}"
 
 
-def _target(config: Mapping[str, Any], mesh: Mesh) -> Target:
+def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[str, ...]) -> Target:
     platform, devices = config.get("platform") or "cpu", config.get("devices")
     if platform not in PLATFORMS:
         raise invalid(
             ("target", "platform"), f"no platform '{platform}'{nearest(platform, PLATFORMS) or _list(PLATFORMS)}"
         )
+    absent = None if config.get("topology") is None else topology.parse(config["topology"], platform)
+    platform = absent.platform if absent else platform
+    if devices is not None and absent:
+        raise invalid(("target", "devices"), f"{absent.name} has its own {absent.devices} devices")
     if devices is not None and platform != "cpu":
         raise invalid(
             ("target", "devices"), f"only CPU devices can be simulated; {platform} has the devices that are here"
         )
     if devices is not None and devices < mesh.size:
-        shape = " × ".join(f"{axis}={size}" for axis, size in mesh.sizes.items())
-        raise invalid(("mesh", "shape"), f"the mesh {shape} needs {mesh.size} devices, but target.devices is {devices}")
-    return Target(platform, devices or mesh.size)
+        raise invalid(("mesh", "shape"), f"the mesh {mesh} needs {mesh.size} devices, but target.devices is {devices}")
+    if absent and mesh.size != absent.devices and programs != ("vmap",):
+        # libtpu refuses to compile for a part of some slices, such as 8x8 of v5e:16x16.
+        each = ", two on each chip" if absent.devices_per_chip == 2 else ""
+        fits = ",".join(map(str, absent.mesh_shape(len(mesh.axes))))
+        raise invalid(
+            ("mesh", "shape"),
+            f"the mesh {mesh} has {mesh.size} device{'s' if mesh.size > 1 else ''}, but {absent.name} has "
+            f"{absent.devices}{each}; a mesh takes all of them: mesh.shape=[{fits}]",
+        )
+    return Target(platform, devices or mesh.size, absent)
 
 
 def _tested(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from runner import dtypes, record
 from runner.checks import agreement, diagnosis, expectations, gradient, layout, pinned, replicas, value
-from runner.checks.context import Context
+from runner.checks.context import Check, Context
 from runner.data import Arrays
 from runner.evidence.gather import gather
 from runner.experiment import Experiment, Section, program_section
@@ -20,15 +20,19 @@ from runner.record import Record
 from runner.reference import Interpretation, consult, interpret
 from runner.show import pictures, svg, terminal
 from runner.target import Output, ProgramRun, program_run, traced_values
+from runner.topology import Topology
 
 _RECORDED_VALUES = 1000
 """Outputs of up to this many elements are recorded with their values."""
 
 
 class Findings:
-    """Gathers what one run finds out, in the order in which the worker tells it, into the record."""
+    """Gathers what one run finds out, in the order in which the worker tells it, into the record.
 
-    def __init__(self, experiment: Experiment, arrays: Arrays, found: Record) -> None:
+    There are no `arrays` where the programs are compiled for a topology that is not here.
+    """
+
+    def __init__(self, experiment: Experiment, arrays: Arrays | None, found: Record) -> None:
         self._experiment = experiment
         self._arrays = arrays
         self._found = found
@@ -50,9 +54,11 @@ class Findings:
         for program, reason in types["unsupported"].items():
             self._leave_out(program, reason)
         self._context = _context(self._experiment, self._arrays, types, pinned.not_pinned(found["overrides"]))
+        pinned.fit(self._context)
+        if self._arrays is None:
+            return
         if self._experiment.grad:
             _consult_gradients(self._context, types["gradient"], left_here)
-        pinned.fit(self._context)
         found["warnings"] += _doubts(self._context)
 
     def add(self, finished: Event, arrays: Path) -> None:
@@ -84,6 +90,8 @@ class Findings:
         """The fault, and where an output fails to be the same on every device, the edit that would mend it."""
         if fault.key[:1] != ("outputs",) or "left out" not in fault.message or not self._experiment.graph:
             return fault
+        if self._arrays is None:
+            return fault
         graph = interpret(self._experiment, "graph", self._arrays)
         outputs = {
             name: [list(np.shape(graph.values[name][0])), _dtype_of(graph.values[name][0])]
@@ -96,7 +104,7 @@ class Findings:
     def conclude(self, folder: Path) -> None:
         """Check everything, and draw the pictures into the run folder."""
         if self._context is not None:
-            if self._experiment.trace:
+            if self._experiment.trace and self._arrays is not None:
                 self._found["trace"] = self._trace(self._context)
             self._check(self._context, folder)
             _draw(self._context, self._runs, folder, self._found)
@@ -122,16 +130,8 @@ class Findings:
             if run.error is not None:
                 found["programs"][run.program] = {"status": "error", "error": run.error, "checks": {}}
                 continue
-            checks = {
-                "value": value.check(context, run),
-                "layout": layout.check(context, run),
-                "replicas": replicas.check(context, run),
-                "agreement": agreement.check(context, run, [other for other in ran if other is not run]),
-            }
-            if context.experiment.grad:
-                checks["gradient"] = gradient.check(context, run)
-            if context.experiment.values:
-                checks["values"] = pinned.check(context, run)
+            absent = context.experiment.target.topology
+            checks = _checks(context, run, ran) if absent is None else _checks_compiled(context, run, absent)
             if checks["value"]["status"] == "failed":
                 blame, mine = _blame(context, checks["value"])
                 if mine and diagnosed is None:
@@ -157,9 +157,44 @@ class Findings:
         found["status"] = record.worst([found["status"], *statuses])
 
 
-def _describe(experiment: Experiment, arrays: Arrays, found: Record) -> None:
+def _checks(context: Context, run: ProgramRun, ran: list[ProgramRun]) -> dict[str, Check]:
+    checks = {
+        "value": value.check(context, run),
+        "layout": layout.check(context, run),
+        "replicas": replicas.check(context, run),
+        "agreement": agreement.check(context, run, [other for other in ran if other is not run]),
+    }
+    if context.experiment.grad:
+        checks["gradient"] = gradient.check(context, run)
+    if context.experiment.values:
+        checks["values"] = pinned.check(context, run)
+    return checks
+
+
+def _checks_compiled(context: Context, run: ProgramRun, absent: Topology) -> dict[str, Check]:
+    """The checks of a program that only was compiled: the compiler tells the layouts, and nothing has values."""
+    wanted = ["value", "layout", "replicas", "agreement"]
+    wanted += ["gradient"] if context.experiment.grad else []
+    wanted += ["values"] if context.experiment.values else []
+    return {
+        name: layout.check(context, run) if name == "layout" else {"status": "not_run", "reason": absent.not_here}
+        for name in wanted
+    }
+
+
+def _describe(experiment: Experiment, arrays: Arrays | None, found: Record) -> None:
+    absent = experiment.target.topology
     found["mesh"] = {"axes": list(experiment.mesh.axes), "shape": list(experiment.mesh.shape)}
-    found["target"] = {"platform": experiment.target.platform, "devices": experiment.mesh.size, "kind": None}
+    found["target"] = {
+        "platform": experiment.target.platform,
+        "devices": absent.devices if absent else experiment.mesh.size,
+        "kind": None,
+        "topology": absent.name if absent else None,
+    }
+    for program in experiment.left_out:
+        assert absent is not None
+        reason = f"it would run on one device of {absent.name}; program={program} compiles it"
+        found["not_supported"][program] = reason
     for array in experiment.arrays:
         found["arrays"][array.name] = {
             "shape": list(array.shape),
@@ -167,24 +202,24 @@ def _describe(experiment: Experiment, arrays: Arrays, found: Record) -> None:
             "spec": spec_json(array.layout.spec),
             "shard_shape": list(array.layout.shard_shape),
         }
-        values = arrays[array.name]
-        if not dtypes.dtype(array.dtype).exact:
+        if arrays is not None and not dtypes.dtype(array.dtype).exact:
+            values = arrays[array.name]
             for count, what in ((np.isnan(values).sum(), "NaN"), (np.isinf(values).sum(), "infinite")):
                 if count:
                     found["warnings"].append(f"{count} of the {values.size} values of '{array.name}' are {what}")
 
 
-def _context(experiment: Experiment, arrays: Arrays, types: Event, not_pinned: str | None) -> Context:
+def _context(experiment: Experiment, arrays: Arrays | None, types: Event, not_pinned: str | None) -> Context:
     return Context(
         experiment,
-        arrays,
+        arrays or {},
         {name: (tuple(shape), dtype) for name, (shape, dtype) in types["outputs"].items()},
         {
             section: {name: (tuple(shape), dtype) for name, (shape, dtype) in nodes.items()}
             for section, nodes in types["nodes"].items()
         },
-        interpret(experiment, "graph", arrays) if experiment.graph else None,
-        interpret(experiment, "per_device", arrays) if experiment.per_device else None,
+        interpret(experiment, "graph", arrays) if experiment.graph and arrays is not None else None,
+        interpret(experiment, "per_device", arrays) if experiment.per_device and arrays is not None else None,
         not_pinned,
     )
 
@@ -254,16 +289,21 @@ def _differs(found: Record, program: str) -> list[str]:
 
 
 def _output(context: Context, name: str, output: Output) -> Record:
+    parts = sorted({tuple(stop - start for start, stop in place.ranges) for place in output.places})
+    described = {
+        "shape": list(output.shape),
+        "dtype": output.dtype,
+        "spec": None if output.spec is None else [*output.spec, *[None] * (len(output.shape) - len(output.spec))],
+        "shard_shape": list(parts[0]),
+    }
+    if not output.held:
+        return {**described, "text": None, "values": None}
     whole = output.whole()
-    parts = sorted({tuple(stop - start for start, stop in held.ranges) for held in output.held})
     plain = whole.astype(np.float64) if dtypes.dtype(output.dtype).kind == "float" else whole
     if dtypes.dtype(output.dtype).kind == "int":
         plain = whole.astype(object)
     return {
-        "shape": list(output.shape),
-        "dtype": output.dtype,
-        "spec": None if output.spec is None else [*output.spec, *[None] * (whole.ndim - len(output.spec))],
-        "shard_shape": list(parts[0]),
+        **described,
         "text": str(whole),
         "values": plain.tolist() if whole.size <= _RECORDED_VALUES else None,
     }
@@ -275,7 +315,8 @@ def _draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record)
     platform = found["target"]["platform"]
     on_mesh = [run for run in runs if run.error is None and run.program != "vmap"]
     ids = tuple(on_mesh[0].device_ids) if on_mesh else tuple(range(experiment.mesh.size))
-    mesh = pictures.MeshPicture(experiment.mesh.axes, experiment.mesh.shape, ids, platform)
+    absent = experiment.target.topology.name if experiment.target.topology else ""
+    mesh = pictures.MeshPicture(experiment.mesh.axes, experiment.mesh.shape, ids, platform, absent)
     drawn = [
         pictures.from_layout(
             array.layout,
@@ -314,8 +355,8 @@ def _draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record)
 def _output_picture(context: Context, name: str, run: ProgramRun, platform: str) -> pictures.ArrayPicture:
     output = run.outputs[name]
     holders: dict[tuple[tuple[int, int], ...], list[int]] = {}
-    for held in output.held:
-        holders.setdefault(held.ranges, []).append(held.device)
+    for place in output.places:
+        holders.setdefault(place.ranges, []).append(place.device)
     spec = tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in output.spec or [])
     padded = spec + ((),) * (len(output.shape) - len(spec))
     return pictures.ArrayPicture(

@@ -22,6 +22,9 @@ class Mesh:
     axes: tuple[str, ...]
     shape: tuple[int, ...]
 
+    def __str__(self) -> str:
+        return " × ".join(f"{axis}={size}" for axis, size in self.sizes.items())
+
     @cached_property
     def size(self) -> int:
         """The number of devices."""

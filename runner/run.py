@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner import data, record
+from runner import data, record, topology, verification
 from runner.experiment import Experiment, read
 from runner.faults import Fault, InvalidExperiment
 from runner.process import Worker
@@ -71,9 +71,45 @@ def _run(
     config: Mapping[str, Any], folder: Path, sources: Callable[[], Sources], worker: Worker, found: Record
 ) -> None:
     experiment = read(config)
+    absent = experiment.target.topology
+    if absent is None:
+        _do(experiment, config, folder, sources, worker, found)
+        return
+    topology.require(absent)
+    smaller = verification.smaller(config, experiment)
+    _do(experiment, config, folder, sources, worker, found)
+    if isinstance(smaller, str):
+        verification.not_run(found, smaller)
+        if experiment.trace:
+            found["warnings"].append(f"there is no trace: {absent.not_here}; {smaller}")
+        return
+    config, reduced = smaller
+    verified = _blank(config, [f"dims.{name}={size}" for name, size in experiment.verify_dims.items()])
+    (folder / verification.FOLDER).mkdir()
+    worker = Worker()
+    try:
+        _do(reduced, config, folder / verification.FOLDER, sources, worker, verified)
+    except InvalidExperiment as error:
+        raise verification.located(error, experiment) from None
+    finally:
+        worker.close()
+    verification.adopt(found, verified, experiment.verify_dims)
+
+
+def _do(
+    experiment: Experiment,
+    config: Mapping[str, Any],
+    folder: Path,
+    sources: Callable[[], Sources],
+    worker: Worker,
+    found: Record,
+) -> None:
+    """One job for one target: its programs are compiled and, where its devices are here, run and checked."""
     loading = _loading(experiment)
     data_folder = sources().folder(loading) if loading else Path.cwd()
-    arrays = data.make(experiment, data_folder)
+    data.check(experiment, data_folder)
+    # At the sizes for which hardware is not here, data may be too large for this machine.
+    arrays = data.make(experiment, data_folder) if experiment.target.topology is None else None
     with tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
         job = {
             "config": dict(config),
@@ -105,7 +141,8 @@ def _run(
 
 def _tracing(experiment: Experiment) -> tuple[str, ...]:
     """The program that takes the trace, where one is asked for and the real program runs."""
-    return ("trace",) if experiment.trace and "shard_map" in experiment.programs else ()
+    runs = "shard_map" in experiment.programs and experiment.target.topology is None
+    return ("trace",) if experiment.trace and runs else ()
 
 
 def _loading(experiment: Experiment) -> tuple[str, ...] | None:

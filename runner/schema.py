@@ -22,11 +22,13 @@ class MeshConfig:
 
 @dataclass
 class TargetConfig:
-    """What the programs are compiled for: `cpu` (simulated devices), `gpu` or `tpu` (the devices here)."""
+    """What the programs are compiled for: `cpu` (simulated devices), `gpu` or `tpu` (the devices here), a topology."""
 
     platform: str = "cpu"
     devices: int | None = None
     """The number of devices to simulate; null: as many as the mesh needs. Only for `cpu`."""
+    topology: str | None = None
+    """Hardware that is not here, to compile for and not to run on: `v5e:16x16`. It decides the platform."""
 
 
 @dataclass
@@ -86,6 +88,8 @@ class ExperimentConfig:
     mesh: MeshConfig = field(default_factory=MeshConfig)
     target: TargetConfig = field(default_factory=TargetConfig)
     dims: dict[str, Any] = field(default_factory=dict)
+    verify_dims: dict[str, Any] = field(default_factory=dict)
+    """The sizes at which simulated CPU devices verify what is compiled for a topology that is not here."""
     arrays: dict[str, ArrayConfig] = field(default_factory=dict)
     graph: dict[str, Any] = field(default_factory=dict)
     per_device: dict[str, Any] = field(default_factory=dict)

@@ -19,27 +19,42 @@ from runner.process import Event, Worker
 
 
 @dataclass(frozen=True)
-class Held:
-    """What one device holds of an output: its row-major position in the mesh, its id, the index range, the value.
-
-    `copy` numbers the distinct values: two devices with the same range and the same `copy` agree bit by bit.
-    """
+class Place:
+    """Which part of an output one device has: its row-major position in the mesh, its id, the index range."""
 
     position: int
     device: int
     ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Held(Place):
+    """What one device holds of an output, where the program ran.
+
+    `copy` numbers the distinct values: two devices with the same range and the same `copy` agree bit by bit.
+    """
+
     copy: int
     value: np.ndarray
 
 
 @dataclass(frozen=True)
 class Output:
-    """One output of one program. `spec` is the compiler's or the program's; None where it has no PartitionSpec."""
+    """One output of one program. `spec` is the compiler's or the program's; None where it has no PartitionSpec.
+
+    A program that was only compiled holds nothing; the compiler tells the places where it would.
+    """
 
     dtype: str
     shape: tuple[int, ...]
     spec: list[Any] | None
     held: tuple[Held, ...]
+    compiled: tuple[Place, ...] = ()
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where the parts lie, whether the program ran or not."""
+        return self.held or self.compiled
 
     def whole(self) -> np.ndarray:
         """The whole array, from the first device that holds each part."""
@@ -145,7 +160,7 @@ def _how_it_ended(code: int) -> str:
 
 
 def program_run(event: Event, shapes: dict[str, tuple[int, ...]], block_ranges: Any, arrays: Path) -> ProgramRun:
-    """The `finished` event of a program with its outputs, read from the file that the worker left.
+    """The `finished` event of a program with its outputs, read from the file that the worker left if the program ran.
 
     `shapes` are the whole outputs' shapes; `block_ranges(name, position)` is where the block of a device belongs in
     `vmap`, which has no layout of its own.
@@ -155,6 +170,18 @@ def program_run(event: Event, shapes: dict[str, tuple[int, ...]], block_ranges: 
         return run
     run.device_ids = event["device_ids"]
     position_of = {device: position for position, device in enumerate(run.device_ids)}
+    run.said = event["said"]
+    run.evidence = {key: event[key] for key in ("memory", "cost", "timing", "layouts") if key in event}
+    run.operands = {
+        name: [(device, tuple(map(tuple, ranges))) for device, ranges in shards]
+        for name, shards in event["operands"].items()
+    }
+    if event.get("only_compiled"):
+        for name, output in event["outputs"].items():
+            listed = output["places"] or [[device, block_ranges(name, p)] for device, p in position_of.items()]
+            places = tuple(Place(position_of[device], device, tuple(map(tuple, where))) for device, where in listed)
+            run.outputs[name] = Output(output["dtype"], shapes[name], output["spec"], (), places)
+        return run
     path = arrays / f"{run.program}.npz"
     with np.load(path) as file:
         raw = {int(name.removeprefix("arr_")): file[name] for name in file.files}
@@ -170,12 +197,6 @@ def program_run(event: Event, shapes: dict[str, tuple[int, ...]], block_ranges: 
                 values[copy] = raw[copy].view(kind).reshape(tuple(stop - start for start, stop in where))
             held.append(Held(position, device, where, copy, values[copy]))
         run.outputs[name] = Output(output["dtype"], shapes[name], output["spec"], tuple(held))
-    run.operands = {
-        name: [(device, tuple(map(tuple, ranges))) for device, ranges in shards]
-        for name, shards in event["operands"].items()
-    }
-    run.said = event["said"]
-    run.evidence = {key: event[key] for key in ("memory", "cost", "timing", "layouts") if key in event}
     return run
 
 

@@ -63,12 +63,17 @@ def _why(verdict: Mapping[str, Any]) -> str:
 
 def experiment(text: str, **changes: Any) -> Experiment:
     """The experiment that a YAML text describes; its name and its mesh (2 by 2) may be left out."""
+    return read(config(text, **changes))
+
+
+def config(text: str, **changes: Any) -> dict[str, Any]:
+    """The resolved configuration of such an experiment."""
     given = yaml.safe_load(text) | changes
     config = {"name": "test", "mesh": {"axes": ["x", "y"], "shape": [2, 2]}} | given
     merged = OmegaConf.merge(OmegaConf.structured(ExperimentConfig), config)
     plain = OmegaConf.to_container(merged, resolve=True)
     assert isinstance(plain, dict)
-    return read(plain)
+    return {str(key): value for key, value in plain.items()}
 
 
 @contextlib.contextmanager

@@ -12,12 +12,13 @@ def check(context: Context, run: ProgramRun) -> Check:
     if run.program == "vmap":
         return {"status": "not_run", "reason": "vmap runs on one device; it has no layout"}
     wrong = []
+    position_of = {device: position for position, device in enumerate(run.device_ids)}
     for array in context.experiment.arrays:
-        held = {run.device_ids.index(device): ranges for device, ranges in run.operands[array.name]}
+        held = {position_of[device]: ranges for device, ranges in run.operands[array.name]}
         wrong += _wrong(array.name, array.layout, held, run)
     if run.program != "auto":
         for name, output in run.outputs.items():
-            held = {part.position: part.ranges for part in output.held}
+            held = {part.position: part.ranges for part in output.places}
             wrong += _wrong(name, context.layout(name), held, run)
     if wrong:
         return {"status": "failed", "reason": "; ".join(wrong[:4]), "wrong": len(wrong)}

@@ -186,7 +186,7 @@ class _Reader:
 
     def _entry(self, place: _Place) -> dict[str, Any]:
         instruction, computation = place.instruction, place.computation
-        started_in, start = place.start
+        started_in, _ = place.start
         own = self._own_origins(place)
         inserted = not any(origin.written for origin in own)
         between = None

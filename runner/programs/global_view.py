@@ -7,7 +7,7 @@ from pathlib import Path
 
 from runner.experiment import Experiment
 from runner.layout import Spec
-from runner.programs import source
+from runner.programs import absent, source
 from runner.programs.source import Lines, Names, Repairs
 
 
@@ -27,6 +27,7 @@ def write(
     sharding asks for.
     """
     names = Names(experiment)
+    target = absent if experiment.target.topology else source
     forward = names.reserve("forward") if experiment.grad else names.function
     constraints, outputs, repairs = constraints or {}, outputs or {}, repairs or Repairs()
     lines = Lines(experiment, names, repairs).section(experiment.graph, {**outputs, **constraints})
@@ -56,10 +57,10 @@ def write(
     function = "def program(mesh):\n" + source.indent(body, 4)
     return source.module(
         source.header(experiment, program, names, body, mesh=True),
-        source.inputs(experiment, names, folder),
-        source.mesh_functions(experiment, axis_type),
+        target.inputs(experiment, names, folder),
+        target.mesh_functions(experiment, axis_type),
         function,
-        source.main(experiment, program),
+        target.main(experiment, program),
     )
 
 

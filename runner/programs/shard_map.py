@@ -6,13 +6,14 @@ from pathlib import Path
 
 from runner.experiment import Experiment
 from runner.layout import spec_text
-from runner.programs import source
+from runner.programs import absent, source
 from runner.programs.source import Lines, Names, Types
 
 
 def write(experiment: Experiment, folder: Path, types: Types) -> str:
     """The source of the program."""
     names = Names(experiment)
+    target = absent if experiment.target.topology else source
     forward, sharded = names.function, "sharded"
     if experiment.grad:
         forward, sharded = names.reserve("forward"), names.reserve("sharded")
@@ -50,8 +51,8 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
     )
     return source.module(
         source.header(experiment, "shard_map", names, body, mesh=True),
-        source.inputs(experiment, names, folder),
-        source.mesh_functions(experiment, "Auto"),
+        target.inputs(experiment, names, folder),
+        target.mesh_functions(experiment, "Auto"),
         "def program(mesh):\n" + source.indent(body, 4),
-        source.main(experiment, "shard_map"),
+        target.main(experiment, "shard_map"),
     )

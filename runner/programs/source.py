@@ -5,6 +5,8 @@ A program is a module with these functions, which its own `main` calls and the r
 - `inputs()`: the arrays, whole, in NumPy.
 - `make_mesh(devices=None)` and `shardings(mesh)`: the mesh and one sharding per array (not in `vmap`).
 - `program(mesh)`: the jitted function from arrays to a tuple of outputs.
+
+For a topology that is not here, `runner/programs/absent.py` has what stands in the place of the data.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from runner.layout import Spec, spec_text
 _RESERVED = frozenset(
     {*keyword.kwlist, *dir(builtins)}
     | {"jax", "jnp", "np", "ml_dtypes", "P", "AxisType", "NamedSharding", "rng", "mesh", "devices"}
+    | {"os", "mesh_utils", "topologies", "topology", "abstract_inputs"}
     | {"inputs", "make_mesh", "shardings", "program", "main", "split", "join", "per_device", "step", "carry"}
 )
 
@@ -343,13 +346,15 @@ def header(experiment: Experiment, program: str, names: Names, body: str, *, mes
     lines = [
         f'"""{title}',
         "",
-        f"Program {program}, written by shardproof {__version__}. It runs alone: python program_{program}.py",
+        f"Program {program}, written by shardproof {__version__}. {_use(experiment, program)}",
         '"""',
         "",
         *_imports(experiment, body, mesh=mesh),
         "",
     ]
-    if experiment.target.platform == "cpu":
+    if experiment.target.topology:
+        lines += experiment.target.topology.configuration
+    elif experiment.target.platform == "cpu":
         devices = 1 if program == "vmap" and len(experiment.programs) == 1 else experiment.target.devices
         lines += [
             'jax.config.update("jax_platforms", "cpu")',
@@ -363,13 +368,25 @@ def header(experiment: Experiment, program: str, names: Names, body: str, *, mes
     return "\n".join([*lines, "", sizes] if sizes else lines).rstrip()
 
 
+def _use(experiment: Experiment, program: str) -> str:
+    if experiment.target.topology is None:
+        return f"It runs alone: python program_{program}.py"
+    return f"It compiles for {experiment.target.topology.name}, alone:\npython program_{program}.py"
+
+
 def _imports(experiment: Experiment, body: str, *, mesh: bool) -> list[str]:
-    lines = ["import jax"]
+    absent = experiment.target.topology
+    named = {dtypes.dtype(array.dtype).source.split(".")[0] for array in experiment.arrays}
+    lines = ["import os", "", "import jax"] if absent and absent.configuration else ["import jax"]
     if "jnp." in body:
         lines.append("import jax.numpy as jnp")
-    if any(dtypes.dtype(array.dtype).source.startswith("ml_dtypes.") for array in experiment.arrays):
+    if "ml_dtypes" in named:
         lines.append("import ml_dtypes")
-    lines.append("import numpy as np")
+    if absent is None or "np" in named or "np." in body.replace("jnp.", ""):
+        lines.append("import numpy as np")
+    if absent:
+        split = "mesh_utils, " if mesh and experiment.target.split_axes else ""
+        lines.append(f"from jax.experimental import {split}topologies")
     if mesh:
         lines.append("from jax.sharding import AxisType, NamedSharding")
         lines.append("from jax.sharding import PartitionSpec as P")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from runner.experiment import Array, Experiment
 from runner.layout import Layout
-from runner.programs import source
+from runner.programs import absent, source
 from runner.programs.source import Lines, Names, Types
 
 
@@ -26,11 +26,22 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
             *_end(experiment, names, mapped),
         ]
     )
+    header = source.header(experiment, "vmap", names, body, mesh=False)
+    program = "def program():\n" + source.indent(body, 4)
+    if experiment.target.topology:
+        return source.module(
+            header,
+            absent.devices(experiment),
+            absent.blocks(experiment),
+            _split(experiment, names),
+            program,
+            absent.main(experiment, "vmap"),
+        )
     return source.module(
-        source.header(experiment, "vmap", names, body, mesh=False),
+        header,
         source.inputs(experiment, names, folder),
         _split(experiment, names),
-        "def program():\n" + source.indent(body, 4),
+        program,
         _join(experiment, names, types),
         _main(experiment),
     )

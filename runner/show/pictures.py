@@ -180,12 +180,13 @@ class ArrayPicture:
 
 @dataclass(frozen=True)
 class MeshPicture:
-    """The mesh itself: `device_ids` row-major, the last axis fastest."""
+    """The mesh itself: `device_ids` row-major, the last axis fastest; `topology` is that of devices not here."""
 
     axes: tuple[str, ...]
     shape: tuple[int, ...]
     device_ids: tuple[int, ...]
     platform: str
+    topology: str = ""
 
     name = "mesh"
     unit = "devices"
@@ -225,7 +226,8 @@ class MeshPicture:
         count = len(self.device_ids)
         return (
             ", ".join(f"{axis}={n}" for axis, n in zip(self.axes, self.shape, strict=True)),
-            f"{count} {self.platform.upper()} device{'s' if count != 1 else ''}",
+            f"{count} {self.platform.upper()} device{'s' if count != 1 else ''}"
+            + (f" of {self.topology}, not here" if self.topology else ""),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -235,7 +237,8 @@ class MeshPicture:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> MeshPicture:
         """The picture that `to_json` wrote; fields that a later version added are ignored."""
-        return cls(tuple(data["axes"]), tuple(data["shape"]), tuple(data["device_ids"]), data["platform"])
+        ids, topology = tuple(data["device_ids"]), data.get("topology", "")
+        return cls(tuple(data["axes"]), tuple(data["shape"]), ids, data["platform"], topology)
 
 
 Picture = ArrayPicture | MeshPicture

@@ -93,7 +93,8 @@ def run(found: Record, folder: Path, *, brief: bool) -> None:
     if "trace" in found:
         from runner.show import trace
 
-        print(trace.plain(found["trace"], found["mesh"]["axes"], found["target"]["platform"]))
+        traced_on = found.get("verification", found)["target"]["platform"]
+        print(trace.plain(found["trace"], found["mesh"]["axes"], traced_on))
     if found["programs"]:
         _programs(found)
     for warning in found.get("warnings", ()):
@@ -114,7 +115,12 @@ def _head(found: Record) -> None:
     count = target["devices"]
     kind = target["kind"] or target["platform"]
     jax = f", jax {found['environment']['jax']}" if found["environment"]["jax"] else ""
-    print(f"mesh {axes} on {count} {simulated}{kind} device{'s' if count != 1 else ''}{jax}\n")
+    devices = f"{count} {simulated}{kind} device{'s' if count != 1 else ''}"
+    if target.get("topology"):
+        absent = "which is not here" if count == 1 else "which are not here"
+        print(f"mesh {axes}, compiled for {devices} ({target['topology']}), {absent}{jax}\n")
+    else:
+        print(f"mesh {axes} on {devices}{jax}\n")
 
 
 def _programs(found: Record) -> None:
@@ -128,14 +134,40 @@ def _programs(found: Record) -> None:
             check = result["checks"].get(name)
             status = "not run" if check is None or check["status"] == "not_run" else check["status"]
             row.append(_status(status, "–" if status == "not run" else status))
-        value = result["checks"].get("value")
-        row.append((f"{value['max_abs_error']:.1e} of {value['atol']:.1e}" if value else "–", ""))
+        value = result["checks"].get("value", {})
+        measured = "max_abs_error" in value
+        row.append((f"{value['max_abs_error']:.1e} of {value['atol']:.1e}" if measured else "–", ""))
         timing = result.get("timing")
         row.append((f"{timing['compile_s'] * 1e3:.0f} ms" if timing else "–", ""))
-        row.append((f"{timing['run_s']['median'] * 1e3:.2f} ms" if timing else "–", ""))
+        row.append((_run_time(timing) if timing else "–", ""))
         rows.append(row)
     _table(("program", "status", *names, "largest error", "compile", "run"), rows)
     print()
+    if found["target"].get("topology"):
+        _not_here(found)
+
+
+def _run_time(timing: Record) -> str:
+    return "not run" if timing["run_s"] is None else f"{timing['run_s']['median'] * 1e3:.2f} ms"
+
+
+def _not_here(found: Record) -> None:
+    """What of the checks was run, and where, since the target is not here."""
+    order = found["target"].get("device_order")
+    if order:
+        reason = found["target"]["device_order_reason"]
+        print(f"device order: {order}" + (f", since {reason}" if reason else ""))
+    verified = found.get("verification")
+    if verified:
+        dims = ", ".join(f"{name}={size}" for name, size in verified["dims"].items())
+        count = verified["target"]["devices"]
+        print(f"only compiled; values, replicas and agreement are those at {dims} on {count} simulated CPU devices")
+        return
+    reasons = [
+        c["reason"] for p in found["programs"].values() for c in p["checks"].values() if c["status"] == "not_run"
+    ]
+    if reasons:
+        print(f"values, replicas and agreement were not run: {reasons[0]}")
 
 
 def _failures(found: Record) -> None:
@@ -170,9 +202,14 @@ def reasons(check: Record) -> list[str]:
 def _verdict(found: Record, folder: Path) -> None:
     programs = found["programs"]
     passed = sum(program["status"] == "passed" for program in programs.values())
-    count = f": {passed} of {len(programs)} programs passed" if programs else ""
+    done = "compiled, values not run" if _only_compiled(found) else "passed"
+    count = f": {passed} of {len(programs)} programs {done}" if programs else ""
     text, style = _status(found["status"])
     _say(f"{text}{count}; {shown(folder / 'result.json')}", style)
+
+
+def _only_compiled(found: Record) -> bool:
+    return bool((found.get("target") or {}).get("topology")) and "verification" not in found
 
 
 def _short(overrides: Iterable[str]) -> list[str]:

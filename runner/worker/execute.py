@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +13,7 @@ import jax
 import numpy as np
 
 from runner.experiment import Experiment
-from runner.record import write_text
-from runner.worker.walk import REFUSALS, refusal
+from runner.worker.compilation import compile_program, ranges, spec_of
 
 
 def execute(experiment: Experiment, program: str, module: ModuleType, folder: Path, arrays: Path) -> dict[str, Any]:
@@ -36,15 +33,11 @@ def execute(experiment: Experiment, program: str, module: ModuleType, folder: Pa
         function = module.program(mesh)
         device_ids = [device.id for device in mesh.devices.flat]
     placed = time.perf_counter()
-    said = _Said()
-    lowered = _lower(program, function, operands)
-    compiled = lowered.compile()
-    heard = said.text()
+    compiled = compile_program(program, function, operands, folder)
+    executable = compiled.executable
     compiled_at = time.perf_counter()
-    outputs = jax.block_until_ready(compiled(*operands))
+    outputs = jax.block_until_ready(executable(*operands))
     first_run = time.perf_counter() - compiled_at
-    write_text(folder / f"stablehlo_{program}.txt", lowered.as_text())
-    write_text(folder / f"hlo_{program}.txt", compiled.as_text() or "")
     shards = _Shards(experiment, program == "vmap")
     described = {name: shards.describe(output) for name, output in zip(experiment.outputs, outputs, strict=True)}
     np.savez(arrays / f"{program}.npz", *shards.distinct)
@@ -52,47 +45,18 @@ def execute(experiment: Experiment, program: str, module: ModuleType, folder: Pa
         "device_ids": device_ids,
         "outputs": described,
         "operands": {} if program == "vmap" else {
-            array.name: [[shard.device.id, _ranges(shard.index, operand.shape)] for shard in operand.addressable_shards]
+            array.name: [[shard.device.id, ranges(shard.index, operand.shape)] for shard in operand.addressable_shards]
             for array, operand in zip(experiment.arrays, operands, strict=True)
         },
-        "said": heard,
-        "memory": _memory(compiled),
-        "cost": _cost(compiled),
+        "said": compiled.said,
+        "memory": compiled.memory(),
+        "cost": compiled.cost(),
         "timing": {
             "place_s": placed - start,
-            "compile_s": compiled_at - placed,
-            "run_s": _repeat(lambda: jax.block_until_ready(compiled(*operands)), first_run),
+            "compile_s": compiled.seconds,
+            "run_s": _repeat(lambda: jax.block_until_ready(executable(*operands)), first_run),
         },
     }  # fmt: skip
-
-
-class _Said:
-    """What is written to file descriptor 2 from now on: XLA's warnings go nowhere else."""
-
-    def __init__(self) -> None:
-        sys.stderr.flush()
-        self._start = os.fstat(2).st_size
-
-    def text(self) -> str | None:
-        """What was written since; None where the descriptor is no file that can be read back."""
-        sys.stderr.flush()
-        try:
-            return os.pread(2, os.fstat(2).st_size - self._start, self._start).decode(errors="replace")
-        except OSError:
-            return None
-
-
-class NotLowered(Exception):
-    """JAX's sharding types refuse an operation that JAX puts together from others only while it lowers it."""
-
-
-def _lower(program: str, function: Any, operands: Any) -> Any:
-    if program != "explicit":
-        return function.lower(*operands)
-    try:
-        return function.lower(*operands)
-    except REFUSALS as error:
-        raise NotLowered(refusal(error, [])) from error
 
 
 def _repeat(call: Callable[[], Any], first: float) -> dict[str, float]:
@@ -128,8 +92,8 @@ class _Shards:
             return {"dtype": str(output.dtype), "shape": None, "spec": None, "shards": shards}
         shards = []
         for shard in sorted(output.addressable_shards, key=lambda shard: shard.device.id):
-            ranges = _ranges(shard.index, output.shape)
-            shards.append([shard.device.id, ranges, self._store(np.asarray(shard.data), held, str(ranges))])
+            where = ranges(shard.index, output.shape)
+            shards.append([shard.device.id, where, self._store(np.asarray(shard.data), held, str(where))])
         return {
             "dtype": str(output.dtype),
             "shape": list(output.shape),
@@ -148,37 +112,6 @@ class _Shards:
         return len(self.distinct) - 1
 
 
-def spec_of(sharding: Any) -> list[Any] | None:
-    """The PartitionSpec of a sharding as the record spells it; None where it has none."""
-    spec = getattr(sharding, "spec", None)
-    return None if spec is None else [list(e) if isinstance(e, tuple) else e for e in spec]
-
-
 def raw_bytes(value: np.ndarray) -> np.ndarray:
     """The bytes of an array, because np.savez does not know ml_dtypes."""
     return np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
-
-
-def _ranges(index: tuple[slice, ...], shape: tuple[int, ...]) -> list[list[int]]:
-    return [list(part.indices(size)[:2]) for part, size in zip(index, shape, strict=True)]
-
-
-def _memory(compiled: Any) -> dict[str, int] | None:
-    """Bytes per device, where the backend knows them."""
-    stats = compiled.memory_analysis()
-    if stats is None:
-        return None
-    return {
-        "argument_bytes": stats.argument_size_in_bytes,
-        "output_bytes": stats.output_size_in_bytes,
-        "temp_bytes": stats.temp_size_in_bytes,
-    }
-
-
-def _cost(compiled: Any) -> dict[str, float] | None:
-    """Floating-point operations and bytes accessed per device, where the backend knows them."""
-    cost = compiled.cost_analysis()
-    if not cost:
-        return None
-    known = {"flops": cost.get("flops"), "bytes_accessed": cost.get("bytes accessed")}
-    return {name: float(value) for name, value in known.items() if value is not None and value >= 0} or None

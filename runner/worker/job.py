@@ -25,11 +25,13 @@ from runner.faults import InvalidExperiment, invalid
 from runner.programs import WRITERS
 from runner.record import write_text
 from runner.worker import gradient
-from runner.worker.execute import NotLowered, execute
+from runner.worker.compilation import NotLowered
+from runner.worker.execute import execute
 from runner.worker.layouts import layouts
 from runner.worker.types import infer
 
 if TYPE_CHECKING:
+    from runner.worker.absent import Absent
     from runner.worker.trace import Trace
 
 Emit = Callable[[dict[str, Any]], None]
@@ -47,9 +49,12 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     jax.config.update("jax_enable_x64", experiment.x64)
     try:
         types = infer(experiment)
+        absent = _absent(experiment)
     except InvalidExperiment as error:
         emit({"event": "invalid", "fault": error.fault.to_json()})
         return
+    if absent is not None:
+        experiment = absent.experiment
     programs = [program for program in job["programs"] if program not in types.unsupported]
     sources = {
         program: WRITERS[program](experiment, Path(job["data"]), types) for program in programs if program in WRITERS
@@ -66,11 +71,10 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     # Every module is imported before a backend exists: each sets the number of simulated devices.
     modules = {program: _load(folder / f"program_{program}.py") for program in sources}
     try:
-        _enough_devices(experiment, programs)
+        target = absent.describe() if absent else _devices_here(experiment, programs)
     except InvalidExperiment as error:
         emit({"event": "invalid", "fault": error.fault.to_json()})
         return
-    device = jax.devices(experiment.target.platform)[0]
     emit(
         {
             "event": "types",
@@ -80,9 +84,9 @@ def run(job: dict[str, Any], emit: Emit) -> None:
                 section: {name: [list(typed.shape), typed.dtype] for name, typed in nodes.items()}
                 for section, nodes in types.nodes.items()
             },
-            "target": {"platform": device.platform, "devices": experiment.mesh.size, "kind": device.device_kind},
+            "target": target,
             "versions": {"jax": jax.__version__, "jaxlib": jaxlib.version.__version__},
-            **({"gradient": _oracle(experiment, Path(job["data"]), arrays)} if experiment.grad else {}),
+            **({"gradient": _oracle(experiment, Path(job["data"]), arrays)} if experiment.grad and not absent else {}),
         }
     )
     for program in programs:
@@ -90,16 +94,27 @@ def run(job: dict[str, Any], emit: Emit) -> None:
         try:
             if trace is not None and program == "trace":
                 found = trace.take(modules.get(program), arrays)
+            elif absent is not None:
+                found = absent.compile_only(program, modules[program], folder)
             else:
                 found = execute(experiment, program, modules[program], folder, arrays)
-                if f"{program}_layouts" in modules:
-                    found["layouts"] = layouts(experiment, program, modules[f"{program}_layouts"])
+            if f"{program}_layouts" in modules:
+                devices = absent.devices if absent else None
+                found["layouts"] = layouts(experiment, program, modules[f"{program}_layouts"], devices)
         except NotLowered as refused:
             found = {"unsupported": str(refused)}
         except Exception as error:  # JAX, XLA and the backend raise what they like; it is all recorded
             traceback.print_exc()
             found = {"error": _error_text(error, folder / f"program_{program}.py")}
         emit({"event": "finished", "program": program, **found})
+
+
+def _absent(experiment: Experiment) -> Absent | None:
+    if experiment.target.topology is None:
+        return None
+    from runner.worker.absent import Absent
+
+    return Absent(experiment)
 
 
 def _prepare_trace(experiment: Experiment, data: Path) -> Trace:
@@ -132,22 +147,26 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
-def _enough_devices(experiment: Experiment, programs: list[str]) -> None:
+def _devices_here(experiment: Experiment, programs: list[str]) -> dict[str, Any]:
+    """The target as the record has it. Raises `InvalidExperiment` where it has too few devices."""
     needed = experiment.mesh.size if any(program != "vmap" for program in programs) else 1
     platform = experiment.target.platform
     try:
-        here = len(jax.devices(platform))
+        devices = jax.devices(platform)
     except RuntimeError:
-        here = 0
+        devices = []
+    here = len(devices)
     if here < needed:
-        shape = " × ".join(f"{axis}={size}" for axis, size in experiment.mesh.sizes.items())
         hint = "; program=vmap needs one" if experiment.per_device and here else ""
         hint = hint or "; target=cpu simulates as many as the mesh needs"
         raise invalid(
             ("mesh", "shape"),
-            f"the mesh {shape} needs {needed} device{'s' if needed > 1 else ''}, "
+            f"the mesh {experiment.mesh} needs {needed} device{'s' if needed > 1 else ''}, "
             f"but target {platform} has {here} here{hint}",
         )
+    device = devices[0]
+    kind = device.device_kind
+    return {"platform": device.platform, "devices": experiment.mesh.size, "kind": kind, "topology": None}
 
 
 def _error_text(error: Exception, path: Path) -> str:

@@ -14,18 +14,27 @@ import numpy as np
 
 from runner import dtypes
 from runner.experiment import Experiment
-from runner.worker.execute import spec_of
+from runner.worker.compilation import spec_of
 
 
-def layouts(experiment: Experiment, program: str, module: ModuleType) -> dict[str, Any]:
-    """`{spec, shape, text}` of every value whose layout the program is held to; `spec` is None where it has none."""
+def layouts(
+    experiment: Experiment, program: str, module: ModuleType, devices: list[Any] | None = None
+) -> dict[str, Any]:
+    """`{spec, shape, text}` of every value whose layout the program is held to; `spec` is None where it has none.
+
+    `devices` are those of a topology that is not here.
+    """
     probing = experiment.probing(program)
     assert probing is not None
-    mesh = module.make_mesh()
-    operands = [
-        jax.ShapeDtypeStruct(array.shape, np.dtype(dtypes.dtype(array.dtype).numpy), sharding=sharding)
-        for array, sharding in zip(experiment.arrays, module.shardings(mesh), strict=True)
-    ]
+    if devices is None:
+        mesh = module.make_mesh()
+        operands = [
+            jax.ShapeDtypeStruct(array.shape, np.dtype(dtypes.dtype(array.dtype).numpy), sharding=sharding)
+            for array, sharding in zip(experiment.arrays, module.shardings(mesh), strict=True)
+        ]
+    else:
+        mesh = module.make_mesh(devices)
+        operands = module.abstract_inputs(mesh)
     lowered = module.program(mesh).lower(*operands)
     shardings = lowered.compile().output_shardings
     found = {}

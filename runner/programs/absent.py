@@ -1,0 +1,99 @@
+"""An experiment for a topology that is not here in; the parts of its programs that compile rather than run, out.
+
+Such a program is a module with `topology()` (the devices to compile for), `make_mesh(devices=None)`, `program(mesh)`,
+and `abstract_inputs(mesh)` in the place of data: the shape, dtype and sharding of each array. In `vmap` it has no mesh,
+and `abstract_inputs(device)` are the blocks on one of the devices.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner import dtypes
+from runner.experiment import Array, Experiment
+from runner.programs.source import Names, sharding, tuple_of
+
+
+def inputs(experiment: Experiment, names: Names, folder: Path) -> str:
+    """The function that describes the arrays."""
+    rows = [_struct(array, f", sharding={sharding(array.layout.spec)}") for array in experiment.arrays]
+    return "\n".join(
+        [
+            "def abstract_inputs(mesh):",
+            '    """The shape, dtype and sharding of each array; no data is made."""',
+            *_returned(rows),
+        ]
+    )
+
+
+def blocks(experiment: Experiment) -> str:
+    """`inputs` of `vmap`."""
+    rows = [_struct(array, "") for array in experiment.arrays]
+    return "\n".join(
+        [
+            "def abstract_inputs(device):",
+            '    """The shape and dtype of the blocks of each array, all on one device; no data is made."""',
+            *(line.replace("return (", "arrays = (") for line in _returned(rows)),
+            "    here = jax.sharding.SingleDeviceSharding(device)",
+            "    return tuple(block.update(sharding=here) for block in jax.eval_shape(split, *arrays))",
+        ]
+    )
+
+
+def _struct(array: Array, placed: str) -> str:
+    return f"jax.ShapeDtypeStruct({array.shape!r}, {dtypes.dtype(array.dtype).source}{placed})"
+
+
+def _returned(rows: list[str]) -> list[str]:
+    if len(rows) < 2:
+        return [f"    return {tuple_of(rows) if rows else '()'}"]
+    return ["    return (", *(f"        {row}," for row in rows), "    )"]
+
+
+def mesh_functions(experiment: Experiment, axis_type: str) -> str:
+    """`topology` and `make_mesh`."""
+    mesh = experiment.mesh
+    rest = f"{mesh.axes!r}, axis_types={tuple_of([f'AxisType.{axis_type}'] * len(mesh.axes))}"
+    made = [f"    return jax.make_mesh({mesh.shape!r}, {rest}, devices=devices or topology())"]
+    if experiment.target.split_axes:
+        arguments = f"{mesh.shape!r}, devices or topology(), allow_split_physical_axes=True"
+        made = [
+            f"    ordered = mesh_utils.create_device_mesh({arguments})",
+            f"    return jax.sharding.Mesh(ordered, {rest})",
+        ]
+    return "\n".join([devices(experiment), "", "", "def make_mesh(devices=None):", *made])
+
+
+def devices(experiment: Experiment) -> str:
+    """`topology`."""
+    assert experiment.target.topology is not None
+    arguments = ", ".join(f"{name}={value!r}" for name, value in experiment.target.topology.arguments.items())
+    return "\n".join(
+        [
+            "def topology():",
+            '    """The devices to compile for; they need not be here."""',
+            f"    return topologies.get_topology_desc({arguments}).devices",
+        ]
+    )
+
+
+def main(experiment: Experiment, program: str) -> str:
+    """The function that compiles the program and prints what the compiler says of it."""
+    if program == "vmap":
+        compiled = "program().lower(*abstract_inputs(topology()[0])).compile()"
+    else:
+        compiled = "program(mesh).lower(*abstract_inputs(mesh)).compile()"
+    return "\n".join(
+        [
+            "def main():",
+            *([] if program == "vmap" else ["    mesh = make_mesh()"]),
+            f"    compiled = {compiled}",
+            "    cost = compiled.cost_analysis()",
+            "    print(compiled.memory_analysis())",
+            '    print({name: cost[name] for name in ("flops", "bytes accessed", "optimal_seconds") if name in cost})',
+            "",
+            "",
+            'if __name__ == "__main__":',
+            "    main()",
+        ]
+    )

@@ -1,0 +1,136 @@
+"""The name of a topology in; its platform, its number of devices, and how JAX is asked for it, out. No JAX.
+
+A topology is hardware that need not be here: the compiler compiles for it, and nothing runs. JAX gets it from
+`jax.experimental.topologies.get_topology_desc`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from runner.faults import Key, invalid, nearest
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One generation of TPUs: the dimensions of its interconnect, and what JAX makes of a chip.
+
+    A chip of two cores is one device where both work as one (megacore), as they do on v5p and as v4's users have them.
+    """
+
+    dimensions: int
+    devices_per_chip: int = 1
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+GENERATIONS = {
+    "v4": Generation(3, options={"chip_config_name": "megacore"}),
+    "v5e": Generation(2),
+    "v5p": Generation(3),
+    "v6e": Generation(2),
+    "tpu7x": Generation(3, devices_per_chip=2),
+}
+
+LIBTPU_ENVIRONMENT = {
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_LOG_DIR": "disabled",
+}
+"""What keeps libtpu from looking for TPUs, from complaining that there are none, and from being alone on the machine.
+
+The accelerator type is any that exists: without a TPU nothing but the complaint depends on it.
+"""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A topology: `v5e:16x16` for TPUs; `1x1x8`, partitions by hosts by GPUs, for more of the GPU that is here."""
+
+    name: str
+    platform: str
+    shape: tuple[int, ...]
+    devices_per_chip: int = 1
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> int:
+        """The number of JAX devices."""
+        return math.prod(self.shape) * self.devices_per_chip
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """The arguments of `get_topology_desc`."""
+        if self.platform == "gpu":
+            return {"platform": "cuda", "topology_name": self.name, "topology": self.name}
+        return {"platform": self.platform, "topology_name": self.name, **self.options}
+
+    @property
+    def configuration(self) -> list[str]:
+        """The lines with which a program lets JAX compile for it; they use `os` and `jax`."""
+        if self.platform != "tpu":
+            return []
+        variables = [f'    {name}="{value}",' for name, value in LIBTPU_ENVIRONMENT.items()]
+        head = ["# libtpu compiles without a TPU: it need not look for one.", "os.environ.update("]
+        return [*head, *variables, ")", 'jax.config.update("jax_platforms", "cpu")']
+
+    @property
+    def not_here(self) -> str:
+        """Why nothing is run."""
+        return f"compiled for {self.name}, which is not here"
+
+    def mesh_shape(self, axes: int) -> tuple[int, ...]:
+        """A mesh of so many axes that has all devices, along the topology's own dimensions as far as they go."""
+        sizes = [size for size in self.shape if size > 1]
+        if self.devices_per_chip > 1:
+            sizes.append(self.devices_per_chip)
+        first, rest = sizes[: axes - 1], sizes[axes - 1 :]
+        return (*first, math.prod(rest), *(1,) * (axes - 1 - len(first)))
+
+
+_NAME = re.compile(r"(?:(?P<generation>[A-Za-z0-9]+):)?(?P<shape>\d+(?:x\d+)*)\Z")
+KEY: Key = ("target", "topology")
+
+
+def parse(name: object, platform: str) -> Topology:
+    """The topology of that name. `platform` is the target's own, which a TPU's name overrides.
+
+    Raises `InvalidExperiment` for a name that cannot be one; whether the hardware exists is the compiler's to say.
+    """
+    match = _NAME.match(name) if isinstance(name, str) else None
+    if match is None:
+        raise invalid(KEY, f"{name!r} is not a topology; it is a TPU generation and the chips along each dimension, "
+                           "such as v5e:16x16 or v5p:4x4x8, or 1x1x8 for 8 GPUs")  # fmt: skip
+    shape = tuple(map(int, match["shape"].split("x")))
+    if 0 in shape:
+        raise invalid(KEY, f"'{name}' has a dimension of no chips")
+    if match["generation"] is None:
+        return _gpus(str(name), shape, platform)
+    generation = GENERATIONS.get(match["generation"])
+    if generation is None:
+        hint = nearest(match["generation"], GENERATIONS) or f"; there are {', '.join(GENERATIONS)}"
+        raise invalid(KEY, f"no TPU generation '{match['generation']}'{hint}")
+    if len(shape) != generation.dimensions:
+        example = "x".join(["4"] * generation.dimensions)
+        raise invalid(KEY, f"the chips of {match['generation']} lie in {generation.dimensions} dimensions, not "
+                           f"{len(shape)}: {match['generation']}:{example}, for example")  # fmt: skip
+    return Topology(str(name), "tpu", shape, generation.devices_per_chip, generation.options)
+
+
+def _gpus(name: str, shape: tuple[int, ...], platform: str) -> Topology:
+    if platform == "tpu":
+        raise invalid(KEY, f"'{name}' names no TPU generation, as v5e:2x4 does; there are {', '.join(GENERATIONS)}")
+    if len(shape) != 3:
+        raise invalid(KEY, f"'{name}' is not a topology of GPUs, which counts partitions, hosts and GPUs: 1x1x8")
+    return Topology(name, "gpu", shape)
+
+
+def require(topology: Topology) -> None:
+    """Raise `InvalidExperiment` where the compiler for a topology is known not to be installed."""
+    if topology.platform == "tpu" and importlib.util.find_spec("libtpu") is None:
+        raise invalid(KEY, f"compiling for {topology.name} needs libtpu: pip install 'shardproof[aot]'")

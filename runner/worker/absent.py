@@ -1,0 +1,117 @@
+"""An experiment for a topology in; its devices, and what the compiler makes of each program for them, out.
+
+The devices are not here: arrays are shapes with shardings, and nothing runs.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+from jax.sharding import AxisType
+
+from runner import topology
+from runner.experiment import Experiment
+from runner.faults import invalid
+from runner.worker.compilation import compile_program, ranges, spec_of
+
+_SPLIT = "topology-aware, physical axes split"
+
+
+class Absent:
+    """The devices of a topology, and the experiment with the order that they have in its mesh.
+
+    Raises `InvalidExperiment` for a topology that the compiler does not know.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        wanted = experiment.target.topology
+        assert wanted is not None
+        if wanted.platform == "tpu":
+            os.environ.update(topology.LIBTPU_ENVIRONMENT)
+            jax.config.update("jax_platforms", "cpu")
+        try:
+            self.devices = topologies.get_topology_desc(**wanted.arguments).devices
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            message = str(error).strip().split("\n")[0].rstrip(".")
+            needs = "there is no topology {} to compile for"
+            if wanted.platform == "gpu":
+                needs = "compiling for {} needs one GPU here, of the kind that it is to have"
+            raise invalid(topology.KEY, f"{needs.format(wanted.name)}: {message}") from None
+        if len(self.devices) != wanted.devices:
+            raise RuntimeError(f"{wanted.name} has {len(self.devices)} devices, not {wanted.devices}")
+        self._order, self._reason = _order(experiment, self.devices)
+        split = self._order == _SPLIT
+        self.experiment = replace(experiment, target=replace(experiment.target, split_axes=split))
+
+    def describe(self) -> dict[str, Any]:
+        """The target as the record has it."""
+        wanted = self.experiment.target.topology
+        assert wanted is not None
+        return {
+            "platform": wanted.platform,
+            "devices": wanted.devices,
+            "kind": self.devices[0].device_kind,
+            "topology": wanted.name,
+            "device_order": self._order,
+            "device_order_reason": self._reason,
+        }
+
+    def compile_only(self, program: str, module: ModuleType, folder: Path) -> dict[str, Any]:
+        """Compile one program; leave its HLO in `folder`. Returns what `execute` returns, as far as it is known."""
+        experiment = self.experiment
+        if program == "vmap":
+            function, operands = module.program(), module.abstract_inputs(self.devices[0])
+            device_ids = list(range(experiment.mesh.size))
+        else:
+            mesh = module.make_mesh(self.devices)
+            function, operands = module.program(mesh), module.abstract_inputs(mesh)
+            device_ids = [device.id for device in mesh.devices.flat]
+        compiled = compile_program(program, function, operands, folder)
+        outputs = zip(experiment.outputs, compiled.results, compiled.executable.output_shardings, strict=True)
+        return {
+            "only_compiled": True,
+            "device_ids": device_ids,
+            "outputs": {
+                name: {
+                    "dtype": str(result.dtype),
+                    "spec": None if program == "vmap" else spec_of(sharding),
+                    "places": None if program == "vmap" else _places(sharding, result.shape),
+                }
+                for name, result, sharding in outputs
+            },
+            "operands": {} if program == "vmap" else {
+                array.name: _places(operand.sharding, operand.shape)
+                for array, operand in zip(experiment.arrays, operands, strict=True)
+            },
+            "said": compiled.said,
+            "memory": compiled.memory(),
+            "cost": compiled.cost(),
+            "timing": {"place_s": None, "compile_s": compiled.seconds, "run_s": None},
+        }  # fmt: skip
+
+
+def _order(experiment: Experiment, devices: list[Any]) -> tuple[str | None, str | None]:
+    """In what order the devices stand in the mesh, and why not in `jax.make_mesh`'s for neighbours, if they do not."""
+    mesh, wanted = experiment.mesh, experiment.target.topology
+    assert wanted is not None
+    if experiment.programs == ("vmap",):
+        return None, "vmap has no mesh"
+    if wanted.platform == "gpu":
+        return "row-major", "JAX takes GPUs in the order of their ids"
+    try:
+        jax.make_mesh(mesh.shape, mesh.axes, axis_types=(AxisType.Auto,) * len(mesh.axes), devices=devices)
+    except NotImplementedError:
+        return _SPLIT, f"jax.make_mesh cannot make the axes of the mesh {mesh} of whole axes of {wanted.name}"
+    return "topology-aware", None
+
+
+def _places(sharding: Any, shape: tuple[int, ...]) -> list[Any]:
+    """For each device its id and the index range that it holds, in the order of their ids."""
+    held = sharding.devices_indices_map(shape).items()
+    return sorted([device.id, ranges(index, shape)] for device, index in held)

@@ -1,0 +1,103 @@
+"""A program's function and its operands, real or abstract, in; the executable and what the compiler says of it out."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.record import write_text
+from runner.worker.walk import REFUSALS, refusal
+
+
+class NotLowered(Exception):
+    """JAX's sharding types refuse an operation that JAX puts together from others only while it lowers it."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """`results` has the shape and dtype of every output; `seconds` is what lowering and compiling took.
+
+    `said` is what the compiler wrote to standard error meanwhile; None where it cannot be read back.
+    """
+
+    executable: Any
+    results: tuple[Any, ...]
+    seconds: float
+    said: str | None
+
+    def memory(self) -> dict[str, int] | None:
+        """Bytes per device, where the backend knows them."""
+        stats = self.executable.memory_analysis()
+        if stats is None:
+            return None
+        return {
+            "argument_bytes": stats.argument_size_in_bytes,
+            "output_bytes": stats.output_size_in_bytes,
+            "temp_bytes": stats.temp_size_in_bytes,
+            "peak_bytes": stats.peak_memory_in_bytes,
+        }
+
+    def cost(self) -> dict[str, float] | None:
+        """The compiler's estimate per device: operations, bytes accessed, seconds, as far as the backend has them."""
+        cost = self.executable.cost_analysis()
+        if not cost:
+            return None
+        known = {
+            "flops": cost.get("flops"),
+            "bytes_accessed": cost.get("bytes accessed"),
+            "optimal_seconds": cost.get("optimal_seconds"),
+        }
+        return {name: float(value) for name, value in known.items() if value is not None and value >= 0} or None
+
+
+def compile_program(program: str, function: Any, operands: Any, folder: Path) -> Compiled:
+    """Lower and compile; leave the StableHLO and the compiled module in `folder`."""
+    said = _Said()
+    start = time.perf_counter()
+    lowered = _lower(program, function, operands)
+    executable = lowered.compile()
+    seconds = time.perf_counter() - start
+    heard = said.text()
+    write_text(folder / f"stablehlo_{program}.txt", lowered.as_text())
+    write_text(folder / f"hlo_{program}.txt", executable.as_text() or "")
+    return Compiled(executable, tuple(lowered.out_info), seconds, heard)
+
+
+class _Said:
+    """What is written to file descriptor 2 from now on: XLA's warnings go nowhere else."""
+
+    def __init__(self) -> None:
+        sys.stderr.flush()
+        self._start = os.fstat(2).st_size
+
+    def text(self) -> str | None:
+        """What was written since; None where the descriptor is no file that can be read back."""
+        sys.stderr.flush()
+        try:
+            return os.pread(2, os.fstat(2).st_size - self._start, self._start).decode(errors="replace")
+        except OSError:
+            return None
+
+
+def _lower(program: str, function: Any, operands: Any) -> Any:
+    if program != "explicit":
+        return function.lower(*operands)
+    try:
+        return function.lower(*operands)
+    except REFUSALS as error:
+        raise NotLowered(refusal(error, [])) from error
+
+
+def ranges(index: tuple[slice, ...], shape: tuple[int, ...]) -> list[list[int]]:
+    """The half-open range per dimension that an index of slices stands for."""
+    return [list(part.indices(size)[:2]) for part, size in zip(index, shape, strict=True)]
+
+
+def spec_of(sharding: Any) -> list[Any] | None:
+    """The PartitionSpec of a sharding as plain data; None where it has none."""
+    spec = getattr(sharding, "spec", None)
+    return None if spec is None else [list(entry) if isinstance(entry, tuple) else entry for entry in spec]

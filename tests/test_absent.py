@@ -1,0 +1,356 @@
+"""Targets that are not here: programs are compiled for a topology, nothing runs, no data is made."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from runner import record, topology, verification
+from runner.checks import layout
+from runner.checks.context import Context
+from runner.faults import InvalidExperiment
+from runner.programs import WRITERS
+from runner.target import Output, Place, ProgramRun
+from tests import harness
+from tests.command import ROOT, run_command
+
+TARGETS = sorted(path for path in (ROOT / "conf" / "target").glob("*_*.yaml"))
+needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+
+TEXT = """
+dims: {I: 64, J: 64, K: 64}
+arrays:
+  A: {shape: [I, J], spec: [null, x]}
+  B: {shape: [J, K], spec: [x, null]}
+graph: {C: A @ B}
+per_device: {partial: A @ B, C: "psum(partial, 'x')"}
+outputs: {C: [null, null]}
+"""
+
+
+def target(name: str, axes: int = 2, **more: Any) -> dict[str, Any]:
+    """The changes to an experiment that compile it for a topology."""
+    shape = list(topology.parse(name, "cpu").mesh_shape(axes))
+    return {"target": {"topology": name}, "mesh": {"axes": ["x", "y", "z"][:axes], "shape": shape}, **more}
+
+
+def fault(text: str, **changes: Any) -> str:
+    with pytest.raises(InvalidExperiment) as error:
+        harness.experiment(text, **changes)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "platform", "devices", "arguments"),
+    [
+        ("v5e:16x16", "tpu", 256, {"platform": "tpu", "topology_name": "v5e:16x16"}),
+        ("v4:2x2x1", "tpu", 4, {"platform": "tpu", "topology_name": "v4:2x2x1", "chip_config_name": "megacore"}),
+        ("tpu7x:2x2x2", "tpu", 16, {"platform": "tpu", "topology_name": "tpu7x:2x2x2"}),
+        ("1x1x8", "gpu", 8, {"platform": "cuda", "topology_name": "1x1x8", "topology": "1x1x8"}),
+    ],
+)
+def test_a_topology_has_a_platform_devices_and_what_jax_is_asked(name, platform, devices, arguments):
+    parsed = topology.parse(name, "cpu")
+    assert (parsed.platform, parsed.devices, parsed.arguments) == (platform, devices, arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "platform", "message"),
+    [
+        ("v5e", "cpu", "'v5e' is not a topology; it is a TPU generation and the chips along each dimension, such as "
+         "v5e:16x16 or v5p:4x4x8, or 1x1x8 for 8 GPUs"),
+        ("v6:2x2", "cpu", "no TPU generation 'v6'; did you mean 'v6e'?"),
+        ("h100:8", "cpu", "no TPU generation 'h100'; there are v4, v5e, v5p, v6e, tpu7x"),
+        ("v5p:4x4", "cpu", "the chips of v5p lie in 3 dimensions, not 2: v5p:4x4x4, for example"),
+        ("v5e:0x4", "cpu", "'v5e:0x4' has a dimension of no chips"),
+        ("2x4", "tpu", "'2x4' names no TPU generation, as v5e:2x4 does; there are v4, v5e, v5p, v6e, tpu7x"),
+        ("1x8", "gpu", "'1x8' is not a topology of GPUs, which counts partitions, hosts and GPUs: 1x1x8"),
+    ],
+)  # fmt: skip
+def test_a_name_that_is_no_topology(name, platform, message):
+    text = fault(TEXT, target={"topology": name, "platform": platform})
+    assert text == f"target.topology: {message}"
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh", "message"),
+    [
+        ("v5e:16x16", [2, 2], "the mesh x=2 × y=2 has 4 devices, but v5e:16x16 has 256; a mesh takes all of them: "
+         "mesh.shape=[16,16]"),
+        ("v5p:2x4x4", [8, 8], "the mesh x=8 × y=8 has 64 devices, but v5p:2x4x4 has 32; a mesh takes all of them: "
+         "mesh.shape=[2,16]"),
+        ("tpu7x:2x2x2", [2, 4], "the mesh x=2 × y=4 has 8 devices, but tpu7x:2x2x2 has 16, two on each chip; a mesh "
+         "takes all of them: mesh.shape=[2,8]"),
+        ("v6e:1x1", [1, 2], "the mesh x=1 × y=2 has 2 devices, but v6e:1x1 has 1; a mesh takes all of them: "
+         "mesh.shape=[1,1]"),
+    ],
+)  # fmt: skip
+def test_a_mesh_takes_all_devices_of_its_topology(name, mesh, message):
+    text = fault(TEXT, target={"topology": name}, mesh={"axes": ["x", "y"], "shape": mesh})
+    assert text == f"mesh.shape: {message}"
+
+
+def test_a_topology_has_its_own_devices():
+    assert fault(TEXT, target={"topology": "v5e:2x2", "devices": 8}) == "target.devices: v5e:2x2 has its own 4 devices"
+
+
+def test_libtpu_is_missing(monkeypatch):
+    monkeypatch.setattr(topology.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InvalidExperiment) as error:
+        topology.require(topology.parse("v5e:16x16", "cpu"))
+    assert str(error.value) == "target.topology: compiling for v5e:16x16 needs libtpu: pip install 'shardproof[aot]'"
+    topology.require(topology.parse("1x1x8", "cpu"))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"L": 2}, "verify_dims.L: no dim 'L'; the dims are I, J, K"),
+        ({"JJ": 2}, "verify_dims.JJ: no dim 'JJ'; did you mean 'J'?"),
+        ({"J": 0}, "verify_dims.J: the dim 'J' is 0; a size is at least 1"),
+        ({"J": "J // L"}, "verify_dims.J: no dim 'L'; the dims are: I, J, K"),
+    ],
+)
+def test_verify_dims_are_dims_with_sizes(sizes, message):
+    assert fault(TEXT, verify_dims=sizes) == message
+
+
+def test_verify_dims_are_sizes_or_expressions_of_the_dims():
+    assert harness.experiment(TEXT, verify_dims={"I": "I // 4", "K": 2}).verify_dims == {"I": 16, "K": 2}
+
+
+def smaller(**changes: Any) -> Any:
+    return verification.smaller(harness.config(TEXT, **changes), harness.experiment(TEXT, **changes))
+
+
+def test_a_verification_is_the_experiment_at_other_sizes_on_simulated_devices():
+    _, reduced = smaller(**target("v5e:4x4", verify_dims={"I": 8, "J": 16}))
+    assert reduced.dims == {"I": 8, "J": 16, "K": 64}
+    assert (reduced.target.platform, reduced.target.topology, reduced.mesh.shape) == ("cpu", None, (4, 4))
+    assert reduced.programs == ("auto", "constraint", "explicit", "shard_map", "vmap")
+
+
+def test_sizes_at_which_the_experiment_cannot_be_verified():
+    with pytest.raises(InvalidExperiment) as error:
+        smaller(**target("v5e:4x4", verify_dims={"J": 6}))
+    assert str(error.value) == (
+        "verify_dims: at J=6, arrays.A.spec[1]: dimension 1 (J) of 'A' has size 6, which x=4 does not divide"
+    )
+
+
+def test_where_there_is_no_verification_it_is_said_why():
+    assert smaller(**target("v5e:4x4")) == "verify_dims names no sizes to run it at"
+    huge = target("v5p:8x8x16", dims={"I": 64, "J": 1024, "K": 64}, verify_dims={"J": 8})
+    assert smaller(**huge) == "the mesh has 1024 devices, and at most 512 are simulated"
+
+
+def test_vmap_is_compiled_where_it_is_asked_for_alone():
+    every = harness.experiment(TEXT, **target("v5e:4x4"))
+    assert (every.programs, every.left_out) == (("auto", "constraint", "explicit", "shard_map"), ("vmap",))
+    assert harness.experiment(TEXT, **target("v5e:4x4", program="vmap")).programs == ("vmap",)
+    # It has no mesh.
+    harness.experiment(TEXT, target={"topology": "v5e:1x1"}, program="vmap")
+
+
+@pytest.mark.parametrize("program", WRITERS)
+def test_a_program_makes_no_data_and_simulates_no_device(program, tmp_path):
+    experiment = harness.experiment(TEXT, **target("v5e:4x4", program=program))
+    source = WRITERS[program](experiment, tmp_path, harness.infer(experiment))
+    assert "jax_num_cpu_devices" not in source
+    assert not re.search(r"\brng\b|device_put|def inputs\(|np\.arange", source)
+    assert 'get_topology_desc(platform="tpu", topology_name="v5e:4x4").devices' in source
+    subprocess.run([sys.executable, "-m", "ruff", "check", "-q", "--select=F,E,I", "--ignore=E501", "-"],
+                   input=source, text=True, check=True, cwd=tmp_path)  # fmt: skip
+
+
+def test_the_layout_check_reads_what_the_compiler_promises():
+    experiment = harness.experiment(TEXT, outputs={"C": ["x", None]}, per_device={"C": "A @ B"}, program="constraint")
+    context = Context(experiment, {}, {"C": ((64, 64), "float32")}, {}, None, None)
+    places = tuple(Place(p, p, context.layout("C").ranges(p)) for p in range(4))
+    operands = {a.name: [(p, a.layout.ranges(p)) for p in range(4)] for a in experiment.arrays}
+
+    def verdict(*compiled: Place) -> dict[str, Any]:
+        outputs = {"C": Output("float32", (64, 64), ["x", None], (), compiled)}
+        return layout.check(context, ProgramRun("constraint", None, outputs, operands, [0, 1, 2, 3]))
+
+    assert verdict(*places) == {"status": "passed"}
+    swapped = (Place(0, 0, places[2].ranges), *places[1:])
+    assert verdict(*swapped)["reason"] == "device 0 holds C[32:64, 0:64], not C[0:32, 0:64]"
+
+
+def test_every_target_file_names_its_topology():
+    for path in TARGETS:
+        content = yaml.safe_load(path.read_text())
+        parsed = topology.parse(content["topology"], content["platform"])
+        assert path.stem == parsed.name.replace(":", "_")
+    assert max(topology.parse(p.stem.replace("_", ":"), "tpu").devices for p in TARGETS) == 2 * 4096
+
+
+@needs_libtpu
+def test_libtpu_knows_every_target_file_and_its_devices():
+    script = """
+import json, os, sys
+from runner import topology
+os.environ.update(topology.LIBTPU_ENVIRONMENT)
+import jax
+jax.config.update("jax_platforms", "cpu")
+from jax.experimental import topologies
+counts = {}
+for name in json.loads(sys.argv[1]):
+    counts[name] = len(topologies.get_topology_desc(**topology.parse(name, "tpu").arguments).devices)
+print(json.dumps(counts))
+"""
+    names = [path.stem.replace("_", ":") for path in TARGETS]
+    command = [sys.executable, "-c", script, json.dumps(names)]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert json.loads(found.stdout) == {name: topology.parse(name, "tpu").devices for name in names}
+    assert found.stderr == ""
+
+
+def run(folder: Path, *arguments: str, experiment: str = "case3_allreduce") -> tuple[Any, dict[str, Any]]:
+    done = run_command(f"+experiment={experiment}", f"hydra.run.dir={folder}", *arguments)
+    return done, record.read(folder)
+
+
+BIG = ("++dims.I=256", "++dims.J=256", "++dims.K=256")
+NOT_HERE = "compiled for v5e:2x4, which is not here"
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compiled")
+    return folder, *run(folder, "target=v5e_2x4", "mesh=x2_y4", *BIG)
+
+
+@needs_libtpu
+def test_a_run_for_hardware_that_is_not_here(compiled):
+    folder, done, found = compiled
+    assert (done.returncode, done.stderr, found["status"]) == (0, "", "passed")
+    assert found["target"] == {
+        "platform": "tpu",
+        "devices": 8,
+        "kind": "TPU v5 lite",
+        "topology": "v5e:2x4",
+        "device_order": "topology-aware",
+        "device_order_reason": None,
+    }
+    assert list(found["programs"]) == ["auto", "constraint", "explicit", "shard_map"]
+    assert "all-reduce" in (folder / "hlo_shard_map.txt").read_text()
+    assert not (folder / "worker.log").exists()
+    assert "mesh x=2 × y=4, compiled for 8 TPU v5 lite devices (v5e:2x4), which are not here" in done.stdout
+    assert f"values, replicas and agreement were not run: {NOT_HERE}; verify_dims names no sizes" in done.stdout
+    assert "passed: 4 of 4 programs compiled, values not run" in done.stdout
+    assert "8 TPU devices of v5e:2x4, not here" in (folder / "shardings.svg").read_text()
+
+
+@needs_libtpu
+def test_what_the_compiler_says_is_recorded_and_what_only_a_run_tells_is_not_run(compiled):
+    _, _, found = compiled
+    reason = f"{NOT_HERE}; verify_dims names no sizes to run it at"
+    for program in found["programs"].values():
+        assert program["checks"]["layout"]["status"] == "passed"
+        for check in ("value", "replicas", "agreement", "values"):
+            assert program["checks"][check] == {"status": "not_run", "reason": reason}
+        assert program["memory"]["argument_bytes"] == 2 * 256 * 128 * 4
+        assert program["memory"]["peak_bytes"] >= program["memory"]["output_bytes"]
+        assert program["cost"]["flops"] > 2 * 256 * 128 * 256
+        assert program["cost"]["optimal_seconds"] > 0
+        assert program["timing"]["compile_s"] > 0
+        assert (program["timing"]["place_s"], program["timing"]["run_s"]) == (None, None)
+        assert (program["outputs"]["C"]["values"], program["outputs"]["C"]["shard_shape"]) == (None, [256, 256])
+
+
+@needs_libtpu
+@pytest.mark.parametrize("program", ["shard_map", "vmap"])
+def test_a_program_compiles_alone(compiled, program, tmp_path):
+    folder = compiled[0]
+    if program == "vmap":
+        folder = tmp_path
+        run(folder, "target=v5e_2x4", "mesh=x2_y4", *BIG, "program=vmap")
+    alone = [sys.executable, "-W", "error", f"program_{program}.py"]
+    done = subprocess.run(alone, cwd=folder, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    memory, cost = done.stdout.splitlines()
+    told = record.read(folder)["programs"][program]
+    assert f"argument_size_in_bytes={told['memory']['argument_bytes']}," in memory
+    assert f"'flops': {told['cost']['flops']}" in cost
+
+
+@needs_libtpu
+def test_no_data_is_made(tmp_path):
+    # The two arrays have 32 TiB.
+    huge = (f"++dims.{dim}={2**21}" for dim in "IJK")
+    graph = ("graph.C=A + B", "arrays.A.spec=[x,y]", "arrays.B.spec=[x,y]", "outputs.C=[x,y]")
+    one = ("program=constraint", "target=v5p_16x16x16", "mesh=x2_y2", "mesh.shape=[64,64]")
+    done, found = run(tmp_path, *huge, *graph, *one)
+    assert (done.returncode, found["status"]) == (0, "passed")
+    assert found["programs"]["constraint"]["memory"]["output_bytes"] == 4 * 2**42 // 4096
+    assert found["target"]["device_order"] == "topology-aware, physical axes split"
+    assert found["target"]["device_order_reason"] == (
+        "jax.make_mesh cannot make the axes of the mesh x=64 × y=64 of whole axes of v5p:16x16x16"
+    )
+
+
+@needs_libtpu
+def test_values_are_checked_at_verify_dims_on_simulated_devices(tmp_path):
+    sizes = {"I": 8, "J": 64}
+    done, found = run(tmp_path, "target=v5e_2x4", "mesh=x2_y4", *BIG, "++verify_dims={I:8,J:J // 4}", "trace=true")
+    assert (done.returncode, found["status"]) == (0, "passed")
+    assert found["verification"]["dims"] == sizes
+    assert found["verification"]["target"]["devices"] == 8
+    for program, result in found["programs"].items():
+        for check in ("value", "replicas", "agreement"):
+            assert (result["checks"][check]["status"], result["checks"][check]["dims"]) == ("passed", sizes)
+        # The layouts are those of the compiled program; vmap has none, and is not compiled.
+        assert ("dims" in result["checks"]["layout"]) == (program == "vmap")
+        assert result["checks"]["values"]["reason"] == "the file pins them for its own dims"
+        assert ("memory" in result) == (program != "vmap")
+    assert found["programs"]["auto"]["outputs"]["C"]["shape"] == [256, 256]
+    assert (found["trace"]["taken_from"], found["trace"]["dims"]) == ("shard_map", sizes)
+    assert (tmp_path / "verification" / "program_vmap.py").is_file()
+    assert "values, replicas and agreement are those at I=8, J=64 on 8 simulated CPU devices" in done.stdout
+
+
+@needs_libtpu
+def test_a_wrong_program_fails_at_verify_dims(tmp_path):
+    wrong = ("per_device.C=partial * 2", "check_vma=false", "program=shard_map")
+    done, found = run(tmp_path, "target=v5e_2x4", "mesh=x2_y4", *BIG, "++verify_dims={J:16}", *wrong)
+    assert (done.returncode, found["status"]) == (1, "failed")
+    assert found["programs"]["shard_map"]["checks"]["value"]["dims"] == {"J": 16}
+    assert "shard_map: value failed" in done.stdout
+
+
+@needs_libtpu
+def test_a_topology_that_libtpu_does_not_know(tmp_path):
+    done, found = run(tmp_path, "target.topology=v5e:3x3", "mesh=x3_y3", *(f"++dims.{dim}=9" for dim in "IJK"))
+    assert (done.returncode, found["status"]) == (2, "invalid")
+    assert done.stderr.startswith(
+        "command line: target.topology=v5e:3x3  target.topology\n  there is no topology v5e:3x3 to compile for: "
+    )
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU to compile with")
+def test_gpus_that_are_not_here_need_one_that_is(tmp_path):
+    done, found = run(tmp_path, "target.topology=1x1x4")
+    assert (done.returncode, found["status"]) == (2, "invalid")
+    assert done.stderr.startswith(
+        "command line: target.topology=1x1x4  target.topology\n"
+        "  compiling for 1x1x4 needs one GPU here, of the kind that it is to have: "
+    )
+
+
+@needs_libtpu
+def test_what_does_not_fit_into_the_memory_of_a_chip_is_an_error(tmp_path):
+    big = (f"++dims.{dim}=131072" for dim in "IJK")
+    done, found = run(tmp_path, "target=v5e_2x4", "mesh=x2_y4", *big, "program=auto", "graph.C=A + B.T")
+    assert (done.returncode, found["status"]) == (3, "error")
+    assert "RESOURCE_EXHAUSTED" in found["programs"]["auto"]["error"]

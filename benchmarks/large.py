@@ -45,7 +45,9 @@ def main() -> None:
     for name in parser.parse_args().names:
         taken = measure(name)
         seconds = f"{taken.wall:>9.1f} s{taken.cpu:>9.1f} s"
-        print(f"{name:<44}{seconds}{taken.parent:>7.2f} GiB{taken.worker:>7.2f} GiB{taken.together:>7.2f} GiB", flush=True)
+        print(
+            f"{name:<44}{seconds}{taken.parent:>7.2f} GiB{taken.worker:>7.2f} GiB{taken.together:>7.2f} GiB", flush=True
+        )
 
 
 def measure(name: str) -> Taken:

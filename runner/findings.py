@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from runner import dtypes, record
+from runner import dtypes, handover, record
 from runner.checks import agreement, diagnosis, gradient, layout, pinned, replicas, value
-from runner.checks.context import Context
+from runner.checks.context import Check, Context
 from runner.data import Arrays
 from runner.experiment import Experiment, Section, program_section
 from runner.faults import Fault, invalid
@@ -33,6 +33,7 @@ class Findings:
         self._found = found
         self._context: Context | None = None
         self._runs: list[ProgramRun] = []
+        self._verdicts: dict[str, dict[str, Check]] = {}
         self._traced: Event = {"error": "program shard_map did not run"}
         _describe(experiment, arrays, found)
 
@@ -55,7 +56,7 @@ class Findings:
         found["warnings"] += _doubts(self._context)
 
     def add(self, finished: Event, arrays: Path) -> None:
-        """Take in what one program did; its outputs lie in `arrays`."""
+        """Take in what one program did, and check it by itself; its outputs lie in `arrays`."""
         context = self._context
         assert context is not None
         if finished["program"] == "trace":
@@ -70,6 +71,8 @@ class Findings:
         shapes = {name: shape for name, (shape, _) in context.outputs.items()}
         run = program_run(finished, shapes, lambda name, position: layouts[name].ranges(position), arrays)
         self._runs.append(run)
+        if run.error is None:
+            self._verdicts[run.program] = _check(context, run)
 
     def _leave_out(self, program: str, reason: str) -> None:
         """Note that JAX cannot express a program. Raises `InvalidExperiment` where the user asked for it by name."""
@@ -83,7 +86,7 @@ class Findings:
         """The fault, and where an output fails to be the same on every device, the edit that would mend it."""
         if fault.key[:1] != ("outputs",) or "left out" not in fault.message or not self._experiment.graph:
             return fault
-        graph = interpret(self._experiment, "graph", self._arrays)
+        graph = interpret(self._experiment, "graph", self._arrays, keep=self._experiment.results)
         outputs = {
             name: [list(np.shape(graph.values[name][0])), _dtype_of(graph.values[name][0])]
             for name in self._experiment.results
@@ -93,11 +96,11 @@ class Findings:
         return Fault(fault.key, message, fault.expression, fault.start, fault.end)
 
     def conclude(self, folder: Path) -> None:
-        """Check everything, and draw the pictures into the run folder."""
+        """Hold the programs against each other, say what failed, and draw the pictures into the run folder."""
         if self._context is not None:
             if self._experiment.trace:
                 self._found["trace"] = self._trace(self._context)
-            self._check(self._context)
+            self._judge(self._context)
             _draw(self._context, self._runs, folder, self._found)
 
     def _trace(self, context: Context) -> Record:
@@ -113,7 +116,7 @@ class Findings:
             self._found["warnings"].append(f"there is no trace: {taken['reason']}")
         return taken
 
-    def _check(self, context: Context) -> None:
+    def _judge(self, context: Context) -> None:
         found = self._found
         ran = [run for run in self._runs if run.error is None]
         diagnosed: list[str] | None = None
@@ -121,16 +124,9 @@ class Findings:
             if run.error is not None:
                 found["programs"][run.program] = {"status": "error", "error": run.error, "checks": {}}
                 continue
-            checks = {
-                "value": value.check(context, run),
-                "layout": layout.check(context, run),
-                "replicas": replicas.check(context, run),
-                "agreement": agreement.check(context, run, [other for other in ran if other is not run]),
-            }
-            if context.experiment.grad:
-                checks["gradient"] = gradient.check(context, run)
-            if context.experiment.values:
-                checks["values"] = pinned.check(context, run)
+            checks = self._verdicts[run.program]
+            checks["agreement"] = agreement.check(context, run, [other for other in ran if other is not run])
+            checks = {name: checks[name] for name in _CHECKS if name in checks}
             if checks["value"]["status"] == "failed":
                 blame, mine = _blame(context, checks["value"])
                 if mine and diagnosed is None:
@@ -154,6 +150,24 @@ class Findings:
         found["status"] = record.worst([found["status"], *statuses])
 
 
+_CHECKS = ("value", "layout", "replicas", "agreement", "gradient", "values")
+"""The checks, in the order in which a report has them."""
+
+
+def _check(context: Context, run: ProgramRun) -> dict[str, Check]:
+    """The verdicts on one program that need no other one."""
+    checks = {
+        "value": value.check(context, run),
+        "layout": layout.check(context, run),
+        "replicas": replicas.check(context, run),
+    }
+    if context.experiment.grad:
+        checks["gradient"] = gradient.check(context, run)
+    if context.experiment.values:
+        checks["values"] = pinned.check(context, run)
+    return checks
+
+
 def _describe(experiment: Experiment, arrays: Arrays, found: Record) -> None:
     found["mesh"] = {"axes": list(experiment.mesh.axes), "shape": list(experiment.mesh.shape)}
     found["target"] = {"platform": experiment.target.platform, "devices": experiment.mesh.size, "kind": None}
@@ -172,6 +186,8 @@ def _describe(experiment: Experiment, arrays: Arrays, found: Record) -> None:
 
 
 def _context(experiment: Experiment, arrays: Arrays, types: Event, not_pinned: str | None) -> Context:
+    # A trace shows every value.
+    keep = None if experiment.trace else experiment.results
     return Context(
         experiment,
         arrays,
@@ -180,8 +196,8 @@ def _context(experiment: Experiment, arrays: Arrays, types: Event, not_pinned: s
             section: {name: (tuple(shape), dtype) for name, (shape, dtype) in nodes.items()}
             for section, nodes in types["nodes"].items()
         },
-        interpret(experiment, "graph", arrays) if experiment.graph else None,
-        interpret(experiment, "per_device", arrays) if experiment.per_device else None,
+        interpret(experiment, "graph", arrays, keep=keep) if experiment.graph else None,
+        interpret(experiment, "per_device", arrays, keep=keep) if experiment.per_device else None,
         not_pinned,
     )
 
@@ -190,8 +206,11 @@ def _consult_gradients(context: Context, event: Event, left_here: Path) -> None:
     assert context.experiment.grad is not None
     by_jax, lost = {}, {}
     if "lost" in event:
-        with np.load(left_here / event["file"]) as file:
-            by_jax = {name: file[f"arr_{i}"] for i, name in enumerate(context.experiment.grad.wrt)}
+        gradients = handover.collect(left_here / event["file"])
+        by_jax = {
+            name: raw.view(np.float64).reshape(context.experiment.array(name).shape)
+            for name, raw in zip(context.experiment.grad.wrt, gradients, strict=True)
+        }
         lost = dict(zip(by_jax, event["lost"], strict=True))
     sections: dict[Section, Interpretation | None] = {"graph": context.graph, "per_device": context.per_device}
     context.gradients = consult(context.experiment, context.arrays, sections, by_jax, lost)

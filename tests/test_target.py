@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from runner import handover
 from runner.process import Worker
 from runner.target import Held, Output, listen, program_run
 
@@ -228,7 +229,7 @@ def finished(**more: Any) -> dict[str, Any]:
 
 def leave(folder: Path) -> None:
     values = [np.arange(4) + 4 * i for i in range(2)]
-    np.savez(folder / "auto.npz", *(v.astype(ml_dtypes.bfloat16).view(np.uint16) for v in values))
+    handover.leave(folder / "auto.bin", [value.astype(ml_dtypes.bfloat16) for value in values])
 
 
 def test_the_outputs_are_read_from_the_file_and_the_file_goes(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ class Context:
         for section, wide in oracles.items():
             if wide is None:
                 continue
-            narrow = interpret(self.experiment, section, self.arrays, single=True)
+            narrow = interpret(self.experiment, section, self.arrays, keep=lost, single=True)
             for name in lost:
                 with np.errstate(all="ignore"):
                     apart = [np.asarray(a) - b for a, b in zip(wide.values[name], narrow.values[name], strict=True)]

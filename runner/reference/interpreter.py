@@ -136,7 +136,7 @@ class _Interpreter:
     constants: Iterator[PerDevice] | None = None
     stopped: list[PerDevice] = field(default_factory=list)
 
-    def define(self, name: str, value: PerDevice, rounding: Rounding = Rounding()) -> None:  # noqa: B008 - frozen
+    def define(self, name: str, value: PerDevice, rounding: Rounding = Rounding()) -> None:
         self.values[name] = value
         self.rounding[name] = rounding
 
@@ -161,10 +161,9 @@ class _Interpreter:
         outer_values, outer_rounding = self.values, self.rounding
         for step in range(loop.steps):
             self.values, self.rounding = dict(outer_values), dict(outer_rounding)
-            while carried:
-                # Moved, not copied: nobody else holds on to what the body replaces.
-                name, (value, rounding) = carried.popitem()
-                self.define(name, value, rounding)
+            for name in tuple(carried):
+                # Moved: nothing else may hold on to what the body replaces.
+                self.define(name, *carried.pop(name))
             self.define(loop.index, self._everywhere(step if loop.unroll else np.int32(step)))
             self.run(loop.body, names)
             carried = {name: (self.values[name], self.rounding[name]) for name, _ in loop.carry}

@@ -156,7 +156,7 @@ class _Interpreter:
 
     def _repeat(self, loop: Loop, later: frozenset[str] | None) -> None:
         carried = {name: self._evaluate(first.tree) for name, first in loop.carry}
-        self._forget_all_but(None if later is None else later | loop.names)
+        self._forget_all_but(None if later is None else later.union(*(inside.names for inside in loop.body)))
         names = None if later is None else frozenset(carried)
         outer_values, outer_rounding = self.values, self.rounding
         for step in range(loop.steps):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,13 @@ from runner.process import Event
 from runner.record import Record
 from runner.reference import Interpretation, consult, interpret
 from runner.show import pictures, svg, terminal
-from runner.target import Output, ProgramRun, program_run, traced_values
+from runner.target import Output, ProgramRun, Ranges, program_run, traced_values
 
 _RECORDED_VALUES = 1000
 """Outputs of up to this many elements are recorded with their values."""
+
+_LISTED = 64
+"""On up to this many devices the record lists what each of them holds."""
 
 
 class Findings:
@@ -100,6 +104,7 @@ class Findings:
         if self._context is not None:
             if self._experiment.trace:
                 self._found["trace"] = self._trace(self._context)
+            self._tell_operands()
             self._judge(self._context)
             _draw(self._context, self._runs, folder, self._found)
 
@@ -115,6 +120,12 @@ class Findings:
         if taken["taken_from"] is None:
             self._found["warnings"].append(f"there is no trace: {taken['reason']}")
         return taken
+
+    def _tell_operands(self) -> None:
+        """Where a program ran on the mesh, what its devices held of the arrays stands for what the specs promise."""
+        for run in [run for run in self._runs if run.operands][:1]:
+            for name, held in run.operands.items():
+                self._found["arrays"][name] |= {"shards_from": run.program, "shards": _shards(held, run.device_ids)}
 
     def _judge(self, context: Context) -> None:
         found = self._found
@@ -141,7 +152,7 @@ class Findings:
                 "status": "failed" if failed else "passed",
                 "error": None,
                 "checks": checks,
-                "outputs": {name: _output(context, name, output) for name, output in run.outputs.items()},
+                "outputs": {name: _output(run, output) for name, output in run.outputs.items()},
                 **run.evidence,
             }
         passed = found["programs"].get("shard_map", {"checks": {}})["checks"].get("value", {}).get("status") == "passed"
@@ -171,12 +182,15 @@ def _check(context: Context, run: ProgramRun) -> dict[str, Check]:
 def _describe(experiment: Experiment, arrays: Arrays, found: Record) -> None:
     found["mesh"] = {"axes": list(experiment.mesh.axes), "shape": list(experiment.mesh.shape)}
     found["target"] = {"platform": experiment.target.platform, "devices": experiment.mesh.size, "kind": None}
+    positions = list(range(experiment.mesh.size))
     for array in experiment.arrays:
         found["arrays"][array.name] = {
             "shape": list(array.shape),
             "dtype": array.dtype,
             "spec": spec_json(array.layout.spec),
             "shard_shape": list(array.layout.shard_shape),
+            "shards_from": "spec",
+            "shards": _shards([(i, array.layout.ranges(i)) for i in positions], positions),
         }
         values = arrays[array.name]
         if not dtypes.dtype(array.dtype).exact:
@@ -269,7 +283,18 @@ def _differs(found: Record, program: str) -> list[str]:
     return [first["text"]] if first and program_section(program) == "per_device" else []
 
 
-def _output(context: Context, name: str, output: Output) -> Record:
+def _shards(held: Iterable[tuple[int, Ranges]], device_ids: list[int]) -> list[Record] | None:
+    """What each device holds, in the order of the mesh, as `addressable_shards` has it; None on too many devices."""
+    if len(device_ids) > _LISTED:
+        return None
+    in_order = sorted(held, key=lambda shard: device_ids.index(shard[0]))
+    return [
+        {"device": device, "index": [list(part) for part in ranges], "shape": [stop - start for start, stop in ranges]}
+        for device, ranges in in_order
+    ]
+
+
+def _output(run: ProgramRun, output: Output) -> Record:
     whole = output.whole()
     parts = sorted({tuple(stop - start for start, stop in held.ranges) for held in output.held})
     plain = whole.astype(np.float64) if dtypes.dtype(output.dtype).kind == "float" else whole
@@ -280,6 +305,8 @@ def _output(context: Context, name: str, output: Output) -> Record:
         "dtype": output.dtype,
         "spec": None if output.spec is None else [*output.spec, *[None] * (whole.ndim - len(output.spec))],
         "shard_shape": list(parts[0]),
+        "shards_from": "spec" if run.program == "vmap" else run.program,
+        "shards": _shards([(held.device, held.ranges) for held in output.held], run.device_ids),
         "text": str(whole),
         "values": plain.tolist() if whole.size <= _RECORDED_VALUES else None,
     }

@@ -185,6 +185,21 @@ def _without_missing(value: Any) -> Any:
     return None if value == "???" else value
 
 
+def composed(name: str) -> dict[str, Any]:
+    """The resolved configuration of one of the experiments that come with the runner, as a run of it has it."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+    from omegaconf import OmegaConf
+
+    from runner.schema import ExperimentConfig
+
+    ConfigStore.instance().store(name="schema", node=ExperimentConfig)
+    with initialize_config_dir(str(conf_folder().resolve()), version_base="1.3"):
+        config = compose("config", [f"+experiment={name}"])
+    plain: Any = _without_missing(OmegaConf.to_container(config, resolve=True))
+    return plain
+
+
 def invalid(folder: Path, message: str, overrides: Sequence[str]) -> Record:
     """The record of a point whose configuration could not be composed."""
     return _ended(folder, "invalid", message, overrides)

@@ -56,6 +56,16 @@ class Node:
     name: str
     expression: Expression
 
+    @property
+    def defines(self) -> frozenset[str]:
+        """The name that it gives."""
+        return frozenset((self.name,))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every name in its expression."""
+        return self.expression.names
+
 
 @dataclass(frozen=True)
 class Loop:
@@ -67,6 +77,16 @@ class Loop:
     carry: tuple[tuple[str, Expression], ...]
     body: tuple[Statement, ...]
     unroll: bool
+
+    @property
+    def defines(self) -> frozenset[str]:
+        """The names of what is carried, after the last step: `ring.acc`."""
+        return frozenset(f"{self.name}.{carried}" for carried, _ in self.carry)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Every name in its expressions, those of its body too."""
+        return frozenset().union(*(first.names for _, first in self.carry), *(inside.names for inside in self.body))
 
 
 Statement = Node | Loop
@@ -543,13 +563,7 @@ def _loop(name: str, config: Mapping[str, Any], key: Key, scope: Scope, dims: Ma
 
 def results(statements: tuple[Statement, ...]) -> set[str]:
     """The names of values after `statements`: `C`, `ring.acc`."""
-    found = set()
-    for statement in statements:
-        if isinstance(statement, Node):
-            found.add(statement.name)
-        else:
-            found |= {f"{statement.name}.{carried}" for carried, _ in statement.carry}
-    return found
+    return {name for statement in statements for name in statement.defines}
 
 
 def _known_result(name: str, section: str, statements: tuple[Statement, ...], arrays: set[str], where: str) -> None:

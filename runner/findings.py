@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from runner import dtypes, record
+from runner import dtypes, handover, record
 from runner.checks import agreement, diagnosis, expectations, gradient, layout, pinned, replicas, value
 from runner.checks.context import Check, Context
 from runner.data import Arrays
@@ -19,11 +20,14 @@ from runner.process import Event
 from runner.record import Record
 from runner.reference import Interpretation, consult, interpret
 from runner.show import pictures, svg, terminal
-from runner.target import Output, ProgramRun, program_run, traced_values
+from runner.target import Output, ProgramRun, Ranges, program_run, traced_values
 from runner.topology import Topology
 
 _RECORDED_VALUES = 1000
 """Outputs of up to this many elements are recorded with their values."""
+
+_LISTED = 64
+"""On up to this many devices the record lists what each of them holds."""
 
 
 class Findings:
@@ -38,6 +42,7 @@ class Findings:
         self._found = found
         self._context: Context | None = None
         self._runs: list[ProgramRun] = []
+        self._verdicts: dict[str, dict[str, Check]] = {}
         self._traced: Event = {"error": "program shard_map did not run"}
         _describe(experiment, arrays, found)
 
@@ -62,7 +67,7 @@ class Findings:
         found["warnings"] += _doubts(self._context)
 
     def add(self, finished: Event, arrays: Path) -> None:
-        """Take in what one program did; its outputs lie in `arrays`."""
+        """Take in what one program did, and check it by itself; its outputs lie in `arrays`."""
         context = self._context
         assert context is not None
         if finished["program"] == "trace":
@@ -77,6 +82,8 @@ class Findings:
         shapes = {name: shape for name, (shape, _) in context.outputs.items()}
         run = program_run(finished, shapes, lambda name, position: layouts[name].ranges(position), arrays)
         self._runs.append(run)
+        if run.error is None:
+            self._verdicts[run.program] = _check(context, run)
 
     def _leave_out(self, program: str, reason: str) -> None:
         """Note that JAX cannot express a program. Raises `InvalidExperiment` where the user asked for it by name."""
@@ -92,7 +99,7 @@ class Findings:
             return fault
         if self._arrays is None:
             return fault
-        graph = interpret(self._experiment, "graph", self._arrays)
+        graph = interpret(self._experiment, "graph", self._arrays, keep=self._experiment.results)
         outputs = {
             name: [list(np.shape(graph.values[name][0])), _dtype_of(graph.values[name][0])]
             for name in self._experiment.results
@@ -102,11 +109,12 @@ class Findings:
         return Fault(fault.key, message, fault.expression, fault.start, fault.end)
 
     def conclude(self, folder: Path) -> None:
-        """Check everything, and draw the pictures into the run folder."""
+        """Hold the programs against each other, say what failed, and draw the pictures into the run folder."""
         if self._context is not None:
             if self._experiment.trace and self._arrays is not None:
                 self._found["trace"] = self._trace(self._context)
-            self._check(self._context, folder)
+            self._tell_operands()
+            self._judge(self._context, folder)
             _draw(self._context, self._runs, folder, self._found)
 
     def _trace(self, context: Context) -> Record:
@@ -122,7 +130,13 @@ class Findings:
             self._found["warnings"].append(f"there is no trace: {taken['reason']}")
         return taken
 
-    def _check(self, context: Context, folder: Path) -> None:
+    def _tell_operands(self) -> None:
+        """Where a program ran on the mesh, what its devices held of the arrays stands for what the specs promise."""
+        for run in [run for run in self._runs if run.operands][:1]:
+            for name, held in run.operands.items():
+                self._found["arrays"][name] |= {"shards_from": run.program, "shards": _shards(held, run.device_ids)}
+
+    def _judge(self, context: Context, folder: Path) -> None:
         found = self._found
         ran = [run for run in self._runs if run.error is None]
         diagnosed: list[str] | None = None
@@ -130,8 +144,10 @@ class Findings:
             if run.error is not None:
                 found["programs"][run.program] = {"status": "error", "error": run.error, "checks": {}}
                 continue
-            absent = context.experiment.target.topology
-            checks = _checks(context, run, ran) if absent is None else _checks_compiled(context, run, absent)
+            checks = self._verdicts[run.program]
+            if context.experiment.target.topology is None:
+                checks["agreement"] = agreement.check(context, run, [other for other in ran if other is not run])
+            checks = {name: checks[name] for name in _CHECKS if name in checks}
             if checks["value"]["status"] == "failed":
                 blame, mine = _blame(context, checks["value"])
                 if mine and diagnosed is None:
@@ -148,7 +164,7 @@ class Findings:
                 "status": "failed" if failed else "passed",
                 "error": None,
                 "checks": checks,
-                "outputs": {name: _output(context, name, output) for name, output in run.outputs.items()},
+                "outputs": {name: _output(run, output) for name, output in run.outputs.items()},
                 **evidence,
             }
         passed = found["programs"].get("shard_map", {"checks": {}})["checks"].get("value", {}).get("status") == "passed"
@@ -157,12 +173,19 @@ class Findings:
         found["status"] = record.worst([found["status"], *statuses])
 
 
-def _checks(context: Context, run: ProgramRun, ran: list[ProgramRun]) -> dict[str, Check]:
+_CHECKS = ("value", "layout", "replicas", "agreement", "gradient", "values")
+"""The checks, in the order in which a report has them."""
+
+
+def _check(context: Context, run: ProgramRun) -> dict[str, Check]:
+    """The verdicts on one program that need no other one."""
+    absent = context.experiment.target.topology
+    if absent is not None:
+        return _check_compiled(context, run, absent)
     checks = {
         "value": value.check(context, run),
         "layout": layout.check(context, run),
         "replicas": replicas.check(context, run),
-        "agreement": agreement.check(context, run, [other for other in ran if other is not run]),
     }
     if context.experiment.grad:
         checks["gradient"] = gradient.check(context, run)
@@ -171,7 +194,7 @@ def _checks(context: Context, run: ProgramRun, ran: list[ProgramRun]) -> dict[st
     return checks
 
 
-def _checks_compiled(context: Context, run: ProgramRun, absent: Topology) -> dict[str, Check]:
+def _check_compiled(context: Context, run: ProgramRun, absent: Topology) -> dict[str, Check]:
     """The checks of a program that only was compiled: the compiler tells the layouts, and nothing has values."""
     wanted = ["value", "layout", "replicas", "agreement"]
     wanted += ["gradient"] if context.experiment.grad else []
@@ -195,12 +218,15 @@ def _describe(experiment: Experiment, arrays: Arrays | None, found: Record) -> N
         assert absent is not None
         reason = f"it would run on one device of {absent.name}; program={program} compiles it"
         found["not_supported"][program] = reason
+    positions = list(range(experiment.mesh.size))
     for array in experiment.arrays:
         found["arrays"][array.name] = {
             "shape": list(array.shape),
             "dtype": array.dtype,
             "spec": spec_json(array.layout.spec),
             "shard_shape": list(array.layout.shard_shape),
+            "shards_from": "spec",
+            "shards": _shards(((i, array.layout.ranges(i)) for i in positions), positions),
         }
         if arrays is not None and not dtypes.dtype(array.dtype).exact:
             values = arrays[array.name]
@@ -210,6 +236,8 @@ def _describe(experiment: Experiment, arrays: Arrays | None, found: Record) -> N
 
 
 def _context(experiment: Experiment, arrays: Arrays | None, types: Event, not_pinned: str | None) -> Context:
+    # A trace shows every value.
+    keep = None if experiment.trace else experiment.results
     return Context(
         experiment,
         arrays or {},
@@ -218,8 +246,8 @@ def _context(experiment: Experiment, arrays: Arrays | None, types: Event, not_pi
             section: {name: (tuple(shape), dtype) for name, (shape, dtype) in nodes.items()}
             for section, nodes in types["nodes"].items()
         },
-        interpret(experiment, "graph", arrays) if experiment.graph and arrays is not None else None,
-        interpret(experiment, "per_device", arrays) if experiment.per_device and arrays is not None else None,
+        interpret(experiment, "graph", arrays, keep=keep) if experiment.graph and arrays else None,
+        interpret(experiment, "per_device", arrays, keep=keep) if experiment.per_device and arrays else None,
         not_pinned,
     )
 
@@ -228,8 +256,11 @@ def _consult_gradients(context: Context, event: Event, left_here: Path) -> None:
     assert context.experiment.grad is not None
     by_jax, lost = {}, {}
     if "lost" in event:
-        with np.load(left_here / event["file"]) as file:
-            by_jax = {name: file[f"arr_{i}"] for i, name in enumerate(context.experiment.grad.wrt)}
+        gradients = handover.collect(left_here / event["file"])
+        by_jax = {
+            name: raw.view(np.float64).reshape(context.experiment.array(name).shape)
+            for name, raw in zip(context.experiment.grad.wrt, gradients, strict=True)
+        }
         lost = dict(zip(by_jax, event["lost"], strict=True))
     sections: dict[Section, Interpretation | None] = {"graph": context.graph, "per_device": context.per_device}
     context.gradients = consult(context.experiment, context.arrays, sections, by_jax, lost)
@@ -288,13 +319,26 @@ def _differs(found: Record, program: str) -> list[str]:
     return [first["text"]] if first and program_section(program) == "per_device" else []
 
 
-def _output(context: Context, name: str, output: Output) -> Record:
+def _shards(held: Iterable[tuple[int, Ranges]], device_ids: list[int]) -> list[Record] | None:
+    """What each device holds, in the order of the mesh, as `addressable_shards` has it; None on too many devices."""
+    if len(device_ids) > _LISTED:
+        return None
+    in_order = sorted(held, key=lambda shard: device_ids.index(shard[0]))
+    return [
+        {"device": device, "index": [list(part) for part in ranges], "shape": [stop - start for start, stop in ranges]}
+        for device, ranges in in_order
+    ]
+
+
+def _output(run: ProgramRun, output: Output) -> Record:
     parts = sorted({tuple(stop - start for start, stop in place.ranges) for place in output.places})
     described = {
         "shape": list(output.shape),
         "dtype": output.dtype,
         "spec": None if output.spec is None else [*output.spec, *[None] * (len(output.shape) - len(output.spec))],
         "shard_shape": list(parts[0]),
+        "shards_from": "spec" if run.program == "vmap" else run.program,
+        "shards": _shards(((place.device, place.ranges) for place in output.places), run.device_ids),
     }
     if not output.held:
         return {**described, "text": None, "values": None}

@@ -53,8 +53,25 @@ def _umask() -> int:
 def write(record: Record, folder: Path) -> Path:
     """Write `result.json` into the run folder; return its path."""
     path = folder / "result.json"
-    write_text(path, json.dumps(_plain(record), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, _text(_plain(record)) + "\n")
     return path
+
+
+_WIDTH = 120
+
+
+def _text(value: Any, before: str = "", indent: int = 0) -> str:
+    """JSON in which what fits on a line stands on one; `before` is the key that stands on it too."""
+    line = before + json.dumps(value, ensure_ascii=False, allow_nan=False)
+    if not value or not isinstance(value, dict | list) or (indent and indent + len(line) < _WIDTH):
+        return line
+    inside = [
+        _text(item, f"{json.dumps(key, ensure_ascii=False)}: " if isinstance(value, dict) else "", indent + 2)
+        for key, item in (value.items() if isinstance(value, dict) else enumerate(value))
+    ]
+    start, end = "{}" if isinstance(value, dict) else "[]"
+    separator = ",\n" + " " * (indent + 2)
+    return f"{before}{start}\n{' ' * (indent + 2)}{separator.join(inside)}\n{' ' * indent}{end}"
 
 
 def read(folder: Path) -> Record:

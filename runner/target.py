@@ -14,8 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from runner import dtypes
+from runner import dtypes, handover
 from runner.process import Event, Worker
+
+Ranges = tuple[tuple[int, int], ...]
+"""A half-open index range for each dimension."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Place:
 
     position: int
     device: int
-    ranges: tuple[tuple[int, int], ...]
+    ranges: Ranges
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,26 @@ class Output:
         """Where the parts lie, whether the program ran or not."""
         return self.held or self.compiled
 
-    def whole(self) -> np.ndarray:
-        """The whole array, from the first device that holds each part."""
+    def parts(self) -> dict[Ranges, np.ndarray]:
+        """Each index range that is held, with the value of the first device that holds it."""
+        parts: dict[Ranges, np.ndarray] = {}
+        for part in self.held:
+            parts.setdefault(part.ranges, part.value)
+        return parts
+
+    def block(self, ranges: Ranges) -> np.ndarray:
+        """What lies in `ranges` of the whole array, from the first devices that hold it; not to be written to."""
+        for held, value in self.parts().items():
+            if all(a <= c and d <= b for (a, b), (c, d) in zip(held, ranges, strict=True)):
+                return value[tuple(slice(c - a, d - a) for (a, _), (c, d) in zip(held, ranges, strict=True))]
         array = np.zeros(self.shape, dtypes.dtype(self.dtype).numpy)
-        for part in reversed(self.held):
-            array[tuple(slice(start, stop) for start, stop in part.ranges)] = part.value
-        return array
+        for held, value in reversed(self.parts().items()):
+            array[tuple(slice(a, b) for a, b in held)] = value
+        return array[tuple(slice(a, b) for a, b in ranges)]
+
+    def whole(self) -> np.ndarray:
+        """The whole array, from the first devices that hold each part; not to be written to."""
+        return self.block(tuple((0, size) for size in self.shape))
 
 
 @dataclass
@@ -71,7 +88,7 @@ class ProgramRun:
     program: str
     error: str | None = None
     outputs: dict[str, Output] = field(default_factory=dict)
-    operands: dict[str, list[tuple[int, tuple[tuple[int, int], ...]]]] = field(default_factory=dict)
+    operands: dict[str, list[tuple[int, Ranges]]] = field(default_factory=dict)
     device_ids: list[int] = field(default_factory=list)
     evidence: dict[str, Any] = field(default_factory=dict)
     said: str | None = None
@@ -182,10 +199,7 @@ def program_run(event: Event, shapes: dict[str, tuple[int, ...]], block_ranges: 
             places = tuple(Place(position_of[device], device, tuple(map(tuple, where))) for device, where in listed)
             run.outputs[name] = Output(output["dtype"], shapes[name], output["spec"], (), places)
         return run
-    path = arrays / f"{run.program}.npz"
-    with np.load(path) as file:
-        raw = {int(name.removeprefix("arr_")): file[name] for name in file.files}
-    path.unlink()
+    raw = handover.collect(arrays / f"{run.program}.bin")
     for name, output in event["outputs"].items():
         kind = dtypes.dtype(output["dtype"]).numpy
         values: dict[int, np.ndarray] = {}
@@ -202,10 +216,7 @@ def program_run(event: Event, shapes: dict[str, tuple[int, ...]], block_ranges: 
 
 def traced_values(event: Event, arrays: Path) -> dict[str, np.ndarray]:
     """The values of a trace from its `finished` event: for each name, what each device holds, by position."""
-    path = arrays / "trace.npz"
-    with np.load(path) as file:
-        raw = [file[f"arr_{i}"] for i in range(len(file.files))]
-    path.unlink()
+    raw = handover.collect(arrays / "trace.bin")
     return {
         name: value.view(dtypes.dtype(dtype).numpy).reshape(shape)
         for (name, (dtype, shape)), value in zip(event["values"].items(), raw, strict=True)

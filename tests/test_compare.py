@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner import data, dtypes
-from runner.checks.compare import Difference, Tolerance, difference, largest, of_gradient, tolerance
-from runner.reference import Rounding, interpret
+from runner.checks.compare import Difference, Tolerance, difference, of_gradient, tolerance
+from runner.reference import Rounding, interpret, magnitude
 from tests.harness import experiment
 
 EXACT = Tolerance(0.0, 0.0)
@@ -92,8 +92,8 @@ def test_the_worse_of_two_differences() -> None:
 
 
 def test_largest_is_finite() -> None:
-    assert largest([np.array([1.0, -7.0, math.inf, math.nan]), np.array([2 + 0j])]) == 7.0
-    assert largest([np.zeros(0)]) == 0.0
+    assert magnitude([np.array([1.0, -7.0, math.inf, math.nan]), np.array([2 + 0j])]) == 7.0
+    assert magnitude([np.zeros(0)]) == 0.0
 
 
 # The tolerance.
@@ -172,7 +172,7 @@ def reference(
     made = data.make(given, Path())
     found = interpret(given, "graph", made)
     whole = np.asarray(found.values["C"][0])
-    return made, whole, tolerance(dtype, dtype, found.rounding["C"], largest([whole]))[0]
+    return made, whole, tolerance(dtype, dtype, found.rounding["C"], magnitude([whole]))[0]
 
 
 @settings(max_examples=25, deadline=None)
@@ -237,3 +237,39 @@ def test_float32s_own_rounding_is_no_mistake(case: str) -> None:
 def test_a_small_result_of_large_terms_is_still_checked(text: str) -> None:
     _, whole, allowed = reference(text, 64)
     assert difference(1.05 * whole.astype(np.float32), whole, "float32", allowed).wrong
+
+
+# More elements than are compared at once.
+
+
+def many(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """What is right but for three elements, one of them NaN where NaN is expected, and what is expected."""
+    expected = np.random.default_rng(seed).normal(size=(3, 50, 700))
+    expected[1, 2, 3] = math.nan
+    actual = expected.astype(np.float32)
+    actual[1, 20, 5] += 3
+    actual[2, 49, 699] = math.inf
+    return actual, expected
+
+
+def test_of_many_elements_the_first_wrong_one_and_all_others_are_found() -> None:
+    actual, expected = many()
+    found = difference(actual, expected, "float32", LOOSE)
+    assert (found.size, found.wrong, found.first, found.nans) == (105_000, 2, (1, 20, 5), 1)
+    assert found.max_abs == math.inf
+
+
+def test_many_elements_may_lie_in_any_order() -> None:
+    actual, expected = many()
+    along = np.ascontiguousarray(actual.T).T
+    assert difference(along, expected, "float32", LOOSE) == difference(actual, expected, "float32", LOOSE)
+    turned = difference(actual.T, expected.T, "float32", LOOSE)
+    assert (turned.wrong, turned.first) == (2, (5, 20, 1))
+
+
+def test_many_integers_are_compared_exactly() -> None:
+    expected = np.arange(50_000) + 2**60
+    actual = expected.copy()
+    actual[40_000] += 1
+    found = difference(actual, expected, "int64", EXACT)
+    assert (found.size, found.wrong, found.first, found.max_abs) == (50_000, 1, (40_000,), 1.0)

@@ -4,17 +4,77 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import subprocess
+import sys
+from typing import Any
 
+import pytest
 import yaml
 
-from runner import schema
+from runner import catalogue, schema
 from runner.language.__main__ import markdown
 from runner.language.operations import OPERATIONS
 from tests.command import EXPERIMENTS, ROOT
+from tests.harness import experiment
 
 
 def test_the_page_of_operations_is_the_table() -> None:
     assert (ROOT / "docs" / "operations.md").read_text(encoding="utf-8") == markdown()
+
+
+def test_the_page_of_experiments_is_what_the_files_say_without_jax() -> None:
+    script = "import sys; from runner import app, catalogue; print(catalogue.markdown(app.conf_folder()), end='')"
+    script += "; sys.exit('jax' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, check=False, encoding="utf-8")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8") == ran.stdout
+
+
+def test_the_page_of_experiments_has_every_experiment_once() -> None:
+    page = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^\| \[(\w+)\]\(", page, re.MULTILINE)) == sorted(EXPERIMENTS)
+    assert f"There are {len(EXPERIMENTS)}." in page
+
+
+LOOPS = """
+arrays: {A: {shape: [4, 4], spec: [x]}}
+per_device:
+  a: psum(psum(A, 'x'), 'y') * axis_index('x')
+  ring:
+    repeat: axis_size('x') + 1
+    carry: {b: "all_gather(a, 'x')", c: "pcast(A, 'y', to='varying')"}
+    body:
+      inner: {repeat: 2, index: j, carry: {d: b}, body: {d: "ppermute(d, 'x', shift=1)"}}
+      b: inner.d + psum(b, 'y')
+      c: c
+outputs: {ring.b: []}
+"""
+
+
+def test_the_collectives_of_a_loop_count_as_often_as_they_run() -> None:
+    assert catalogue._called(experiment(LOOPS).per_device) == {"psum": 5, "all_gather": 1, "ppermute": 6}
+
+
+EXPECTING = """
+arrays: {A: {shape: [4, 4], spec: [x]}}
+graph: {B: A * 2}
+per_device: {B: A * 2}
+outputs: {B: [x]}
+expect: {collectives: %s}
+"""
+
+
+@pytest.mark.parametrize(
+    ("expected", "text"),
+    [
+        ("{all-reduce: 1, all-gather: 3}", "all-reduce, all-gather × 3"),
+        ("{}", "none"),
+        ("{all-gather: 2, tpu: {all-reduce: 1}, shard_map: {}}", "auto, constraint, explicit: all-gather × 2; shard_map: none"),
+        ("{tpu: {all-reduce: 1}}", None),
+    ],
+)  # fmt: skip
+def test_expected_collectives_are_told_by_program_where_they_differ(expected: str, text: str | None) -> None:
+    assert catalogue._expected(experiment(EXPECTING % expected)) == text
 
 
 def test_there_are_enough_operations() -> None:

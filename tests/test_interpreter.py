@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,49 @@ def test_every_device_holds_its_shard() -> None:
     assert [value.tolist() for value in found.values["C"]] == [
         A[:, :2].tolist(), A[:, :2].tolist(), A[:, 2:].tolist(), A[:, 2:].tolist(),
     ]  # fmt: skip
+
+
+STEPS = """ {s: A + 1, unused: B * 2, t: s * 2,
+ r: {repeat: 2, carry: {A: t, first: s}, body: {
+   inner: {repeat: 3, index: j, carry: {b: A}, body: {c: b + first + j, b: c + i}},
+   A: inner.b + t}},
+ C: r.A + A}"""
+"""Names that stand for something else inside of a loop, that start one, and that nobody reads."""
+
+
+@pytest.mark.parametrize("section", ["graph", "per_device"])
+@pytest.mark.parametrize("keep", [("C",), ("C", "r.first", "s"), ()])
+def test_what_is_kept_does_not_change_what_is_computed(section: str, keep: tuple[str, ...]) -> None:
+    arrays = ARRAYS.replace("[null, x]", "[]").replace("[x, null]", "[]")
+    given = experiment(f"{arrays}\n{section}:{STEPS}\noutputs: {{C: []}}")
+    made = data.make(given, Path())
+    everything = interpret(given, section, made)  # type: ignore[arg-type]
+    found = interpret(given, section, made, keep=keep)  # type: ignore[arg-type]
+    assert set(found.values) == set(keep)
+    for name in keep:
+        np.testing.assert_array_equal(found.values[name], everything.values[name])
+    assert found.rounding == everything.rounding
+
+
+def test_what_a_loop_replaces_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: list[weakref.ref[Any]] = []
+    most = 0
+    tanh = OPERATIONS["tanh"]
+
+    def watched(x: Any) -> Any:
+        nonlocal most
+        result = tanh.numpy(x)
+        alive.append(weakref.ref(result))
+        most = max(most, sum(each() is not None for each in alive))
+        return result
+
+    row = type(tanh)(**{name: getattr(tanh, name) for name in tanh.__dataclass_fields__} | {"numpy": watched})
+    monkeypatch.setitem(OPERATIONS, "tanh", row)
+    loop = "{repeat: 5, carry: {a: start}, body: {b: tanh(a), a: tanh(b)}}"
+    given = experiment(f"{ARRAYS}\ngraph: {{start: tanh(A), r: {loop}, C: r.a}}\noutputs: {{C: []}}")
+    found = interpret(given, "graph", data.make(given, Path()), keep=["C"])
+    assert (len(alive), most) == (11, 2)
+    assert found.values["C"][0] is alive[-1]()
 
 
 def test_replicated_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:

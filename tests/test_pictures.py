@@ -111,6 +111,87 @@ def test_one_and_two_dimensions_show_what_jax_shows(axes, shape, spec, backwards
     }
 
 
+# The index range of every device, read off the pictures.
+
+READ = [
+    ({"x": 8}, (16,), ["x"]),
+    ({"x": 2, "y": 4}, (8,), [["y", "x"]]),
+    ({"x": 2, "y": 2}, (4,), ["y"]),
+    ({"x": 2, "y": 2}, (4, 6), ["y", "x"]),
+    ({"x": 2, "y": 4}, (8, 8), [None, ["y", "x"]]),
+    ({"x": 2, "y": 2}, (4, 4), []),
+    ({"x": 2, "y": 2, "z": 2}, (4, 6, 8), ["z", "y", "x"]),
+    ({"x": 2, "y": 2, "z": 2}, (4, 6, 8), [None, "x", "y"]),
+]
+RANGE = re.compile(r"\d+:\d+")
+
+
+def in_text(lines, rank):
+    """Each device's index range as a reader finds it: the slice's title, the row's and the column's heading."""
+    held, lead, columns = {}, (), [""]
+    for before, line in itertools.pairwise(["", *lines]):
+        if line.startswith("slice"):
+            lead = tuple(RANGE.findall(line))
+        elif "┌" in line and rank:
+            columns = RANGE.findall(before)
+        elif re.search(r"CPU [\d,]+", line):
+            heading, *cells = line.split("│")[:-1]
+            row = tuple(RANGE.findall(heading))
+            for column, cell in zip(columns, cells, strict=True):
+                for device in re.findall(r"\d+", cell):
+                    held[int(device)] = (*lead, *row, *filter(None, [column]))
+    return held
+
+
+def in_svg(image, name):
+    """The same from what a cell of the image says when it is pointed at."""
+    found = re.findall(rf"<title>CPU ([\d,]+): {name}\[([\d:, ]*)\]</title>", image)
+    return {int(d): tuple(RANGE.findall(index)) for devices, index in found for d in devices.split(",")}
+
+
+@pytest.mark.parametrize("backwards", [False, True], ids=["in order", "backwards"])
+@pytest.mark.parametrize(("axes", "shape", "spec"), READ, ids=str)
+def test_the_index_range_and_the_shape_of_every_shard_can_be_read(axes, shape, spec, backwards):
+    devices = jax.devices()[: math.prod(axes.values())][:: -1 if backwards else 1]
+    types = (AxisType.Auto,) * len(axes)
+    jax_mesh = jax.sharding.Mesh(np.array(devices).reshape(tuple(axes.values())), tuple(axes), axis_types=types)
+    entries = (tuple(entry) if isinstance(entry, list) else entry for entry in spec)
+    array = jax.device_put(np.zeros(shape, np.float32), NamedSharding(jax_mesh, PartitionSpec(*entries)))
+    theirs = {
+        shard.device.id: tuple(
+            "{}:{}".format(*part.indices(size)[:2]) for part, size in zip(shard.index, shape, strict=True)
+        )
+        for shard in array.addressable_shards
+    }
+
+    ids = [device.id for device in devices]
+    mesh = Mesh(tuple(axes), tuple(axes.values()))
+    picture = picture_of(mesh, shape, spec, ids=ids)
+    lines = block(terminal.plain(mesh_picture(mesh, ids), [picture], width=110 if len(shape) < 3 else 30), "A")
+    assert in_text(lines, len(shape)) == theirs
+    image = svg.draw(mesh_picture(mesh, ids), [picture], "read")
+    assert in_svg(image, "A") == theirs
+    shown = f"shard {list(array.addressable_shards[0].data.shape)}"
+    assert any(line.startswith(shown) for line in lines)
+    assert shown in image
+    # What is written at the edges, for who cannot point.
+    written = set(re.findall(r'<text [^>]*class="r [em]"[^>]*>([\d:]+)</text>', image))
+    titles = set(RANGE.findall(" ".join(re.findall(r">slice \[([^\]]*)\]</text>", image))))
+    assert {part for ranges in theirs.values() for part in ranges} <= written | titles
+
+
+def test_where_the_columns_are_too_narrow_for_their_ranges_a_note_has_them():
+    mesh = Mesh(("x",), (16,))
+    even = picture_of(mesh, (16384,), ["x"])
+    lines = block(terminal.plain(mesh_picture(mesh), [even], width=80), "A")
+    assert lines[-2] == "columns 0:1024, 1024:2048, …, 15360:16384"
+    ends = [0, 1000, 2000, 3000, 3500]
+    shards = tuple(Shard((bounds,), (d,)) for d, bounds in enumerate(itertools.pairwise(ends)))
+    uneven = ArrayPicture("A", "array", (3500,), "int8", (None,), "P('x')", shards, 1, "cpu")
+    lines = block(terminal.plain(mesh_picture(Mesh(("x",), (4,))), [uneven], width=40), "A")
+    assert "columns 0:1000, 1000:2000, 2000:3000,\n3000:3500" in "\n".join(lines)
+
+
 MESH = Mesh(("x", "y"), (2, 2))
 
 

@@ -70,6 +70,23 @@ def test_the_record_is_json_that_any_tool_reads(tmp_path: Path) -> None:
     assert text.endswith("}\n")
 
 
+def test_what_fits_on_a_line_stands_on_one(tmp_path: Path) -> None:
+    shards = [{"device": device, "index": [[0, 4], [0, 2]], "shape": [4, 2]} for device in range(3)]
+    path = record.write({"a": [], "b": {"c": [1, 2]}, "shards": shards, "text": "x" * 130}, tmp_path)
+    assert path.read_text(encoding="utf-8") == (
+        "{\n"
+        '  "a": [],\n'
+        '  "b": {"c": [1, 2]},\n'
+        '  "shards": [\n'
+        '    {"device": 0, "index": [[0, 4], [0, 2]], "shape": [4, 2]},\n'
+        '    {"device": 1, "index": [[0, 4], [0, 2]], "shape": [4, 2]},\n'
+        '    {"device": 2, "index": [[0, 4], [0, 2]], "shape": [4, 2]}\n'
+        "  ],\n"
+        f'  "text": "{"x" * 130}"\n'
+        "}\n"
+    )
+
+
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5).filter(lambda s: s not in ("NaN",)),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
@@ -79,7 +96,8 @@ PLAIN = st.recursive(
 
 @given(st.dictionaries(st.text(max_size=3), PLAIN, max_size=4))
 def test_every_number_comes_back(found: dict[str, Any]) -> None:
-    plain = json.loads(json.dumps(record._plain(found)), object_hook=record._numbers)
+    text = record._text(record._plain(found))
+    plain = json.loads(text, object_hook=record._numbers)
     assert repr(plain) == repr(found)
 
 

@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from runner import handover
 from runner.process import Worker
 from runner.target import Held, Output, listen, program_run
 
@@ -228,7 +229,7 @@ def finished(**more: Any) -> dict[str, Any]:
 
 def leave(folder: Path) -> None:
     values = [np.arange(4) + 4 * i for i in range(2)]
-    np.savez(folder / "auto.npz", *(v.astype(ml_dtypes.bfloat16).view(np.uint16) for v in values))
+    handover.leave(folder / "auto.bin", [value.astype(ml_dtypes.bfloat16) for value in values])
 
 
 def test_the_outputs_are_read_from_the_file_and_the_file_goes(tmp_path: Path) -> None:
@@ -255,6 +256,35 @@ def test_without_a_layout_a_block_lies_where_the_experiment_says(tmp_path: Path)
 def test_a_program_that_failed_leaves_its_error_only(tmp_path: Path) -> None:
     run = program_run({"event": "finished", "program": "auto", "error": "broken"}, {}, None, tmp_path)
     assert (run.error, run.outputs) == ("broken", {})
+
+
+def test_a_block_is_taken_from_the_part_that_has_it_and_else_from_several() -> None:
+    values = np.arange(8.0).reshape(4, 2)
+    held = tuple(Held(i, i, ((2 * i, 2 * i + 2), (0, 2)), i, values[2 * i : 2 * i + 2]) for i in range(2))
+    output = Output("float32", (4, 2), None, held)
+    assert output.block(((3, 4), (0, 2))).tolist() == [[6, 7]]
+    assert np.shares_memory(output.block(((3, 4), (0, 2))), values)
+    assert output.block(((1, 3), (1, 2))).tolist() == [[3], [5]]
+    assert np.shares_memory(Output("float32", (2, 2), None, held[:1]).whole(), values)
+
+
+KINDS = [np.float64, np.bool_, np.complex64, ml_dtypes.bfloat16, ml_dtypes.int4, ml_dtypes.float8_e4m3fn]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_arrays_of_any_dtype_and_order_are_handed_over_bit_by_bit(tmp_path: Path, kind: Any) -> None:
+    matrix = np.arange(6).reshape(2, 3).astype(kind)
+    given = [matrix, matrix.T, matrix[:, 1], matrix[0, 1], matrix[:0], matrix]
+    handover.leave(tmp_path / "a.bin", given)
+    found = handover.collect(tmp_path / "a.bin")
+    assert [raw.tobytes() for raw in found] == [value.tobytes() for value in given]
+    assert np.array_equal(found[1].view(kind).reshape(3, 2), matrix.T)
+    assert os.listdir(tmp_path) == []
+
+
+def test_nothing_is_handed_over_as_nothing(tmp_path: Path) -> None:
+    handover.leave(tmp_path / "a.bin", [])
+    assert handover.collect(tmp_path / "a.bin") == []
 
 
 def test_of_copies_the_first_device_counts() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from runner import dtypes
-from runner.reference import Rounding
+from runner.reference import Rounding, magnitude
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,10 @@ class Difference:
 SAME = Difference(0.0, 0.0, 0, 0, None, 0)
 
 
+_CHUNK = 1 << 14
+"""How many elements are compared at once, so that all that is computed of them stays in the cache."""
+
+
 def difference(actual: Any, expected: Any, dtype: str, allowed: Tolerance) -> Difference:
     """How far `actual`, of `dtype`, is from the oracle's `expected`. NaN equals NaN, and is counted."""
     kind = dtypes.dtype(dtype)
@@ -112,35 +117,58 @@ def difference(actual: Any, expected: Any, dtype: str, allowed: Tolerance) -> Di
     if got.shape != wanted.shape:
         # Not to be broadcast: values of another shape are other values.
         return Difference(math.inf, math.inf, max(got.size, 1), max(got.size, 1), (0,) * got.ndim, 0)
+    wide = None if kind.exact else np.complex128 if kind.kind == "complex" else np.float64
+    total, first = SAME, None
+    for mine, theirs in np.nditer(
+        (got, wanted),
+        ["external_loop", "buffered", "zerosize_ok"],
+        order="C",
+        casting="unsafe",
+        op_dtypes=[wide or got.dtype, wide or wanted.dtype],
+        buffersize=_CHUNK,
+    ):
+        here = _in_chunk(mine, theirs, kind, allowed)
+        if first is None and here.first is not None:
+            first = np.unravel_index(total.size + here.first[0], got.shape)
+        total = total.joined(here)
+    return replace(total, first=None if first is None else tuple(map(int, first)))
+
+
+def _in_chunk(got: np.ndarray, wanted: np.ndarray, kind: dtypes.DType, allowed: Tolerance) -> Difference:
+    """The difference of some elements in a row."""
+    same = got == wanted
+    if same.all():
+        return replace(SAME, size=got.size)
     if kind.exact:
         # Python's integers, since float64 cannot tell all those of 64 bits apart.
         apart = np.abs(_exact(got) - _exact(wanted)).astype(np.float64)
         wrong = apart > 0
         nans = 0
+        wanted = wanted.astype(np.float64)
     else:
-        wide = np.complex128 if kind.kind == "complex" else np.float64
-        got, wanted = got.astype(wide), wanted.astype(wide)
         with np.errstate(all="ignore"):
-            # What the dtype cannot hold overflows in JAX too.
-            wanted = wanted.astype(kind.numpy).astype(wide) if _overflows(wanted, kind) else wanted
+            if _overflows(wanted, kind):
+                # What the dtype cannot hold overflows in JAX too.
+                wanted = wanted.astype(kind.numpy).astype(wanted.dtype)
+                same = got == wanted
             apart = np.abs(got - wanted)
             both_nan = np.isnan(got) & np.isnan(wanted)
-            apart = np.where((got == wanted) | both_nan, 0.0, apart)
+            apart = np.where(same | both_nan, 0.0, apart)
             within = np.isfinite(wanted) & (apart <= allowed.atol + allowed.rtol * np.abs(wanted))
             wrong = ~(within | (apart == 0))
         nans = int(np.count_nonzero(both_nan))
         apart = np.where(np.isnan(apart), math.inf, apart)
-    magnitude = np.abs(wanted.astype(np.complex128 if kind.kind == "complex" else np.float64))
+    magnitudes = np.abs(wanted)
     with np.errstate(all="ignore"):
-        relative = np.where(apart == 0, 0.0, apart / np.where(magnitude > 0, magnitude, np.nan))
+        relative = np.where(apart == 0, 0.0, apart / np.where(magnitudes > 0, magnitudes, np.nan))
     relative = relative[~np.isnan(relative)]
-    wrong_at = np.argwhere(wrong)
+    wrong_at = np.flatnonzero(wrong)
     return Difference(
         float(apart.max(initial=0.0)),
         float(relative.max(initial=0.0)),
-        int(wrong.sum()),
-        int(apart.size),
-        tuple(int(i) for i in wrong_at[0]) if len(wrong_at) else None,
+        len(wrong_at),
+        got.size,
+        (int(wrong_at[0]),) if len(wrong_at) else None,
         nans,
     )
 
@@ -152,18 +180,4 @@ def _exact(value: np.ndarray) -> np.ndarray:
 
 
 def _overflows(wanted: np.ndarray, kind: dtypes.DType) -> bool:
-    if kind.kind != "float" or not wanted.size:
-        return False
-    import ml_dtypes
-
-    largest = np.max(np.abs(wanted), initial=0.0, where=np.isfinite(wanted))
-    return bool(largest > float(ml_dtypes.finfo(kind.numpy).max))
-
-
-def largest(values: list[Any]) -> float:
-    """The largest finite magnitude among some arrays."""
-    found = 0.0
-    for value in {id(v): np.asarray(v) for v in values}.values():
-        magnitude = np.abs(value.astype(np.complex128 if value.dtype.kind == "c" else np.float64))
-        found = max(found, float(np.max(magnitude, initial=0.0, where=np.isfinite(magnitude))))
-    return found
+    return kind.kind == "float" and magnitude([wanted]) > float(ml_dtypes.finfo(kind.numpy).max)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
-from runner.checks.compare import Tolerance, largest, of_gradient, tolerance
+from runner.checks.compare import Tolerance, of_gradient, tolerance
 from runner.data import Arrays
 from runner.experiment import Experiment, Section
 from runner.layout import Layout
-from runner.reference import Gradients, Interpretation, interpret
+from runner.reference import Gradients, Interpretation, interpret, magnitude
 
 SAFETY = 4
 """JAX's roundings are not NumPy's; how many times NumPy's largest may they be."""
@@ -121,7 +121,7 @@ class Context:
 
     def _largest(self, name: str) -> float:
         sections = [section for section in (self.graph, self.per_device) if section is not None]
-        return next((largest(section.values[name]) for section in sections if name in section.values), 0.0)
+        return next((magnitude(section.values[name]) for section in sections if name in section.values), 0.0)
 
     @cached_property
     def _lost_in_float32(self) -> dict[str, float]:
@@ -131,9 +131,9 @@ class Context:
         for section, wide in oracles.items():
             if wide is None:
                 continue
-            narrow = interpret(self.experiment, section, self.arrays, single=True)
+            narrow = interpret(self.experiment, section, self.arrays, keep=lost, single=True)
             for name in lost:
                 with np.errstate(all="ignore"):
                     apart = [np.asarray(a) - b for a, b in zip(wide.values[name], narrow.values[name], strict=True)]
-                lost[name] = max(lost[name], largest(apart))
+                lost[name] = max(lost[name], magnitude(apart))
         return lost

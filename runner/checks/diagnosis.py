@@ -63,7 +63,9 @@ def diagnose(context: Context) -> list[str]:
 
 def _mends(context: Context, edit: Edit) -> bool:
     try:
-        after = interpret(context.experiment, "per_device", context.arrays, edit.statements)
+        after = interpret(
+            context.experiment, "per_device", context.arrays, edit.statements, keep=context.experiment.results
+        )
     except (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError):
         # Most edits do not fit the shapes; NumPy says so.
         return False

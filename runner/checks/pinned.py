@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from runner import dtypes
-from runner.checks.compare import Tolerance, difference, largest
+from runner.checks.compare import Tolerance, difference
 from runner.checks.context import Check, Context
 from runner.faults import invalid
+from runner.reference import magnitude
 from runner.target import ProgramRun
 
 _PRINTED_EPS = 16
@@ -39,7 +40,7 @@ def check(context: Context, run: ProgramRun) -> Check:
         output = run.outputs[name]
         corner = output.whole()[tuple(slice(0, n) for n in pinned.shape)]
         eps = dtypes.dtype(output.dtype).eps
-        allowed = Tolerance(_PRINTED_EPS * eps, _PRINTED_EPS * eps * largest([pinned]))
+        allowed = Tolerance(_PRINTED_EPS * eps, _PRINTED_EPS * eps * magnitude([pinned]))
         apart = difference(corner, pinned, output.dtype, allowed)
         found["max_abs_error"] = max(found["max_abs_error"], apart.max_abs)
         found["outputs"][name] = {"compared": list(pinned.shape), "rtol": allowed.rtol, "atol": allowed.atol}

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes, tracing
-from runner.checks.compare import SAME, Difference, Tolerance, difference, largest, tolerance
+from runner.checks.compare import SAME, Difference, Tolerance, difference, tolerance
 from runner.checks.context import SAFETY, Context
-from runner.reference import Interpretation, interpret
+from runner.reference import Interpretation, interpret, magnitude
 from runner.target import ProgramRun
 
 RECORDED = 256
@@ -135,14 +135,14 @@ class _Comparison:
 
     def _compare(self, node: str, held: np.ndarray, found: dict[str, Any]) -> None:
         dtype, expected = held.dtype.name, self._oracle.values[node]
-        most = largest(expected)
+        most = magnitude(expected)
         allowed, _ = tolerance(dtype, self._context.coarsest, self._oracle.rounding[node], most)
         total, wrong = self._apart(held, expected, dtype, allowed)
         if wrong and not dtypes.dtype(dtype).exact:
             eps = max(dtypes.dtype(self._context.coarsest).eps, dtypes.dtype(dtype).eps) / dtypes.dtype("float32").eps
             with np.errstate(all="ignore"):
                 narrow = self._in_float32.values[node]
-                lost = largest([np.asarray(a) - b for a, b in zip(expected, narrow, strict=True)])
+                lost = magnitude([np.asarray(a) - b for a, b in zip(expected, narrow, strict=True)])
             total, wrong = self._apart(held, expected, dtype, allowed.widened(SAFETY * eps * lost, most))
         found["agrees"] = not wrong
         found["max_abs_error"] = total.max_abs

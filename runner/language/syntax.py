@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 
 _DEEPEST = 100
 """How many levels an expression may nest: whatever walks the tree recurses."""
@@ -48,6 +49,15 @@ class Expression:
 
     text: str
     tree: ast.expr
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Every name in it, of operations too: `A`, `psum`, `ring.acc`."""
+        nodes = list(ast.walk(self.tree))
+        carried = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
+        return frozenset(
+            [*(node.id for node in nodes if isinstance(node, ast.Name)), *(ast.unparse(node) for node in carried)]
+        )
 
     def fault(self, message: str, node: ast.AST | None = None) -> SyntaxFault:
         """A `SyntaxFault` at `node`, or over the whole expression."""

@@ -118,10 +118,11 @@ def _wide(array: np.ndarray) -> np.ndarray:
 def _scalar(experiment: Experiment, section: Section, arrays: Arrays) -> Scalar:
     assert experiment.grad is not None
     of = experiment.grad.of
-    stopped = interpret(experiment, section, arrays).stopped
+    stopped = interpret(experiment, section, arrays, keep=(of,)).stopped
 
     def scalar(name: str, value: np.ndarray) -> float:
-        return float(interpret(experiment, section, {**arrays, name: value}, stopped=stopped).values[of][0])
+        found = interpret(experiment, section, {**arrays, name: value}, keep=(of,), stopped=stopped)
+        return float(found.values[of][0])
 
     return scalar
 

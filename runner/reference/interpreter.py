@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from runner.experiment import Experiment, Loop, Section, Statement
+from runner.experiment import Array, Experiment, Loop, Section, Statement
 from runner.language import counterparts
 from runner.language.operations import OPERATIONS, Operation
 from runner.layout import Mesh
@@ -63,7 +63,7 @@ Rounded = tuple[PerDevice, Rounding]
 
 @dataclass
 class Interpretation:
-    """Every named value on every device, with its `Rounding`."""
+    """Every named value that was to be kept, on every device; the `Rounding` of every named value."""
 
     values: dict[str, PerDevice]
     rounding: dict[str, Rounding]
@@ -77,32 +77,38 @@ def interpret(
     arrays: Mapping[str, np.ndarray],
     statements: Iterable[Statement] | None = None,
     *,
+    keep: Iterable[str] | None = None,
     single: bool = False,
     stopped: Iterable[PerDevice] | None = None,
 ) -> Interpretation:
     """Run one section (or `statements` in its place) on `arrays`, which are whole and in their own dtype.
 
-    `single` computes in float32 instead, to see what that loses. `stopped` is what another interpretation's
-    `stop_gradient`s gave, and this one's are to give: to whoever differentiates, they are constants.
+    `keep` are the names whose values are asked for afterwards; None: all. Any other value is let go of when no later
+    statement reads it. `single` computes in float32 instead, to see what that loses. `stopped` is what another
+    interpretation's `stop_gradient`s gave, and this one's are to give: to whoever differentiates, they are constants.
     """
     mesh = experiment.mesh if section == "per_device" else WHOLE
     interpreter = _Interpreter(
         mesh, experiment.dims, experiment.x64, single, constants=None if stopped is None else iter(stopped)
     )
     for array in experiment.arrays:
-        whole = widen(arrays[array.name], experiment.x64, single=single)
-        if section == "graph":
-            interpreter.define(array.name, [whole], Rounding())
-            continue
-        blocks: dict[tuple[int, ...], np.ndarray] = {}
-        for position in range(mesh.size):
-            blocks.setdefault(array.layout.block(position), whole[array.layout.index(position)])
-        shards = [blocks[array.layout.block(position)] for position in range(mesh.size)]
-        interpreter.define(array.name, shards, Rounding())
+        interpreter.define(array.name, _shards(array, mesh, widen(arrays[array.name], experiment.x64, single=single)))
     # Overflow and NaN are the experiment's own; the value check reports them.
     with np.errstate(all="ignore"):
-        interpreter.run(experiment.section(section) if statements is None else statements)
+        interpreter.run(
+            experiment.section(section) if statements is None else tuple(statements),
+            None if keep is None else frozenset(keep),
+        )
     return Interpretation(interpreter.values, interpreter.rounding, interpreter.stopped)
+
+
+def _shards(array: Array, mesh: Mesh, whole: np.ndarray) -> PerDevice:
+    if mesh == WHOLE:
+        return [whole]
+    blocks: dict[tuple[int, ...], np.ndarray] = {}
+    for position in range(mesh.size):
+        blocks.setdefault(array.layout.block(position), whole[array.layout.index(position)])
+    return [blocks[array.layout.block(position)] for position in range(mesh.size)]
 
 
 def widen(value: Any, x64: bool, *, single: bool = False) -> Any:
@@ -130,27 +136,37 @@ class _Interpreter:
     constants: Iterator[PerDevice] | None = None
     stopped: list[PerDevice] = field(default_factory=list)
 
-    def define(self, name: str, value: PerDevice, rounding: Rounding) -> None:
+    def define(self, name: str, value: PerDevice, rounding: Rounding = Rounding()) -> None:
         self.values[name] = value
         self.rounding[name] = rounding
 
-    def run(self, statements: Iterable[Statement]) -> None:
-        for statement in statements:
+    def run(self, statements: Sequence[Statement], wanted: frozenset[str] | None) -> None:
+        """Run `statements`; of what they and those before them define, `wanted` is read afterwards (None: all)."""
+        for statement, later in zip(statements, _read_later(statements, wanted), strict=True):
             if isinstance(statement, Loop):
-                self._repeat(statement)
+                self._repeat(statement, later)
             else:
                 self.define(statement.name, *self._evaluate(statement.expression.tree))
+            self._forget_all_but(later)
 
-    def _repeat(self, loop: Loop) -> None:
+    def _forget_all_but(self, names: frozenset[str] | None) -> None:
+        if names is not None:
+            for name in self.values.keys() - names:
+                del self.values[name]
+
+    def _repeat(self, loop: Loop, later: frozenset[str] | None) -> None:
         carried = {name: self._evaluate(first.tree) for name, first in loop.carry}
-        outer_values, outer_rounding = dict(self.values), dict(self.rounding)
+        self._forget_all_but(None if later is None else later.union(*(inside.names for inside in loop.body)))
+        names = None if later is None else frozenset(carried)
+        outer_values, outer_rounding = self.values, self.rounding
         for step in range(loop.steps):
             self.values, self.rounding = dict(outer_values), dict(outer_rounding)
-            for name, (value, rounding) in carried.items():
-                self.define(name, value, rounding)
-            self.define(loop.index, self._everywhere(step if loop.unroll else np.int32(step)), Rounding())
-            self.run(loop.body)
-            carried = {name: (self.values[name], self.rounding[name]) for name in carried}
+            for name in tuple(carried):
+                # Moved: nothing else may hold on to what the body replaces.
+                self.define(name, *carried.pop(name))
+            self.define(loop.index, self._everywhere(step if loop.unroll else np.int32(step)))
+            self.run(loop.body, names)
+            carried = {name: (self.values[name], self.rounding[name]) for name, _ in loop.carry}
         self.values, self.rounding = outer_values, outer_rounding
         for name, (value, rounding) in carried.items():
             self.define(f"{loop.name}.{name}", value, rounding)
@@ -254,6 +270,17 @@ class _Interpreter:
         return self._lift(lambda value: value, result), rounding
 
 
+def _read_later(statements: Sequence[Statement], wanted: frozenset[str] | None) -> list[frozenset[str] | None]:
+    """For each statement, the names that are read after it, if `wanted` are read after the last one."""
+    if wanted is None:
+        return [None] * len(statements)
+    later: list[frozenset[str] | None] = []
+    for statement in reversed(statements):
+        later.append(wanted)
+        wanted = (wanted - statement.defines) | statement.names
+    return later[::-1]
+
+
 _OPERATORS: dict[str, type[ast.operator]] = {
     "add": ast.Add, "subtract": ast.Sub, "multiply": ast.Mult, "divide": ast.Div, "true_divide": ast.Div,
     "matmul": ast.MatMult,
@@ -272,12 +299,12 @@ def _of_operator(
     if not _is_floating(result):
         return way.further(1)
     if operator in (ast.Add, ast.Sub):
-        return way.further(1, max(way.scale, _magnitude(left), _magnitude(right)))
+        return way.further(1, max(way.scale, magnitude(left), magnitude(right)))
     if way.scale and operator in (ast.Mult, ast.Div):
-        out, scale = _magnitude(result), 0.0
+        out, scale = magnitude(result), 0.0
         for rounding, operand in ((on_left, left), (on_right, right)):
             if rounding.scale:
-                scale = max(scale, rounding.scale / (_magnitude(operand) or 1.0) * out)
+                scale = max(scale, rounding.scale / (magnitude(operand) or 1.0) * out)
         return way.further(1, scale)
     return way.further(1)
 
@@ -286,7 +313,7 @@ def _added(*operands: Rounded, integers: bool = False) -> float:
     """The largest magnitude of the products that a sum adds, or of what they stand for where they cancelled before."""
     terms, cancelled = 1.0, 1.0
     for value, rounding in operands:
-        largest = _magnitude(value) if integers else _largest(value)
+        largest = magnitude(value) if integers else _largest(value)
         terms *= largest
         if rounding.scale > largest > 0:
             cancelled = max(cancelled, rounding.scale / largest)
@@ -299,21 +326,21 @@ def _is_floating(operand: PerDevice) -> bool:
 
 def _largest(operand: PerDevice) -> float:
     """The largest finite magnitude in a floating operand on any device; 1 for anything else."""
-    return _magnitude(operand) if all(_is_floating([value]) and value.size for value in operand) else 1.0
+    return magnitude(operand) if all(_is_floating([value]) and value.size for value in operand) else 1.0
 
 
-def _magnitude(operand: PerDevice) -> float:
-    """The largest finite magnitude in an operand of numbers on any device."""
+def magnitude(operand: Sequence[Any]) -> float:
+    """The largest finite magnitude in some numbers or arrays of numbers, such as an operand on every device."""
     largest = 0.0
     for value in {id(v): np.asarray(v) for v in operand}.values():
         if not value.size:
             continue
         if value.dtype.kind == "c":
-            magnitude = float(np.max(np.abs(value)))
+            here = float(np.max(np.abs(value)))
         else:
-            magnitude = max(abs(float(np.max(value))), abs(float(np.min(value))))
-        if not math.isfinite(magnitude):
+            here = max(abs(float(np.max(value))), abs(float(np.min(value))))
+        if not math.isfinite(here):
             finite = np.abs(value[np.isfinite(value)])
-            magnitude = float(finite.max()) if finite.size else 0.0
-        largest = max(largest, magnitude)
+            here = float(finite.max()) if finite.size else 0.0
+        largest = max(largest, here)
     return largest

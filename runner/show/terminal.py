@@ -128,6 +128,8 @@ def _grid(
         columns = clip(across, (width - margin - 1 - len(" … │")) // (inner + 1))
         headed = all(len(grid.columns[j]) <= inner for j in columns if j is not None)
     notes = []
+    if not headed and any(grid.columns):
+        notes.append(f"columns {_ranges(grid)}")
     shown = [sum(i is not None for i in indices) for indices in (rows, columns)]
     if shown != [down, across]:
         notes.append(f"{down} × {across} {picture.unit}, {shown[0]} × {shown[1]} shown")
@@ -173,6 +175,12 @@ def _grid(
             lines.append(line)
     lines.append(rule("└", "┴", "┘"))
     return lines, tuple(notes)
+
+
+def _ranges(grid: Grid) -> str:
+    """The headings of all columns, or of equally wide ones the first two and the last."""
+    shown = clip(len(grid.columns), 3 if len(set(grid.widths)) == 1 else len(grid.columns))
+    return ", ".join("…" if j is None else grid.columns[j] for j in shown)
 
 
 def _beside(blocks: Iterable[list[Line]], width: int) -> list[Line]:

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from runner import handover
 from runner.experiment import Experiment
 from runner.worker.compilation import compile_program, ranges, spec_of
 
@@ -20,7 +21,7 @@ def execute(experiment: Experiment, program: str, module: ModuleType, folder: Pa
     """Compile and run one program; leave its HLO in `folder` and its outputs in `arrays`.
 
     Returns plain data: per output its dtype, shape, spec and the devices' index ranges (the values are in the file
-    `arrays/PROGRAM.npz`, one entry per distinct shard), the layouts of the operands, memory, cost and timing.
+    `arrays/PROGRAM.bin`, one entry per distinct shard), the layouts of the operands, memory, cost and timing.
     """
     start = time.perf_counter()
     if program == "vmap":
@@ -38,9 +39,9 @@ def execute(experiment: Experiment, program: str, module: ModuleType, folder: Pa
     compiled_at = time.perf_counter()
     outputs = jax.block_until_ready(executable(*operands))
     first_run = time.perf_counter() - compiled_at
-    shards = _Shards(experiment, program == "vmap")
-    described = {name: shards.describe(output) for name, output in zip(experiment.outputs, outputs, strict=True)}
-    np.savez(arrays / f"{program}.npz", *shards.distinct)
+    described = _leave(experiment, program, outputs, arrays)
+    # The runs that follow need the memory.
+    del outputs
     return {
         "device_ids": device_ids,
         "outputs": described,
@@ -69,6 +70,14 @@ def _repeat(call: Callable[[], Any], first: float) -> dict[str, float]:
         times.append(time.perf_counter() - start)
     times = times or [first]
     return {"median": statistics.median(times), "min": min(times), "max": max(times), "n": len(times)}
+
+
+def _leave(experiment: Experiment, program: str, outputs: Any, arrays: Path) -> dict[str, Any]:
+    """Leave the values of the outputs for the parent; return what there is to say of them."""
+    shards = _Shards(experiment, program == "vmap")
+    described = {name: shards.describe(output) for name, output in zip(experiment.outputs, outputs, strict=True)}
+    handover.leave(arrays / f"{program}.bin", shards.distinct)
+    return described
 
 
 class _Shards:
@@ -102,16 +111,19 @@ class _Shards:
         }
 
     def _store(self, value: np.ndarray, held: dict[str, list[int]], where: str) -> int:
-        # Replicas are compared bit by bit.
-        raw = raw_bytes(value)
+        raw = handover.raw_bytes(value)
         for entry in held.setdefault(where, []):
-            if np.array_equal(self.distinct[entry], raw):
+            if _same_bits(self.distinct[entry], raw):
                 return entry
         self.distinct.append(raw)
         held[where].append(len(self.distinct) - 1)
         return len(self.distinct) - 1
 
 
-def raw_bytes(value: np.ndarray) -> np.ndarray:
-    """The bytes of an array, because np.savez does not know ml_dtypes."""
-    return np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
+_AT_ONCE = 1 << 20
+"""How many bytes of two replicas are compared at once."""
+
+
+def _same_bits(one: np.ndarray, other: np.ndarray) -> bool:
+    parts = range(0, one.size, _AT_ONCE)
+    return all(np.array_equal(one[at : at + _AT_ONCE], other[at : at + _AT_ONCE]) for at in parts)

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jaxlib.version
-import numpy as np
 
-from runner import data
+from runner import data, handover
 from runner.experiment import Experiment, read
 from runner.faults import InvalidExperiment, invalid
 from runner.programs import WRITERS
@@ -133,8 +132,8 @@ def _oracle(experiment: Experiment, folder: Path, arrays: Path) -> dict[str, Any
     except Exception as error:  # as for a program: whatever JAX raises is recorded
         traceback.print_exc()
         return {"error": f"{type(error).__name__}: {error}"}
-    np.savez(arrays / "gradients.npz", *gradients)
-    return {"file": "gradients.npz", "lost": lost}
+    handover.leave(arrays / "gradients.bin", gradients)
+    return {"file": "gradients.bin", "lost": lost}
 
 
 def _load(path: Path) -> ModuleType:

@@ -11,12 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from runner import tracing
+from runner import handover, tracing
 from runner.experiment import Experiment
 from runner.faults import InvalidExperiment
 from runner.programs import trace
 from runner.programs.source import Typed
-from runner.worker.execute import raw_bytes
 from runner.worker.types import per_device
 
 
@@ -35,7 +34,7 @@ class Trace:
         mesh = module.make_mesh()
         operands = jax.device_put(module.inputs(), module.shardings(mesh))
         values = [np.asarray(value) for value in module.program(mesh)(*operands)]
-        np.savez(arrays / "trace.npz", *map(raw_bytes, values))
+        handover.leave(arrays / "trace.bin", values)
         return {
             "device_ids": [device.id for device in mesh.devices.flat],
             "values": {name: [str(value.dtype), value.shape] for name, value in zip(self.names, values, strict=True)},

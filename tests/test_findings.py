@@ -1,0 +1,96 @@
+"""What the record says each device holds, from what the worker tells and where it tells nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner import data, handover
+from runner.findings import Findings
+from runner.record import Record
+from tests.harness import experiment
+
+TEXT = """
+arrays:
+  A: {shape: [4, 2], init: arange(8), spec: [x, null]}
+graph: {C: A + 1}
+per_device: {C: A + 1}
+outputs: {C: [x, null]}
+"""
+DEVICES = [6, 2, 0, 4]
+"""The devices of the 2 by 2 mesh in row-major order: neither their positions nor in order."""
+
+
+def blank() -> Record:
+    return {
+        "overrides": [], "status": "passed", "warnings": [], "arrays": {}, "programs": {}, "not_supported": {},
+        "environment": {"jax": None, "jaxlib": None},
+    }  # fmt: skip
+
+
+def found(folder: Path, *events: dict[str, Any], text: str = TEXT, **changes: Any) -> Record:
+    """The record after a worker said `events`."""
+    given = experiment(text, **changes)
+    record = blank()
+    findings = Findings(given, data.make(given, folder), record)
+    types = {"outputs": {"C": [[4, 2], "float32"]}, "nodes": {}, "unsupported": {}, "versions": {}}
+    target = {"platform": "cpu", "devices": given.mesh.size, "kind": "cpu"}
+    findings.consult_oracles({**types, "target": target}, folder)
+    for event in events:
+        findings.add(event, folder)
+    findings.conclude(folder)
+    return record
+
+
+def finished(folder: Path, program: str, devices: list[int], *, vmap: bool = False) -> dict[str, Any]:
+    """A program that did everything right: the event, and the file that belongs to it."""
+    rows = [[0, 2], [0, 2], [2, 4], [2, 4]]
+    right = np.arange(8, dtype=np.float32).reshape(4, 2) + 1
+    handover.leave(folder / f"{program}.bin", [right[:2], right[2:]])
+    # JAX tells the shards in an order of its own.
+    shards = [[device, None if vmap else [rows[i], [0, 2]], i // 2] for i, device in enumerate(devices)][::-1]
+    operands = {"A": [[device, [rows[i], [0, 2]]] for i, device in enumerate(devices)][::-1]}
+    return {
+        "event": "finished", "program": program, "device_ids": devices, "operands": {} if vmap else operands,
+        "outputs": {"C": {"dtype": "float32", "shape": [4, 2], "spec": ["x"], "shards": shards}},
+        "memory": None, "cost": None, "timing": {},
+    }  # fmt: skip
+
+
+def shard(device: int, start: int, stop: int) -> dict[str, Any]:
+    return {"device": device, "index": [[start, stop], [0, 2]], "shape": [stop - start, 2]}
+
+
+BY_DEVICE = [shard(6, 0, 2), shard(2, 0, 2), shard(0, 2, 4), shard(4, 2, 4)]
+BY_POSITION = [shard(0, 0, 2), shard(1, 0, 2), shard(2, 2, 4), shard(3, 2, 4)]
+
+
+def test_the_shards_are_those_of_the_devices_that_ran_in_the_order_of_the_mesh(tmp_path: Path) -> None:
+    record = found(tmp_path, finished(tmp_path, "auto", DEVICES))
+    assert record["status"] == "passed"
+    array, output = record["arrays"]["A"], record["programs"]["auto"]["outputs"]["C"]
+    assert (array["shards_from"], array["shards"]) == ("auto", BY_DEVICE)
+    assert (output["shards_from"], output["shards"]) == ("auto", BY_DEVICE)
+
+
+def test_where_no_program_ran_on_the_mesh_the_shards_are_those_of_the_spec(tmp_path: Path) -> None:
+    record = found(tmp_path, finished(tmp_path, "vmap", [0, 1, 2, 3], vmap=True))
+    array, output = record["arrays"]["A"], record["programs"]["vmap"]["outputs"]["C"]
+    assert (array["shards_from"], array["shards"]) == ("spec", BY_POSITION)
+    assert (output["shards_from"], output["shards"]) == ("spec", BY_POSITION)
+    failed = {"event": "finished", "program": "auto", "error": "broken"}
+    assert found(tmp_path, failed)["arrays"]["A"]["shards_from"] == "spec"
+
+
+@pytest.mark.parametrize(("devices", "listed"), [(64, True), (65, False)])
+def test_on_too_many_devices_they_are_not_listed(tmp_path: Path, devices: int, listed: bool) -> None:
+    text = TEXT.replace("[x, null]", "[null, null]")
+    record = found(tmp_path, text=text, mesh={"axes": ["x"], "shape": [devices]})
+    shards = record["arrays"]["A"]["shards"]
+    assert (len(shards) == devices) if listed else shards is None
+    # The picture still has them, by index range.
+    (_, output) = record["pictures"]["arrays"]
+    assert output["shards"] == [{"ranges": [[0, 4], [0, 2]], "devices": list(range(devices))}]

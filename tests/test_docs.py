@@ -6,7 +6,6 @@ import dataclasses
 import re
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 import yaml
@@ -69,10 +68,13 @@ expect: {collectives: %s}
     [
         ("{all-reduce: 1, all-gather: 3}", "all-reduce, all-gather × 3"),
         ("{}", "none"),
-        ("{all-gather: 2, tpu: {all-reduce: 1}, shard_map: {}}", "auto, constraint, explicit: all-gather × 2; shard_map: none"),
+        (
+            "{all-gather: 2, tpu: {all-reduce: 1}, shard_map: {}}",
+            "auto, constraint, explicit: all-gather × 2; shard_map: none",
+        ),
         ("{tpu: {all-reduce: 1}}", None),
     ],
-)  # fmt: skip
+)
 def test_expected_collectives_are_told_by_program_where_they_differ(expected: str, text: str | None) -> None:
     assert catalogue._expected(experiment(EXPECTING % expected)) == text
 

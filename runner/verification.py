@@ -41,6 +41,8 @@ def smaller(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str
         "verify_dims": {},
         # They are of the whole sizes and of the hardware that is not here.
         "expect": {},
+        # How long simulated devices take at other sizes is of no use.
+        "profile": False,
     }
     config = {**config, **changed}
     try:

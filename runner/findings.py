@@ -162,10 +162,11 @@ class Findings:
                     *(diagnosed or [] if mine else []),
                     *_differs(found, run.program),
                 ]
-            taken = self._profiles.get(run.program)
-            if isinstance(taken, str):
-                found["warnings"].append(f"program {run.program} has no profile: {taken}")
-            evidence = {**run.evidence, **gather(context.experiment, run.program, folder, run.said, taken)}
+            profiled = self._profiles.get(run.program)
+            evidence = {**run.evidence, **gather(context.experiment, run.program, folder, run.said, profiled)}
+            if "profile" in evidence and not evidence["profile"]["devices"]:
+                reason = "; ".join(evidence["profile"]["unknown"])
+                found["warnings"].append(f"program {run.program} has no profile: {reason}")
             checks |= expectations.check(context.experiment, run.program, evidence)
             failed = any(check["status"] == "failed" for check in checks.values())
             found["programs"][run.program] = {

@@ -94,6 +94,10 @@ class Event(NamedTuple):
     module: str
 
 
+_NUMBERS = 6
+"""The fields of an event up to here are numbers, the others texts."""
+
+
 @dataclass(frozen=True)
 class Recorded:
     """The events of all runs, and sentences about what could not be read."""
@@ -138,9 +142,9 @@ def read(planes: Iterable[RecordedPlane]) -> Recorded:
 
 def leave(path: Path, recorded: Recorded) -> dict[str, Any]:
     """Write the events to `path`; return what else `collect` needs, as plain data."""
-    names = list(dict.fromkeys(text for event in recorded.events for text in event[6:]))
+    names = list(dict.fromkeys(text for event in recorded.events for text in event[_NUMBERS:]))
     number = {name: i for i, name in enumerate(names)}
-    table = [(*event[:6], *(number[text] for text in event[6:])) for event in recorded.events]
+    table = [(*event[:_NUMBERS], *(number[text] for text in event[_NUMBERS:])) for event in recorded.events]
     handover.leave(path, [np.array(table, np.int64).reshape(-1, len(Event._fields))])
     return {"file": path.name, "names": names, "unknown": list(recorded.unknown)}
 
@@ -152,7 +156,7 @@ def collect(finished: Mapping[str, Any], folder: Path) -> Profile:
     (raw,) = handover.collect(folder / finished["file"])
     names = finished["names"]
     table = raw.view(np.int64).reshape(-1, len(Event._fields)).tolist()
-    events = tuple(Event(*row[:6], *(names[number] for number in row[6:])) for row in table)
+    events = tuple(Event._make([*row[:_NUMBERS], *(names[number] for number in row[_NUMBERS:])]) for row in table)
     recorded = Recorded(events, tuple(finished["unknown"]))
     return Taken(finished["folder"], finished["runs"], finished["run_s"], recorded)
 
@@ -228,7 +232,7 @@ def _of_host(lines: Sequence[RecordedLine], numbers: Iterator[int]) -> tuple[lis
             elif event.name.startswith(_END) and "_c" in stats:
                 ends[stats["_c"]] = round(event.start_ns)
     unended = sum(mark not in ends for _, _, mark in found) if ends else 0
-    runs = {None: _NOWHERE}
+    runs: dict[object, int] = {None: _NOWHERE}
     for _, run, _ in sorted(found, key=lambda one: one[0].start):
         runs.setdefault(run, len(runs) - 1)
     events = [

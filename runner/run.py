@@ -79,7 +79,7 @@ def _run(
     smaller = verification.smaller(config, experiment)
     _do(experiment, config, folder, sources, worker, found)
     if experiment.profile:
-        found["warnings"].append(f"there is no profile: {absent.not_here}, nothing runs")
+        found["warnings"].append(f"there is no profile: nothing runs on {absent.name}, which is not here")
     if isinstance(smaller, str):
         verification.not_run(found, smaller)
         if experiment.trace:

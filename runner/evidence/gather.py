@@ -14,9 +14,10 @@ from runner.profiling import Profile
 def gather(
     experiment: Experiment, program: str, folder: Path, said: str | None, taken: Profile | None = None
 ) -> dict[str, Any]:
-    """The `collectives`, `collectives_unknown` and `compiler_warnings` of a program's record; `profile` if one was taken.
+    """The `collectives`, `collectives_unknown` and `compiler_warnings` of a program's record.
 
-    `said` is what the compiler wrote to standard error; None where nobody could hear it.
+    Also its `profile`, where one was `taken`. `said` is what the compiler wrote to standard error; None where nobody
+    could hear it.
     """
     origins = Origins(experiment, program_section(program))
     text = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")
@@ -34,4 +35,3 @@ def gather(
         "compiler_warnings": heard,
         **({"profile": profile.read(taken, module, origins, found)} if taken else {}),
     }
-

@@ -158,10 +158,14 @@ class _Reader:
                 self._unknown.append(f"{name} ran {executions} times a run, not {entry['count']} times")
             also = self._also(name, entry)
             if also:
-                self._unknown.append(f"the time of {name} is also that of {', '.join(also)}, computed in the same fusion")
+                self._unknown.append(
+                    f"the time of {name} is also that of {', '.join(also)}, computed in the same fusion"
+                )
         return {
             "instruction": name,
             "node": entry["node"],
+            "nodes": entry["nodes"],
+            "gradient": entry["gradient"],
             "kind": entry["kind"],
             "executions": executions,
             "seconds": None if times is None else self._seconds(times),
@@ -236,9 +240,7 @@ def _nested(events: Sequence[Event], within: list[list[tuple[int, int]]]) -> Non
             around.append(number)
 
 
-def _called(
-    events: Sequence[Event], inside: Mapping[str, frozenset[str]], within: list[list[tuple[int, int]]]
-) -> None:
+def _called(events: Sequence[Event], inside: Mapping[str, frozenset[str]], within: list[list[tuple[int, int]]]) -> None:
     executed: dict[tuple[int, int], list[int]] = defaultdict(list)
     calling = [number for number, event in enumerate(events) if inside.get(event.instruction)]
     if not calling:

@@ -97,6 +97,7 @@ def run(found: Record, folder: Path, *, brief: bool) -> None:
         print(trace.plain(found["trace"], found["mesh"]["axes"], traced_on))
     if found["programs"]:
         _programs(found)
+        _profiles(found)
     for warning in found.get("warnings", ()):
         _say(f"warning: {warning}", "yellow")
     _failures(found)
@@ -145,6 +146,20 @@ def _programs(found: Record) -> None:
     print()
     if found["target"].get("topology"):
         _not_here(found)
+
+
+def _profiles(found: Record) -> None:
+    """Where the time of each program goes, where that was asked for."""
+    taken = {program: result["profile"] for program, result in found["programs"].items() if "profile" in result}
+    if not taken:
+        return
+    from runner.show import profile
+
+    rows = [(program, *row) for program, of in taken.items() for row in profile.rows(of)]
+    if rows:
+        print("profile: the median time of a run on one device; a collective's includes waiting for other devices")
+        _table(("program", *profile.HEAD), [[(text, "") for text in row] for row in rows])
+        print()
 
 
 def _run_time(timing: Record) -> str:

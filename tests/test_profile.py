@@ -286,7 +286,7 @@ ENTRY %main (A: f32[8], k0: s32[]) -> f32[2] {
     assert found["unknown"] == ["the time of reduce is also that of other, computed in the same fusion"]
 
 
-# What profilers record. The planes of GPUs and TPUs are synthetic: they were written after XLA's sources.
+# What profilers record. The planes of GPUs and TPUs are synthetic: made as XLA names lines and events, not recorded.
 
 
 @dataclass

@@ -21,7 +21,7 @@ _RUNS = 5
 _LONG = 1.0
 """Seconds above which one run is enough."""
 
-_SETTLING = 0.01
+_SETTLING = 0.05
 """Seconds between the last run and the end of the trace, in which threads write down that they are done."""
 
 

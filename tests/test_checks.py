@@ -307,6 +307,24 @@ def test_the_coarsest_dtype_of_any_array_or_node_decides() -> None:
     assert coarse.tolerance("C").rtol > 1000 * fine
 
 
+@pytest.mark.parametrize(
+    ("platform", "precision", "line", "narrowed"),
+    [
+        ("tpu", "default", "A @ B", True),
+        ("gpu", "tensorfloat32", "A @ B", True),
+        ("tpu", "high", "A @ B", False),
+        ("tpu", "default", "A * B", False),
+        ("cpu", "default", "A @ B", False),
+    ],
+)
+def test_products_that_an_accelerator_takes_in_bfloat16_are_compared_so(
+    platform: str, precision: str, line: str, narrowed: bool
+) -> None:
+    given = context(graph={"C": line}, per_device={"C": "A"}, target={"platform": platform}, precision=precision)
+    given = Context(given.experiment, given.arrays, given.outputs, given.nodes, given.graph, None)
+    assert (given.tolerance("C").rtol > 2e-3) == narrowed
+
+
 MASKED = [
     "softmax(where(tri(4) > 0, A @ B, -1e30))",
     "exp(where(tri(4) > 0, A, -1e30) - max(A, axis=-1, keepdims=True)) @ B",

@@ -14,10 +14,13 @@ from runner.checks.compare import Tolerance, of_gradient, tolerance
 from runner.data import Arrays
 from runner.experiment import Experiment, Section
 from runner.layout import Layout
-from runner.reference import Gradients, Interpretation, interpret, magnitude
+from runner.reference import Gradients, Interpretation, Rounding, interpret, magnitude
 
 SAFETY = 4
 """JAX's roundings are not NumPy's; how many times NumPy's largest may they be."""
+
+_NARROWING = ("default", "bfloat16", "tensorfloat32")
+"""The values of `precision` at which accelerators may round float32 operands of products."""
 
 Check = dict[str, Any]
 """The verdict of one check: `status` and whatever it measured."""
@@ -50,6 +53,15 @@ class Context:
         known = [name for name in used if name in dtypes.NAMES and not dtypes.dtype(name).exact]
         return max(known, key=lambda name: dtypes.dtype(name).eps, default="float32")
 
+    def _coarsest(self, growth: float) -> str:
+        """The least precise dtype on the way to a value with so much `growth`.
+
+        Below `precision: high` an accelerator may round float32 operands to bfloat16 before it multiplies and sums
+        them; simulated devices do not.
+        """
+        narrowed = self.experiment.target.platform != "cpu" and self.experiment.precision in _NARROWING
+        return "bfloat16" if narrowed and growth and self.coarsest == "float32" else self.coarsest
+
     def expected(self, name: str, position: int, ranges: tuple[tuple[int, int], ...], oracle: str) -> Any:
         """What the oracle says that the device at `position` holds in `ranges`."""
         if oracle == "per_device":
@@ -70,14 +82,11 @@ class Context:
         """For each output its tolerance, and whether its reference is nothing but rounding noise."""
         found = {}
         for name, (_, dtype) in self.outputs.items():
-            sections = [section for section in (self.graph, self.per_device) if section is not None]
             if name in self._gradients:
-                found[name] = self._of_gradient(name, dtype, sections)
+                found[name] = self._of_gradient(name, dtype)
                 continue
-            rounding = sections[0].rounding[name]
-            for section in sections[1:]:
-                rounding = rounding.joined(section.rounding[name])
-            allowed, noise = tolerance(dtype, self.coarsest, rounding, self._largest(name))
+            rounding = self._rounding(name)
+            allowed, noise = tolerance(dtype, self._coarsest(rounding.growth), rounding, self._largest(name))
             if noise and self._largest(name):
                 # Or only a term that a softmax drops, a mask's -1e30, was large: ask NumPy what is really lost.
                 floor = Tolerance(allowed.rtol, allowed.rtol * self._largest(name))
@@ -87,15 +96,20 @@ class Context:
             found[name] = allowed, noise
         return found
 
+    def _rounding(self, name: str) -> Rounding:
+        """The worst that the sections say of a value."""
+        sections = [section for section in (self.graph, self.per_device) if section is not None]
+        return Rounding().joined(*(section.rounding[name] for section in sections))
+
     @property
     def _gradients(self) -> tuple[str, ...]:
         return self.experiment.grad.names if self.experiment.grad else ()
 
-    def _of_gradient(self, name: str, dtype: str, sections: list[Interpretation]) -> tuple[Tolerance, bool]:
+    def _of_gradient(self, name: str, dtype: str) -> tuple[Tolerance, bool]:
         assert self.experiment.grad is not None
-        growth = max(section.rounding[self.experiment.grad.of].growth for section in sections)
+        growth = self._rounding(self.experiment.grad.of).growth
         lost, error = (told.get(name, 0.0) for told in (self.gradients.lost, self.gradients.error))
-        return of_gradient(dtype, self.coarsest, growth, lost, error, self._largest(name))
+        return of_gradient(dtype, self._coarsest(growth), growth, lost, error, self._largest(name))
 
     def tolerance(self, name: str) -> Tolerance:
         """The tolerance of one output."""
@@ -116,7 +130,8 @@ class Context:
 
     def _lost(self, name: str) -> float:
         """How far rounding may carry an output of an inexact dtype, by what NumPy itself loses on it in float32."""
-        eps = max(dtypes.dtype(self.coarsest).eps, dtypes.dtype(self.outputs[name][1]).eps)
+        coarsest = self._coarsest(self._rounding(name).growth)
+        eps = max(dtypes.dtype(coarsest).eps, dtypes.dtype(self.outputs[name][1]).eps)
         return SAFETY * eps / dtypes.dtype("float32").eps * self._lost_in_float32[name]
 
     def _largest(self, name: str) -> float:

@@ -74,7 +74,7 @@ EVERY_ON_CPUS = [
     written("collective-permute", "ring.h", TURNED, 256, count=5),
 ]
 
-# x is [32, 32] on each device, w1 [32, 32], w2 [32, 32]: 4096 bytes each. The gradients of w1 and w2 and the loss are one.
+# x, w1 and w2 are [32, 32] on each device, 4096 bytes. The gradients of w1 and w2 and the loss are reduced as one.
 MERGED = {"nodes": ["loss", "hidden", "out"]}
 STEP = [
     written("all-reduce", "out", "model", 4096),

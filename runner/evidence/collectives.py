@@ -194,7 +194,7 @@ class _Reader:
             needed = self._consumers(*self._result_of(place))
             between = {"from": _nodes(taken), "to": _nodes(needed)}
             if all(not origin.primitive for origin in own):
-                # It has the name of the array that it moves, or none: what it is needed for caused it, else what it moves.
+                # It has no name but that of the array that it moves: what needs it caused it.
                 own = needed or own or taken
             if not own:
                 self._result.unknown.append(f"{instruction.name} leads back to no line of the experiment")

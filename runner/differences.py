@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from runner.evidence.words import bytes_text, collective
 from runner.golden import Pinned
 from runner.record import Record
-
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def of_program(program: str, before: Pinned, after: Pinned) -> list[str]:
@@ -50,15 +49,6 @@ def _plain(value: Any) -> str:
 
 
 # Bytes.
-
-
-def bytes_text(count: int) -> str:
-    """A number of bytes to two digits in powers of 1000, as bandwidths are counted: `64 B`, `2.1 MB`, `17 GB`."""
-    size, units = float(count), list(_UNITS)
-    while abs(size) >= 999.5 and len(units) > 1:
-        size /= 1000
-        units.pop(0)
-    return f"{count} B" if len(units) == len(_UNITS) else f"{size:.{1 if abs(size) < 99.95 else 0}f} {units[0]}"
 
 
 def bytes_change(before: int | None, after: int | None) -> str:
@@ -127,17 +117,6 @@ def _of_outputs(program: str, before: Mapping[str, Any] | None, after: Mapping[s
 
 
 # Collectives.
-
-
-def collective(one: Mapping[str, Any]) -> str:
-    """`all-gather of w over x`, `collective-permute of ring.lhs (backward) over x`."""
-    nodes = one.get("nodes") or ([one["node"]] if one.get("node") else [])
-    of = f" of {' and '.join(nodes)}" if nodes else " of no line that the module names"
-    axes = one.get("axes")
-    over = (
-        f" over {', '.join(axes) or 'no axis'}" if axes is not None else f" within groups {json.dumps(one['groups'])}"
-    )
-    return f"{one['kind']}{of}{' (backward)' if one.get('gradient') else ''}{over}"
 
 
 def _of_collectives(program: str, before: Pinned, after: Pinned) -> list[str]:

@@ -45,6 +45,16 @@ class Expectations:
     not_overlapped: tuple[str, ...] = ()
     layouts: Mapping[str, Spec] = field(default_factory=dict)
 
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Those of `CHECKED` that bind the program: an empty mapping of `collectives` and a zero promise something."""
+        numbers = ("collectives", "max_bytes_per_device", "max_memory_bytes")
+        return tuple(
+            name
+            for name in CHECKED
+            if (getattr(self, name) is not None if name in numbers else bool(getattr(self, name)))
+        )
+
 
 @dataclass(frozen=True)
 class Names:

@@ -238,6 +238,11 @@ def _describe(experiment: Experiment, arrays: Arrays | None, found: Record) -> N
 def _context(experiment: Experiment, arrays: Arrays | None, types: Event, not_pinned: str | None) -> Context:
     # A trace shows every value.
     keep = None if experiment.trace else experiment.results
+    interpreted: dict[Section, Interpretation | None] = {"graph": None, "per_device": None}
+    if arrays is not None:
+        for section in interpreted:
+            if experiment.section(section):
+                interpreted[section] = interpret(experiment, section, arrays, keep=keep)
     return Context(
         experiment,
         arrays or {},
@@ -246,8 +251,8 @@ def _context(experiment: Experiment, arrays: Arrays | None, types: Event, not_pi
             section: {name: (tuple(shape), dtype) for name, (shape, dtype) in nodes.items()}
             for section, nodes in types["nodes"].items()
         },
-        interpret(experiment, "graph", arrays, keep=keep) if experiment.graph and arrays else None,
-        interpret(experiment, "per_device", arrays, keep=keep) if experiment.per_device and arrays else None,
+        interpreted["graph"],
+        interpreted["per_device"],
         not_pinned,
     )
 

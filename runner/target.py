@@ -70,11 +70,12 @@ class Output:
         """What lies in `ranges` of the whole array, from the first devices that hold it; not to be written to."""
         for held, value in self.parts().items():
             if all(a <= c and d <= b for (a, b), (c, d) in zip(held, ranges, strict=True)):
-                return value[tuple(slice(c - a, d - a) for (a, _), (c, d) in zip(held, ranges, strict=True))]
+                # With the ellipsis a scalar stays an array.
+                return value[(..., *(slice(c - a, d - a) for (a, _), (c, d) in zip(held, ranges, strict=True)))]
         array = np.zeros(self.shape, dtypes.dtype(self.dtype).numpy)
         for held, value in reversed(self.parts().items()):
             array[tuple(slice(a, b) for a, b in held)] = value
-        return array[tuple(slice(a, b) for a, b in ranges)]
+        return array[(..., *(slice(a, b) for a, b in ranges))]
 
     def whole(self) -> np.ndarray:
         """The whole array, from the first devices that hold each part; not to be written to."""

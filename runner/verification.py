@@ -39,8 +39,8 @@ def smaller(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str
         "dims": {**config["dims"], **experiment.verify_dims},
         "target": {"platform": "cpu"},
         "verify_dims": {},
-        # They are of the whole sizes and of the hardware that is not here.
-        "expect": {},
+        # The others are of the whole sizes, and of the hardware that is not here.
+        "expect": {"values": config["expect"].get("values")},
     }
     config = {**config, **changed}
     try:
@@ -92,8 +92,6 @@ def adopt(found: Record, verified: Record, dims: Mapping[str, int]) -> None:
             checks = _without_results(program, "it failed")
         else:
             checks = {check: other["checks"][check] for check in _EXECUTED if check in other["checks"]}
-        if "values" in program["checks"]:
-            checks["values"] = {"status": "not_run", "reason": "the file pins them for its own dims"}
         program["checks"].update(_at(dims, checks))
         program["status"] = record.worst([program["status"], other["status"] if other else "passed"])
     for name, other in verified["programs"].items():
@@ -111,4 +109,6 @@ def _without_results(program: Record, reason: str) -> Record:
 
 def _at(dims: Mapping[str, int], checks: Record) -> Record:
     """The checks of the verification as those of the whole run, with the sizes beside them."""
+    if "values" in checks:
+        checks = {**checks, "values": {"status": "not_run", "reason": "the file pins them for its own dims"}}
     return {check: {**verdict, "dims": dict(dims)} for check, verdict in checks.items()}

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner import differences, golden
+from runner.evidence import words
 from tests.command import ROOT
 from tests.evidence import collective, output, program
 
@@ -304,7 +305,7 @@ def test_other_dims_are_said() -> None:
      (1_700_000_000, "1.7 GB"), (-64, "-64 B"), (3 * 10**18, "3000 PB")],
 )  # fmt: skip
 def test_bytes_are_counted_in_powers_of_1000(count: int, text: str) -> None:
-    assert differences.bytes_text(count) == text
+    assert words.bytes_text(count) == text
 
 
 COLLECTIVES = st.builds(

@@ -223,7 +223,7 @@ def finished(**more: Any) -> dict[str, Any]:
     shards = [[5, [[0, 2], [0, 2]], 0], [3, [[2, 4], [0, 2]], 1], [1, [[0, 2], [0, 2]], 0]]
     output = {"dtype": "bfloat16", "spec": ["x", None], "shards": shards}
     event = {"event": "finished", "program": "auto", "device_ids": [5, 3, 1], "outputs": {"C": output}}
-    measured = {"operands": {"A": [[5, [[0, 4]]]]}, "memory": {}, "cost": {}, "timing": {}}
+    measured = {"operands": {"A": [[5, [[0, 4]]]]}, "said": "", "memory": {}, "cost": {}, "timing": {}}
     return event | measured | more
 
 

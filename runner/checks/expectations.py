@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from runner.checks.context import Check
-from runner.differences import bytes_text, collective
+from runner.evidence.words import bytes_text, collective, described
 from runner.expect import KINDS, Expectations
 from runner.experiment import Experiment
 from runner.layout import Layout, Mesh, Spec, spec_text
@@ -19,7 +19,7 @@ def check(experiment: Experiment, program: str, evidence: Record) -> dict[str, C
     expected = experiment.expected[program]
     found: dict[str, Check] = {}
     for name, compare, what in _CHECKS:
-        if not _binds(name, getattr(expected, name)):
+        if name not in expected.named:
             continue
         if program == "vmap" and name != "max_memory_bytes":
             found[name] = {"status": "not_run", "reason": "vmap runs on one device, which communicates with none"}
@@ -29,13 +29,6 @@ def check(experiment: Experiment, program: str, evidence: Record) -> dict[str, C
         else:
             found[name] = compare(expected, evidence, experiment)
     return found
-
-
-def _binds(name: str, value: Any) -> bool:
-    if name in ("collectives", "max_bytes_per_device", "max_memory_bytes"):
-        # An empty mapping and a zero promise something.
-        return value is not None
-    return bool(value)
 
 
 def _failed(*lines: str) -> Check:
@@ -84,17 +77,6 @@ def _incomplete(evidence: Record) -> dict[str, Any]:
 def _kinds(counts: Mapping[str, int]) -> str:
     told = [f"{counts[kind]} {kind}" for kind in KINDS if counts.get(kind)]
     return ", ".join(told) or "no collectives"
-
-
-def described(one: Mapping[str, Any]) -> str:
-    """One collective of a record in a line, with the reason why it is there."""
-    times = "an unknown number of" if one["count"] is None else str(one["count"])
-    why = ""
-    if one["inserted"]:
-        taken, needed = (" and ".join(one["between"][end]) for end in ("from", "to"))
-        moved = f", which moves {taken}" if taken else ""
-        why = f", inserted by the compiler{moved}{f' to {needed}' if needed else ''}"
-    return f"{times} × {collective(one)}: {bytes_text(one['bytes'])} per device{why}"
 
 
 def _bytes(expected: Expectations, evidence: Record, experiment: Experiment) -> Check:

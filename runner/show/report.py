@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from runner.expect import CHECKED
 from runner.record import Record
+from runner.show import collectives
 from runner.show.pictures import ArrayPicture, MeshPicture
 from runner.sources import listing as experiments
 from runner.sources import shown
@@ -97,6 +99,7 @@ def run(found: Record, folder: Path, *, brief: bool) -> None:
         print(trace.plain(found["trace"], found["mesh"]["axes"], traced_on))
     if found["programs"]:
         _programs(found)
+        _collectives(found)
     for warning in found.get("warnings", ()):
         _say(f"warning: {warning}", "yellow")
     _failures(found)
@@ -127,6 +130,8 @@ def _programs(found: Record) -> None:
     names: list[str] = []
     for program in found["programs"].values():
         names += [name for name in program["checks"] if name not in names]
+    expected = [name for name in names if name in CHECKED]
+    names = [name for name in names if name not in expected]
     rows = []
     for program, result in found["programs"].items():
         row = [(program, ""), _status(result["status"])]
@@ -134,6 +139,8 @@ def _programs(found: Record) -> None:
             check = result["checks"].get(name)
             status = "not run" if check is None or check["status"] == "not_run" else check["status"]
             row.append(_status(status, "–" if status == "not run" else status))
+        if expected:
+            row.append(_expectations([result["checks"][name] for name in expected if name in result["checks"]]))
         value = result["checks"].get("value", {})
         measured = "max_abs_error" in value
         row.append((f"{value['max_abs_error']:.1e} of {value['atol']:.1e}" if measured else "–", ""))
@@ -141,10 +148,31 @@ def _programs(found: Record) -> None:
         row.append((f"{timing['compile_s'] * 1e3:.0f} ms" if timing else "–", ""))
         row.append((_run_time(timing) if timing else "–", ""))
         rows.append(row)
-    _table(("program", "status", *names, "largest error", "compile", "run"), rows)
+    _table(("program", "status", *names, *(["expect"] if expected else []), "largest error", "compile", "run"), rows)
     print()
     if found["target"].get("topology"):
         _not_here(found)
+
+
+def _expectations(checks: Sequence[Record]) -> Cell:
+    """All expectations of a program in one cell; which one failed is said below the table."""
+    statuses = {check["status"] for check in checks}
+    status = next((status for status in ("failed", "passed") if status in statuses), "not run")
+    return _status(status, "–" if status == "not run" else status)
+
+
+def _collectives(found: Record) -> None:
+    table, rest = collectives.shortened(collectives.rows(found))
+    if table:
+        _table(collectives.HEAD, [[(text, "") for text in row] for row in table])
+    for line in [*([rest] if rest else []), *collectives.lines(found)]:
+        print(line)
+    if table or collectives.lines(found):
+        print()
+    for program, result in found["programs"].items():
+        for warning in result.get("compiler_warnings") or ():
+            of = f" of {warning['node']}" if warning["node"] else ""
+            _say(f"{program}: the compiler warns: {warning['kind']}{of}: {warning['text']}", "yellow")
 
 
 def _run_time(timing: Record) -> str:
@@ -187,6 +215,7 @@ def reasons(check: Record) -> list[str]:
     lines = list(check.get("diagnosis", ()))
     if "reason" in check:
         lines.append(check["reason"])
+    lines += check.get("details", ())
     for name, output in check.get("outputs", {}).items():
         for oracle, verdict in output.get("against", {}).items():
             if verdict["status"] == "failed":

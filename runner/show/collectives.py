@@ -1,0 +1,84 @@
+"""A record in; the rows of its table of collectives out, one for all that are alike, whichever programs have them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from runner.evidence.words import bytes_text
+from runner.record import Record
+
+HEAD = ("collective", "line", "over", "runs", "in → out per device", "dtype", "how", "programs")
+
+_SHOWN = 24
+"""Rows, at most; the record has the rest."""
+
+
+def rows(found: Record) -> list[tuple[str, ...]]:
+    """The rows under `HEAD`."""
+    having: dict[tuple[str, ...], list[str]] = {}
+    programs = _compiled(found)
+    for program, listed in programs.items():
+        runs: Counter[tuple[str, ...]] = Counter()
+        unknown = set()
+        for one in listed:
+            runs[_alike(one)] += one["count"] or 0
+            unknown |= {_alike(one)} if one["count"] is None else set()
+        for alike, count in runs.items():
+            row = (*alike[:3], "unknown" if alike in unknown else str(count), *alike[3:])
+            having.setdefault(row, []).append(program)
+    everyone = list(programs)
+    return [
+        (*row, "all" if names == everyone and len(names) > 1 else ", ".join(names)) for row, names in having.items()
+    ]
+
+
+def lines(found: Record) -> list[str]:
+    """What there is to say beneath the rows: who does not communicate, and what is not known."""
+    programs = _compiled(found)
+    told = []
+    silent = [program for program, listed in programs.items() if not listed]
+    if silent:
+        told.append("no collectives" + ("" if len(silent) == len(programs) else f": {', '.join(silent)}"))
+    for program, result in found["programs"].items():
+        unknown = result.get("collectives_unknown") or ()
+        told += [f"{program}: {sentence}" for sentence in unknown]
+    return told
+
+
+def shortened(table: list[tuple[str, ...]]) -> tuple[list[tuple[str, ...]], str | None]:
+    """The first rows, and word of the rest."""
+    left = len(table) - _SHOWN
+    return (table, None) if left <= 0 else (table[:_SHOWN], f"… and {left} more rows, which are in result.json")
+
+
+def _compiled(found: Record) -> dict[str, list[Mapping[str, Any]]]:
+    """The collectives of the programs that run on the mesh and could be read."""
+    programs = {name: result.get("collectives") for name, result in found["programs"].items() if name != "vmap"}
+    return {name: listed for name, listed in programs.items() if listed is not None}
+
+
+def _alike(one: Mapping[str, Any]) -> tuple[str, ...]:
+    nodes, axes = one["nodes"] or ([one["node"]] if one["node"] else []), one["axes"]
+    return (
+        one["kind"],
+        ", ".join(nodes) + " (backward)" * one["gradient"] if nodes else "unknown",
+        "groups of no axis" if axes is None else ", ".join(axes) or "no axis",
+        " → ".join(dict.fromkeys(bytes_text(one[end]) for end in ("bytes_in", "bytes_out"))),
+        one["dtype"],
+        _how(one),
+    )
+
+
+def _how(one: Mapping[str, Any]) -> str:
+    told = []
+    if one["inserted"]:
+        needed = " and ".join(line for line in one["between"]["to"] if line not in one["nodes"])
+        told.append(f"inserted{f' for {needed}' if needed else ''}")
+    if one["asynchronous"]:
+        others = one["overlapped"]
+        told.append(
+            "overlap unknown" if others is None else f"overlaps {', '.join(others)}" if others else "no overlap"
+        )
+    return ", ".join(told) or "as written"

@@ -336,11 +336,9 @@ class _Reader:
         if not place.chain:
             return None
         computation, start = place.start
-        first, last = start.position, place.chain[-1].position
         found: dict[str, None] = {}
-        for instruction in computation.instructions.values():
-            if first < instruction.position < last:
-                found |= dict.fromkeys(self._computed(instruction))
+        for instruction in computation.order[start.position + 1 : place.chain[-1].position]:
+            found |= dict.fromkeys(self._computed(instruction))
         return list(found)
 
     def _computed(self, instruction: Instruction) -> Iterator[str]:

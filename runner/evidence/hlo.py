@@ -109,6 +109,11 @@ class Computation:
     instructions: dict[str, Instruction] = field(default_factory=dict)
 
     @cached_property
+    def order(self) -> tuple[Instruction, ...]:
+        """The instructions by their positions."""
+        return tuple(self.instructions.values())
+
+    @cached_property
     def users(self) -> dict[str, list[Instruction]]:
         """For each instruction those that take its result."""
         users: dict[str, list[Instruction]] = {}

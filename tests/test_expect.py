@@ -17,6 +17,7 @@ from runner.evidence.nodes import Origins
 from runner.expect import Expectations
 from runner.experiment import Experiment
 from runner.faults import InvalidExperiment
+from tests import compiled
 from tests.command import run_command
 from tests.evidence import collective
 from tests.harness import experiment
@@ -382,6 +383,23 @@ def test_what_overlaps_otherwise(given, there, why):
 def test_a_merged_collective_belongs_to_all_its_lines():
     merged = behind("partial", nodes=["C", "D"])
     assert verdicts("overlapped: [D]", merged, on=TPU)["overlapped"]["status"] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("program", "line", "name", "status"),
+    [
+        ("shard_map", "ring.lhs", "overlapped", "passed"),
+        ("shard_map", "ring.lhs", "not_overlapped", "failed"),
+        ("constraint", "C", "overlapped", "failed"),
+        ("constraint", "C", "not_overlapped", "passed"),
+    ],
+)
+def test_a_collective_matmul_overlaps_on_tpus_as_a_ring_alone(program, line, name, status):
+    module = compiled.stored(f"ring_matmul/{program}.v5e_2x2.jax-0.12.0.1")
+    text = (compiled.MODULES / "ring_matmul" / "experiment.yaml").read_text()
+    ring = experiment(text, expect={name: [line]}, **TPU)
+    evidence = {"collectives": module.found, "collectives_unknown": module.unknown, "memory": None}
+    assert check(ring, program, evidence)[name]["status"] == status
 
 
 @pytest.mark.parametrize("given", ["overlapped", "not_overlapped"])

@@ -460,6 +460,10 @@ def test_a_module_of_one_all_reduce_is_read(experiment):
             "g (all-gather-v2) seems to communicate, in a way that is not known",
         ),
         (
+            entry("ROOT %g = f32[2,4] multicast(%A), channel_id=1, replica_groups=[1,8]<=[8]"),
+            "g (multicast) seems to communicate, in a way that is not known",
+        ),
+        (
             entry(f"ROOT %g = f32[2,4] all-reduce-start(%A), {OVER_X}, {BY}"),
             "nothing is done with g",
         ),
@@ -526,6 +530,23 @@ def test_rare_kinds(experiment, kind):
     line = f"ROOT %r = f32[2,4]{{1,0}} {kind}(%A), channel_id=1, replica_groups=[4,2]<=[8], {BY}"
     (only,) = found(entry(line), experiment).found
     assert (only["kind"], only["axes"], only["bytes"]) == (kind, ["y"], 32)
+
+
+def test_on_many_devices_the_axes_stand_for_the_groups():
+    many = harness.experiment(EXPERIMENT.replace("[8, 8]", "[8, 64]"), mesh={"axes": ["x", "y"], "shape": [4, 32]})
+    around = ",".join(f"{{{a},{(a + 32) % 128}}}" for a in range(128))
+    text = entry(
+        f"%p = f32[2,1]{{1,0}} collective-permute(%A), channel_id=1, source_target_pairs={{{around}}}, {BY}",
+        f"%r = f32[2,1]{{1,0}} all-reduce(%p), channel_id=2, replica_groups=[4,32]<=[128], {BY}",
+        f"ROOT %q = f32[2,1]{{1,0}} all-reduce(%r), channel_id=3, replica_groups=[2,64]<=[128], {BY}",
+    ).replace("num_partitions=8", "num_partitions=128")
+    module = found(text, many)
+    assert [(one["axes"], one["groups"] is None) for one in module.found] == [
+        (["x"], True),
+        (["y"], True),
+        (None, False),
+    ]
+    assert module.unknown == []
 
 
 def test_two_thousand_collectives_are_all_found(experiment):

@@ -10,6 +10,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runner.evidence import hlo
 from runner.layout import Mesh
@@ -261,6 +263,20 @@ def test_every_line_of_a_module_is_read(name):
     assert sum(len(c.instructions) for c in module.computations.values()) == len(
         re.findall(r"^ .* = ", text, re.MULTILINE)
     )
+
+
+@given(st.sampled_from(sorted(name for name in EXPECTED if EXPECTED[name])), st.data())
+def test_a_collective_whose_line_is_damaged_does_not_vanish(name, data):
+    folder, _, file = name.partition("/")
+    text = (MODULES / f"{name}.txt").read_text()
+    victim = data.draw(st.sampled_from([one["instruction"] for one in stored(name).found]))
+    line = re.search(rf"^  (ROOT )?%?{re.escape(victim)} = .*$", text, re.MULTILINE)
+    assert line is not None
+    start = data.draw(st.integers(line.start() + 2, min(line.end(), line.start() + 300)))
+    cut = data.draw(st.integers(1, 8))
+    damaged = text[:start] + text[min(start + cut, line.end()) :]
+    module = found(damaged, experiment(folder), file.split(".")[0])
+    assert len(module.found) == len(EXPECTED[name]) or module.unknown
 
 
 def test_the_modules_hold_every_spelling_of_groups():

@@ -22,6 +22,9 @@ _LISTED = 64
 _ALIKE = re.compile(r"all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|collective|nccl|megascale", re.IGNORECASE)
 """Names of operations that surely communicate."""
 
+_CONNECTING = ("channel_id=", "replica_groups=", "source_target_pairs=")
+"""Attributes of operations that communicate."""
+
 _IDLE = frozenset(
     {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "copy", "copy-start", "copy-done", "iota"}
     | {"partition-id", "replica-id", "after-all", "opt-barrier", "async-update", "add-dependency", "domain"}
@@ -295,7 +298,7 @@ class _Reader:
         return sum(s.bytes for s in shapes), sum(s.bytes for s in given), ", ".join(dtypes)
 
     def _axes(self, place: _Place) -> tuple[tuple[str, ...] | None, list[list[int]] | None]:
-        """The mesh axes, and the groups or pairs where they say more than the axes or are few."""
+        """The mesh axes, and the groups or pairs where there are no axes or few devices."""
         instruction = place.instruction
         sent = instruction.attribute("source_target_pairs")
         if sent is None and place.kind in ("send", "recv"):
@@ -323,9 +326,7 @@ class _Reader:
             axes = groups.axes_between(who, self._mesh) if inside else None
         else:
             axes = groups.axes_of(who, self._mesh) if inside else None
-        listed = axes is None or sent is not None or self._mesh.size <= _LISTED
-        if sent is not None and self._mesh.size > _LISTED and axes is not None:
-            listed = False
+        listed = axes is None or self._mesh.size <= _LISTED
         return axes, who.tolist() if listed else None
 
     def _overlapped(self, place: _Place) -> list[str] | None:
@@ -489,13 +490,13 @@ def _communicates(instruction: Instruction) -> bool:
 
 
 def _suspicious(instruction: Instruction) -> bool:
-    """Whether it communicates, to judge by its name, and is none of the known kinds."""
+    """Whether it communicates, to judge by its name or attributes, and is none of the known kinds."""
     opcode = instruction.opcode
     if opcode.endswith(("-done", "-update")):
         return opcode.rsplit("-", 1)[0] not in (*KINDS, "async", "copy")
     if _communicates(instruction):
         return _START not in instruction.attributes and _DONE not in instruction.attributes
-    return bool(_ALIKE.search(opcode))
+    return bool(_ALIKE.search(opcode)) or any(attribute in instruction.attributes for attribute in _CONNECTING)
 
 
 def _done(computation: Computation, start: Instruction) -> tuple[Instruction, ...]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from runner.evidence.words import bytes_text, collective
+from runner.evidence.words import bytes_text, collective, subject
 from runner.golden import Pinned
 from runner.record import Record
 
@@ -143,6 +143,7 @@ _LEFT_OUT = ("gradient", "asynchronous")
 """What a golden says only where it is true."""
 
 _ALIKE: tuple[Callable[[Record], Any], ...] = (
+    lambda one: (subject(one), one["kind"], one.get("axes"), one.get("inserted")),
     lambda one: (_line(one), one["kind"], one.get("gradient"), one.get("axes"), one.get("inserted")),
     lambda one: (_line(one), one["kind"], one.get("gradient"), one.get("axes")),
     lambda one: (_line(one), one["kind"], one.get("gradient")),
@@ -200,9 +201,10 @@ _FIELDS = {"bytes_in": "takes", "bytes_out": "gives", "count": "runs", "overlapp
 
 def _changed(program: str, old: Record, new: Record, times: int) -> str:
     changes = []
-    if _line(old) != _line(new):
-        changes.append(f"now of {' and '.join(_names(new))}, before of {' and '.join(_names(old))}")
-    for key in sorted({*old, *new} - {"node", "nodes"}, key=lambda key: (*_ORDER, key).index(key)):
+    if subject(old) != subject(new):
+        changes.append(f"now of {subject(new)}, before of {subject(old)}")
+    told = {"node", "nodes"} | ({"between"} if changes else set())
+    for key in sorted({*old, *new} - told, key=lambda key: (*_ORDER, key).index(key)):
         was, now = old.get(key), new.get(key)
         if was == now:
             continue
@@ -224,10 +226,6 @@ _SAID = {
     "asynchronous": ("synchronous now", "asynchronous now"),
     "gradient": ("in the forward pass now", "in the backward pass now"),
 }
-
-
-def _names(one: Mapping[str, Any]) -> list[str]:
-    return one.get("nodes") or [one.get("node") or "no line that the module names"]
 
 
 def _times(count: int | None) -> str:

@@ -78,6 +78,8 @@ def _collective(one: Record) -> Record:
     found |= {key: True for key in _WHERE_SET if one.get(key)}
     if len(one.get("nodes") or ()) > 1:
         found["nodes"] = sorted(one["nodes"])
+    if one.get("between"):
+        found["between"] = {end: sorted(names) for end, names in one["between"].items()}
     if one.get("axes") is None:
         found["groups"] = one.get("groups")
     if one.get("asynchronous"):

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from runner import golden
-from runner.schema import ExperimentConfig
 from tests.command import ROOT
 from tests.evidence import collective, output, program, record
 

@@ -19,22 +19,33 @@ def bytes_text(count: int) -> str:
 
 
 def collective(one: Mapping[str, Any]) -> str:
-    """`all-gather of w over x`, `collective-permute of ring.lhs (backward) over x`."""
-    nodes = one.get("nodes") or ([one["node"]] if one.get("node") else [])
-    of = f" of {' and '.join(nodes)}" if nodes else " of no line that the module names"
+    """`all-gather of w for y over x`, `collective-permute of ring.lhs (backward) over x`."""
     axes = one.get("axes")
     over = (
         f" over {', '.join(axes) or 'no axis'}" if axes is not None else f" within groups {json.dumps(one['groups'])}"
     )
-    return f"{one['kind']}{of}{' (backward)' if one.get('gradient') else ''}{over}"
+    return f"{one['kind']} of {subject(one)}{over}"
+
+
+def subject(one: Mapping[str, Any]) -> str:
+    """What a collective communicates: the line that it belongs to, and, of one that the compiler inserted, whose value.
+
+    `C`; `w for y` where the value of `w` is needed on other devices in line `y`; `loss and out (backward)`.
+    """
+    lines = one.get("nodes") or ([one["node"]] if one.get("node") else [])
+    between = one.get("between") or {"from": [], "to": []}
+    taken = [name for name in between["from"] if name not in lines]
+    needed = lines or [name for name in between["to"] if name not in taken]
+    backward = " (backward)" if one.get("gradient") else ""
+    if taken and needed:
+        return f"{' and '.join(taken)} for {' and '.join(needed)}{backward}"
+    if taken or lines:
+        return f"{' and '.join(taken or lines)}{backward}"
+    return f"a value for {' and '.join(needed)}{backward}" if needed else f"no line that the module names{backward}"
 
 
 def described(one: Mapping[str, Any]) -> str:
-    """One collective of a record in a line, with the reason why it is there."""
+    """One collective of a record in a line."""
     times = "an unknown number of" if one["count"] is None else str(one["count"])
-    why = ""
-    if one["inserted"]:
-        taken, needed = (" and ".join(one["between"][end]) for end in ("from", "to"))
-        moved = f", which moves {taken}" if taken else ""
-        why = f", inserted by the compiler{moved}{f' to {needed}' if needed else ''}"
-    return f"{times} × {collective(one)}: {bytes_text(one['bytes'])} per device{why}"
+    inserted = ", inserted by the compiler" if one["inserted"] else ""
+    return f"{times} × {collective(one)}: {bytes_text(one['bytes'])} per device{inserted}"

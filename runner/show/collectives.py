@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from runner.evidence.words import bytes_text
+from runner.evidence.words import bytes_text, subject
 from runner.record import Record
 
-HEAD = ("collective", "line", "over", "runs", "in → out per device", "dtype", "how", "programs")
+HEAD = ("collective", "of", "over", "runs", "in → out per device", "dtype", "how", "programs")
 
 _SHOWN = 24
 """Rows, at most; the record has the rest."""
@@ -60,10 +60,10 @@ def _compiled(found: Record) -> dict[str, list[Mapping[str, Any]]]:
 
 
 def _alike(one: Mapping[str, Any]) -> tuple[str, ...]:
-    nodes, axes = one["nodes"] or ([one["node"]] if one["node"] else []), one["axes"]
+    axes = one["axes"]
     return (
         one["kind"],
-        ", ".join(nodes) + " (backward)" * one["gradient"] if nodes else "unknown",
+        subject(one),
         "groups of no axis" if axes is None else ", ".join(axes) or "no axis",
         " → ".join(dict.fromkeys(bytes_text(one[end]) for end in ("bytes_in", "bytes_out"))),
         one["dtype"],
@@ -74,8 +74,7 @@ def _alike(one: Mapping[str, Any]) -> tuple[str, ...]:
 def _how(one: Mapping[str, Any]) -> str:
     told = []
     if one["inserted"]:
-        needed = " and ".join(line for line in one["between"]["to"] if line not in one["nodes"])
-        told.append(f"inserted{f' for {needed}' if needed else ''}")
+        told.append("inserted")
     if one["asynchronous"]:
         others = one["overlapped"]
         told.append(

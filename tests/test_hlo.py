@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.evidence import groups, hlo
+from runner.evidence.gather import gather
 from runner.evidence.hlo import Instruction, Shape
 from runner.evidence.nodes import Origin, Origins
 from runner.experiment import Experiment
@@ -228,7 +230,20 @@ def test_spellings_of_groups(text, rows):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "all", "{{0,1},{2}}", "mesh['x'=8] {'z'}", "mesh['x'=8] {'x':(3)2}", "<[8]>", "[2,4]=>[8]", "{0,1}"]
+    "text",
+    [
+        "",
+        "all",
+        "{{0,1},{2}}",
+        "mesh['x'=8] {'z'}",
+        "mesh['x'=8] {'x':(3)2}",
+        "<[8]>",
+        "[2,4]=>[8]",
+        "{0,1}",
+        "[2,4]<=[4,2]T(1,1)",
+        "[3,3]<=[8]",
+        "mesh[x] {x}",
+    ],
 )
 def test_what_spells_no_groups(text):
     assert groups.read(text, 8) is None
@@ -431,6 +446,10 @@ def test_a_module_of_one_all_reduce_is_read(experiment):
         ),
         (all_reduce()[:-2], "1 line of the module could not be read, the first: the text ends inside of main"),
         (
+            entry(f"%r = f32[2] all-reduce(%A), {OVER_X}, {BY}", "%r = f32[2] negate(%A)"),
+            "1 line of the module could not be read, the first: %r = f32[2] negate(%A)",
+        ),
+        (
             all_reduce("replica_groups=@everyone"),
             "which devices r connects could not be read: @everyone",
         ),
@@ -505,6 +524,26 @@ def test_a_collective_without_metadata_is_of_the_line_that_needs_it(experiment):
     assert gathered["node"] == "D"
     assert gathered["inserted"]
     assert gathered["between"] == {"from": ["A"], "to": ["D"]}
+
+
+def test_a_module_that_the_reader_cannot_bear_is_said_to_be_one(experiment, tmp_path: Path):
+    merged = f"%t = (f32[2,4], f32[2,4]) all-reduce(%A, %A), {OVER_X}"
+    text = entry(merged, "ROOT %g = f32[2,4] get-tuple-element(%t), index=one")
+    (tmp_path / "hlo_shard_map.txt").write_text(text)
+    said = "the module could not be read: ValueError: invalid literal for int() with base 10: 'one'"
+    assert gather(experiment, "shard_map", tmp_path, None) == {
+        "collectives": None,
+        "collectives_unknown": [said],
+        "compiler_warnings": None,
+    }
+
+
+def test_a_backend_that_shows_no_module(experiment, tmp_path: Path):
+    (tmp_path / "hlo_shard_map.txt").write_text("")
+    found = gather(experiment, "shard_map", tmp_path, "")
+    assert found["collectives"] is None
+    assert found["collectives_unknown"] == ["the backend does not show the compiled module"]
+    assert found["compiler_warnings"] == []
 
 
 def test_sends_and_receives(experiment):

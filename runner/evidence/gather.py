@@ -21,7 +21,12 @@ def gather(experiment: Experiment, program: str, folder: Path, said: str | None)
     if not text.strip():
         unknown = ["the backend does not show the compiled module"]
         return {"collectives": None, "collectives_unknown": unknown, "compiler_warnings": heard}
-    found = collectives.read(hlo.read(text), origins, experiment.mesh)
+    try:
+        found = collectives.read(hlo.read(text), origins, experiment.mesh)
+    except Exception as error:
+        # What a compiler of tomorrow prints must not end a run that is otherwise complete.
+        unknown = [f"the module could not be read: {type(error).__name__}: {error}"]
+        return {"collectives": None, "collectives_unknown": unknown, "compiler_warnings": heard}
     return {
         "collectives": found.found,
         "collectives_unknown": list(dict.fromkeys(found.unknown)),

@@ -135,7 +135,7 @@ class Computation:
 
 @dataclass
 class Module:
-    """A module. `unread` are the lines that look like instructions and could not be read, or stand nowhere."""
+    """A module. `unread` are the lines that could not be read, stand in no computation or have another's name."""
 
     name: str = ""
     scheduled: bool = False
@@ -181,7 +181,7 @@ def read(text: str) -> Module:
             computation = None
         elif line.strip():
             instruction = _instruction(line, len(computation.instructions))
-            if instruction is None:
+            if instruction is None or instruction.name in computation.instructions:
                 module.unread.append(line.strip())
             else:
                 computation.instructions[instruction.name] = instruction

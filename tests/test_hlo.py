@@ -383,6 +383,13 @@ def test_a_loop_of_unknown_length_is_said_to_be_one(experiment, text):
     assert module.unknown == ["how often r runs is not known"]
 
 
+def test_a_condition_runs_once_more_than_the_body(experiment):
+    known = ', backend_config={"known_trip_count":{"n":"9"}}'
+    text = loop(end="all-gather(%j), channel_id=2, replica_groups=[4,2]<=[8]", known=known)
+    counts = {one["kind"]: one["count"] for one in found(text, experiment).found}
+    assert counts == {"all-reduce": 9, "all-gather": 10}
+
+
 def test_a_branch_may_not_be_taken(experiment):
     text = entry(
         "%which = pred[] constant(true)",
@@ -544,6 +551,30 @@ def test_a_backend_that_shows_no_module(experiment, tmp_path: Path):
     assert found["collectives"] is None
     assert found["collectives_unknown"] == ["the backend does not show the compiled module"]
     assert found["compiler_warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("kept", "kind", "bytes_out"),
+    [
+        ("ROOT %s = f32[2,1]{1,0} dynamic-slice(%r, %i, %i), dynamic_slice_sizes={2,1}", "reduce-scatter", 8),
+        (
+            "%s = f32[2,1]{1,0} dynamic-slice(%r, %i, %i), dynamic_slice_sizes={2,1}\n"
+            "  ROOT %b = f32[2]{0} bitcast(%s)",
+            "reduce-scatter",
+            8,
+        ),
+        ("ROOT %s = f32[2,4]{1,0} negate(%r)", "all-reduce", 32),
+    ],
+)
+def test_a_fusion_that_keeps_a_slice_of_a_sum_scatters(experiment, kept, kind, bytes_out):
+    shape = "f32[2]{0}" if "bitcast" in kept else "f32[2,1]{1,0}" if "slice" in kept else "f32[2,4]{1,0}"
+    fused = (
+        "%fused (p: f32[2,4]) -> f32[2,1] {\n  %p = f32[2,4]{1,0} parameter(0)\n  %i = s32[] constant(0)\n"
+        f"  %r = f32[2,4]{{1,0}} all-reduce(%p), channel_id=1, {OVER_X}, {BY}\n  {kept}\n}}\n\n"
+    )
+    text = entry(f"ROOT %f = {shape} fusion(%A), kind=kCustom, calls=%fused").replace(ADD, ADD + fused)
+    (only,) = found(text, experiment).found
+    assert (only["kind"], only["bytes_in"], only["bytes_out"]) == (kind, 32, bytes_out)
 
 
 def test_sends_and_receives(experiment):

@@ -402,8 +402,8 @@ class _Reader:
     def _given(self, computation: Computation, parameter: Instruction) -> list[tuple[Computation, str]]:
         """What the caller hands to a parameter."""
         found = []
-        for outer, by, role in self._module.callers.get(computation.name, ()):
-            number = 0 if role in ("body", "condition") else parameter.parameter()
+        for outer, by, _ in self._module.callers.get(computation.name, ()):
+            number = parameter.parameter()
             if number < len(by.operands):
                 found.append((outer, by.operands[number]))
         return found

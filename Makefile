@@ -1,4 +1,5 @@
 # `make run` and `make test` need Python 3.11 to 3.13 and make, nothing else: each makes .venv when it is missing.
+# The tests need more than the runner does, libtpu with its 200 MB before all.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
@@ -9,20 +10,24 @@ WORKERS ?= auto
 run: $(VENV)/.installed
 	$(BIN)/python -m runner +experiment=case3_allreduce
 
-test: $(VENV)/.installed
+test: $(VENV)/.tests
 	$(BIN)/python -m pytest -n $(WORKERS)
 
-lint: $(VENV)/.installed
+lint: $(VENV)/.tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-bench: $(VENV)/.installed
+bench: $(VENV)/.tests
 	$(BIN)/python benchmarks/overhead.py
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.tests: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint,aot]'
 	touch $@
 
 clean:

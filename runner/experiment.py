@@ -153,6 +153,7 @@ class Experiment:
     precision: str = "highest"
     check_vma: bool = True
     trace: bool = False
+    profile: bool = False
     timeout: float = 600.0
     grad: Gradient | None = None
     tested: tuple[str, ...] = ("cpu",)
@@ -213,6 +214,9 @@ def program_section(program: str) -> Section:
     """The section that a program is written from."""
     return "graph" if program in GRAPH_PROGRAMS else "per_device"
 
+
+_AS_THEY_ARE = ("seed", "precision", "check_vma", "trace", "profile", "timeout")
+"""The keys whose values need no reading."""
 
 _NOTHING: dict[str, Any] = {
     "name": None, "summary": "", "source": "", "mesh": {}, "target": {}, "dims": {}, "verify_dims": {},
@@ -278,7 +282,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         grad=grad,
         tested=_tested(config["test"]),
         expected=expect.read(config["expect"], programs, target.platform, _expectable(sections, grad, mesh)),
-        **{key: config[key] for key in ("seed", "precision", "check_vma", "trace", "timeout") if key in config},
+        **{key: config[key] for key in _AS_THEY_ARE if key in config},
     )
     if experiment.precision not in PRECISIONS:
         raise invalid(("precision",), f"no precision '{experiment.precision}'; there are {', '.join(PRECISIONS)}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from runner import dtypes, handover, record
+from runner import dtypes, handover, profiling, record
 from runner.checks import agreement, diagnosis, expectations, gradient, layout, pinned, replicas, value
 from runner.checks.context import Check, Context
 from runner.data import Arrays
@@ -43,6 +43,7 @@ class Findings:
         self._context: Context | None = None
         self._runs: list[ProgramRun] = []
         self._verdicts: dict[str, dict[str, Check]] = {}
+        self._profiles: dict[str, profiling.Profile] = {}
         self._traced: Event = {"error": "program shard_map did not run"}
         _describe(experiment, arrays, found)
 
@@ -74,6 +75,10 @@ class Findings:
             self._traced = finished
             if "values" in finished:
                 self._traced["held"] = traced_values(finished, arrays)
+            return
+        profiled = profiling.profiled(finished["program"])
+        if profiled is not None:
+            self._profiles[profiled] = profiling.collect(finished, arrays)
             return
         if "unsupported" in finished:
             self._leave_out(finished["program"], finished["unsupported"])
@@ -157,7 +162,11 @@ class Findings:
                     *(diagnosed or [] if mine else []),
                     *_differs(found, run.program),
                 ]
-            evidence = {**run.evidence, **gather(context.experiment, run.program, folder, run.said)}
+            profiled = self._profiles.get(run.program)
+            evidence = {**run.evidence, **gather(context.experiment, run.program, folder, run.said, profiled)}
+            if "profile" in evidence and not evidence["profile"]["devices"]:
+                reason = "; ".join(evidence["profile"]["unknown"])
+                found["warnings"].append(f"program {run.program} has no profile: {reason}")
             checks |= expectations.check(context.experiment, run.program, evidence)
             failed = any(check["status"] == "failed" for check in checks.values())
             found["programs"][run.program] = {

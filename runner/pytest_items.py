@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from runner import composition, differences, golden
+from runner import composition, differences, golden, topology
 from runner.app import conf_folder
 from runner.configuration import Configuration, InvalidConfiguration, compose
 from runner.experiment import Experiment, read
@@ -46,6 +46,7 @@ class ExperimentFile(pytest.File):
         self.pinned: set[tuple[str, str]] = set()
         """The targets and programs that have goldens."""
         self._composed: dict[str, Configuration] = {}
+        self._missing: dict[str, str | None] = {}
         self._small: dict[str, int] = {}
 
     @cached_property
@@ -56,6 +57,10 @@ class ExperimentFile(pytest.File):
     def composed(self, target: str) -> Configuration:
         """Its configuration for a target that it is tested on."""
         return self._composed[target]
+
+    def missing(self, target: str) -> str | None:
+        """Why it cannot be compiled for a target on this machine, if it cannot."""
+        return self._missing[target]
 
     def dims(self, target: str) -> dict[str, int]:
         """The smaller dims at which it is verified, where its file has them and the target computes."""
@@ -75,6 +80,8 @@ class ExperimentFile(pytest.File):
             experiment = self._read(composed)
             if experiment is None:
                 return
+            absent = experiment.target.topology
+            self._missing[target] = topology.missing(absent) if absent else None
             checks = [*_CHECKS, *(["gradient"] if experiment.grad else []), *(["values"] if experiment.values else [])]
             parent = self if target == "cpu" else _Target.from_parent(self, name=target)
             programs = [
@@ -191,6 +198,9 @@ class CheckItem(pytest.Item):
 
     def result(self) -> Record:
         """What the record says of the program. Skips where JAX cannot express it; raises where it did not run."""
+        missing = self.file.missing(self.target)
+        if missing:
+            pytest.skip(missing)
         record = self.ran.record
         if self.program in record["not_supported"]:
             self.not_supported(record["not_supported"][self.program])

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner import data, record, topology, verification
+from runner import data, profiling, record, topology, verification
 from runner.experiment import Experiment, read
 from runner.faults import Fault, InvalidExperiment
 from runner.process import Worker
@@ -78,6 +78,8 @@ def _run(
     topology.require(absent)
     smaller = verification.smaller(config, experiment)
     _do(experiment, config, folder, sources, worker, found)
+    if experiment.profile:
+        found["warnings"].append(f"there is no profile: nothing runs on {absent.name}, which is not here")
     if isinstance(smaller, str):
         verification.not_run(found, smaller)
         if experiment.trace:
@@ -116,7 +118,7 @@ def _do(
             "folder": str(folder.resolve()),
             "data": str(data_folder.resolve()),
             "arrays": left_here,
-            "programs": [*experiment.programs, *_tracing(experiment)],
+            "programs": [*_steps(experiment), *_tracing(experiment)],
         }
         events = listen(worker, job, experiment.timeout)
         from runner.findings import Findings
@@ -137,6 +139,13 @@ def _do(
                     with open(folder / "worker.log", "a", encoding="utf-8") as log:
                         log.write(event["text"])
     findings.conclude(folder)
+
+
+def _steps(experiment: Experiment) -> list[str]:
+    """The programs, each followed by the taking of its profile where one is asked for and the program runs."""
+    if not experiment.profile or experiment.target.topology is not None:
+        return list(experiment.programs)
+    return [step for program in experiment.programs for step in (program, profiling.step(program))]
 
 
 def _tracing(experiment: Experiment) -> tuple[str, ...]:

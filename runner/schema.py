@@ -104,5 +104,7 @@ class ExperimentConfig:
     check_vma: bool = True
     trace: bool = False
     """Whether every value of `per_device` on every device is shown and recorded."""
+    profile: bool = False
+    """Whether a profiler trace of each program is taken, and the time of each line and collective read off it."""
     timeout: float = 600.0
     """Seconds after which a program that hangs is ended."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from runner import dtypes, handover
+from runner import dtypes, handover, profiling
 from runner.process import Event, Worker
 
 Ranges = tuple[tuple[int, int], ...]
@@ -125,8 +125,8 @@ def _events(worker: Worker, job: dict[str, Any], timeout: float, start: Callable
         if running is None:
             yield {"event": "died", "error": error}
             return
-        # What ends shard_map would end its trace as well.
-        left[:] = [program for program in left if program != running and (running, program) != ("shard_map", "trace")]
+        # What ends a program would end its trace and its profile as well.
+        left[:] = [step for step in left if running not in (step, _needed(step))]
         yield {"event": "finished", "program": running, "error": error}
         if not left:
             return
@@ -158,13 +158,18 @@ def _one_worker(
                 left.remove(event["program"])
                 running = None
             case "types":
-                left[:] = [program for program in left if program not in event["unsupported"]]
+                left[:] = [step for step in left if (profiling.profiled(step) or step) not in event["unsupported"]]
         if first or event["event"] != "types":
             yield event
         if event["event"] == "invalid" or (event["event"] in ("finished", "types") and not left):
             # It has nothing left to do, and takes its time to leave.
             worker.kill()
             return None, None
+
+
+def _needed(step: str) -> str | None:
+    """The program that has run before a step of a job, if there is one."""
+    return "shard_map" if step == "trace" else profiling.profiled(step)
 
 
 def _how_it_ended(code: int) -> str:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import platform
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -130,7 +132,17 @@ def _gpus(name: str, shape: tuple[int, ...], platform: str) -> Topology:
     return Topology(name, "gpu", shape)
 
 
+def missing(topology: Topology) -> str | None:
+    """Why nothing can be compiled for a topology here, where that is known: its compiler is not installed."""
+    if topology.platform != "tpu" or importlib.util.find_spec("libtpu") is not None:
+        return None
+    here = sys.platform == "linux" and platform.machine() == "x86_64"
+    remedy = ": pip install 'shardproof[aot]'" if here else ", which there is for Linux on x86-64 only"
+    return f"compiling for {topology.name} needs libtpu{remedy}"
+
+
 def require(topology: Topology) -> None:
     """Raise `InvalidExperiment` where the compiler for a topology is known not to be installed."""
-    if topology.platform == "tpu" and importlib.util.find_spec("libtpu") is None:
-        raise invalid(KEY, f"compiling for {topology.name} needs libtpu: pip install 'shardproof[aot]'")
+    reason = missing(topology)
+    if reason:
+        raise invalid(KEY, reason)

@@ -146,7 +146,7 @@ def _gradients(context: Context) -> Gradients:
 
 def _run(context: Context, program: str, source: str, folder: Path) -> ProgramRun:
     module = load(source, folder / f"program_{program}.py")
-    found = execute(context.experiment, program, module, folder, folder)
+    found = execute(context.experiment, program, module, folder, folder).found
     shapes = {name: shape for name, (shape, _) in context.outputs.items()}
     event = {"event": "finished", "program": program, **found}
     return program_run(event, shapes, lambda name, position: context.layout(name).ranges(position), folder)

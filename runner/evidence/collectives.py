@@ -45,10 +45,14 @@ _START, _DONE = '"AsyncCollectiveStart"', '"AsyncCollectiveDone"'
 
 @dataclass
 class Collectives:
-    """The record's `collectives`, and the sentences about what is not in them."""
+    """The record's `collectives`, and the sentences about what is not in them.
+
+    `carriers` are the instructions in whose execution a collective goes on, each with the `instruction` of its entry.
+    """
 
     found: list[dict[str, Any]] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    carriers: dict[str, str] = field(default_factory=dict)
 
 
 def read(module: Module, origins: Origins, mesh: Mesh) -> Collectives:
@@ -94,6 +98,8 @@ class _Reader:
         visited: set[str] = set()
         for place in self._walk(module.entry, visited):
             result.found.append(self._entry(place))
+            carriers = (place.instruction, place.start[1], *place.chain)
+            result.carriers |= {carrier.name: place.instruction.name for carrier in carriers}
         for computation in module.computations.values():
             if computation.name not in visited:
                 for instruction in computation.instructions.values():

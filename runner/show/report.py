@@ -100,6 +100,7 @@ def run(found: Record, folder: Path, *, brief: bool) -> None:
     if found["programs"]:
         _programs(found)
         _collectives(found)
+        _profiles(found)
     for warning in found.get("warnings", ()):
         _say(f"warning: {warning}", "yellow")
     _failures(found)
@@ -173,6 +174,20 @@ def _collectives(found: Record) -> None:
         for warning in result.get("compiler_warnings") or ():
             of = f" of {warning['node']}" if warning["node"] else ""
             _say(f"{program}: the compiler warns: {warning['kind']}{of}: {warning['text']}", "yellow")
+
+
+def _profiles(found: Record) -> None:
+    """Where the time of each program goes, where that was asked for."""
+    taken = {program: result["profile"] for program, result in found["programs"].items() if "profile" in result}
+    if not taken:
+        return
+    from runner.show import profile
+
+    rows = [(program, *row) for program, of in taken.items() for row in profile.rows(of)]
+    if rows:
+        print("profile: the median time of a run on one device; a collective's includes waiting for other devices")
+        _table(("program", *profile.HEAD), [[(text, "") for text in row] for row in rows])
+        print()
 
 
 def _run_time(timing: Record) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,10 +18,18 @@ from runner.experiment import Experiment
 from runner.worker.compilation import compile_program, ranges, spec_of
 
 
-def execute(experiment: Experiment, program: str, module: ModuleType, folder: Path, arrays: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Execution:
+    """What a program did, as plain data, and how to run it again, blocking."""
+
+    found: dict[str, Any]
+    run: Callable[[], Any]
+
+
+def execute(experiment: Experiment, program: str, module: ModuleType, folder: Path, arrays: Path) -> Execution:
     """Compile and run one program; leave its HLO in `folder` and its outputs in `arrays`.
 
-    Returns plain data: per output its dtype, shape, spec and the devices' index ranges (the values are in the file
+    What it found is, per output its dtype, shape, spec and the devices' index ranges (the values are in the file
     `arrays/PROGRAM.bin`, one entry per distinct shard), the layouts of the operands, memory, cost and timing.
     """
     start = time.perf_counter()
@@ -37,12 +46,16 @@ def execute(experiment: Experiment, program: str, module: ModuleType, folder: Pa
     compiled = compile_program(program, function, operands, folder)
     executable = compiled.executable
     compiled_at = time.perf_counter()
-    outputs = jax.block_until_ready(executable(*operands))
+
+    def run() -> Any:
+        return jax.block_until_ready(executable(*operands))
+
+    outputs = run()
     first_run = time.perf_counter() - compiled_at
     described = _leave(experiment, program, outputs, arrays)
     # The runs that follow need the memory.
     del outputs
-    return {
+    found = {
         "device_ids": device_ids,
         "outputs": described,
         "operands": {} if program == "vmap" else {
@@ -55,9 +68,10 @@ def execute(experiment: Experiment, program: str, module: ModuleType, folder: Pa
         "timing": {
             "place_s": placed - start,
             "compile_s": compiled.seconds,
-            "run_s": _repeat(lambda: jax.block_until_ready(executable(*operands)), first_run),
+            "run_s": _repeat(run, first_run),
         },
     }  # fmt: skip
+    return Execution(found, run)
 
 
 def _repeat(call: Callable[[], Any], first: float) -> dict[str, float]:

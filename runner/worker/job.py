@@ -1,7 +1,8 @@
 """A job in: the resolved configuration and the folders. Events out: the types, then each program's result.
 
 The events, in order: `invalid` (and nothing after it), or `types`, then for each program `started` and `finished`,
-which holds its results, an `error`, or why JAX has it `unsupported` after all.
+which holds its results, an `error`, or why JAX has it `unsupported` after all. A program's profile is a step of its own
+after it, so that whatever the profiler does, the results have been told.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jaxlib.version
 
-from runner import data, handover
+from runner import data, handover, profiling
 from runner.experiment import Experiment, read
 from runner.faults import InvalidExperiment, invalid
 from runner.programs import WRITERS
 from runner.record import write_text
 from runner.worker import gradient
 from runner.worker.compilation import NotLowered
-from runner.worker.execute import execute
+from runner.worker.execute import Execution, execute
 from runner.worker.layouts import layouts
 from runner.worker.types import infer
 
@@ -41,7 +42,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
 
     `job` holds `config` (the resolved configuration), `folder` (for the programs), `data` (where `load` looks),
     `arrays` (where outputs are left for the parent) and `programs` (which of the experiment's to run; `trace` among
-    them is the one that takes the trace).
+    them is the one that takes the trace, and each may be followed by the step that takes its profile).
     """
     experiment = read(job["config"])
     folder, arrays = Path(job["folder"]), Path(job["arrays"])
@@ -54,7 +55,8 @@ def run(job: dict[str, Any], emit: Emit) -> None:
         return
     if absent is not None:
         experiment = absent.experiment
-    programs = [program for program in job["programs"] if program not in types.unsupported]
+    steps = [step for step in job["programs"] if (profiling.profiled(step) or step) not in types.unsupported]
+    programs = [step for step in steps if profiling.profiled(step) is None]
     sources = {
         program: WRITERS[program](experiment, Path(job["data"]), types) for program in programs if program in WRITERS
     }
@@ -88,15 +90,24 @@ def run(job: dict[str, Any], emit: Emit) -> None:
             **({"gradient": _oracle(experiment, Path(job["data"]), arrays)} if experiment.grad and not absent else {}),
         }
     )
-    for program in programs:
+    executions: dict[str, Execution] = {}
+    for program in steps:
         emit({"event": "started", "program": program})
+        profiled = profiling.profiled(program)
         try:
-            if trace is not None and program == "trace":
+            if profiled is not None:
+                # What it holds of the devices' memory goes before the next program runs.
+                found = _profile(profiled, executions.pop(profiled, None), folder, arrays)
+            elif trace is not None and program == "trace":
                 found = trace.take(modules.get(program), arrays)
             elif absent is not None:
                 found = absent.compile_only(program, modules[program], folder)
             else:
-                found = execute(experiment, program, modules[program], folder, arrays)
+                execution = execute(experiment, program, modules[program], folder, arrays)
+                found = execution.found
+                if profiling.step(program) in steps:
+                    executions[program] = execution
+                del execution
             if f"{program}_layouts" in modules:
                 devices = absent.devices if absent else None
                 found["layouts"] = layouts(experiment, program, modules[f"{program}_layouts"], devices)
@@ -121,6 +132,14 @@ def _prepare_trace(experiment: Experiment, data: Path) -> Trace:
     from runner.worker.trace import prepare
 
     return prepare(experiment, data)
+
+
+def _profile(program: str, execution: Execution | None, folder: Path, arrays: Path) -> dict[str, Any]:
+    if execution is None:
+        return {"error": f"program {program} did not run"}
+    from runner.worker import profile
+
+    return profile.take(program, execution.run, execution.found["timing"]["run_s"]["median"], folder, arrays)
 
 
 def _oracle(experiment: Experiment, folder: Path, arrays: Path) -> dict[str, Any]:

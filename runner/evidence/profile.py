@@ -1,0 +1,269 @@
+"""What each device executed, and a compiled module, in; the time of each line and of each collective out.
+
+An event's time is what it takes from its start until its work is done, less what other events take inside it: a loop's
+own time is what its steps leave of it. So every nanosecond of an instruction is counted once, and what cannot be
+attributed to a line is counted as such.
+"""
+
+from __future__ import annotations
+
+import bisect
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from runner.evidence.collectives import Collectives
+from runner.evidence.hlo import Instruction, Module
+from runner.evidence.nodes import Origin, Origins
+from runner.profiling import Event, Profile, Recorded
+
+_CALLS = ("while", "conditional", "call", "async-start")
+"""Opcodes of instructions whose computations execute as instructions of their own."""
+
+_FREE = frozenset({"parameter", "constant", "get-tuple-element", "tuple", "bitcast"})
+"""Opcodes of what takes no time in a fusion."""
+
+_NAMED = 5
+"""How many instructions a sentence names."""
+
+Seconds = dict[str, float | None]
+"""Seconds per run and device, `median`, `min` and `max`, and the `total` over all runs and devices."""
+
+
+def read(taken: Profile, module: Module, origins: Origins, collectives: Collectives) -> dict[str, Any]:
+    """A program's `profile`; the entries are those of `docs/record.md`."""
+    if isinstance(taken, str):
+        nothing = {"seconds": None, "nodes": [], "collectives": [], "unattributed": None}
+        return {"folder": None, "runs": 0, "run_s": None, "devices": 0, **nothing, "unknown": [taken]}
+    times = _Reader(taken.recorded, taken.runs, module, origins, collectives).read()
+    return {"folder": taken.folder, "runs": taken.runs, "run_s": dict(taken.run_s), **times}
+
+
+class _Times:
+    """The time of some events, by device and run."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.by_run: Counter[tuple[int, int]] = Counter()
+        self.events: Counter[tuple[str, int, int]] = Counter()
+
+    def add(self, event: Event, nanoseconds: int) -> None:
+        self.total += nanoseconds
+        self.by_run[event.device, event.run] += nanoseconds
+        self.events[event.instruction, event.device, event.run] += 1
+
+
+class _Reader:
+    def __init__(
+        self, recorded: Recorded, runs: int, module: Module, origins: Origins, collectives: Collectives
+    ) -> None:
+        self._events = recorded.events
+        self._module = module
+        self._origins = origins
+        self._collectives = collectives
+        self._instructions = {
+            name: instruction
+            for computation in module.computations.values()
+            for name, instruction in computation.instructions.items()
+        }
+        self._executed = sorted({(event.device, event.run) for event in self._events})
+        self._told_apart = all(run >= 0 for _, run in self._executed)
+        self._unknown = list(recorded.unknown)
+        self._runs = runs
+
+    def read(self) -> dict[str, Any]:
+        everything, unattributed = _Times(), _Times()
+        lines: dict[tuple[frozenset[str], bool], _Times] = defaultdict(_Times)
+        order: dict[tuple[frozenset[str], bool], list[str]] = {}
+        carried: dict[str, _Times] = defaultdict(_Times)
+        unnamed: Counter[str] = Counter()
+        foreign: dict[str, None] = {}
+        for event, own in zip(self._events, own_times(self._events, self._inside()), strict=True):
+            everything.add(event, own)
+            here = not event.module or event.module == self._module.name
+            instruction = self._instructions.get(event.instruction) if here else None
+            if instruction is None:
+                if event.instruction:
+                    foreign[event.instruction] = None
+            elif event.instruction in self._collectives.carriers:
+                carried[self._collectives.carriers[event.instruction]].add(event, own)
+                continue
+            elif found := self._lines(instruction):
+                nodes = list(dict.fromkeys(origin.node for origin in found))
+                key = frozenset(nodes), all(origin.gradient for origin in found)
+                order.setdefault(key, nodes)
+                lines[key].add(event, own)
+                continue
+            unattributed.add(event, own)
+            unnamed[event.instruction or event.name] += own
+        self._doubt(foreign)
+        return {
+            "devices": len({device for device, _ in self._executed}),
+            "seconds": self._seconds(everything),
+            "nodes": [
+                {
+                    "node": order[key][0] if len(order[key]) == 1 else None,
+                    "nodes": order[key],
+                    "gradient": key[1],
+                    "seconds": self._seconds(times),
+                }
+                for key, times in sorted(lines.items(), key=lambda item: -item[1].total)
+            ],
+            "collectives": [self._collective(entry, carried) for entry in self._collectives.found],
+            "unattributed": {
+                "seconds": self._seconds(unattributed),
+                "instructions": [name for name, _ in unnamed.most_common()],
+            },
+            "unknown": list(dict.fromkeys(self._unknown)),
+        }
+
+    def _inside(self) -> dict[str, frozenset[str]]:
+        """For each loop, branch or call the instructions that execute within it."""
+        module = self._module
+        within: dict[str, frozenset[str]] = {}
+
+        def of_computation(name: str) -> frozenset[str]:
+            if name not in within:
+                within[name] = frozenset()
+                computation = module.computations.get(name)
+                instructions = computation.instructions.values() if computation else ()
+                inner = (of_computation(c) for i in instructions if i.opcode in _CALLS for _, c in i.called)
+                within[name] = frozenset(i.name for i in instructions).union(*inner)
+            return within[name]
+
+        calling = [i for i in self._instructions.values() if i.opcode in _CALLS]
+        return {i.name: frozenset().union(*(of_computation(name) for _, name in i.called)) for i in calling}
+
+    def _lines(self, instruction: Instruction) -> tuple[Origin, ...]:
+        """The lines that an instruction works for: of a fusion, those of all that is fused."""
+        found: list[Origin] = []
+        if instruction.opcode == "fusion":
+            for _, name in instruction.called:
+                computation = self._module.computations.get(name)
+                for inner in computation.instructions.values() if computation else ():
+                    if inner.opcode not in _FREE:
+                        found += self._lines(inner)
+        return tuple(dict.fromkeys(found)) or self._origins.of(instruction.op_name)
+
+    def _collective(self, entry: Mapping[str, Any], carried: Mapping[str, _Times]) -> dict[str, Any]:
+        name = entry["instruction"]
+        times = carried.get(name)
+        executions = None
+        if times is None:
+            self._unknown.append(f"the trace does not show {name}")
+        else:
+            executions = self._executions(times)
+            if entry["count"] is not None and executions is not None and executions != entry["count"]:
+                self._unknown.append(f"{name} ran {executions} times a run, not {entry['count']} times")
+            also = self._also(name, entry)
+            if also:
+                self._unknown.append(
+                    f"the time of {name} is also that of {', '.join(also)}, computed in the same fusion"
+                )
+        return {
+            "instruction": name,
+            "node": entry["node"],
+            "nodes": entry["nodes"],
+            "gradient": entry["gradient"],
+            "kind": entry["kind"],
+            "executions": executions,
+            "seconds": None if times is None else self._seconds(times),
+        }
+
+    def _executions(self, times: _Times) -> int | None:
+        """How often a collective ran in each run on each device; None where that differs or runs are not told apart."""
+        if not self._told_apart:
+            return None
+        # A start and a done are two events of one execution.
+        most: Counter[tuple[int, int]] = Counter()
+        for (_, device, run), events in times.events.items():
+            most[device, run] = max(most[device, run], events)
+        counts = {most[place] for place in self._executed}
+        return counts.pop() if len(counts) == 1 else None
+
+    def _also(self, name: str, entry: Mapping[str, Any]) -> list[str]:
+        """The other lines that are computed in the fusions that carry a collective."""
+        carriers = [self._instructions.get(c) for c, carried in self._collectives.carriers.items() if carried == name]
+        served = [o.node for i in carriers if i is not None and i.opcode == "fusion" for o in self._lines(i)]
+        return [node for node in dict.fromkeys(served) if node not in entry["nodes"]]
+
+    def _seconds(self, times: _Times) -> Seconds:
+        each = [times.by_run[place] / 1e9 for place in self._executed]
+        known = bool(each) and self._told_apart
+        return {
+            "median": statistics.median(each) if known else None,
+            "min": min(each) if known else None,
+            "max": max(each) if known else None,
+            "total": times.total / 1e9,
+        }
+
+    def _doubt(self, foreign: Iterable[str]) -> None:
+        """Say in what the trace is not what it should be."""
+        runs = len({run for _, run in self._executed})
+        if not self._events:
+            self._unknown.append("the trace shows no instruction")
+        elif not self._told_apart:
+            self._unknown.append("the trace does not tell the runs apart")
+        elif runs != self._runs:
+            self._unknown.append(f"the trace shows {runs} of {self._runs} runs")
+        names = list(foreign)
+        if names:
+            listed = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+            self._unknown.append(f"the module does not have {listed}")
+
+
+def own_times(events: Sequence[Event], inside: Mapping[str, frozenset[str]]) -> list[int]:
+    """For each event its time in nanoseconds without that of the events inside it.
+
+    Inside are those that stand on the same line while it does, and those of the instructions that `inside` lists for
+    its own, on any line of the same device in the same run.
+    """
+    within: list[list[tuple[int, int]]] = [[] for _ in events]
+    _nested(events, within)
+    _called(events, inside, within)
+    return [event.done - event.start - _covered(event, parts) for event, parts in zip(events, within, strict=True)]
+
+
+def _nested(events: Sequence[Event], within: list[list[tuple[int, int]]]) -> None:
+    by_line: dict[int, list[int]] = defaultdict(list)
+    for number, event in enumerate(events):
+        by_line[event.line].append(number)
+    for numbers in by_line.values():
+        around: list[int] = []
+        for number in sorted(numbers, key=lambda number: (events[number].start, -events[number].end)):
+            event = events[number]
+            while around and events[around[-1]].end <= event.start:
+                around.pop()
+            if around:
+                within[around[-1]].append((event.start, event.end))
+            around.append(number)
+
+
+def _called(events: Sequence[Event], inside: Mapping[str, frozenset[str]], within: list[list[tuple[int, int]]]) -> None:
+    executed: dict[tuple[int, int], list[int]] = defaultdict(list)
+    calling = [number for number, event in enumerate(events) if inside.get(event.instruction)]
+    if not calling:
+        return
+    for number in sorted(range(len(events)), key=lambda number: events[number].start):
+        executed[events[number].device, events[number].run].append(number)
+    starts = {place: [events[number].start for number in numbers] for place, numbers in executed.items()}
+    for number in calling:
+        event = events[number]
+        place = event.device, event.run
+        first = bisect.bisect_left(starts[place], event.start)
+        last = bisect.bisect_left(starts[place], event.done)
+        for other in executed[place][first:last]:
+            if events[other].instruction in inside[event.instruction]:
+                within[number].append((events[other].start, events[other].done))
+
+
+def _covered(event: Event, parts: Iterable[tuple[int, int]]) -> int:
+    """How many nanoseconds of an event some of `parts` cover."""
+    covered, at = 0, event.start
+    for start, end in sorted(parts):
+        start, end = max(start, at), min(end, event.done)
+        if end > start:
+            covered += end - start
+            at = end
+    return covered

@@ -1,0 +1,241 @@
+"""What a profiler recorded in; what each device executed, and when, as plain data out.
+
+`jax.profiler` writes planes (the host, each device) of lines (threads, streams) of events. Read here are those events
+that execute instructions of a compiled module:
+
+- CPU: events of the host's threads with a stat `hlo_op`. An instruction may return before its work is done, which goes
+  on in other threads; the event `end: NAME`, which has the same number, marks when it is.
+- GPU: everything on the lines of the streams; `hlo_op` and `hlo_module` say what launched it, where XLA says so.
+- TPU: the line `XLA Ops`, whose events are named by the text of their instructions (`%fusion.1 = f32[8] fusion(...)`).
+
+The profiler gives an execution a `run_id` on CPU only. Elsewhere a run is an event of the line `XLA Modules`, or else
+the annotation that the worker puts around it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from runner import handover
+
+ANNOTATION = "run"
+"""The annotation that the worker puts around each profiled run."""
+
+_STEP = "profile "
+_DEVICE = re.compile(r"/device:(?:GPU|TPU):(\d+)\Z")
+_END = "end: "
+_NOWHERE = -1
+
+
+def step(program: str) -> str:
+    """The name, in a job, of taking a program's profile."""
+    return _STEP + program
+
+
+def profiled(step: str) -> str | None:
+    """The program whose profile a step of a job takes; None for any other step."""
+    return step.removeprefix(_STEP) if step.startswith(_STEP) else None
+
+
+class RecordedEvent(Protocol):
+    """What is read of `jax.profiler.ProfileEvent`; `stats` are pairs of names and values."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def start_ns(self) -> float: ...
+    @property
+    def duration_ns(self) -> float: ...
+    @property
+    def stats(self) -> Iterable[tuple[str | None, Any]]: ...
+
+
+class RecordedLine(Protocol):
+    """What is read of `jax.profiler.ProfileLine`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def events(self) -> Iterable[RecordedEvent]: ...
+
+
+class RecordedPlane(Protocol):
+    """What is read of `jax.profiler.ProfilePlane`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def lines(self) -> Iterable[RecordedLine]: ...
+
+
+class Event(NamedTuple):
+    """One execution of one instruction, in nanoseconds: on its line from `start` to `end`, finished at `done`.
+
+    `run` is -1 where nothing says to which run it belongs; `instruction` is empty where nothing says what launched it,
+    and `name` is then the profiler's.
+    """
+
+    line: int
+    device: int
+    run: int
+    start: int
+    end: int
+    done: int
+    name: str
+    instruction: str
+    module: str
+
+
+_NUMBERS = 6
+"""The fields of an event up to here are numbers, the others texts."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The events of all runs, and sentences about what could not be read."""
+
+    events: tuple[Event, ...]
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A profile of `runs` runs, each of which took `run_s` seconds; the trace lies in `folder` of the run folder."""
+
+    folder: str
+    runs: int
+    run_s: Mapping[str, float]
+    recorded: Recorded
+
+
+Profile = Taken | str
+"""A profile, or why there is none."""
+
+
+def read(planes: Iterable[RecordedPlane]) -> Recorded:
+    """The events of a trace: those of its devices, or those of the host where the host is the device."""
+    planes = list(planes)
+    annotated = _windows(line for plane in planes if not _on_device(plane) for line in plane.lines)
+    events: list[Event] = []
+    unknown: list[str] = []
+    numbers = itertools.count()
+    for plane in filter(_on_device, planes):
+        found = _DEVICE.match(plane.name)
+        if found:
+            events += _of_device(list(plane.lines), int(found.group(1)), annotated, numbers)
+        elif any(True for line in plane.lines for _ in line.events):
+            unknown.append(f"what {plane.name} did is not read")
+    if not events:
+        events, unended = _of_host([line for plane in planes if not _on_device(plane) for line in plane.lines], numbers)
+        if unended:
+            unknown.append(f"the trace does not say when {unended} of {len(events)} events were done")
+    return Recorded(tuple(events), tuple(unknown))
+
+
+def leave(path: Path, recorded: Recorded) -> dict[str, Any]:
+    """Write the events to `path`; return what else `collect` needs, as plain data."""
+    names = list(dict.fromkeys(text for event in recorded.events for text in event[_NUMBERS:]))
+    number = {name: i for i, name in enumerate(names)}
+    table = [(*event[:_NUMBERS], *(number[text] for text in event[_NUMBERS:])) for event in recorded.events]
+    handover.leave(path, [np.array(table, np.int64).reshape(-1, len(Event._fields))])
+    return {"file": path.name, "names": names, "unknown": list(recorded.unknown)}
+
+
+def collect(finished: Mapping[str, Any], folder: Path) -> Profile:
+    """The profile of a `finished` event, whose events `leave` left in `folder`; or the error that ended it."""
+    if "error" in finished:
+        return finished["error"]
+    (raw,) = handover.collect(folder / finished["file"])
+    names = finished["names"]
+    table = raw.view(np.int64).reshape(-1, len(Event._fields)).tolist()
+    events = tuple(Event._make([*row[:_NUMBERS], *(names[number] for number in row[_NUMBERS:])]) for row in table)
+    recorded = Recorded(events, tuple(finished["unknown"]))
+    return Taken(finished["folder"], finished["runs"], finished["run_s"], recorded)
+
+
+def _on_device(plane: RecordedPlane) -> bool:
+    return plane.name.startswith("/device:")
+
+
+class _Window(NamedTuple):
+    start: float
+    end: float
+    name: str
+
+
+def _windows(lines: Iterable[RecordedLine]) -> list[_Window]:
+    """The annotated runs."""
+    found = [
+        _Window(event.start_ns, event.start_ns + event.duration_ns, "")
+        for line in lines
+        for event in line.events
+        if event.name == ANNOTATION
+    ]
+    return sorted(found)
+
+
+def _inside(windows: Sequence[_Window], start: float) -> int:
+    """The number of the window in which an event starts, or -1."""
+    at = bisect.bisect_right(windows, start, key=lambda window: window.start) - 1
+    return at if at >= 0 and start < windows[at].end else _NOWHERE
+
+
+def _of_device(
+    lines: list[RecordedLine], device: int, annotated: Sequence[_Window], numbers: Iterator[int]
+) -> list[Event]:
+    modules = sorted(
+        _Window(event.start_ns, event.start_ns + event.duration_ns, event.name.partition("(")[0])
+        for line in lines
+        if line.name == "XLA Modules"
+        for event in line.events
+    )
+    # A stream's events stand again, grouped, on lines that the profiler derives.
+    streams = [line for line in lines if line.name.startswith("Stream")]
+    found = []
+    for line in streams or [line for line in lines if line.name == "XLA Ops"]:
+        number = next(numbers)
+        for event in line.events:
+            stats = dict(event.stats)
+            start, end = round(event.start_ns), round(event.start_ns + event.duration_ns)
+            at = _inside(modules, event.start_ns)
+            module = str(stats.get("hlo_module") or (modules[at].name if at != _NOWHERE else ""))
+            run = at if modules else _inside(annotated, event.start_ns)
+            instruction = str(stats.get("hlo_op") or "")
+            if not instruction and not streams:
+                instruction = event.name.partition(" = ")[0].lstrip("%")
+            found.append(Event(number, device, run, start, end, end, event.name, instruction, module))
+    return found
+
+
+def _of_host(lines: Sequence[RecordedLine], numbers: Iterator[int]) -> tuple[list[Event], int]:
+    """The events, and how many of them have no end."""
+    found: list[tuple[Event, object, object]] = []
+    ends: dict[object, int] = {}
+    for line in lines:
+        number = next(numbers)
+        for event in line.events:
+            stats = dict(event.stats)
+            if "hlo_op" in stats:
+                start, end = round(event.start_ns), round(event.start_ns + event.duration_ns)
+                device, instruction = int(stats.get("device_ordinal", 0)), str(stats["hlo_op"])
+                module = str(stats.get("hlo_module", ""))
+                executed = Event(number, device, _NOWHERE, start, end, end, event.name, instruction, module)
+                found.append((executed, stats.get("run_id"), stats.get("_p")))
+            elif event.name.startswith(_END) and "_c" in stats:
+                ends[stats["_c"]] = round(event.start_ns)
+    unended = sum(mark not in ends for _, _, mark in found) if ends else 0
+    runs: dict[object, int] = {None: _NOWHERE}
+    for _, run, _ in sorted(found, key=lambda one: one[0].start):
+        runs.setdefault(run, len(runs) - 1)
+    events = [
+        event._replace(run=runs[run], done=max(event.end, ends.get(mark, event.end))) for event, run, mark in found
+    ]
+    return events, unended

@@ -1,0 +1,47 @@
+"""The profile of a program in; the rows of a short table out: a line or a collective, its time, its share."""
+
+from __future__ import annotations
+
+from runner.record import Record
+
+HEAD = ("line", "collective", "per run", "share")
+
+_ROWS = 6
+"""How many rows a program has; what takes less time is told together."""
+
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def rows(profile: Record) -> list[tuple[str, ...]]:
+    """What takes the most time comes first; empty where there is no profile."""
+    if not profile["seconds"] or not profile["seconds"]["total"]:
+        return []
+    entries = [(_line(node), "", node["seconds"]) for node in profile["nodes"]]
+    entries += [(_line(c), c["kind"], c["seconds"]) for c in profile["collectives"] if c["seconds"]]
+    entries.append(("unattributed", "", profile["unattributed"]["seconds"]))
+    whole = profile["seconds"]["total"]
+    shares = sorted(
+        ((line, kind, seconds, seconds["total"] / whole) for line, kind, seconds in entries if seconds["total"]),
+        key=lambda entry: -entry[3],
+    )
+    # One row that stands for one other would hide it for nothing.
+    shown = shares if len(shares) <= _ROWS else shares[: _ROWS - 1]
+    found = [(line, kind, duration(seconds["median"]), f"{share:.1%}") for line, kind, seconds, share in shown]
+    left = shares[len(shown) :]
+    if left:
+        found.append((f"{len(left)} more", "", "–", f"{sum(share for *_, share in left):.1%}"))
+    return found
+
+
+def _line(node: Record) -> str:
+    """The lines of an entry."""
+    return (", ".join(node["nodes"]) or "–") + (" (backward)" if node["gradient"] else "")
+
+
+def duration(seconds: float | None) -> str:
+    """Three digits and a unit: `62.1 µs`."""
+    if seconds is None:
+        return "–"
+    # What rounds to a thousand of one unit is one of the next.
+    size, unit = next(((size, unit) for size, unit in _UNITS if seconds >= 0.9995 * size), _UNITS[-1])
+    return f"{seconds / size:#.3g}".removesuffix(".") + f" {unit}"

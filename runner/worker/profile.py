@@ -1,0 +1,77 @@
+"""A compiled program in; the trace of some of its runs in the run folder, and its events as plain data, out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from runner import profiling
+
+_RUNS = 5
+"""How many runs are profiled: a median needs no more, and the trace stays small."""
+
+_LONG = 1.0
+"""Seconds above which one run is enough."""
+
+_SETTLING = 0.05
+"""Seconds between the last run and the end of the trace, in which threads write down that they are done."""
+
+
+def take(program: str, run: Callable[[], Any], seconds: float, folder: Path, arrays: Path) -> dict[str, Any]:
+    """Profile blocked runs of a warm program, each of which took `seconds` before.
+
+    The trace goes to `folder/profile/PROGRAM`, its events to a file in `arrays`. Raises whatever the profiler raises.
+    """
+    runs = _RUNS if seconds < _LONG else 1
+    kept = folder / "profile" / program
+    taken = kept.with_name(f".{program}")
+    try:
+        times = _record(taken, run, runs)
+        (path,) = taken.glob("plugins/profile/*/*.xplane.pb")
+        recorded = _read(path)
+        # The folder may be that of an earlier run.
+        shutil.rmtree(kept, ignore_errors=True)
+        os.rename(taken, kept)
+    finally:
+        shutil.rmtree(taken, ignore_errors=True)
+    return {
+        **profiling.leave(arrays / f"profile_{program}.bin", recorded),
+        "folder": kept.relative_to(folder).as_posix(),
+        "runs": runs,
+        "run_s": {"median": statistics.median(times), "min": min(times), "max": max(times), "n": runs},
+    }
+
+
+def _record(folder: Path, run: Callable[[], Any], runs: int) -> list[float]:
+    """Run under the profiler; seconds per run."""
+    options = jax.profiler.ProfileOptions()
+    # The calls of Python functions would be most of the trace.
+    options.python_tracer_level = 0
+    times = []
+    jax.profiler.start_trace(folder, create_perfetto_trace=True, profiler_options=options)
+    try:
+        for number in range(runs):
+            start = time.perf_counter()
+            with jax.profiler.StepTraceAnnotation(profiling.ANNOTATION, step_num=number):
+                run()
+            times.append(time.perf_counter() - start)
+        time.sleep(_SETTLING)
+    finally:
+        jax.profiler.stop_trace()
+    return times
+
+
+def _read(path: Path) -> profiling.Recorded:
+    with warnings.catch_warnings():
+        # jaxlib's types have no __module__. From Python 3.12 on that is a warning, and where warnings are errors,
+        # jaxlib aborts the process.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return profiling.read(jax.profiler.ProfileData.from_file(os.fspath(path)).planes)

@@ -119,7 +119,9 @@ def _overlapped(expected: Expectations, evidence: Record, experiment: Experiment
         if not there:
             wrong.append(f"{line} has no collective")
         for one in there:
-            if not one["overlapped"]:
+            if one["overlapped"] is None:
+                wrong.append(f"{described(one)}: what overlaps with it is not known")
+            elif not one["overlapped"]:
                 how = "nothing is computed meanwhile" if one["asynchronous"] else "it is synchronous"
                 wrong.append(f"{described(one)}: {how}")
     return _failed("expected to overlap with computation", *wrong) if wrong else {"status": "passed"}

@@ -22,6 +22,9 @@ _LISTED = 64
 _ALIKE = re.compile(r"all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|collective|nccl|megascale", re.IGNORECASE)
 """Names of operations that surely communicate."""
 
+_CONNECTING = ("channel_id=", "replica_groups=", "source_target_pairs=")
+"""Attributes of operations that communicate."""
+
 _IDLE = frozenset(
     {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "copy", "copy-start", "copy-done", "iota"}
     | {"partition-id", "replica-id", "after-all", "opt-barrier", "async-update", "add-dependency", "domain"}
@@ -86,8 +89,8 @@ class _Reader:
             result.unknown.append("the module has no entry computation that could be read")
             return result
         if module.unread:
-            lines = len(module.unread)
-            result.unknown.append(f"{lines} lines of the module could not be read, the first: {module.unread[0][:200]}")
+            lines = "1 line" if len(module.unread) == 1 else f"{len(module.unread)} lines"
+            result.unknown.append(f"{lines} of the module could not be read, the first: {module.unread[0][:200]}")
         if module.replicas > 1:
             result.unknown.append(f"the module has {module.replicas} replicas; groups are read as if it had one")
         for computation in module.computations.values():
@@ -192,21 +195,19 @@ class _Reader:
 
     def _entry(self, place: _Place) -> dict[str, Any]:
         instruction, computation = place.instruction, place.computation
-        started_in, _ = place.start
         own = self._own_origins(place)
         inserted = not any(origin.written for origin in own)
         between = None
         if inserted:
-            between = {
-                "from": list(self._producers(computation, instruction)),
-                "to": list(self._consumers(*((started_in, place.chain[-1]) if place.chain else place.start))),
-            }
-            if not own and not between["from"] and not between["to"]:
+            taken = self._producers(computation, instruction)
+            needed = self._consumers(*self._result_of(place))
+            between = {"from": _nodes(taken), "to": _nodes(needed)}
+            if all(not origin.primitive for origin in own):
+                # It has no name but that of the array that it moves: what needs it caused it.
+                own = needed or own or taken
+            if not own:
                 self._result.unknown.append(f"{instruction.name} leads back to no line of the experiment")
-            if between["to"] and all(not origin.primitive for origin in own):
-                # It has the name of the array that it moves, or none: what it is needed for caused it.
-                own = [Origin(node, "", origin.gradient) for node in between["to"] for origin in own[:1]]
-        nodes = list(dict.fromkeys(origin.node for origin in own))
+        nodes = _nodes(own)
         bytes_in, bytes_out, dtype = self._bytes(place)
         axes, listed = self._axes(place)
         return {
@@ -227,6 +228,14 @@ class _Reader:
             "overlapped": self._overlapped(place),
             "instruction": instruction.name,
         }
+
+    def _result_of(self, place: _Place) -> tuple[Computation, Instruction]:
+        """Where its result is first whole."""
+        started_in, start = place.start
+        if start.opcode == "async-start":
+            # What is done with the start may hold the results of a group.
+            return place.computation, place.instruction
+        return (started_in, place.chain[-1]) if place.chain else place.start
 
     def _own_origins(self, place: _Place) -> list[Origin]:
         """The lines that the instruction names; of a merged one also those whose results are taken out of it."""
@@ -295,13 +304,17 @@ class _Reader:
         return sum(s.bytes for s in shapes), sum(s.bytes for s in given), ", ".join(dtypes)
 
     def _axes(self, place: _Place) -> tuple[tuple[str, ...] | None, list[list[int]] | None]:
-        """The mesh axes, and the groups or pairs where they say more than the axes or are few."""
+        """The mesh axes, and the groups or pairs where there are no axes or few devices."""
         instruction = place.instruction
         sent = instruction.attribute("source_target_pairs")
         if sent is None and place.kind in ("send", "recv"):
             found = re.search(r'source_target_pairs="?(\{\{.*?\}\})', instruction.attributes)
             sent = found.group(1) if found else None
         text = instruction.attribute("replica_groups")
+        order = instruction.attribute("device_ids")
+        if text is not None and order is not None:
+            # The one spelling with a comma outside of brackets.
+            text = f"{text}, device_ids={order}"
         who = None
         if sent is not None:
             who = groups.pairs(sent)
@@ -311,13 +324,15 @@ class _Reader:
             self._result.unknown.append(f"which devices {instruction.name} connects could not be read: {sent or text}")
             return None, None
         inside = who.size == 0 or int(who.max()) < self._mesh.size
+        if sent is None and who.size != self._mesh.size:
+            self._result.unknown.append(
+                f"the groups of {instruction.name} hold {who.size} devices, the mesh has {self._mesh.size}: {text}"
+            )
         if sent is not None:
             axes = groups.axes_between(who, self._mesh) if inside else None
         else:
             axes = groups.axes_of(who, self._mesh) if inside else None
-        listed = axes is None or sent is not None or self._mesh.size <= _LISTED
-        if sent is not None and self._mesh.size > _LISTED and axes is not None:
-            listed = False
+        listed = axes is None or self._mesh.size <= _LISTED
         return axes, who.tolist() if listed else None
 
     def _overlapped(self, place: _Place) -> list[str] | None:
@@ -328,34 +343,40 @@ class _Reader:
         if not place.chain:
             return None
         computation, start = place.start
-        first, last = start.position, place.chain[-1].position
         found: dict[str, None] = {}
-        for instruction in computation.instructions.values():
-            if first < instruction.position < last:
-                found |= dict.fromkeys(self._computed(instruction))
+        for instruction in computation.order[start.position + 1 : place.chain[-1].position]:
+            found |= dict.fromkeys(self._computed(instruction))
         return list(found)
 
     def _computed(self, instruction: Instruction) -> Iterator[str]:
         """The lines whose work an instruction does, if it does any."""
         opcode = instruction.opcode
-        if opcode in _IDLE or _kind(instruction) or opcode.endswith(("-start", "-done")):
+        if opcode in _IDLE or opcode in _MOVES or _kind(instruction) or opcode.endswith(("-start", "-done")):
             return
-        if not any(shape.dims for shape in instruction.shapes):
+        inside = [
+            inner
+            for _, name in instruction.called
+            if name in self._module.computations
+            for inner in self._module.computations[name].instructions.values()
+        ]
+        reduces = any(one.opcode == "reduce" for one in (instruction, *inside))
+        if not reduces and not any(shape.dims for shape in instruction.shapes):
+            # The next step's number, or where a slice begins.
             return
-        heavy: list[Origin] = []
-        for _, name in instruction.called:
-            computation = self._module.computations.get(name)
-            for inner in computation.instructions.values() if computation else ():
-                if inner.opcode in _HEAVY and not _communicates(inner):
-                    heavy += self._origins.of(inner.op_name)
+        heavy = [
+            origin
+            for inner in inside
+            if inner.opcode in _HEAVY and not _communicates(inner)
+            for origin in self._origins.of(inner.op_name)
+        ]
         if heavy:
             yield from (origin.node for origin in heavy)
         elif self._collective_inside(instruction) is None:
             yield from (origin.node for origin in self._origins.of(instruction.op_name))
 
-    def _producers(self, computation: Computation, instruction: Instruction) -> Iterable[str]:
+    def _producers(self, computation: Computation, instruction: Instruction) -> list[Origin]:
         """The lines whose values it takes, through whatever has no line of its own."""
-        found: dict[str, None] = {}
+        found: dict[Origin, None] = {}
         front = [(computation, name) for name in instruction.operands]
         seen = set()
         while front:
@@ -366,14 +387,14 @@ class _Reader:
             producer = where.instructions[name]
             origins = self._origins.of(producer.op_name)
             if origins and (producer.opcode == "parameter" or not self._only_moves(producer)):
-                found |= dict.fromkeys(origin.node for origin in origins)
+                found |= dict.fromkeys(origins)
             elif producer.opcode == "parameter":
                 front += self._given(where, producer)
             elif producer.opcode == "get-tuple-element":
                 front += self._element(where, producer)
             elif producer.opcode != "constant":
                 front += [(where, operand) for operand in producer.operands]
-        return found
+        return list(found)
 
     def _only_moves(self, instruction: Instruction) -> bool:
         """Whether an instruction leaves every value as it is; what its name says is then where the result is used."""
@@ -387,8 +408,8 @@ class _Reader:
     def _given(self, computation: Computation, parameter: Instruction) -> list[tuple[Computation, str]]:
         """What the caller hands to a parameter."""
         found = []
-        for outer, by, role in self._module.callers.get(computation.name, ()):
-            number = 0 if role in ("body", "condition") else parameter.parameter()
+        for outer, by, _ in self._module.callers.get(computation.name, ()):
+            number = parameter.parameter()
             if number < len(by.operands):
                 found.append((outer, by.operands[number]))
         return found
@@ -406,26 +427,60 @@ class _Reader:
             return [(computation, source.operands[index])]
         return [(computation, element.operands[0])]
 
-    def _consumers(self, computation: Computation, instruction: Instruction) -> Iterable[str]:
-        """The lines that take its result; none where it is returned."""
-        found: dict[str, None] = {}
-        front = [(computation, instruction)]
+    def _consumers(self, computation: Computation, instruction: Instruction) -> list[Origin]:
+        """The lines that take its result, inside of fusions and loops too; none where it is returned."""
+        found: dict[Origin, None] = {}
+        around: dict[Origin, None] = {}
+        # The result, or the element of a tuple that holds it.
+        front: list[tuple[Computation, Instruction, int | None]] = [(computation, instruction, None)]
         seen = set()
         while front:
-            where, giver = front.pop(0)
-            if (where.name, giver.name) in seen:
+            where, giver, index = front.pop(0)
+            if (where.name, giver.name, index) in seen:
                 continue
-            seen.add((where.name, giver.name))
+            seen.add((where.name, giver.name, index))
             if giver.root:
                 callers = self._module.callers.get(where.name, ())
-                front += [(outer, by) for outer, by, role in callers if role in ("calls", "to_apply")]
+                front += [(outer, by, index) for outer, by, role in callers if role in ("calls", "to_apply", "body")]
             for user in where.users.get(giver.name, ()):
+                if user.opcode == "get-tuple-element":
+                    if index is None or index == int(user.attribute("index") or 0):
+                        front.append((where, user, None))
+                    continue
+                if user.opcode == "tuple":
+                    front += [(where, user, place) for place, name in enumerate(user.operands) if name == giver.name]
+                    continue
+                if user.opcode.endswith(("-done", "-update")):
+                    front.append((where, user, index))
+                    continue
                 origins = self._origins.of(user.op_name)
-                if origins and not self._only_moves(user):
-                    found |= dict.fromkeys(origin.node for origin in origins)
+                inside = self._parameters(user, giver)
+                if inside:
+                    front += [(c, parameter, index) for c, parameter in inside]
+                    if not self._only_moves(user):
+                        around |= dict.fromkeys(origins)
+                elif origins and not self._only_moves(user):
+                    found |= dict.fromkeys(origins)
                 else:
-                    front.append((where, user))
+                    front.append((where, user, index))
+        return list(found or around)
+
+    def _parameters(self, user: Instruction, giver: Instruction) -> list[tuple[Computation, Instruction]]:
+        """What an operand is called in the computations of a fusion, a loop or a call."""
+        if user.opcode not in ("fusion", "while", "call", "async-start"):
+            return []
+        found = []
+        for role, name in user.called:
+            inner = self._module.computations.get(name)
+            if inner is None or role == "condition":
+                continue
+            numbers = [number for number, operand in enumerate(user.operands) if operand == giver.name]
+            found += [(inner, inner.parameters[number]) for number in numbers if number in inner.parameters]
         return found
+
+
+def _nodes(origins: Iterable[Origin]) -> list[str]:
+    return list(dict.fromkeys(origin.node for origin in origins))
 
 
 def _kind(instruction: Instruction) -> str | None:
@@ -441,13 +496,13 @@ def _communicates(instruction: Instruction) -> bool:
 
 
 def _suspicious(instruction: Instruction) -> bool:
-    """Whether it communicates, to judge by its name, and is none of the known kinds."""
+    """Whether it communicates, to judge by its name or attributes, and is none of the known kinds."""
     opcode = instruction.opcode
     if opcode.endswith(("-done", "-update")):
         return opcode.rsplit("-", 1)[0] not in (*KINDS, "async", "copy")
     if _communicates(instruction):
         return _START not in instruction.attributes and _DONE not in instruction.attributes
-    return bool(_ALIKE.search(opcode))
+    return bool(_ALIKE.search(opcode)) or any(attribute in instruction.attributes for attribute in _CONNECTING)
 
 
 def _done(computation: Computation, start: Instruction) -> tuple[Instruction, ...]:

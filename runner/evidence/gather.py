@@ -22,13 +22,17 @@ def gather(
     origins = Origins(experiment, program_section(program))
     text = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")
     heard = None if said is None else warnings.read(said, origins)
-    module = hlo.read(text)
+    module, listed = hlo.Module(), None
     if text.strip():
-        found = collectives.read(module, origins, experiment.mesh)
-        listed = found.found
+        try:
+            module = hlo.read(text)
+            found = collectives.read(module, origins, experiment.mesh)
+            listed = found.found
+        except Exception as error:
+            # What a compiler of tomorrow prints must not end a run that is otherwise complete.
+            found = collectives.Collectives(unknown=[f"the module could not be read: {type(error).__name__}: {error}"])
     else:
         found = collectives.Collectives(unknown=["the backend does not show the compiled module"])
-        listed = None
     return {
         "collectives": listed,
         "collectives_unknown": list(dict.fromkeys(found.unknown)),

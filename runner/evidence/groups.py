@@ -26,7 +26,14 @@ def read(text: str, devices: int) -> Groups | None:
     - `mesh['x'=4,'y'=2] {'x'}`: the groups along axes of a mesh; an axis may be a part of one: `'x':(2)2`
     - `mesh['x'=4,'y'=2], device_ids=([4,2]T(1,0)) {'x'}`: of a mesh with its devices in another order
     """
-    text = text.strip()
+    try:
+        return _read(text.strip(), devices)
+    except (KeyError, ValueError):
+        # Numbers that are none, sizes that do not fit each other, axes that are not there.
+        return None
+
+
+def _read(text: str, devices: int) -> Groups | None:
     if text in ("{}", "{{}}"):
         return np.arange(devices)[None]
     if text.startswith("{{"):

@@ -72,8 +72,11 @@ class Instruction:
 
     @cached_property
     def called(self) -> tuple[tuple[str, str], ...]:
-        """The computations that it names, as (role, name): `("calls", "fused_computation")`."""
+        """The computations that it runs, as (role, name): `("calls", "fused_computation")`."""
         found = []
+        if self.opcode in ("async-update", "async-done"):
+            # They name the computation that their start runs.
+            return ()
         # The metadata may hold anything in quotes.
         for role, one, several in _CALLED.findall(re.sub(r'"(?:[^"\\]|\\.)*"', '""', self.attributes)):
             names = [one] if one else [name.strip().lstrip("%") for name in several.split(",")]
@@ -106,6 +109,11 @@ class Computation:
     instructions: dict[str, Instruction] = field(default_factory=dict)
 
     @cached_property
+    def order(self) -> tuple[Instruction, ...]:
+        """The instructions by their positions."""
+        return tuple(self.instructions.values())
+
+    @cached_property
     def users(self) -> dict[str, list[Instruction]]:
         """For each instruction those that take its result."""
         users: dict[str, list[Instruction]] = {}
@@ -127,7 +135,7 @@ class Computation:
 
 @dataclass
 class Module:
-    """A module. `unread` are the lines that look like instructions and could not be read."""
+    """A module. `unread` are the lines that could not be read, stand in no computation or have another's name."""
 
     name: str = ""
     scheduled: bool = False
@@ -167,14 +175,18 @@ def read(text: str) -> Module:
                     continue
                 computation = Computation(found.group(2), bool(found.group(1)))
                 module.computations[computation.name] = computation
+            elif _DEFINITION.match(line):
+                module.unread.append(line.strip())
         elif line.startswith("}"):
             computation = None
         elif line.strip():
             instruction = _instruction(line, len(computation.instructions))
-            if instruction is None:
+            if instruction is None or instruction.name in computation.instructions:
                 module.unread.append(line.strip())
             else:
                 computation.instructions[instruction.name] = instruction
+    if computation is not None:
+        module.unread.append(f"the text ends inside of {computation.name}")
     return module
 
 

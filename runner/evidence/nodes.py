@@ -13,6 +13,9 @@ from runner.programs.source import Names
 _WRAPPED = re.compile(r"^(?:[\w.]+\()*([^()]*)\)*$")
 """What JAX's transformations wrap a scope in: `jvp(C)`, `transpose(jvp(vmap(C)))`."""
 
+_FUNCTION = re.compile(r"\bp?jit\([^()]*\)*$")
+"""The name of a function, which is none of a line, though a line may have the same."""
+
 _PRIMITIVES = frozenset(
     {"psum", "psum_invariant", "psum2", "pmax", "pmin", "ppermute", "pbroadcast", "all_to_all", "ragged_all_to_all"}
     | {"all_gather", "all_gather_invariant", "all_gather_reduced", "reduce_scatter", "psum_scatter", "unreduced_psum"}
@@ -84,6 +87,8 @@ class Origins:
 
 
 def _unwrapped(part: str) -> str:
+    if _FUNCTION.search(part):
+        return ""
     found = _WRAPPED.match(part)
     return found.group(1) if found else part
 

@@ -1,0 +1,85 @@
+"""How long it takes to read what a module communicates, against how long the module takes to compile.
+
+    python benchmarks/collectives.py [--count 2000] [--devices 8]
+
+Runs an experiment with an unrolled loop of that many collective-permutes on that many simulated devices, and reads its
+compiled module again; leaves with 1 where the reader takes longer than the compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import yaml
+from omegaconf import OmegaConf
+
+from runner.evidence.gather import gather
+from runner.experiment import read
+from runner.schema import ExperimentConfig
+
+ROOT = Path(__file__).parent.parent
+LIMIT = 1.0
+"""How long the reader may take, in times of the compiler."""
+
+EXPERIMENT = """
+name: collectives
+mesh: {{axes: [x], shape: [{devices}]}}
+arrays:
+  A: {{shape: [{devices}, 8], spec: [x, null]}}
+per_device:
+  ring:
+    repeat: {count}
+    carry: {{h: A}}
+    body:
+      h: tanh(ppermute(h, 'x', shift=1))
+outputs:
+  ring.h: [x, null]
+program: shard_map
+"""
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--devices", type=int, default=8)
+    given = parser.parse_args()
+    text = EXPERIMENT.format(count=given.count, devices=given.devices)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        compiling = _compile(text, folder)
+        size = (folder / "run" / "hlo_shard_map.txt").stat().st_size
+        plain = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(ExperimentConfig), yaml.safe_load(text)))
+        assert isinstance(plain, dict)
+        experiment = read({str(key): value for key, value in plain.items()})
+        start = time.perf_counter()
+        found = gather(experiment, "shard_map", folder / "run", "")
+        reading = time.perf_counter() - start
+    count = len(found["collectives"])
+    if count != given.count or found["collectives_unknown"]:
+        raise SystemExit(f"{count} of {given.count} collectives were read; {found['collectives_unknown']}")
+    print(f"{count} collectives in {size / 1e6:.1f} MB of text")
+    print(f"{'compiled in':<12} {compiling:>6.2f}s")
+    print(f"{'read in':<12} {reading:>6.2f}s   ratio {reading / compiling:.2f}, at most {LIMIT:.1f}")
+    return int(reading > LIMIT * compiling)
+
+
+def _compile(text: str, folder: Path) -> float:
+    """Run the experiment; the seconds that its compilation took."""
+    (folder / "experiment").mkdir()
+    (folder / "experiment" / "collectives.yaml").write_text(f"# @package _global_\n{text}", encoding="utf-8")
+    command = [sys.executable, "-m", "runner", "--config-dir", str(folder), "+experiment=collectives"]
+    command.append(f"hydra.run.dir={folder}/run")
+    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    record = json.loads((folder / "run" / "result.json").read_text(encoding="utf-8"))
+    return record["programs"]["shard_map"]["timing"]["compile_s"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""The text of a compiled module and its experiment in; what the reader finds in it out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner.evidence import collectives, hlo
+from runner.evidence.collectives import Collectives
+from runner.evidence.nodes import Origins
+from runner.experiment import Experiment, program_section
+from tests import harness
+
+MODULES = Path(__file__).parent / "modules"
+"""Texts that compilers wrote, and some that are written by hand: see its README."""
+
+
+def stored(name: str) -> Collectives:
+    """What a stored module holds; `gradient_step/constraint.cpu.jax-0.10.2`."""
+    path = MODULES / f"{name}.txt"
+    return found(path.read_text(), experiment(path.parent.name), path.name.split(".")[0])
+
+
+def experiment(folder: str) -> Experiment:
+    """The experiment that the modules of a folder were compiled from."""
+    return harness.experiment((MODULES / folder / "experiment.yaml").read_text())
+
+
+def found(text: str, experiment: Experiment, program: str = "shard_map") -> Collectives:
+    """What a module's text holds."""
+    origins = Origins(experiment, program_section(program))
+    return collectives.read(hlo.read(text), origins, experiment.mesh)

@@ -1,0 +1,569 @@
+"""What an experiment expects of the compiler: how it is read, what passes, what fails and what is said then."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from runner import expect
+from runner.checks.expectations import check
+from runner.evidence import warnings
+from runner.evidence.nodes import Origins
+from runner.expect import Expectations
+from runner.experiment import Experiment
+from runner.faults import InvalidExperiment
+from tests import compiled
+from tests.command import run_command
+from tests.evidence import collective
+from tests.harness import experiment
+
+TEXT = """
+arrays:
+  A: {shape: [4, 4], spec: [null, x]}
+  B: {shape: [4, 4], spec: [x, null]}
+graph:
+  C: A @ B
+  D: tanh(C)
+per_device:
+  partial: A @ B
+  ring:
+    repeat: 1
+    carry: {h: partial}
+    body:
+      h: psum(h, 'x')
+  D: tanh(ring.h)
+outputs:
+  D: [null, null]
+check_vma: false
+"""
+HERE: dict[str, Any] = {}
+TPU = {"target": {"platform": "tpu", "topology": "v5e:2x2"}}
+
+
+def expecting(expectations: str, **changes: Any) -> Experiment:
+    """The experiment that expects this."""
+    return experiment(TEXT, expect=yaml.safe_load(expectations), **changes)
+
+
+def verdicts(expectations: str, *collectives: Any, program: str = "auto", on: Any = HERE, **evidence: Any) -> Any:
+    """The checks of one program that has compiled to these collectives."""
+    found = {
+        "collectives": list(collectives),
+        "collectives_unknown": [],
+        "memory": {"argument_bytes": 128, "output_bytes": 64, "temp_bytes": 32, "peak_bytes": None},
+    }
+    return check(expecting(expectations, **on), program, found | evidence)
+
+
+def inserted(kind: str = "all-reduce", moves: str = "C", to: str | None = "D", **more: Any) -> Any:
+    """A collective that the compiler put in."""
+    between = {"from": [moves], "to": [to] if to else []}
+    return collective(kind, inserted=True, between=between, **more)
+
+
+# Reading.
+
+
+def test_nothing_is_expected_by_default():
+    assert expecting("{}").expected["auto"] == Expectations()
+    assert verdicts("{}", collective()) == {}
+
+
+def test_everything_that_can_be_expected():
+    every = """
+      collectives: {all-reduce: 1}
+      max_bytes_per_device: 64
+      max_memory_bytes: 1000
+      overlapped: [C]
+      not_overlapped: [D]
+      layouts: {C: [x]}
+    """
+    found = expecting(every).expected["constraint"]
+    assert found == Expectations(
+        collectives={"all-reduce": 1},
+        max_bytes_per_device=64,
+        max_memory_bytes=1000,
+        overlapped=("C",),
+        not_overlapped=("D",),
+        layouts={"C": (("x",),)},
+    )
+    assert found.named == tuple(name for name in expect.CHECKED if name != "no_collectives")
+
+
+@pytest.mark.parametrize(
+    ("scoped", "on", "expected"),
+    [
+        ("{all-reduce: 1}", HERE, {"auto": {"all-reduce": 1}, "shard_map": {"all-reduce": 1}}),
+        ("{all-reduce: 1, auto: {}}", HERE, {"auto": {}, "shard_map": {"all-reduce": 1}}),
+        ("{auto: {all-gather: 2}}", HERE, {"auto": {"all-gather": 2}, "shard_map": None}),
+        ("{tpu: {reduce-scatter: 1}}", HERE, {"auto": None, "shard_map": None}),
+        ("{tpu: {reduce-scatter: 1}}", TPU, {"auto": {"reduce-scatter": 1}, "shard_map": {"reduce-scatter": 1}}),
+        (
+            "{all-reduce: 1, tpu: {reduce-scatter: 1}, auto: {all-gather: 1}}",
+            TPU,
+            {"auto": {"all-gather": 1}, "shard_map": {"reduce-scatter": 1}},
+        ),
+        (
+            "{auto: {all-gather: 1, tpu: {all-to-all: 1}}, all-reduce: 1}",
+            TPU,
+            {"auto": {"all-to-all": 1}, "shard_map": {"all-reduce": 1}},
+        ),
+        (
+            "{tpu: {all-gather: 1, auto: {all-to-all: 1}}, all-reduce: 1}",
+            TPU,
+            {"auto": {"all-to-all": 1}, "shard_map": {"all-gather": 1}},
+        ),
+    ],
+)
+def test_the_closest_program_or_platform_counts(scoped, on, expected):
+    found = expecting(f"collectives: {scoped}", **on).expected
+    assert {program: found[program].collectives for program in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "message"),
+    [
+        ("collectives: 1", "collectives", "1 is not a mapping of kinds to numbers, such as {all-reduce: 1}"),
+        (
+            "collectives: {all-redcue: 1}",
+            "collectives.all-redcue",
+            "there is no collective 'all-redcue'; did you mean 'all-reduce'?",
+        ),
+        (
+            "collectives: {shuffle: 1}",
+            "collectives.shuffle",
+            f"there is no collective 'shuffle'; there are {', '.join(expect.KINDS)}",
+        ),
+        ("collectives: {all-reduce: -1}", "collectives.all-reduce", "-1 is not a number of all-reduces"),
+        ("collectives: {all-reduce: true}", "collectives.all-reduce", "True is not a number of all-reduces"),
+        (
+            "collectives: {gpu: {all-redcue: 1}}",
+            "collectives.gpu.all-redcue",
+            "there is no collective 'all-redcue'; did you mean 'all-reduce'?",
+        ),
+        ("no_collectives: 1", "no_collectives", "1 is neither true nor false"),
+        (
+            "{collectives: {all-reduce: 1}, no_collectives: true}",
+            "no_collectives",
+            "expect.collectives says otherwise for program auto",
+        ),
+        ("max_bytes_per_device: 1 MB", "max_bytes_per_device", "'1 MB' is not a number of bytes"),
+        ("max_memory_bytes: -5", "max_memory_bytes", "-5 is not a number of bytes"),
+        ("overlapped: C", "overlapped", "'C' is not a list of lines, such as [C, ring.lhs]"),
+        ("overlapped: [rimg.h]", "overlapped[0]", "there is no line 'rimg.h'; did you mean 'ring.h'?"),
+        (
+            "not_overlapped: [C, zzz]",
+            "not_overlapped[1]",
+            "there is no line 'zzz'; there are C, D, partial, ring, ring.h",
+        ),
+        (
+            "{overlapped: [C], not_overlapped: [D, C]}",
+            "not_overlapped",
+            "'C' is among expect.overlapped as well",
+        ),
+        ("layouts: [x]", "layouts", "['x'] is not a mapping of names to PartitionSpecs"),
+        ("layouts: {partial: [x]}", "layouts.partial", "graph computes no 'partial'; there are C, D"),
+        ("layouts: {C: [z]}", "layouts.C[0]", "mesh axis 'z' does not exist; the mesh has x, y"),
+    ],
+)
+def test_what_cannot_be_expected(given, key, message):
+    with pytest.raises(InvalidExperiment, match=f"^{re.escape(f'expect.{key}: {message}')}$"):
+        expecting(given)
+
+
+def test_a_line_of_per_device_binds_its_programs_alone():
+    found = expecting("overlapped: [ring.h]").expected
+    assert found["shard_map"].overlapped == ("ring.h",)
+    assert found["auto"].overlapped == ()
+
+
+# Collectives.
+
+
+def test_the_collectives_that_were_expected():
+    assert verdicts("collectives: {all-reduce: 1}", collective()) == {
+        "collectives": {"status": "passed", "found": {"all-reduce": 1}}
+    }
+    assert verdicts("collectives: {all-reduce: 7}", collective(), collective(count=6))["collectives"]["found"] == {
+        "all-reduce": 7
+    }
+    assert verdicts("collectives: {}")["collectives"]["status"] == "passed"
+    assert verdicts("collectives: {all-gather: 0}")["collectives"]["status"] == "passed"
+
+
+def test_a_collective_that_is_missing_is_named():
+    assert verdicts("collectives: {all-reduce: 1, all-gather: 1}", collective())["collectives"] == {
+        "status": "failed",
+        "reason": "expected 1 all-reduce, 1 all-gather, found 1 all-reduce",
+        "details": ["no all-gather was compiled"],
+        "found": {"all-reduce": 1},
+    }
+
+
+def test_a_collective_that_the_compiler_inserted_is_explained():
+    moved = inserted("all-gather", "w", "C", axes=["y"], bytes_out=2_100_000, bytes=2_100_000)
+    found = verdicts("collectives: {all-reduce: 1}", collective(), moved)["collectives"]
+    assert found["reason"] == "expected 1 all-reduce, found 1 all-reduce, 1 all-gather"
+    assert found["details"] == ["1 × all-gather of w for C over y: 2.1 MB per device, inserted by the compiler"]
+
+
+def test_every_collective_of_a_kind_that_was_miscounted_is_shown():
+    other = collective(node="ring.h", count=5, gradient=True, axes=["x", "y"])
+    found = verdicts("collectives: {all-reduce: 1}", collective(), other, collective("all-gather", "D"))["collectives"]
+    assert found["reason"] == "expected 1 all-reduce, found 6 all-reduce, 1 all-gather"
+    assert found["details"] == [
+        "1 × all-reduce of C over x: 64 B per device",
+        "5 × all-reduce of ring.h (backward) over x, y: 64 B per device",
+        "1 × all-gather of D over x: 64 B per device",
+    ]
+
+
+def test_a_collective_that_runs_nobody_knows_how_often_is_counted_by_nobody():
+    found = verdicts("collectives: {all-reduce: 1}", collective(), collective(node="D", count=None))["collectives"]
+    assert found["status"] == "failed"
+    assert found["reason"] == "expected 1 all-reduce; how often these run is not known: all-reduce of D over x"
+
+
+def test_no_collectives():
+    assert verdicts("no_collectives: true")["no_collectives"]["status"] == "passed"
+    assert verdicts("no_collectives: true", inserted(to=None))["no_collectives"] == {
+        "status": "failed",
+        "reason": "expected no collectives, found 1 all-reduce",
+        "details": ["1 × all-reduce of C over x: 64 B per device, inserted by the compiler"],
+        "found": {"all-reduce": 1},
+    }
+    assert verdicts("no_collectives: false", collective()) == {}
+
+
+def test_what_was_not_read_stands_beside_the_verdict():
+    unknown = ["2 lines of the module could not be read, the first: …"]
+    passed = verdicts("collectives: {all-reduce: 1}", collective(), collectives_unknown=unknown)["collectives"]
+    assert passed == {"status": "passed", "found": {"all-reduce": 1}, "incomplete": unknown}
+    failed = verdicts("no_collectives: true", collective(), collectives_unknown=unknown)["no_collectives"]
+    assert failed["details"][-1:] == unknown
+
+
+@pytest.mark.parametrize("given", ["collectives: {}", "no_collectives: true", "max_bytes_per_device: 9"])
+def test_a_module_that_the_backend_does_not_show_meets_no_expectation(given):
+    (found,) = verdicts(given, collectives=None).values()
+    assert found == {"status": "failed", "reason": "the backend does not tell the collectives", "details": []}
+
+
+@pytest.mark.parametrize("given", ["collectives: {}", "no_collectives: true", "overlapped: [ring.h]"])
+def test_one_device_communicates_with_none(given):
+    (found,) = verdicts(given, program="vmap").values()
+    assert found == {"status": "not_run", "reason": "vmap runs on one device, which communicates with none"}
+
+
+# Bytes and memory.
+
+
+def test_the_bytes_of_all_that_runs_are_counted():
+    two = [collective(bytes=64), collective("collective-permute", "ring.h", count=5, bytes=100)]
+    assert verdicts("max_bytes_per_device: 564", *two)["max_bytes_per_device"] == {
+        "status": "passed",
+        "found": 564,
+        "allowed": 564,
+    }
+    assert verdicts("max_bytes_per_device: 563", *two)["max_bytes_per_device"] == {
+        "status": "failed",
+        "reason": "collectives move 564 bytes on each device (564 B), more than 563",
+        "details": [
+            "5 × collective-permute of ring.h over x: 100 B per device",
+            "1 × all-reduce of C over x: 64 B per device",
+        ],
+        "found": 564,
+        "allowed": 563,
+    }
+
+
+def test_zero_bytes_is_an_expectation():
+    assert verdicts("max_bytes_per_device: 0")["max_bytes_per_device"]["status"] == "passed"
+    assert verdicts("max_bytes_per_device: 0", collective())["max_bytes_per_device"]["status"] == "failed"
+
+
+def test_bytes_that_nobody_can_count():
+    found = verdicts("max_bytes_per_device: 1000", collective(), collective(node="D", count=None))
+    assert found["max_bytes_per_device"] == {
+        "status": "failed",
+        "reason": "how much is communicated is not known, since these run an unknown number of times",
+        "details": ["an unknown number of × all-reduce of D over x: 64 B per device"],
+    }
+
+
+def test_memory():
+    assert verdicts("max_memory_bytes: 224")["max_memory_bytes"] == {"status": "passed", "found": 224, "allowed": 224}
+    assert verdicts("max_memory_bytes: 200")["max_memory_bytes"] == {
+        "status": "failed",
+        "reason": "each device needs 224 bytes of memory (224 B), more than 200: "
+        "arguments 128 B, outputs 64 B, temps 32 B",
+        "details": [],
+        "found": 224,
+        "allowed": 200,
+    }
+
+
+def test_the_peak_counts_where_the_backend_tells_it():
+    memory = {"argument_bytes": 128, "output_bytes": 64, "temp_bytes": 32, "peak_bytes": 190}
+    assert verdicts("max_memory_bytes: 200", memory=memory)["max_memory_bytes"]["found"] == 190
+
+
+def test_memory_of_one_device_is_checked_too():
+    assert verdicts("max_memory_bytes: 100", program="vmap")["max_memory_bytes"]["status"] == "failed"
+
+
+def test_memory_that_the_backend_does_not_tell():
+    found = verdicts("max_memory_bytes: 100", memory=None)["max_memory_bytes"]
+    assert found == {"status": "failed", "reason": "the backend does not tell the memory", "details": []}
+
+
+# Overlap.
+
+
+def behind(*lines: str, **more: Any) -> Any:
+    """An asynchronous collective of C, with these lines computed meanwhile."""
+    return collective(asynchronous=True, overlapped=list(lines), **more)
+
+
+def test_what_overlaps():
+    assert verdicts("overlapped: [C]", behind("D"), on=TPU) == {"overlapped": {"status": "passed"}}
+    assert verdicts("not_overlapped: [C]", behind(), collective(overlapped=[]), on=TPU) == {
+        "not_overlapped": {"status": "passed"}
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "there", "why"),
+    [
+        ("overlapped", [behind()], ["1 × all-reduce of C over x: 64 B per device: nothing is computed meanwhile"]),
+        (
+            "overlapped",
+            [collective(overlapped=[])],
+            ["1 × all-reduce of C over x: 64 B per device: it is synchronous"],
+        ),
+        (
+            "overlapped",
+            [behind("D"), behind(count=2), behind() | {"overlapped": None}],
+            [
+                "2 × all-reduce of C over x: 64 B per device: nothing is computed meanwhile",
+                "1 × all-reduce of C over x: 64 B per device: what overlaps with it is not known",
+            ],
+        ),
+        ("overlapped", [behind("C", node="D")], ["C has no collective"]),
+        (
+            "not_overlapped",
+            [behind("D", "partial")],
+            ["1 × all-reduce of C over x: 64 B per device: it overlaps with D, partial"],
+        ),
+        (
+            "not_overlapped",
+            [behind() | {"overlapped": None}],
+            ["1 × all-reduce of C over x: 64 B per device: what overlaps with it is not known"],
+        ),
+        ("not_overlapped", [], ["C has no collective"]),
+    ],
+)
+def test_what_overlaps_otherwise(given, there, why):
+    (found,) = verdicts(f"{given}: [C]", *there, on=TPU).values()
+    negated = "not " if given == "not_overlapped" else ""
+    assert found == {
+        "status": "failed",
+        "reason": f"expected {negated}to overlap with computation",
+        "details": why,
+    }
+
+
+def test_a_merged_collective_belongs_to_all_its_lines():
+    merged = behind("partial", nodes=["C", "D"])
+    assert verdicts("overlapped: [D]", merged, on=TPU)["overlapped"]["status"] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("program", "line", "name", "status"),
+    [
+        ("shard_map", "ring.lhs", "overlapped", "passed"),
+        ("shard_map", "ring.lhs", "not_overlapped", "failed"),
+        ("constraint", "C", "overlapped", "failed"),
+        ("constraint", "C", "not_overlapped", "passed"),
+    ],
+)
+def test_a_collective_matmul_overlaps_on_tpus_as_a_ring_alone(program, line, name, status):
+    module = compiled.stored(f"ring_matmul/{program}.v5e_2x2.jax-0.12.0.1")
+    text = (compiled.MODULES / "ring_matmul" / "experiment.yaml").read_text()
+    ring = experiment(text, expect={name: [line]}, **TPU)
+    evidence = {"collectives": module.found, "collectives_unknown": module.unknown, "memory": None}
+    assert check(ring, program, evidence)[name]["status"] == status
+
+
+@pytest.mark.parametrize("given", ["overlapped", "not_overlapped"])
+def test_nothing_overlaps_on_cpus(given):
+    (found,) = verdicts(f"{given}: [C]", collective()).values()
+    assert found == {"status": "not_run", "reason": "CPU devices communicate synchronously; nothing can overlap"}
+
+
+# Layouts.
+
+
+def lies(*spec: Any, shape: tuple[int, ...] = (4, 4)) -> dict[str, Any]:
+    """Where the compiler puts C."""
+    return {"layouts": {"C": {"spec": list(spec), "shape": list(shape), "text": "GSPMDSharding({…})"}}}
+
+
+def test_layouts():
+    assert verdicts("layouts: {C: [x, y]}", **lies("x", "y")) == {"layouts": {"status": "passed"}}
+    assert verdicts("layouts: {C: [[x, y]]}", **lies(["x", "y"], None))["layouts"]["status"] == "passed"
+    assert verdicts("layouts: {C: []}", **lies())["layouts"]["status"] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("given", "found", "why"),
+    [
+        ("[x]", lies("y"), "C lies as P('y'), expected P('x')"),
+        ("[[y, x]]", lies(["x", "y"], None), "C lies as P(('x', 'y'), None), expected P(('y', 'x'))"),
+        ("[null, null]", lies("x", None), "C lies as P('x', None), expected P(None, None)"),
+        (
+            "[x]",
+            {"layouts": {"C": {"spec": None, "shape": [4, 4], "text": "GSPMDSharding({…})"}}},
+            "C has no PartitionSpec: GSPMDSharding({…})",
+        ),
+    ],
+)
+def test_other_layouts(given, found, why):
+    assert verdicts(f"layouts: {{C: {given}}}", **found)["layouts"] == {
+        "status": "failed",
+        "reason": why,
+        "details": [],
+    }
+
+
+def test_an_axis_of_one_device_makes_no_difference():
+    mesh = {"mesh": {"axes": ["x", "y"], "shape": [4, 1]}}
+    found = verdicts("layouts: {C: [x, y]}", on=mesh, **lies("x", None))
+    assert found["layouts"]["status"] == "passed"
+
+
+def test_values_of_per_device_have_no_layout():
+    found = verdicts("layouts: {C: [x]}", program="shard_map")["layouts"]
+    assert found == {
+        "status": "not_run",
+        "reason": "a value of per_device is what each device holds; it has no layout",
+    }
+
+
+# What the compiler says.
+
+FULL = (
+    "[SPMD] Involuntary full rematerialization. The compiler cannot go from sharding {devices=[1,2,2]<=[4] "
+    "last_tile_dim_replicate} to {devices=[4,1]<=[2,2]T(1,0)} efficiently for HLO operation %mul.3 = f32[16,8]{1,0} "
+    'copy(%mul.2), sharding={devices=[1,2,2]<=[4] last_tile_dim_replicate}, metadata={op_name="jit(test)/C/mul" '
+    "stack_frame_id=9}. As the last resort, SPMD will replicate the tensor and then partition it to obtain the target "
+    "sharding, which is inefficient. This issue will be fixed by Shardy partitioner in the future, which is tracked in "
+    "b/433785288. Contact Shardy or XLA team for help."
+)
+OTHER = "Sharding propagation does not converge after 64 iterations"
+SAID = f"""
+W1121 06:32:17.191390    5192 spmd_partitioner.cc:666] {FULL}
+I1121 06:32:17.191390    5192 spmd_partitioner.cc:666] [SPMD] is told for nobody to read
+W1121 06:32:17.200001    5192 spmd_partitioner.cc:666] {FULL}
+E0101 00:00:00.000000       1 sharding_propagation.cc:12] {OTHER}
+W1121 06:32:17.273431    5192 cpu_feature_guard.cc:210] This machine has more instructions than are used
+Traceback (most recent call last): sharding
+"""
+
+
+def test_warnings_about_shardings_are_read_with_their_lines():
+    origins = Origins(experiment(TEXT), "graph")
+    assert warnings.read(SAID, origins) == [
+        {"kind": "involuntary full rematerialization", "node": "C", "text": FULL, "times": 2},
+        {"kind": "sharding", "node": None, "text": OTHER, "times": 1},
+    ]
+    assert warnings.read("", origins) == []
+
+
+REMATERIALIZED = """
+# @package _global_
+name: mine
+mesh: {axes: [x, y, z], shape: [2, 2, 2]}
+arrays:
+  A: {shape: [16, 16], spec: [null, x]}
+graph:
+  scaled: A * 2
+  B: tanh(scaled)
+constraints:
+  scaled: [[y, x], null]
+outputs:
+  B: [[y, x], null]
+"""
+
+
+def run(folder: Path, text: str, *overrides: str) -> tuple[int, str, Any]:
+    """Run an experiment of the user's own; the exit status, what was printed, the record."""
+    (folder / "experiment").mkdir()
+    (folder / "experiment" / "mine.yaml").write_text(text.lstrip())
+    command = ["--config-dir", str(folder), "+experiment=mine", f"hydra.run.dir={folder}/run", *overrides]
+    result = run_command(*command)
+    return result.returncode, result.stdout, json.loads((folder / "run" / "result.json").read_text())
+
+
+def test_a_rematerialization_is_in_the_record(tmp_path: Path):
+    status, _, record = run(tmp_path, REMATERIALIZED, "program=constraint")
+    assert status == 0
+    (warning,) = record["programs"]["constraint"]["compiler_warnings"]
+    assert warning["kind"] == "involuntary full rematerialization"
+    # The compiler names the operand, which it moves before it scales it.
+    assert warning["node"] == "A"
+    assert warning["text"].startswith("[SPMD] Involuntary full rematerialization. The compiler cannot go from sharding")
+    assert warning["times"] == 1
+
+
+EXPECTING = """
+# @package _global_
+defaults:
+  - override /mesh: x2_y2
+name: mine
+arrays:
+  A: {shape: [4, 4], spec: [null, x]}
+  B: {shape: [4, 4], spec: [x, null]}
+graph:
+  C: A @ B
+  D: C * 2
+per_device:
+  C: psum(A @ B, 'x')
+  D: C * 2
+outputs:
+  D: [null, null]
+expect:
+  collectives: {all-reduce: 1, vmap: {}}
+  max_bytes_per_device: 64
+  max_memory_bytes: 100000
+  layouts: {C: [null, null]}
+"""
+
+
+def test_expectations_that_are_met(tmp_path: Path):
+    status, _, record = run(tmp_path, EXPECTING)
+    assert status == 0
+    names = ("collectives", "max_bytes_per_device", "max_memory_bytes", "layouts")
+    found = {
+        program: "".join(result["checks"][name]["status"][0] for name in names)
+        for program, result in record["programs"].items()
+    }
+    assert found == {"auto": "pppp", "constraint": "pppp", "explicit": "pppp", "shard_map": "pppn", "vmap": "nnpn"}
+
+
+def test_expectations_that_are_not_met(tmp_path: Path):
+    overrides = ("program=auto", "expect.collectives.all-reduce=2", "expect.layouts.C=[x,null]")
+    status, printed, record = run(tmp_path, EXPECTING, *overrides, "expect.max_bytes_per_device=63")
+    assert status == 1
+    assert record["status"] == "failed"
+    checks = record["programs"]["auto"]["checks"]
+    assert checks["collectives"]["reason"] == "expected 2 all-reduce, found 1 all-reduce"
+    assert checks["max_bytes_per_device"]["reason"] == "collectives move 64 bytes on each device (64 B), more than 63"
+    assert checks["layouts"]["reason"] == "C lies as P(), expected P('x', None)"
+    for name in ("collectives", "max_bytes_per_device", "layouts"):
+        assert checks[name]["reason"] in " ".join(printed.split())

@@ -1,0 +1,628 @@
+"""The text of compiled modules: instructions, groups, names, trip counts, and what cannot be read."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.evidence import groups, hlo
+from runner.evidence.gather import gather
+from runner.evidence.hlo import Instruction, Shape
+from runner.evidence.nodes import Origin, Origins
+from runner.experiment import Experiment
+from runner.layout import Mesh
+from tests import harness
+from tests.compiled import found
+
+EXPERIMENT = """
+mesh: {axes: [x, y], shape: [4, 2]}
+arrays:
+  A: {shape: [8, 8], spec: [x, y]}
+per_device:
+  C: psum(A, 'x')
+  D: C * 2
+outputs:
+  D: [null, y]
+"""
+
+HEADER = "HloModule jit_test, is_scheduled=true, num_partitions=8\n\n"
+ADD = """%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+"""
+BY = 'metadata={op_name="jit(test)/shard_map/C/psum"}'
+OVER_X = "replica_groups={{0,2,4,6},{1,3,5,7}}, use_global_device_ids=true, to_apply=%add"
+
+
+@pytest.fixture(scope="module")
+def experiment() -> Experiment:
+    return harness.experiment(EXPERIMENT)
+
+
+def entry(*lines: str) -> str:
+    """A module of `A` and these lines."""
+    body = ['%A = f32[2,4]{1,0} parameter(0), metadata={op_name="A"}', *lines]
+    return f"{HEADER}{ADD}ENTRY %main (A: f32[2,4]) -> f32[2,4] {{\n" + "".join(f"  {line}\n" for line in body) + "}\n"
+
+
+def one(line: str) -> Instruction:
+    """An instruction, in a module of its own."""
+    module = hlo.read(f"{HEADER}ENTRY %main () -> f32[] {{\n  {line}\n}}\n")
+    assert module.unread == []
+    assert module.entry is not None
+    (instruction,) = module.entry.instructions.values()
+    return instruction
+
+
+# Instructions.
+
+
+def test_an_instruction():
+    found = one(
+        "ROOT %fusion.2 = (f32[2,4]{1,0:T(8,128)S(1)}, /*index=1*/bf16[3]{0}) fusion(%A.1, /*index=1*/%copy-done), "
+        'kind=kLoop, calls=%fused.1, metadata={op_name="jit(f)/C/mul, calls=%no" stack_frame_id=3}'
+    )
+    assert found.name == "fusion.2"
+    assert found.opcode == "fusion"
+    assert found.root
+    assert found.shapes == (Shape("float32", (2, 4), 32), Shape("bfloat16", (3,), 16))
+    assert found.bytes == 2 * 4 * 4 + 3 * 2
+    assert found.operands == ("A.1", "copy-done")
+    assert found.called == (("calls", "fused.1"),)
+    assert found.op_name == "jit(f)/C/mul, calls=%no"
+    assert found.attribute("kind") == "kLoop"
+    assert found.attribute("nothing") is None
+
+
+def test_an_instruction_without_percent_signs_and_with_shapes_of_operands():
+    found = one("add.1 = f32[2]{0} add(f32[2]{0} a.1, f32[2]{0} b), metadata={}")
+    assert found.name == "add.1"
+    assert found.operands == ("a.1", "b")
+
+
+def test_attributes_end_at_the_comma_outside_of_brackets_and_quotes():
+    found = one(
+        "%r = f32[2]{0} all-reduce(%a), channel_id=1, replica_groups=[2,4]<=[4,2]T(1,0), "
+        'frontend_attributes={k="a,b=(",is_spmd_generated="true"}, to_apply=%add'
+    )
+    assert found.attribute("replica_groups") == "[2,4]<=[4,2]T(1,0)"
+    assert found.attribute("frontend_attributes") == '{k="a,b=(",is_spmd_generated="true"}'
+    assert found.attribute("to_apply") == "%add"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("f32[]", 4),
+        ("f32[0,8]{1,0}", 0),
+        ("pred[5]", 5),
+        ("s4[5]{0:E(4)}", 3),
+        ("c128[2]", 32),
+        ("f8e4m3fn[2,2]{1,0}", 4),
+        ("f4e2m1fn[4]", 2),
+        ("s32[<=6]", 24),
+        ("token[]", 0),
+        ("((f32[8,16]{1,0}), f32[2,16]{1,0}, u32[]{:S(2)})", 8 * 16 * 4 + 2 * 16 * 4 + 4),
+        ("bf16[4]{0:T(256)(128)(2,1)S(1)}", 8),
+    ],
+)
+def test_bytes_of_shapes(text, size):
+    assert sum(shape.bytes for shape in hlo.shapes(text)) == size
+
+
+def test_branches_are_computations_that_it_runs():
+    found = one("%c = f32[] conditional(%p, %a, %b), branch_computations={%first, %second.1}")
+    assert found.called == (("branch_computations", "first"), ("branch_computations", "second.1"))
+
+
+def test_what_is_done_with_a_start_runs_its_computation_no_second_time():
+    assert one("%d = f32[2]{0} async-done(%s), calls=%wrapped").called == ()
+
+
+# Replica groups.
+
+
+def spelt(mesh: Mesh, axes: tuple[str, ...]) -> dict[str, str]:
+    """The groups of devices along `axes`, in each spelling."""
+    last = [mesh.axes.index(axis) for axis in axes]
+    order = [*(i for i in range(len(mesh.axes)) if i not in last), *last]
+    size = math.prod(mesh.shape[i] for i in last)
+    iota = f"[{mesh.size // size},{size}]<=[{','.join(map(str, mesh.shape))}]T({','.join(map(str, order))})"
+    names = ",".join(f"'{axis}'={length}" for axis, length in mesh.sizes.items())
+    along = ",".join(f"'{axis}'" for axis in axes)
+    # The same mesh with its axes the other way around, and so with its devices in another order.
+    around = [f"'{axis}'={length}" for axis, length in reversed(mesh.sizes.items())]
+    turned = f"[{','.join(map(str, mesh.shape))}]T({','.join(map(str, reversed(range(len(mesh.axes)))))})"
+    return {
+        "list": "{" + ",".join("{" + ",".join(map(str, row)) + "}" for row in mesh.groups(axes)) + "}",
+        "iota": iota,
+        "mesh": f"mesh[{names}] {{{along}}}",
+        "mesh in another order": f"mesh[{','.join(around)}], device_ids=({turned}) {{{along}}}",
+    }
+
+
+@st.composite
+def meshes(draw) -> tuple[Mesh, tuple[str, ...]]:
+    """A mesh and some of its axes, in any order."""
+    shape = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+    names = tuple("xyzw"[: len(shape)])
+    axes = draw(st.lists(st.sampled_from(names), unique=True, min_size=1))
+    return Mesh(names, tuple(shape)), tuple(axes)
+
+
+@given(meshes())
+def test_groups_read_back_to_the_axes_in_every_spelling(drawn):
+    mesh, axes = drawn
+    moved = tuple(axis for axis in mesh.axes if axis in axes and mesh.sizes[axis] > 1)
+    for spelling, text in spelt(mesh, axes).items():
+        found = groups.read(text, mesh.size)
+        assert found is not None, spelling
+        assert {frozenset(row) for row in found.tolist()} == {frozenset(row) for row in mesh.groups(axes)}, spelling
+        assert groups.axes_of(found, mesh) == moved, spelling
+
+
+@given(meshes(), st.randoms(use_true_random=False))
+def test_the_order_of_groups_and_of_devices_in_them_does_not_matter(drawn, random):
+    mesh, axes = drawn
+    rows = [random.sample(row, len(row)) for row in mesh.groups(axes)]
+    random.shuffle(rows)
+    assert groups.axes_of(np.array(rows), mesh) == groups.axes_of(groups.along(mesh, axes), mesh)
+
+
+@given(meshes(), st.data())
+def test_axes_are_told_only_where_the_groups_are_theirs(drawn, data):
+    mesh, axes = drawn
+    flat = data.draw(st.permutations(range(mesh.size)))
+    size = mesh.axis_size(axes)
+    rows = np.array(flat).reshape(-1, size)
+    told = groups.axes_of(rows, mesh)
+    if told is not None:
+        assert {frozenset(row) for row in rows.tolist()} == {frozenset(row) for row in mesh.groups(told)}
+
+
+@given(meshes(), st.integers(-3, 3))
+def test_the_pairs_of_a_shift_read_back_to_its_axis(drawn, shift):
+    mesh, (axis, *_) = drawn
+    rows = mesh.groups(axis)
+    pairs = [(row[i], row[(i + shift) % len(row)]) for row in rows for i in range(len(row))]
+    found = groups.pairs("{" + ",".join(f"{{{a},{b}}}" for a, b in pairs) + "}")
+    assert found is not None
+    assert found.tolist() == [list(pair) for pair in pairs]
+    assert groups.axes_between(found, mesh) == ((axis,) if shift % mesh.sizes[axis] else ())
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4))
+def test_a_part_of_an_axis(before, size, after):
+    whole = before * size * after
+    found = groups.read(f"mesh['x'={whole}] {{'x':({before}){size}}}", whole)
+    assert found is not None
+    expected = np.arange(whole).reshape(before, size, after).transpose(0, 2, 1).reshape(-1, size)
+    assert {frozenset(row) for row in found.tolist()} == {frozenset(row) for row in expected.tolist()}
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("{}", [[0, 1, 2, 3, 4, 5, 6, 7]]),
+        ("{{0,1},{2,3}}", [[0, 1], [2, 3]]),
+        ("[1,8]<=[8]", [[0, 1, 2, 3, 4, 5, 6, 7]]),
+        ("[2,4]<=[4,2]T(1,0)", [[0, 2, 4, 6], [1, 3, 5, 7]]),
+        ("[4,2]<=[2,2,2]T(2,0,1)", [[0, 2], [4, 6], [1, 3], [5, 7]]),
+        ("mesh['x'=8] {'x':(1)2}", [[0, 4], [1, 5], [2, 6], [3, 7]]),
+        ("mesh['x'=8] {'x':(2)4}", [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        ("mesh['x'=8] {'x':(1)2,'x':(4)2}", [[0, 1, 4, 5], [2, 3, 6, 7]]),
+        ("mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}", [[0, 2, 4, 6], [1, 3, 5, 7]]),
+        ("mesh['a'=2,'b'=2], device_ids=(3,1,2,0) {'b'}", [[3, 1], [2, 0]]),
+    ],
+)
+def test_spellings_of_groups(text, rows):
+    found = groups.read(text, 8)
+    assert found is not None
+    assert sorted(sorted(row) for row in found.tolist()) == sorted(sorted(row) for row in rows)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "all",
+        "{{0,1},{2}}",
+        "mesh['x'=8] {'z'}",
+        "mesh['x'=8] {'x':(3)2}",
+        "<[8]>",
+        "[2,4]=>[8]",
+        "{0,1}",
+        "[2,4]<=[4,2]T(1,1)",
+        "[3,3]<=[8]",
+        "mesh[x] {x}",
+    ],
+)
+def test_what_spells_no_groups(text):
+    assert groups.read(text, 8) is None
+
+
+# Names.
+
+
+@pytest.mark.parametrize(
+    ("stack", "node", "primitive", "gradient"),
+    [
+        ("jit(test)/shard_map/C/psum", "C", "psum", False),
+        ("C/psum", "C", "psum", False),
+        ("jit(test)/transpose(jvp(C))/dot_general", "C", "dot_general", True),
+        ("jit(test)/jvp(C)/dot_general", "C", "dot_general", False),
+        ("jit(test)/transpose(jvp())/shard_map/C/psum_invariant", "C", "psum_invariant", True),
+        ("jit(test)/vmap(vmap(C))/mul", "C", "mul", False),
+        ("jit(test)/C/jit(D)/mul", "C", "mul", False),
+        ("A", "A", "", False),
+    ],
+)
+def test_a_name_stack_leads_to_its_line(experiment, stack, node, primitive, gradient):
+    assert Origins(experiment, "per_device").of(stack) == (Origin(node, primitive, gradient),)
+
+
+@pytest.mark.parametrize("stack", ["", "jit(test)/shard_map", "broadcast.5", "jit(test)/E/psum", "a"])
+def test_what_leads_to_no_line(experiment, stack):
+    assert Origins(experiment, "per_device").of(stack) == ()
+
+
+def test_a_merged_name_leads_to_all_its_lines(experiment):
+    merged = "jit(test)/shard_map/D/mul;jit(test)/shard_map/C/psum;jit(test)/shard_map/D/mul"
+    assert [origin.node for origin in Origins(experiment, "per_device").of(merged)] == ["D", "C"]
+
+
+@pytest.mark.parametrize("stack", ["jit(C)/shard_map/D/mul", "jit(C)/transpose(jvp(D))/mul"])
+def test_a_function_is_not_the_line_of_the_same_name(experiment, stack):
+    assert [origin.node for origin in Origins(experiment, "per_device").of(stack)] == ["D"]
+
+
+LOOP = """
+mesh: {axes: [x], shape: [4]}
+arrays:
+  A: {shape: [8], spec: [x]}
+per_device:
+  ring:
+    repeat: 3
+    carry: {h: A}
+    body:
+      inner:
+        repeat: 2
+        carry: {g: h}
+        body:
+          g: ppermute(g, 'x', shift=1)
+      h: inner.g
+  body: ring.h * 2
+outputs:
+  body: [x]
+"""
+
+
+@pytest.mark.parametrize(
+    ("stack", "node"),
+    [
+        ("jit(test)/shard_map/ring/while/body/closed_call/inner/while/body/g/ppermute", "ring.inner.g"),
+        ("jit(test)/shard_map/ring/inner/g/ppermute", "ring.inner.g"),
+        ("jit(test)/shard_map/ring/while/body/add", "ring"),
+        ("jit(test)/shard_map/ring/while/cond/lt", "ring"),
+        ("jit(test)/shard_map/ring/while", "ring"),
+        ("jit(test)/shard_map/body/mul", "body"),
+    ],
+)
+def test_a_loop_in_a_loop(stack, node):
+    assert [origin.node for origin in Origins(harness.experiment(LOOP), "per_device").of(stack)] == [node]
+
+
+# Trip counts.
+
+
+def loop(start: str = "0", end: str = "6", step: str = "1", direction: str = "LT", known: str = "") -> str:
+    """A module with an all-reduce in a loop."""
+    carried = "(s32[], f32[2,4])"
+    return (
+        f"{HEADER}{ADD}"
+        f"%body (p: {carried}) -> {carried} {{\n"
+        f"  %p = {carried} parameter(0)\n"
+        f"  %i = s32[] get-tuple-element(%p), index=0\n"
+        f"  %step = s32[] constant({step})\n"
+        f"  %next = s32[] add(%i, %step)\n"
+        f"  %v = f32[2,4]{{1,0}} get-tuple-element(%p), index=1\n"
+        f"  %r = f32[2,4]{{1,0}} all-reduce(%v), channel_id=1, {OVER_X}, {BY}\n"
+        f"  ROOT %t = {carried} tuple(%next, %r)\n"
+        f"}}\n\n"
+        f"%condition (q: {carried}) -> pred[] {{\n"
+        f"  %q = {carried} parameter(0)\n"
+        f"  %j = s32[] get-tuple-element(%q), index=0\n"
+        f"  %end = s32[] {end}\n"
+        f"  ROOT %less = pred[] compare(%j, %end), direction={direction}\n"
+        f"}}\n\n"
+        f"ENTRY %main (A: f32[2,4]) -> {carried} {{\n"
+        f'  %A = f32[2,4]{{1,0}} parameter(0), metadata={{op_name="A"}}\n'
+        f"  %zero = s32[] constant({start})\n"
+        f"  %init = {carried} tuple(%zero, %A)\n"
+        f"  ROOT %while.1 = {carried} while(%init), condition=%condition, body=%body{known}\n"
+        f"}}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        (loop(end="constant(6)"), 6),
+        (loop(start="2", end="constant(6)"), 4),
+        (loop(end="constant(6)", step="4"), 2),
+        (loop(start="7", end="constant(6)"), 0),
+        (loop(end="constant(6)", known=', backend_config={"known_trip_count":{"n":"9"}}'), 9),
+        (loop(end="all-gather(%j)", known=', backend_config={"known_trip_count":{"n":"9"}}'), 9),
+    ],
+)
+def test_trip_counts(experiment, text, count):
+    (inside,) = [one for one in found(text, experiment).found if one["kind"] == "all-reduce"]
+    assert inside["count"] == count
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        loop(end="parameter(1)"),
+        loop(end="constant(6)", direction="NE"),
+        loop(end="constant(6)", step="0"),
+        loop(end="constant(6)", start="{1}"),
+    ],
+)
+def test_a_loop_of_unknown_length_is_said_to_be_one(experiment, text):
+    module = found(text, experiment)
+    assert [one["count"] for one in module.found] == [None]
+    assert module.unknown == ["how often r runs is not known"]
+
+
+def test_a_condition_runs_once_more_than_the_body(experiment):
+    known = ', backend_config={"known_trip_count":{"n":"9"}}'
+    text = loop(end="all-gather(%j), channel_id=2, replica_groups=[4,2]<=[8]", known=known)
+    counts = {one["kind"]: one["count"] for one in found(text, experiment).found}
+    assert counts == {"all-reduce": 9, "all-gather": 10}
+
+
+def test_a_branch_may_not_be_taken(experiment):
+    text = entry(
+        "%which = pred[] constant(true)",
+        "ROOT %c = f32[2,4]{1,0} conditional(%which, %A, %A), true_computation=%yes, false_computation=%no",
+    )
+    branch = "%{} (p: f32[2,4]) -> f32[2,4] {{\n  %p.{} = f32[2,4]{{1,0}} parameter(0)\n  ROOT %{}\n}}\n\n"
+    yes = branch.format("yes", "1", f"r = f32[2,4]{{1,0}} all-reduce(%p.1), {OVER_X}, {BY}")
+    no = branch.format("no", "2", "n = f32[2,4]{1,0} negate(%p.2)")
+    module = found(text.replace(ADD, ADD + yes + no), experiment)
+    assert [(one["kind"], one["count"]) for one in module.found] == [("all-reduce", None)]
+    assert module.unknown == ["how often r runs is not known"]
+
+
+def test_a_computation_that_is_called_twice_runs_twice(experiment):
+    text = entry(
+        "%first = f32[2,4]{1,0} call(%A), to_apply=%twice",
+        "ROOT %second = f32[2,4]{1,0} call(%first), to_apply=%twice",
+    )
+    twice = (
+        "%twice (p: f32[2,4]) -> f32[2,4] {\n  %p = f32[2,4]{1,0} parameter(0)\n"
+        f"  ROOT %r = f32[2,4]{{1,0}} all-reduce(%p), {OVER_X}, {BY}\n}}\n\n"
+    )
+    module = found(text.replace(ADD, ADD + twice), experiment)
+    assert [one["count"] for one in module.found] == [2]
+    assert module.unknown == []
+
+
+# What cannot be read is said.
+
+
+def all_reduce(groups: str = "replica_groups={{0,2,4,6},{1,3,5,7}}", by: str = BY) -> str:
+    """A module of one all-reduce."""
+    return entry(f"ROOT %r = f32[2,4]{{1,0}} all-reduce(%A), {groups}, to_apply=%add, {by}")
+
+
+def test_a_module_of_one_all_reduce_is_read(experiment):
+    module = found(all_reduce(), experiment)
+    assert [(one["kind"], one["node"], one["axes"], one["bytes"]) for one in module.found] == [
+        ("all-reduce", "C", ["x"], 32)
+    ]
+    assert module.unknown == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the module has no entry computation that could be read"),
+        ("Segmentation fault", "the module has no entry computation that could be read"),
+        (
+            all_reduce().replace("ROOT %r = f32[2,4]{1,0} all-reduce", "ROOT %r := f32[2,4]{1,0} all-reduce"),
+            "1 line of the module could not be read, the first: ROOT %r := f32[2,4]{1,0} all-reduce(%A), "
+            + f"replica_groups={{{{0,2,4,6}},{{1,3,5,7}}}}, to_apply=%add, {BY}",
+        ),
+        (
+            all_reduce().replace("ENTRY %main (A: f32[2,4]) -> f32[2,4] {", "ENTRY %main (A: f32[2,4]) -> f32[2,4]"),
+            "the module has no entry computation that could be read",
+        ),
+        (
+            all_reduce().replace("%add (a: f32[], b: f32[]) -> f32[] {\n", "%add (a: f32[], b: f32[]) -> f32[]\n"),
+            "3 lines of the module could not be read, the first: %a = f32[] parameter(0)",
+        ),
+        (all_reduce()[:-2], "1 line of the module could not be read, the first: the text ends inside of main"),
+        (
+            entry(f"%r = f32[2] all-reduce(%A), {OVER_X}, {BY}", "%r = f32[2] negate(%A)"),
+            "1 line of the module could not be read, the first: %r = f32[2] negate(%A)",
+        ),
+        (
+            all_reduce("replica_groups=@everyone"),
+            "which devices r connects could not be read: @everyone",
+        ),
+        (all_reduce("channel_id=1"), "which devices r connects could not be read: None"),
+        (
+            all_reduce("replica_groups={{0}}"),
+            "the groups of r hold 1 devices, the mesh has 8: {{0}}",
+        ),
+        (
+            all_reduce().replace("num_partitions=8", "replica_count=8"),
+            "the module has 8 replicas; groups are read as if it had one",
+        ),
+        (
+            all_reduce().replace("f32[2,4]{1,0} all-reduce", "f9[2,4]{1,0} all-reduce"),
+            "the size of a f9 in r is not known",
+        ),
+        (
+            all_reduce(by="").replace(', metadata={op_name="A"}', ""),
+            "r leads back to no line of the experiment",
+        ),
+        (
+            entry('ROOT %g = f32[2,4] custom-call(%A), custom_call_target="NcclAllGather"'),
+            "g (custom-call) seems to communicate, in a way that is not known",
+        ),
+        (
+            entry("ROOT %g = f32[2,4] all-gather-v2(%A)"),
+            "g (all-gather-v2) seems to communicate, in a way that is not known",
+        ),
+        (
+            entry("ROOT %g = f32[2,4] multicast(%A), channel_id=1, replica_groups=[1,8]<=[8]"),
+            "g (multicast) seems to communicate, in a way that is not known",
+        ),
+        (
+            entry(f"ROOT %g = f32[2,4] all-reduce-start(%A), {OVER_X}, {BY}"),
+            "nothing is done with g",
+        ),
+        (
+            entry("ROOT %g = f32[2,4] fusion(%A), kind=kLoop, calls=%lost"),
+            "g calls lost, which the module does not have",
+        ),
+        (
+            all_reduce().replace(
+                ADD,
+                ADD + "%alone (p: f32[2]) -> f32[2] {\n  %p = f32[2] parameter(0)\n"
+                f"  ROOT %q = f32[2] all-reduce(%p), {OVER_X}\n}}\n\n",
+            ),
+            "q stands in alone, which nothing calls",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_said(experiment, text, said):
+    assert found(text, experiment).unknown == [said]
+
+
+def test_what_is_read_in_part_is_not_dropped(experiment):
+    (only,) = found(all_reduce("replica_groups=@everyone", by=""), experiment).found
+    assert only["kind"] == "all-reduce"
+    assert only["axes"] is None
+    assert only["groups"] is None
+    assert only["bytes"] == 32
+    # Its operand is what it moves.
+    assert only["node"] == "A"
+    assert only["between"] == {"from": ["A"], "to": []}
+
+
+def test_a_collective_without_metadata_is_of_the_line_that_needs_it(experiment):
+    text = entry(
+        "%g = f32[8,4]{1,0} all-gather(%A), replica_groups={{0,2,4,6},{1,3,5,7}}, dimensions={0}",
+        'ROOT %n = f32[8,4]{1,0} multiply(%g, %g), metadata={op_name="jit(test)/shard_map/D/mul"}',
+    )
+    (gathered,) = found(text, experiment).found
+    assert gathered["node"] == "D"
+    assert gathered["inserted"]
+    assert gathered["between"] == {"from": ["A"], "to": ["D"]}
+
+
+def test_a_module_that_the_reader_cannot_bear_is_said_to_be_one(experiment, tmp_path: Path):
+    merged = f"%t = (f32[2,4], f32[2,4]) all-reduce(%A, %A), {OVER_X}"
+    text = entry(merged, "ROOT %g = f32[2,4] get-tuple-element(%t), index=one")
+    (tmp_path / "hlo_shard_map.txt").write_text(text)
+    said = "the module could not be read: ValueError: invalid literal for int() with base 10: 'one'"
+    assert gather(experiment, "shard_map", tmp_path, None) == {
+        "collectives": None,
+        "collectives_unknown": [said],
+        "compiler_warnings": None,
+    }
+
+
+def test_a_backend_that_shows_no_module(experiment, tmp_path: Path):
+    (tmp_path / "hlo_shard_map.txt").write_text("")
+    found = gather(experiment, "shard_map", tmp_path, "")
+    assert found["collectives"] is None
+    assert found["collectives_unknown"] == ["the backend does not show the compiled module"]
+    assert found["compiler_warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("kept", "kind", "bytes_out"),
+    [
+        ("ROOT %s = f32[2,1]{1,0} dynamic-slice(%r, %i, %i), dynamic_slice_sizes={2,1}", "reduce-scatter", 8),
+        (
+            "%s = f32[2,1]{1,0} dynamic-slice(%r, %i, %i), dynamic_slice_sizes={2,1}\n"
+            "  ROOT %b = f32[2]{0} bitcast(%s)",
+            "reduce-scatter",
+            8,
+        ),
+        ("ROOT %s = f32[2,4]{1,0} negate(%r)", "all-reduce", 32),
+    ],
+)
+def test_a_fusion_that_keeps_a_slice_of_a_sum_scatters(experiment, kept, kind, bytes_out):
+    shape = "f32[2]{0}" if "bitcast" in kept else "f32[2,1]{1,0}" if "slice" in kept else "f32[2,4]{1,0}"
+    fused = (
+        "%fused (p: f32[2,4]) -> f32[2,1] {\n  %p = f32[2,4]{1,0} parameter(0)\n  %i = s32[] constant(0)\n"
+        f"  %r = f32[2,4]{{1,0}} all-reduce(%p), channel_id=1, {OVER_X}, {BY}\n  {kept}\n}}\n\n"
+    )
+    text = entry(f"ROOT %f = {shape} fusion(%A), kind=kCustom, calls=%fused").replace(ADD, ADD + fused)
+    (only,) = found(text, experiment).found
+    assert (only["kind"], only["bytes_in"], only["bytes_out"]) == (kind, 32, bytes_out)
+
+
+def test_sends_and_receives(experiment):
+    pairs = 'frontend_attributes={_xla_send_recv_source_target_pairs="{{0,2},{2,4}}"}'
+    text = entry(
+        "%token = token[] after-all()",
+        f"%recv = (f32[2,4]{{1,0}}, u32[], token[]) recv(%token), channel_id=1, {pairs}, {BY}",
+        f"%send = (f32[2,4]{{1,0}}, u32[], token[]) send(%A, %token), channel_id=1, {pairs}, {BY}",
+        "%recv-done = (f32[2,4]{1,0}, token[]) recv-done(%recv), channel_id=1",
+        "%send-done = token[] send-done(%send), channel_id=1",
+        "ROOT %got = f32[2,4]{1,0} get-tuple-element(%recv-done), index=0",
+    )
+    module = found(text, experiment)
+    assert [(o["kind"], o["axes"], o["groups"], o["bytes_in"], o["bytes_out"]) for o in module.found] == [
+        ("recv", ["x"], [[0, 2], [2, 4]], 0, 32),
+        ("send", ["x"], [[0, 2], [2, 4]], 32, 0),
+    ]
+    assert module.unknown == []
+
+
+@pytest.mark.parametrize("kind", ["ragged-all-to-all", "collective-broadcast"])
+def test_rare_kinds(experiment, kind):
+    line = f"ROOT %r = f32[2,4]{{1,0}} {kind}(%A), channel_id=1, replica_groups=[4,2]<=[8], {BY}"
+    (only,) = found(entry(line), experiment).found
+    assert (only["kind"], only["axes"], only["bytes"]) == (kind, ["y"], 32)
+
+
+def test_on_many_devices_the_axes_stand_for_the_groups():
+    many = harness.experiment(EXPERIMENT.replace("[8, 8]", "[8, 64]"), mesh={"axes": ["x", "y"], "shape": [4, 32]})
+    around = ",".join(f"{{{a},{(a + 32) % 128}}}" for a in range(128))
+    text = entry(
+        f"%p = f32[2,1]{{1,0}} collective-permute(%A), channel_id=1, source_target_pairs={{{around}}}, {BY}",
+        f"%r = f32[2,1]{{1,0}} all-reduce(%p), channel_id=2, replica_groups=[4,32]<=[128], {BY}",
+        f"ROOT %q = f32[2,1]{{1,0}} all-reduce(%r), channel_id=3, replica_groups=[2,64]<=[128], {BY}",
+    ).replace("num_partitions=8", "num_partitions=128")
+    module = found(text, many)
+    assert [(one["axes"], one["groups"] is None) for one in module.found] == [
+        (["x"], True),
+        (["y"], True),
+        (None, False),
+    ]
+    assert module.unknown == []
+
+
+def test_two_thousand_collectives_are_all_found(experiment):
+    lines = [
+        f"%r.{i + 1} = f32[2,4]{{1,0}} all-reduce(%{'A' if i == 0 else f'r.{i}'}), {OVER_X}, {BY}" for i in range(2000)
+    ]
+    module = found(entry(*lines), experiment)
+    assert [one["instruction"] for one in module.found] == [f"r.{i + 1}" for i in range(2000)]
+    assert module.unknown == []

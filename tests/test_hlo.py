@@ -511,6 +511,21 @@ def test_what_cannot_be_read_is_said(experiment, text, said):
     assert found(text, experiment).unknown == [said]
 
 
+@pytest.mark.parametrize("operation", ["copy", "slice", "dynamic-slice", "dynamic-update-slice"])
+def test_what_starts_and_ends_within_a_device_communicates_nothing(experiment, operation):
+    # As TPU's compiler fetches what fits into fast memory, while a permute is on its way.
+    text = entry(
+        f"%p = (f32[2,4], f32[2,4]) collective-permute-start(%A), source_target_pairs={{{{0,1}}}}, {BY}",
+        f"%s = ((f32[2,4]), f32[2,4], s32[]) {operation}-start(%A)",
+        f"%t = f32[2,4] {operation}-done(%s)",
+        "%d = f32[2,4] collective-permute-done(%p)",
+        "ROOT %r = f32[2,4] add(%t, %d)",
+    )
+    module = found(text, experiment)
+    assert [(one["kind"], one["overlapped"]) for one in module.found] == [("collective-permute", [])]
+    assert module.unknown == []
+
+
 def test_what_is_read_in_part_is_not_dropped(experiment):
     (only,) = found(all_reduce("replica_groups=@everyone", by=""), experiment).found
     assert only["kind"] == "all-reduce"

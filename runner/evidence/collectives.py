@@ -25,9 +25,13 @@ _ALIKE = re.compile(r"all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|colle
 _CONNECTING = ("channel_id=", "replica_groups=", "source_target_pairs=")
 """Attributes of operations that communicate."""
 
+_LOCAL = ("copy", "slice", "dynamic-slice", "dynamic-update-slice")
+"""What has a start and a done of its own within a device's memory."""
+
 _IDLE = frozenset(
-    {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "copy", "copy-start", "copy-done", "iota"}
+    {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "copy", "iota"}
     | {"partition-id", "replica-id", "after-all", "opt-barrier", "async-update", "add-dependency", "domain"}
+    | {f"{opcode}-{end}" for opcode in _LOCAL for end in ("start", "done")}
 )
 """Opcodes that compute nothing worth hiding a communication behind."""
 
@@ -499,7 +503,7 @@ def _suspicious(instruction: Instruction) -> bool:
     """Whether it communicates, to judge by its name or attributes, and is none of the known kinds."""
     opcode = instruction.opcode
     if opcode.endswith(("-done", "-update")):
-        return opcode.rsplit("-", 1)[0] not in (*KINDS, "async", "copy")
+        return opcode.rsplit("-", 1)[0] not in (*KINDS, "async", *_LOCAL)
     if _communicates(instruction):
         return _START not in instruction.attributes and _DONE not in instruction.attributes
     return bool(_ALIKE.search(opcode)) or any(attribute in instruction.attributes for attribute in _CONNECTING)

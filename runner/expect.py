@@ -68,6 +68,8 @@ class Names:
     """The values of `graph`."""
     spec: Callable[[object, Key], Spec]
     """Reads a PartitionSpec that stands at a key."""
+    size: Callable[[object, Key], int]
+    """Reads an integer, or an expression of dims and sizes of mesh axes."""
 
 
 def read(config: Mapping[str, Any], programs: Collection[str], platform: str, names: Names) -> dict[str, Expectations]:
@@ -80,10 +82,10 @@ def _of(config: Mapping[str, Any], program: str, platform: str, names: Names) ->
         return _closest(config.get(name), ("expect", name), program, platform, names, read)
 
     found = Expectations(
-        collectives=closest("collectives", _counts),
+        collectives=closest("collectives", lambda value, key: _counts(value, key, names)),
         no_collectives=closest("no_collectives", _flag) or False,
-        max_bytes_per_device=closest("max_bytes_per_device", _size),
-        max_memory_bytes=closest("max_memory_bytes", _size),
+        max_bytes_per_device=closest("max_bytes_per_device", lambda value, key: _size(value, key, names, "bytes")),
+        max_memory_bytes=closest("max_memory_bytes", lambda value, key: _size(value, key, names, "bytes")),
         overlapped=closest("overlapped", lambda value, key: _lines(value, key, names, program)) or (),
         not_overlapped=closest("not_overlapped", lambda value, key: _lines(value, key, names, program)) or (),
         layouts=closest("layouts", lambda value, key: _layouts(value, key, names)) or {},
@@ -123,15 +125,13 @@ def _plain(value: Any, names: Names) -> Any:
     return rest if rest or not value else None
 
 
-def _counts(value: Any, key: Key) -> dict[str, int]:
+def _counts(value: Any, key: Key, names: Names) -> dict[str, int]:
     if not isinstance(value, Mapping):
         raise invalid(key, f"{value!r} is not a mapping of kinds to numbers, such as {{all-reduce: 1}}")
-    for kind, count in value.items():
+    for kind in value:
         if kind not in KINDS:
             raise invalid((*key, kind), f"there is no collective '{kind}'{nearest(str(kind), KINDS) or _list(KINDS)}")
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise invalid((*key, kind), f"{count!r} is not a number of {kind}s")
-    return dict(value)
+    return {kind: _size(count, (*key, kind), names, f"{kind}s") for kind, count in value.items()}
 
 
 def _flag(value: Any, key: Key) -> bool:
@@ -140,10 +140,11 @@ def _flag(value: Any, key: Key) -> bool:
     return value
 
 
-def _size(value: Any, key: Key) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise invalid(key, f"{value!r} is not a number of bytes")
-    return value
+def _size(value: Any, key: Key, names: Names, what: str) -> int:
+    size = names.size(value, key)
+    if size < 0:
+        raise invalid(key, f"{size} is not a number of {what}")
+    return size
 
 
 def _lines(value: Any, key: Key, names: Names, program: str) -> tuple[str, ...]:

@@ -281,7 +281,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         chosen=chosen,
         grad=grad,
         tested=_tested(config["test"]),
-        expected=expect.read(config["expect"], programs, target.platform, _expectable(sections, grad, mesh)),
+        expected=expect.read(config["expect"], programs, target.platform, _expectable(sections, grad, mesh, dims)),
         **{key: config[key] for key in _AS_THEY_ARE if key in config},
     )
     if experiment.precision not in PRECISIONS:
@@ -712,7 +712,9 @@ def _values(config: Mapping[str, Any], outputs: Mapping[str, Spec]) -> dict[str,
     return dict(config)
 
 
-def _expectable(sections: Mapping[Section, tuple[Statement, ...]], grad: Gradient | None, mesh: Mesh) -> expect.Names:
+def _expectable(
+    sections: Mapping[Section, tuple[Statement, ...]], grad: Gradient | None, mesh: Mesh, dims: Mapping[str, int]
+) -> expect.Names:
     gradients = grad.names if grad else ()
     return expect.Names(
         programs=PROGRAMS,
@@ -720,6 +722,7 @@ def _expectable(sections: Mapping[Section, tuple[Statement, ...]], grad: Gradien
         lines={program: {*lines(sections[program_section(program)]), *gradients} for program in PROGRAMS},
         values=results(sections["graph"]),
         spec=lambda value, key: _spec(value, key, mesh),
+        size=lambda value, key: _size(value, key, dims, mesh),
     )
 
 

@@ -88,7 +88,12 @@ def test_the_run_folder_of_case_3(runs: dict[str, Path]) -> None:
         assert result["checks"]["values"]["outputs"]["C"]["compared"] == [2, 2]
         assert result["timing"]["compile_s"] > 0
         assert result["timing"]["run_s"]["n"] >= 1
-    assert found["programs"]["shard_map"]["memory"] == {"argument_bytes": 64, "output_bytes": 64, "temp_bytes": 64}
+    assert found["programs"]["shard_map"]["memory"] == {
+        "argument_bytes": 64,
+        "output_bytes": 64,
+        "temp_bytes": 64,
+        "peak_bytes": 128,
+    }
     assert "all-reduce" in (folder / "hlo_shard_map.txt").read_text()
 
 
@@ -157,6 +162,7 @@ def test_a_sweep_can_change_any_key(tmp_path: Path) -> None:
         "+experiment=case1_no_communication",
         "arrays.A.spec=[x],[null],[[x,y]]",
         "outputs.C=[x],[null,y]",
+        "expect.no_collectives=false",
         "program=constraint",
         f"hydra.sweep.dir={tmp_path}",
     )

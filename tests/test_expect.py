@@ -140,7 +140,16 @@ def test_the_closest_program_or_platform_counts(scoped, on, expected):
             f"there is no collective 'shuffle'; there are {', '.join(expect.KINDS)}",
         ),
         ("collectives: {all-reduce: -1}", "collectives.all-reduce", "-1 is not a number of all-reduces"),
-        ("collectives: {all-reduce: true}", "collectives.all-reduce", "True is not a number of all-reduces"),
+        (
+            "collectives: {all-reduce: 'axis_size(x) - 4'}",
+            "collectives.all-reduce",
+            "axis_size takes the name of a mesh axis, in quotes",
+        ),
+        (
+            "collectives: {all-reduce: true}",
+            "collectives.all-reduce",
+            "True is not a size; it is an integer, a dim, or an expression of dims",
+        ),
         (
             "collectives: {gpu: {all-redcue: 1}}",
             "collectives.gpu.all-redcue",
@@ -152,7 +161,7 @@ def test_the_closest_program_or_platform_counts(scoped, on, expected):
             "no_collectives",
             "expect.collectives says otherwise for program auto",
         ),
-        ("max_bytes_per_device: 1 MB", "max_bytes_per_device", "'1 MB' is not a number of bytes"),
+        ("max_bytes_per_device: 1 MB", "max_bytes_per_device", "not a Python expression: invalid syntax"),
         ("max_memory_bytes: -5", "max_memory_bytes", "-5 is not a number of bytes"),
         ("overlapped: C", "overlapped", "'C' is not a list of lines, such as [C, ring.lhs]"),
         ("overlapped: [rimg.h]", "overlapped[0]", "there is no line 'rimg.h'; did you mean 'ring.h'?"),
@@ -174,6 +183,13 @@ def test_the_closest_program_or_platform_counts(scoped, on, expected):
 def test_what_cannot_be_expected(given, key, message):
     with pytest.raises(InvalidExperiment, match=f"^{re.escape(f'expect.{key}: {message}')}$"):
         expecting(given)
+
+
+def test_numbers_may_follow_dims_and_the_mesh():
+    text = "{collectives: {collective-permute: axis_size('y') * 2 - 1}, max_bytes_per_device: 4 * 3}"
+    found = expecting(text).expected["shard_map"]
+    assert found.collectives == {"collective-permute": 3}
+    assert found.max_bytes_per_device == 12
 
 
 def test_a_line_of_per_device_binds_its_programs_alone():

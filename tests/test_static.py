@@ -40,7 +40,7 @@ FAULTS = {
     "I + sum(J)": ("a size is made of integers, dims and + - * // % ** only", "sum(J)"),
     "I[0]": ("a size is made of integers, dims and + - * // % ** only", "I[0]"),
     "axis_size('z')": ("mesh axis 'z' does not exist; the mesh has x, y", "'z'"),
-    "axis_size(I)": ("mesh axis '?' does not exist; the mesh has x, y", "I"),
+    "axis_size(I)": ("axis_size takes the name of a mesh axis, in quotes", "I"),
     "axis_index('x')": ("a size is made of integers, dims and + - * // % ** only", "axis_index('x')"),
 }
 

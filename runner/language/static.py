@@ -60,6 +60,8 @@ def evaluate(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None
             return product
         if isinstance(node, ast.Constant) and node.value in mesh.sizes:
             return mesh.sizes[str(node.value)]
-        raise expression.fault(missing_axis(getattr(node, "value", "?"), mesh), node)
+        if not isinstance(node, ast.Constant):
+            raise expression.fault("axis_size takes the name of a mesh axis, in quotes", node)
+        raise expression.fault(missing_axis(node.value, mesh), node)
 
     return value(expression.tree)

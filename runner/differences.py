@@ -1,7 +1,7 @@
 """What two programs pin in; what differs, in the field's words, out: one sentence per difference.
 
-`all-gather of w over x appeared in constraint: +2.1 MB per device`. The goldens' failures and `runner/compare.py` say
-it with these words.
+`all-gather of w for y over x appeared in constraint: +2.1 MB per device`. The goldens' failures and
+`runner/compare.py` say it with these words.
 """
 
 from __future__ import annotations

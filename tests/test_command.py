@@ -14,6 +14,10 @@ from tests.command import EXPERIMENTS, LARGE, ROOT, SMALLER, run_command
 CASE3 = [[152, 158, 164, 170], [504, 526, 548, 570], [856, 894, 932, 970], [1208, 1262, 1316, 1370]]
 
 
+SAME_WORKER = pytest.mark.xdist_group("runs")
+"""The sweeps of `runs` are for all tests that read them."""
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Every experiment in every program that it supports, in two sweeps: the run folder of each."""
@@ -27,6 +31,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return folders
 
 
+@SAME_WORKER
 def test_every_experiment_passes_in_every_program_that_it_supports(runs: dict[str, Path]) -> None:
     assert sorted(runs) == sorted(EXPERIMENTS)
     for name, folder in runs.items():
@@ -41,30 +46,61 @@ def test_every_experiment_passes_in_every_program_that_it_supports(runs: dict[st
             assert "failed" not in statuses.values(), (name, program)
 
 
+ALONE = """
+import importlib.util, sys
+modules = []
+for path in sys.argv[1:]:
+    spec = importlib.util.spec_from_file_location(path.removesuffix(".py"), path)
+    modules.append(importlib.util.module_from_spec(spec))
+    spec.loader.exec_module(modules[-1])
+for module in modules:
+    print("-----", module.__name__)
+    module.main()
+"""
+
+
+@SAME_WORKER
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_program_runs_alone_and_prints_what_the_record_has(
+def test_every_program_needs_no_runner_and_prints_what_the_record_has(
     runs: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
-    folder = runs[name]
-    found = record.read(folder)
-    for program, result in found["programs"].items():
-        script = tmp_path / f"program_{program}.py"
-        script.write_bytes((folder / script.name).read_bytes())
-        # -I: neither the runner nor the current folder can be imported from.
-        alone = subprocess.run(
-            [sys.executable, "-I", "-W", "error", script.name],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert alone.returncode == 0, alone.stderr
-        assert "runner" not in script.read_text()
+    found = record.read(runs[name])
+    scripts = [f"program_{program}.py" for program in found["programs"]]
+    for script in scripts:
+        text = (runs[name] / script).read_text(encoding="utf-8")
+        assert "runner" not in text
+        (tmp_path / script).write_text(text, encoding="utf-8")
+    printed = alone(tmp_path, "-c", ALONE, *scripts).split("----- ")[1:]
+    for part, (program, result) in zip(printed, found["programs"].items(), strict=True):
+        assert part.startswith(f"program_{program}\n")
         for output in result["outputs"].values():
-            assert output["text"] in alone.stdout, (name, program)
+            assert output["text"] in part, (name, program)
 
 
+@SAME_WORKER
+@pytest.mark.parametrize("program", ["auto", "constraint", "explicit", "shard_map", "vmap"])
+def test_a_program_is_a_script(runs: dict[str, Path], tmp_path: Path, program: str) -> None:
+    folder = runs["case3_allreduce"]
+    script = f"program_{program}.py"
+    (tmp_path / script).write_bytes((folder / script).read_bytes())
+    assert record.read(folder)["programs"][program]["outputs"]["C"]["text"] in alone(tmp_path, script)
+
+
+def alone(folder: Path, *arguments: str) -> str:
+    """What Python prints where neither the runner nor, for a script, the current folder can be imported from."""
+    result = subprocess.run(
+        [sys.executable, "-I", "-W", "error", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@SAME_WORKER
 def test_the_run_folder_of_case_3(runs: dict[str, Path]) -> None:
     folder = runs["case3_allreduce"]
     files = {path.name for path in folder.iterdir()}
@@ -97,6 +133,7 @@ def test_the_run_folder_of_case_3(runs: dict[str, Path]) -> None:
     assert "all-reduce" in (folder / "hlo_shard_map.txt").read_text()
 
 
+@SAME_WORKER
 def test_layer_gives_the_numbers_of_the_document(runs: dict[str, Path]) -> None:
     found = record.read(runs["layer"])
     assert sorted(found["programs"]) == ["auto", "constraint", "explicit", "shard_map", "vmap"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,25 +69,46 @@ def test_what_is_kept_does_not_change_what_is_computed(section: str, keep: tuple
     assert found.rounding == everything.rounding
 
 
-def test_what_a_loop_replaces_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    alive: list[weakref.ref[Any]] = []
-    most = 0
-    tanh = OPERATIONS["tanh"]
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tuple[list[weakref.ref[Any]], list[int]]]:
+    """Watches an operation: its results, and after each one how many of them are still there."""
 
-    def watched(x: Any) -> Any:
-        nonlocal most
-        result = tanh.numpy(x)
-        alive.append(weakref.ref(result))
-        most = max(most, sum(each() is not None for each in alive))
-        return result
+    def watching(name: str) -> tuple[list[weakref.ref[Any]], list[int]]:
+        operation = OPERATIONS[name]
+        made: list[weakref.ref[Any]] = []
+        there: list[int] = []
 
-    row = type(tanh)(**{name: getattr(tanh, name) for name in tanh.__dataclass_fields__} | {"numpy": watched})
-    monkeypatch.setitem(OPERATIONS, "tanh", row)
+        def watched(*given: Any) -> Any:
+            result = operation.numpy(*given)
+            made.append(weakref.ref(result))
+            there.append(sum(each() is not None for each in made))
+            return result
+
+        fields = {field: getattr(operation, field) for field in operation.__dataclass_fields__}
+        monkeypatch.setitem(OPERATIONS, name, type(operation)(**fields | {"numpy": watched}))
+        return made, there
+
+    return watching
+
+
+def test_what_a_loop_replaces_is_let_go_of(watch: Any) -> None:
+    made, there = watch("tanh")
     loop = "{repeat: 5, carry: {a: start}, body: {b: tanh(a), a: tanh(b)}}"
     given = experiment(f"{ARRAYS}\ngraph: {{start: tanh(A), r: {loop}, C: r.a}}\noutputs: {{C: []}}")
     found = interpret(given, "graph", data.make(given, Path()), keep=["C"])
-    assert (len(alive), most) == (11, 2)
-    assert found.values["C"][0] is alive[-1]()
+    assert (len(made), max(there)) == (11, 2)
+    assert found.values["C"][0] is made[-1]()
+
+
+def test_what_an_update_replaces_is_let_go_of_device_by_device(watch: Any) -> None:
+    made, there = watch("dynamic_update_slice")
+    update = "dynamic_update_slice(a, A * i, (0, 0))"
+    loop = f"{{repeat: 3, carry: {{a: A}}, body: {{a: '{update}'}}}}"
+    given = experiment(f"{ARRAYS}\nper_device: {{r: {loop}, C: r.a}}\noutputs: {{C: [null, x]}}")
+    found = interpret(given, "per_device", data.make(given, Path()), keep=["C"])
+    distinct = len({id(value) for value in found.values["C"]})
+    assert distinct > 1
+    assert (len(made), max(there)) == (3 * distinct, distinct + 1)
 
 
 def test_replicated_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import ast
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from runner.experiment import Array, Experiment, Loop, Section, Statement
+from runner.experiment import Array, Experiment, Loop, Node, Section, Statement
 from runner.language import counterparts
 from runner.language.operations import OPERATIONS, Operation
 from runner.layout import Mesh
@@ -135,6 +136,8 @@ class _Interpreter:
     rounding: dict[str, Rounding] = field(default_factory=dict)
     constants: Iterator[PerDevice] | None = None
     stopped: list[PerDevice] = field(default_factory=list)
+    moved: frozenset[str] = frozenset()
+    """The names that are read for the last time, and once, where they are read next."""
 
     def define(self, name: str, value: PerDevice, rounding: Rounding = Rounding()) -> None:
         self.values[name] = value
@@ -144,8 +147,10 @@ class _Interpreter:
         """Run `statements`; of what they and those before them define, `wanted` is read afterwards (None: all)."""
         for statement, later in zip(statements, _read_later(statements, wanted), strict=True):
             if isinstance(statement, Loop):
+                self.moved = frozenset()
                 self._repeat(statement, later)
             else:
+                self.moved = _read_once_more(statement, later)
                 self.define(statement.name, *self._evaluate(statement.expression.tree))
             self._forget_all_but(later)
 
@@ -176,6 +181,10 @@ class _Interpreter:
 
     def _lift(self, function: Callable[..., Any], *operands: PerDevice) -> PerDevice:
         """Apply a function device by device, once for each distinct combination of operands."""
+        return self._lift_moved(function, list(map(list, operands)))
+
+    def _lift_moved(self, function: Callable[..., Any], operands: list[PerDevice]) -> PerDevice:
+        """The same, emptying `operands` on the way: of what is held nowhere else, one device's is there at a time."""
         done: dict[tuple[int, ...], Any] = {}
         results = []
         for position in range(self.mesh.size):
@@ -184,6 +193,9 @@ class _Interpreter:
             if key not in done:
                 done[key] = widen(function(*here), self.x64, single=self.single)
             results.append(done[key])
+            for operand in operands:
+                operand[position] = None
+            here.clear()
         return results
 
     def _evaluate(self, tree: ast.expr) -> Rounded:
@@ -192,7 +204,8 @@ class _Interpreter:
                 return self._everywhere(value), Rounding()
             case ast.Name(id=name):
                 if name in self.values:
-                    return self.values[name], self.rounding[name]
+                    value = self.values.pop(name) if name in self.moved else self.values[name]
+                    return value, self.rounding[name]
                 return self._everywhere(self.sizes[name]), Rounding()
             case ast.Attribute(value=ast.Name(id=loop), attr=carried) if f"{loop}.{carried}" in self.values:
                 return self.values[f"{loop}.{carried}"], self.rounding[f"{loop}.{carried}"]
@@ -229,12 +242,18 @@ class _Interpreter:
         keywords = {str(k.arg): self._evaluate(k.value) for k in node.keywords}
         if "axis_name" in operation.signature.parameters:
             return self._collective(operation, positional, keywords)
-        count = len(positional)
+        count, names = len(positional), tuple(keywords)
 
         def function(*values: Any) -> Any:
-            return operation.numpy(*values[:count], **dict(zip(keywords, values[count:], strict=True)))
+            return operation.numpy(*values[:count], **dict(zip(names, values[count:], strict=True)))
 
         operands = [*positional, *keywords.values()]
+        if not operation.roundings and operation.terms is None and operation.name not in ("stop_gradient", *_OPERATORS):
+            # Nothing more is asked of the operands, which may be most of the memory that there is.
+            way = Rounding().joined(*(rounding for _, rounding in operands))
+            moved = [list(value) for value, _ in operands]
+            del positional, keywords, operands
+            return self._lift_moved(function, moved), way
         result = self._lift(function, *(value for value, _ in operands))
         if operation.name == "stop_gradient":
             result = result if self.constants is None else next(self.constants)
@@ -279,6 +298,15 @@ def _read_later(statements: Sequence[Statement], wanted: frozenset[str] | None) 
         later.append(wanted)
         wanted = (wanted - statement.defines) | statement.names
     return later[::-1]
+
+
+def _read_once_more(statement: Node, later: frozenset[str] | None) -> frozenset[str]:
+    """The names that stand once in a statement, and that nobody reads after it if `later` are read then."""
+    if later is None:
+        return frozenset()
+    counts = Counter(node.id for node in ast.walk(statement.expression.tree) if isinstance(node, ast.Name))
+    read = {name for name, count in counts.items() if count == 1}
+    return frozenset(read - (later - statement.defines))
 
 
 _OPERATORS: dict[str, type[ast.operator]] = {

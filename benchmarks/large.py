@@ -4,7 +4,7 @@
 
 Each in all its programs, as whole processes. `wall` and `cpu` (user and system, of all processes) are seconds; `parent`
 and `worker` are the peaks of the two processes' resident memory, `together` the peak of their sum, sampled every 20 ms
-from Linux's /proc. At most 60 seconds on two cores and 4 GiB in the largest process is the aim.
+from Linux's /proc. At most 60 seconds on two cores and 4 GiB together is the aim.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def markdown(folder: Path) -> str:
         f"There are {len(found)}. `python -m runner +experiment=NAME` runs one. This page is what",
         "`python -m runner.catalogue` prints.",
         "",
-        "Collectives are what the file expects of the compiled programs (`expect: collectives:`), else what",
+        "Collectives are what the file expects of the compiled programs (`expect:`), else what",
         "`per_device` calls and how often it runs; –: neither. The five programs are `auto`, `constraint`,",
         "`explicit`, `shard_map`, `vmap`. [The source documents](sources.md) say which example each experiment does.",
     ]
@@ -73,7 +73,8 @@ def _expected(experiment: Experiment) -> str | None:
     """What each program is held to, those that are held to the same sharing an entry; None where none is."""
     programs: dict[str, list[str]] = {}
     for program in experiment.programs:
-        collectives = experiment.expected[program].collectives
+        expected = experiment.expected[program]
+        collectives = {} if expected.no_collectives else expected.collectives
         if collectives is not None and program != "vmap":
             programs.setdefault(_counted(collectives, nothing="none"), []).append(program)
     if len(programs) == 1:

@@ -59,20 +59,21 @@ arrays: {A: {shape: [4, 4], spec: [x]}}
 graph: {B: A * 2}
 per_device: {B: A * 2}
 outputs: {B: [x]}
-expect: {collectives: %s}
+expect: {%s}
 """
 
 
 @pytest.mark.parametrize(
     ("expected", "text"),
     [
-        ("{all-reduce: 1, all-gather: 3}", "all-reduce, all-gather × 3"),
-        ("{}", "none"),
+        ("collectives: {all-reduce: 1, all-gather: 3}", "all-reduce, all-gather × 3"),
+        ("collectives: {}", "none"),
+        ("no_collectives: true", "none"),
         (
-            "{all-gather: 2, tpu: {all-reduce: 1}, shard_map: {}}",
+            "collectives: {all-gather: 2, tpu: {all-reduce: 1}, shard_map: {}}",
             "auto, constraint, explicit: all-gather × 2; shard_map: none",
         ),
-        ("{tpu: {all-reduce: 1}}", None),
+        ("collectives: {tpu: {all-reduce: 1}}", None),
     ],
 )
 def test_expected_collectives_are_told_by_program_where_they_differ(expected: str, text: str | None) -> None:

@@ -203,8 +203,7 @@ def _changed(program: str, old: Record, new: Record, times: int) -> str:
     changes = []
     if subject(old) != subject(new):
         changes.append(f"now of {subject(new)}, before of {subject(old)}")
-    told = {"node", "nodes"} | ({"between"} if changes else set())
-    for key in sorted({*old, *new} - told, key=lambda key: (*_ORDER, key).index(key)):
+    for key in sorted({*old, *new} - {"node", "nodes", "between"}, key=lambda key: (*_ORDER, key).index(key)):
         was, now = old.get(key), new.get(key)
         if was == now:
             continue
@@ -216,8 +215,16 @@ def _changed(program: str, old: Record, new: Record, times: int) -> str:
             changes.append(f"{_FIELDS[key]} {_times(was)} → {_times(now)}")
         else:
             changes.append(f"{_FIELDS.get(key, key)} {_change(was, now)}")
+    if not changes:
+        changes.append(f"stands {_between(new)}, before {_between(old)}")
     several = f", {times} of them" if times > 1 else ""
     return f"{collective(old)} changed in {program}: {', '.join(changes)}{several}"
+
+
+def _between(one: Mapping[str, Any]) -> str:
+    ends = one.get("between") or {}
+    taken, needed = (" and ".join(ends.get(end) or ["no line that the module names"]) for end in ("from", "to"))
+    return f"between {taken} and {needed}"
 
 
 _ORDER = ("kind", "gradient", "axes", "inserted", "dtype", "bytes_in", "bytes_out", "count", "asynchronous")

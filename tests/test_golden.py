@@ -247,6 +247,17 @@ SHARDED = {"C": output(spec=["x", None], shard_shape=[2, 4])}
             ["all-reduce of C and D over x changed in constraint: now of C, before of C and D"],
         ),
         (
+            program(collective(inserted=True, between={"from": ["C"], "to": ["C"]})),
+            program(collective(inserted=True, between={"from": ["C"], "to": []})),
+            ["all-reduce of C over x changed in constraint: stands between C and no line that the module names, "
+             "before between C and C"],
+        ),
+        (
+            program(collective("all-gather", inserted=True, between={"from": ["w"], "to": ["C"]})),
+            program(collective("all-gather", inserted=True, between={"from": ["A"], "to": ["C"]})),
+            ["all-gather of w for C over x changed in constraint: now of A for C, before of w for C"],
+        ),
+        (
             program(collective(gradient=True, groups=[[0, 3], [1, 2]])),
             program(),
             ["all-reduce of C (backward) within groups [[0, 3], [1, 2]] disappeared from constraint: -64 B per device"],

@@ -30,9 +30,9 @@ def markdown(folder: Path) -> str:
     found = listing([folder])
     for name, _, file in found:
         config = compose(name, folder).plain
-        title = next(title for start, title in _GROUPS if config["source"].startswith(start))
+        document, title = next(group for group in _GROUPS if config["source"].startswith(group[0]))
         link = f"../{folder.name}/{file.relative_to(folder).as_posix()}"
-        groups[title].append(_line(f"[{name}]({link})", config, title))
+        groups[title].append(_line(f"[{name}]({link})", config, document))
     lines = [
         "# The experiments",
         "",
@@ -50,23 +50,17 @@ def markdown(folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _line(link: str, config: Mapping[str, Any], group: str) -> str:
+def _line(link: str, config: Mapping[str, Any], document: str) -> str:
     experiment = read(config)
     cells = (
         link,
         " ".join(config["summary"].split()),
-        " × ".join(f"{axis}={size}" for axis, size in experiment.mesh.sizes.items()),
+        str(experiment.mesh),
         "all five" if len(experiment.programs) == len(PROGRAMS) else ", ".join(experiment.programs),
         _expected(experiment) or _counted(_called(experiment.per_device)),
-        _within(config["source"], group),
+        config["source"].removeprefix(document).lstrip(", ") or "–",
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _within(source: str, group: str) -> str:
-    """The source without the document that the group's title names."""
-    start = next(start for start, title in _GROUPS if title == group)
-    return source.removeprefix(start).lstrip(", ") or "–"
 
 
 def _expected(experiment: Experiment) -> str | None:

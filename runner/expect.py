@@ -8,7 +8,7 @@ stands under a platform that platform, and the closest one counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from runner.faults import Key, invalid, nearest
@@ -19,12 +19,6 @@ KINDS = (
     "collective-broadcast", "send", "recv",
 )  # fmt: skip
 """The kinds of collectives, as XLA calls them."""
-
-CHECKED = (
-    "collectives", "no_collectives", "max_bytes_per_device", "max_memory_bytes", "overlapped", "not_overlapped",
-    "layouts",
-)  # fmt: skip
-"""The expectations of evidence, in the order in which they are checked and shown."""
 
 Value = TypeVar("Value")
 
@@ -48,12 +42,13 @@ class Expectations:
     @property
     def named(self) -> tuple[str, ...]:
         """Those of `CHECKED` that bind the program: an empty mapping of `collectives` and a zero promise something."""
-        numbers = ("collectives", "max_bytes_per_device", "max_memory_bytes")
-        return tuple(
-            name
-            for name in CHECKED
-            if (getattr(self, name) is not None if name in numbers else bool(getattr(self, name)))
-        )
+        return tuple(name for name in CHECKED if getattr(self, name) != getattr(_NOTHING, name))
+
+
+CHECKED = tuple(expectation.name for expectation in fields(Expectations))
+"""The expectations of evidence, in the order in which they are checked and shown."""
+
+_NOTHING = Expectations()
 
 
 @dataclass(frozen=True)

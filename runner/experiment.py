@@ -176,6 +176,12 @@ class Experiment:
         probed = frozenset(wanted) - self.outputs.keys()
         return replace(self, outputs={**self.outputs, **dict.fromkeys(probed, ())}, probed=probed) if wanted else None
 
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """What is checked of the results of every program, in the order in which a report has it."""
+        gradient, values = ("gradient",) if self.grad else (), ("values",) if self.values else ()
+        return ("value", "layout", "replicas", "agreement", *gradient, *values)
+
     def array(self, name: str) -> Array:
         """The operand of that name."""
         return next(array for array in self.arrays if array.name == name)
@@ -375,11 +381,15 @@ def _dims(config: Mapping[str, Any]) -> dict[str, int]:
     for name, value in config.items():
         key = ("dims", name)
         _name(name, key)
-        size = _size(value, key, dims)
-        if size < 1:
-            raise invalid(key, f"the dim '{name}' is {size}; a size is at least 1")
-        dims[name] = size
+        dims[name] = _dim(name, value, key, dims)
     return dims
+
+
+def _dim(name: str, value: object, key: Key, dims: Mapping[str, int]) -> int:
+    size = _size(value, key, dims)
+    if size < 1:
+        raise invalid(key, f"the dim '{name}' is {size}; a size is at least 1")
+    return size
 
 
 def _verify_dims(config: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, int]:
@@ -388,9 +398,7 @@ def _verify_dims(config: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str
         key = ("verify_dims", name)
         if name not in dims:
             raise _no_dim(name, key, dims)
-        smaller[name] = _size(value, key, dims)
-        if smaller[name] < 1:
-            raise invalid(key, f"the dim '{name}' is {smaller[name]}; a size is at least 1")
+        smaller[name] = _dim(name, value, key, dims)
     return smaller
 
 

@@ -152,7 +152,7 @@ class Findings:
             checks = self._verdicts[run.program]
             if context.experiment.target.topology is None:
                 checks["agreement"] = agreement.check(context, run, [other for other in ran if other is not run])
-            checks = {name: checks[name] for name in _CHECKS if name in checks}
+            checks = {name: checks[name] for name in context.experiment.checks}
             if checks["value"]["status"] == "failed":
                 blame, mine = _blame(context, checks["value"])
                 if mine and diagnosed is None:
@@ -182,10 +182,6 @@ class Findings:
         found["status"] = record.worst([found["status"], *statuses])
 
 
-_CHECKS = ("value", "layout", "replicas", "agreement", "gradient", "values")
-"""The checks, in the order in which a report has them."""
-
-
 def _check(context: Context, run: ProgramRun) -> dict[str, Check]:
     """The verdicts on one program that need no other one."""
     absent = context.experiment.target.topology
@@ -205,12 +201,9 @@ def _check(context: Context, run: ProgramRun) -> dict[str, Check]:
 
 def _check_compiled(context: Context, run: ProgramRun, absent: Topology) -> dict[str, Check]:
     """The checks of a program that only was compiled: the compiler tells the layouts, and nothing has values."""
-    wanted = ["value", "layout", "replicas", "agreement"]
-    wanted += ["gradient"] if context.experiment.grad else []
-    wanted += ["values"] if context.experiment.values else []
     return {
         name: layout.check(context, run) if name == "layout" else {"status": "not_run", "reason": absent.not_here}
-        for name in wanted
+        for name in context.experiment.checks
     }
 
 

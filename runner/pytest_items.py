@@ -27,8 +27,6 @@ TOLD = "shardproof"
 """The property of a report that says what was pinned anew. Reports cross from process to process; nothing else does."""
 
 _GOLDEN = "golden"
-_CHECKS = ("value", "layout", "replicas", "agreement")
-"""What is checked of every program. The gradient and the expectations of the file come on top."""
 
 
 class _Failure(Exception):
@@ -82,7 +80,6 @@ class ExperimentFile(pytest.File):
                 return
             absent = experiment.target.topology
             self._missing[target] = topology.missing(absent) if absent else None
-            checks = [*_CHECKS, *(["gradient"] if experiment.grad else []), *(["values"] if experiment.values else [])]
             parent = self if target == "cpu" else _Target.from_parent(self, name=target)
             programs = [
                 _Program.from_parent(
@@ -90,7 +87,7 @@ class ExperimentFile(pytest.File):
                     name=name,
                     file=self,
                     target=target,
-                    checks=(*checks, *experiment.expected[name].named, _GOLDEN),
+                    checks=(*experiment.checks, *experiment.expected[name].named, _GOLDEN),
                 )
                 for name in experiment.programs
             ]

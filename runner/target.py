@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ class Output:
         """Where the parts lie, whether the program ran or not."""
         return self.held or self.compiled
 
+    @cached_property
     def parts(self) -> dict[Ranges, np.ndarray]:
         """Each index range that is held, with the value of the first device that holds it."""
         parts: dict[Ranges, np.ndarray] = {}
@@ -68,12 +70,14 @@ class Output:
 
     def block(self, ranges: Ranges) -> np.ndarray:
         """What lies in `ranges` of the whole array, from the first devices that hold it; not to be written to."""
-        for held, value in self.parts().items():
+        if ranges in self.parts:
+            return self.parts[ranges]
+        for held, value in self.parts.items():
             if all(a <= c and d <= b for (a, b), (c, d) in zip(held, ranges, strict=True)):
                 # With the ellipsis a scalar stays an array.
                 return value[(..., *(slice(c - a, d - a) for (a, _), (c, d) in zip(held, ranges, strict=True)))]
         array = np.zeros(self.shape, dtypes.dtype(self.dtype).numpy)
-        for held, value in reversed(self.parts().items()):
+        for held, value in reversed(self.parts.items()):
             array[tuple(slice(a, b) for a, b in held)] = value
         return array[(..., *(slice(a, b) for a, b in ranges))]
 

@@ -25,3 +25,17 @@ def run_command(*arguments: str, folder: Path = ROOT, **environment: str) -> sub
         check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
     )
+
+
+def alone(folder: Path, *arguments: str) -> str:
+    """What Python prints where neither the runner nor, for a script, the current folder can be imported from."""
+    result = subprocess.run(
+        [sys.executable, "-I", "-W", "error", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout

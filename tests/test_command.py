@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner import record
-from tests.command import EXPERIMENTS, LARGE, ROOT, SMALLER, run_command
+from tests.command import EXPERIMENTS, LARGE, ROOT, SMALLER, alone, run_command
 
 CASE3 = [[152, 158, 164, 170], [504, 526, 548, 570], [856, 894, 932, 970], [1208, 1262, 1316, 1370]]
 
@@ -84,20 +84,6 @@ def test_a_program_is_a_script(runs: dict[str, Path], tmp_path: Path, program: s
     script = f"program_{program}.py"
     (tmp_path / script).write_bytes((folder / script).read_bytes())
     assert record.read(folder)["programs"][program]["outputs"]["C"]["text"] in alone(tmp_path, script)
-
-
-def alone(folder: Path, *arguments: str) -> str:
-    """What Python prints where neither the runner nor, for a script, the current folder can be imported from."""
-    result = subprocess.run(
-        [sys.executable, "-I", "-W", "error", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
 
 
 @SAME_WORKER

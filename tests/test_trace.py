@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from runner.reference import interpret
 from runner.schema import ExperimentConfig
 from runner.show import trace
 from runner.sources import Sources
-from tests.command import EXPERIMENTS, ROOT, run_command
+from tests.command import EXPERIMENTS, ROOT, alone, run_command
 from tests.test_target import TYPES, hear, told
 
 LINE = {"mesh": {"axes": ["i"], "shape": [4]}}
@@ -357,17 +355,9 @@ outputs: {C: [x]}
 
 def test_the_program_of_the_trace_runs_alone(tmp_path: Path) -> None:
     ran(ours("vector_psum"), tmp_path, **LINE)
-    alone = subprocess.run(
-        [sys.executable, "-I", "-W", "error", "program_trace.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert alone.returncode == 0, alone.stderr
-    assert "y:\nOn CPU_0 at mesh coordinates (i,) = (0,):\n[22 20 12 17]\n" in alone.stdout
-    assert "x:\nOn CPU_0 at mesh coordinates (i,) = (0,):\n[3 1 4 1]\n" in alone.stdout
+    said = alone(tmp_path, "program_trace.py")
+    assert "y:\nOn CPU_0 at mesh coordinates (i,) = (0,):\n[22 20 12 17]\n" in said
+    assert "x:\nOn CPU_0 at mesh coordinates (i,) = (0,):\n[3 1 4 1]\n" in said
 
 
 def test_where_shard_map_does_not_run_the_values_are_the_interpreters(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def check(context: Context, run: ProgramRun, others: list[ProgramRun]) -> Check:
                 apart.append(f"{name} is {output.dtype}, but {theirs.dtype} in {other.program}")
                 continue
             measured = SAME
-            for ranges, part in output.parts().items():
+            for ranges, part in output.parts.items():
                 measured = measured.joined(difference(part, theirs.block(ranges), output.dtype, allowed))
             found["max_abs_error"] = max(found["max_abs_error"], measured.max_abs)
             if measured.wrong:

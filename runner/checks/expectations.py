@@ -111,36 +111,36 @@ def _memory(expected: Expectations, evidence: Record, experiment: Experiment) ->
 
 
 def _overlapped(expected: Expectations, evidence: Record, experiment: Experiment) -> Check:
-    if experiment.target.platform == "cpu":
-        return {"status": "not_run", "reason": "CPU devices communicate synchronously; nothing can overlap"}
-    wrong = []
-    for line in expected.overlapped:
-        there = [one for one in evidence["collectives"] if line in one["nodes"]]
-        if not there:
-            wrong.append(f"{line} has no collective")
-        for one in there:
-            if one["overlapped"] is None:
-                wrong.append(f"{described(one)}: what overlaps with it is not known")
-            elif not one["overlapped"]:
-                how = "nothing is computed meanwhile" if one["asynchronous"] else "it is synchronous"
-                wrong.append(f"{described(one)}: {how}")
-    return _failed("expected to overlap with computation", *wrong) if wrong else {"status": "passed"}
+    return _overlap(expected.overlapped, True, evidence, experiment)
 
 
 def _not_overlapped(expected: Expectations, evidence: Record, experiment: Experiment) -> Check:
+    return _overlap(expected.not_overlapped, False, evidence, experiment)
+
+
+def _overlap(lines: Iterable[str], wanted: bool, evidence: Record, experiment: Experiment) -> Check:
     if experiment.target.platform == "cpu":
         return {"status": "not_run", "reason": "CPU devices communicate synchronously; nothing can overlap"}
     wrong = []
-    for line in expected.not_overlapped:
+    for line in lines:
         there = [one for one in evidence["collectives"] if line in one["nodes"]]
         if not there:
             wrong.append(f"{line} has no collective")
-        for one in there:
-            if one["overlapped"] is None:
-                wrong.append(f"{described(one)}: what overlaps with it is not known")
-            elif one["overlapped"]:
-                wrong.append(f"{described(one)}: it overlaps with {', '.join(one['overlapped'])}")
-    return _failed("expected not to overlap with computation", *wrong) if wrong else {"status": "passed"}
+        wrong += [
+            f"{described(one)}: {_meanwhile(one)}"
+            for one in there
+            if one["overlapped"] is None or bool(one["overlapped"]) != wanted
+        ]
+    how = "to" if wanted else "not to"
+    return _failed(f"expected {how} overlap with computation", *wrong) if wrong else {"status": "passed"}
+
+
+def _meanwhile(one: Mapping[str, Any]) -> str:
+    if one["overlapped"] is None:
+        return "what overlaps with it is not known"
+    if one["overlapped"]:
+        return f"it overlaps with {', '.join(one['overlapped'])}"
+    return "nothing is computed meanwhile" if one["asynchronous"] else "it is synchronous"
 
 
 def _layouts(expected: Expectations, evidence: Record, experiment: Experiment) -> Check:

@@ -121,12 +121,8 @@ class _Reader:
         """Whether a fusion's computation has a custom call to `target`."""
         if instruction.opcode != "fusion":
             return False
-        return any(
-            inner.opcode == "custom-call" and target in inner.attributes
-            for _, name in instruction.called
-            if name in self._module.computations
-            for inner in self._module.computations[name].instructions.values()
-        )
+        inside = self._module.inside(instruction)
+        return any(inner.opcode == "custom-call" and target in inner.attributes for inner in inside)
 
     def _carried_on(self, computation: Computation, start: Instruction) -> tuple[Instruction, ...]:
         """The fusions through which an async collective fusion goes on, up to the one that is done with it."""
@@ -136,19 +132,14 @@ class _Reader:
             for user in computation.users.get(front.pop().name, ()):
                 if user.opcode == "get-tuple-element":
                     front.append(user)
-                elif user.opcode == "fusion" and user.name not in chain and self._collective_inside(user):
+                elif user.opcode == "fusion" and user.name not in chain and self._communicates_inside(user):
                     chain[user.name] = user
                     if not self._contains(user, _DONE):
                         front.append(user)
         return tuple(sorted(chain.values(), key=lambda instruction: instruction.position))
 
-    def _collective_inside(self, fusion: Instruction) -> Instruction | None:
-        for _, name in fusion.called:
-            computation = self._module.computations.get(name)
-            for inner in computation.instructions.values() if computation else ():
-                if _kind(inner):
-                    return inner
-        return None
+    def _communicates_inside(self, fusion: Instruction) -> bool:
+        return any(_kind(inner) for inner in self._module.inside(fusion))
 
     def _walk(self, computation: Computation, visited: set[str]) -> Iterator[_Place]:
         """Every collective that runs, in the order of the schedule, each once."""
@@ -256,11 +247,8 @@ class _Reader:
             found += [origin for user in taken for origin in self._origins.of(user.op_name)]
         if not found:
             # What reduces still has the name that the collective lost.
-            reducers = [name for role, name in instruction.called if role == "to_apply"]
-            for name in reducers:
-                computation_ = self._module.computations.get(name)
-                for inner in computation_.instructions.values() if computation_ else ():
-                    found = found or list(self._origins.of(inner.op_name))
+            for inner in self._module.inside(instruction, "to_apply"):
+                found = found or list(self._origins.of(inner.op_name))
         return list(dict.fromkeys(found))
 
     def _count_of(self, place: _Place) -> int | None:
@@ -357,12 +345,7 @@ class _Reader:
         opcode = instruction.opcode
         if opcode in _IDLE or opcode in _MOVES or _kind(instruction) or opcode.endswith(("-start", "-done")):
             return
-        inside = [
-            inner
-            for _, name in instruction.called
-            if name in self._module.computations
-            for inner in self._module.computations[name].instructions.values()
-        ]
+        inside = list(self._module.inside(instruction))
         reduces = any(one.opcode == "reduce" for one in (instruction, *inside))
         if not reduces and not any(shape.dims for shape in instruction.shapes):
             # The next step's number, or where a slice begins.
@@ -375,7 +358,7 @@ class _Reader:
         ]
         if heavy:
             yield from (origin.node for origin in heavy)
-        elif self._collective_inside(instruction) is None:
+        elif not self._communicates_inside(instruction):
             yield from (origin.node for origin in self._origins.of(instruction.op_name))
 
     def _producers(self, computation: Computation, instruction: Instruction) -> list[Origin]:
@@ -404,10 +387,7 @@ class _Reader:
         """Whether an instruction leaves every value as it is; what its name says is then where the result is used."""
         if instruction.opcode != "fusion":
             return instruction.opcode in _MOVES
-        inside = [
-            self._module.computations[name] for _, name in instruction.called if name in self._module.computations
-        ]
-        return all(self._only_moves(inner) for c in inside for inner in c.instructions.values())
+        return all(self._only_moves(inner) for inner in self._module.inside(instruction))
 
     def _given(self, computation: Computation, parameter: Instruction) -> list[tuple[Computation, str]]:
         """What the caller hands to a parameter."""

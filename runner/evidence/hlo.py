@@ -149,6 +149,12 @@ class Module:
         """The computation that runs."""
         return next((c for c in self.computations.values() if c.entry), None)
 
+    def inside(self, instruction: Instruction, role: str | None = None) -> Iterator[Instruction]:
+        """The instructions of the computations that an instruction calls, all or those in one `role`."""
+        for called_as, name in instruction.called:
+            if name in self.computations and role in (None, called_as):
+                yield from self.computations[name].instructions.values()
+
     @cached_property
     def callers(self) -> dict[str, list[tuple[Computation, Instruction, str]]]:
         """For each computation who calls it: the calling computation, the instruction, the role."""

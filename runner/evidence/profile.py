@@ -139,11 +139,9 @@ class _Reader:
         """The lines that an instruction works for: of a fusion, those of all that is fused."""
         found: list[Origin] = []
         if instruction.opcode == "fusion":
-            for _, name in instruction.called:
-                computation = self._module.computations.get(name)
-                for inner in computation.instructions.values() if computation else ():
-                    if inner.opcode not in _FREE:
-                        found += self._lines(inner)
+            for inner in self._module.inside(instruction):
+                if inner.opcode not in _FREE:
+                    found += self._lines(inner)
         return tuple(dict.fromkeys(found)) or self._origins.of(instruction.op_name)
 
     def _collective(self, entry: Mapping[str, Any], carried: Mapping[str, _Times]) -> dict[str, Any]:

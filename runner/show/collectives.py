@@ -23,8 +23,10 @@ def rows(found: Record) -> list[tuple[str, ...]]:
         runs: Counter[tuple[str, ...]] = Counter()
         unknown = set()
         for one in listed:
-            runs[_alike(one)] += one["count"] or 0
-            unknown |= {_alike(one)} if one["count"] is None else set()
+            alike = _alike(one)
+            runs[alike] += one["count"] or 0
+            if one["count"] is None:
+                unknown.add(alike)
         for alike, count in runs.items():
             row = (*alike[:3], "unknown" if alike in unknown else str(count), *alike[3:])
             having.setdefault(row, []).append(program)

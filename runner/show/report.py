@@ -166,9 +166,10 @@ def _collectives(found: Record) -> None:
     table, rest = collectives.shortened(collectives.rows(found))
     if table:
         _table(collectives.HEAD, [[(text, "") for text in row] for row in table])
-    for line in [*([rest] if rest else []), *collectives.lines(found)]:
+    beneath = [*([rest] if rest else []), *collectives.lines(found)]
+    for line in beneath:
         print(line)
-    if table or collectives.lines(found):
+    if table or beneath:
         print()
     for program, result in found["programs"].items():
         for warning in result.get("compiler_warnings") or ():

@@ -163,6 +163,10 @@ class Experiment:
     probed: frozenset[str] = frozenset()
     """The values of `graph` that are among the outputs only so that the compiler tells their layouts."""
     verify_dims: Mapping[str, int] = field(default_factory=dict)
+    approximate: Mapping[str, float] = field(default_factory=dict)
+    """How far `per_device` is from `graph` on purpose: for an output, the share of its root mean square."""
+    weak: frozenset[str] = frozenset()
+    """The outputs whose `value` check may be blunt."""
 
     @cached_property
     def results(self) -> dict[str, Spec]:
@@ -287,6 +291,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
         chosen=chosen,
         grad=grad,
         tested=_tested(config["test"]),
+        approximate=_approximate(config["expect"].get("sections") or {}, outputs, sections),
+        weak=_weak(config["expect"].get("weak"), outputs),
         expected=expect.read(config["expect"], programs, target.platform, _expectable(sections, grad, mesh, dims)),
         **{key: config[key] for key in _AS_THEY_ARE if key in config},
     )
@@ -718,6 +724,29 @@ def _values(config: Mapping[str, Any], outputs: Mapping[str, Spec]) -> dict[str,
         if 0 in _rectangular(value, ("expect", "values", name)):
             raise invalid(("expect", "values", name), f"there is no number that '{name}' could be compared with")
     return dict(config)
+
+
+def _approximate(
+    config: Mapping[str, Any], outputs: Mapping[str, Spec], sections: Mapping[Section, tuple[Statement, ...]]
+) -> dict[str, float]:
+    for name, share in config.items():
+        key = ("expect", "sections", name)
+        if name not in outputs:
+            raise invalid(key, f"'{name}' is not an output{nearest(name, outputs)}")
+        if not (sections["graph"] and sections["per_device"]):
+            raise invalid(key, "there are not two sections that could differ")
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < math.inf:
+            raise invalid(key, f"{share!r} is not a share of the output's root mean square, such as 1e-2")
+    return {name: float(share) for name, share in config.items()}
+
+
+def _weak(config: Any, outputs: Mapping[str, Spec]) -> frozenset[str]:
+    names = [] if config is None else config if isinstance(config, list) else [config]
+    for i, name in enumerate(names):
+        if not isinstance(name, str) or name not in outputs:
+            key = ("expect", "weak", i) if isinstance(config, list) else ("expect", "weak")
+            raise invalid(key, f"{name!r} is not an output{nearest(str(name), outputs)}")
+    return frozenset(names)
 
 
 def _expectable(

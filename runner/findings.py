@@ -9,16 +9,28 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes, handover, profiling, record
-from runner.checks import agreement, diagnosis, expectations, gradient, layout, pinned, replicas, value
+from runner.checks import (
+    agreement,
+    blame,
+    diagnosis,
+    expectations,
+    gradient,
+    layout,
+    oracles,
+    pinned,
+    replicas,
+    sections,
+    value,
+)
 from runner.checks.context import Check, Context
 from runner.data import Arrays
 from runner.evidence.gather import gather
-from runner.experiment import Experiment, Section, program_section
+from runner.experiment import Experiment, program_section
 from runner.faults import Fault, invalid
 from runner.layout import Layout, spec_json, spec_text
 from runner.process import Event
 from runner.record import Record
-from runner.reference import Interpretation, consult, interpret
+from runner.reference import interpret
 from runner.show import pictures, svg, terminal
 from runner.target import Output, ProgramRun, Ranges, program_run, traced_values
 from runner.topology import Topology
@@ -59,13 +71,15 @@ class Findings:
         found["environment"].update(types["versions"])
         for program, reason in types["unsupported"].items():
             self._leave_out(program, reason)
-        self._context = _context(self._experiment, self._arrays, types, pinned.not_pinned(found["overrides"]))
+        outputs = {name: (tuple(shape), dtype) for name, (shape, dtype) in types["outputs"].items()}
+        not_pinned = pinned.not_pinned(found["overrides"])
+        self._context = oracles.consult(self._experiment, self._arrays, outputs, types.get("floats", {}), not_pinned)
         pinned.fit(self._context)
         if self._arrays is None:
             return
         if self._experiment.grad:
-            _consult_gradients(self._context, types["gradient"], left_here)
-        found["warnings"] += _doubts(self._context)
+            oracles.consult_gradients(self._context, *_gradients(self._experiment, types["gradient"], left_here))
+        found["warnings"] += oracles.doubts(self._context)
 
     def add(self, finished: Event, arrays: Path) -> None:
         """Take in what one program did, and check it by itself; its outputs lie in `arrays`."""
@@ -106,10 +120,10 @@ class Findings:
             return fault
         graph = interpret(self._experiment, "graph", self._arrays, keep=self._experiment.results)
         outputs = {
-            name: [list(np.shape(graph.values[name][0])), _dtype_of(graph.values[name][0])]
+            name: (np.shape(graph.values[name][0]), _dtype_of(graph.values[name][0]))
             for name in self._experiment.results
         }
-        context = _context(self._experiment, self._arrays, {"outputs": outputs, "nodes": {}}, None)
+        context = oracles.consult(self._experiment, self._arrays, outputs, {})
         message = "\n".join([fault.message, *diagnosis.diagnose(context)])
         return Fault(fault.key, message, fault.expression, fault.start, fault.end)
 
@@ -144,22 +158,21 @@ class Findings:
     def _judge(self, context: Context, folder: Path) -> None:
         found = self._found
         ran = [run for run in self._runs if run.error is None]
-        diagnosed: list[str] | None = None
+        found["checks"] = {"sections": self._hold_sections(context, ran)}
+        alike = found["checks"]["sections"]["status"] != "failed"
+        values = {program: verdicts["value"] for program, verdicts in self._verdicts.items()}
         for run in self._runs:
             if run.error is not None:
                 found["programs"][run.program] = {"status": "error", "error": run.error, "checks": {}}
                 continue
             checks = self._verdicts[run.program]
             if context.experiment.target.topology is None:
-                checks["agreement"] = agreement.check(context, run, [other for other in ran if other is not run])
+                others = [other for other in ran if other is not run]
+                checks["agreement"] = agreement.check(context, run, others, alike=alike)
             checks = {name: checks[name] for name in context.experiment.checks}
             if checks["value"]["status"] == "failed":
-                blame, mine = _blame(context, checks["value"])
-                if mine and diagnosed is None:
-                    diagnosed = diagnosis.diagnose(context)
                 checks["value"]["diagnosis"] = [
-                    blame,
-                    *(diagnosed or [] if mine else []),
+                    blame.blame(context, values, run.program, alike=alike),
                     *_differs(found, run.program),
                 ]
             profiled = self._profiles.get(run.program)
@@ -168,9 +181,8 @@ class Findings:
                 reason = "; ".join(evidence["profile"]["unknown"])
                 found["warnings"].append(f"program {run.program} has no profile: {reason}")
             checks |= expectations.check(context.experiment, run.program, evidence)
-            failed = any(check["status"] == "failed" for check in checks.values())
             found["programs"][run.program] = {
-                "status": "failed" if failed else "passed",
+                "status": _status(checks),
                 "error": None,
                 "checks": checks,
                 "outputs": {name: _output(run, output) for name, output in run.outputs.items()},
@@ -179,7 +191,30 @@ class Findings:
         passed = found["programs"].get("shard_map", {"checks": {}})["checks"].get("value", {}).get("status") == "passed"
         found["warnings"] += _differs(found, "shard_map") if passed else []
         statuses = [program["status"] for program in found["programs"].values()]
-        found["status"] = record.worst([found["status"], *statuses])
+        found["status"] = record.worst([found["status"], _status(found["checks"]), *statuses])
+
+    def _hold_sections(self, context: Context, ran: list[ProgramRun]) -> Check:
+        """The two oracles against each other, and what is wrong where they differ."""
+        if self._arrays is None:
+            absent = context.experiment.target.topology
+            assert absent is not None
+            return {"status": "not_run", "reason": absent.not_here}
+        if context.graph is None or context.per_device is None:
+            there = "graph" if context.per_device is None else "per_device"
+            return {"status": "not_run", "reason": f"there is only {there}"}
+        found = sections.check(context)
+        if found["status"] == "failed":
+            if blame.interpreter_is_wrong(context, ran):
+                found["diagnosis"] = ["JAX computes what graph says; only the SPMD interpreter differs: it is wrong"]
+            else:
+                found["diagnosis"] = diagnosis.diagnose(context)
+        return found
+
+
+def _status(checks: dict[str, Check]) -> str:
+    """The status that some checks give."""
+    statuses = {check["status"] for check in checks.values()}
+    return next((status for status in ("failed", "weak") if status in statuses), "passed")
 
 
 def _check(context: Context, run: ProgramRun) -> dict[str, Check]:
@@ -237,87 +272,23 @@ def _describe(experiment: Experiment, arrays: Arrays | None, found: Record) -> N
                     found["warnings"].append(f"{count} of the {values.size} values of '{array.name}' are {what}")
 
 
-def _context(experiment: Experiment, arrays: Arrays | None, types: Event, not_pinned: str | None) -> Context:
-    # A trace shows every value.
-    keep = None if experiment.trace else experiment.results
-    interpreted: dict[Section, Interpretation | None] = {"graph": None, "per_device": None}
-    if arrays is not None:
-        for section in interpreted:
-            if experiment.section(section):
-                interpreted[section] = interpret(experiment, section, arrays, keep=keep)
-    return Context(
-        experiment,
-        arrays or {},
-        {name: (tuple(shape), dtype) for name, (shape, dtype) in types["outputs"].items()},
-        {
-            section: {name: (tuple(shape), dtype) for name, (shape, dtype) in nodes.items()}
-            for section, nodes in types["nodes"].items()
-        },
-        interpreted["graph"],
-        interpreted["per_device"],
-        not_pinned,
+def _gradients(experiment: Experiment, event: Event, left_here: Path) -> tuple[Arrays, list[Arrays], str | None]:
+    """JAX's gradients of the unsharded graph, what rounding does to them draw by draw, and why there are none."""
+    assert experiment.grad is not None
+    if "draws" not in event:
+        return {}, [], event.get("error")
+    raw = iter(handover.collect(left_here / event["file"]))
+    shapes = {name: experiment.array(name).shape for name in experiment.grad.wrt}
+    gradients, *draws = (
+        {name: next(raw).view(np.float64).reshape(shape) for name, shape in shapes.items()}
+        for _ in range(1 + event["draws"])
     )
-
-
-def _consult_gradients(context: Context, event: Event, left_here: Path) -> None:
-    assert context.experiment.grad is not None
-    by_jax, lost = {}, {}
-    if "lost" in event:
-        gradients = handover.collect(left_here / event["file"])
-        by_jax = {
-            name: raw.view(np.float64).reshape(context.experiment.array(name).shape)
-            for name, raw in zip(context.experiment.grad.wrt, gradients, strict=True)
-        }
-        lost = dict(zip(by_jax, event["lost"], strict=True))
-    sections: dict[Section, Interpretation | None] = {"graph": context.graph, "per_device": context.per_device}
-    context.gradients = consult(context.experiment, context.arrays, sections, by_jax, lost)
-    if "error" in event:
-        context.gradients.faults.append(f"the oracle of the gradients could not be computed: {event['error']}")
-
-
-def _doubts(context: Context) -> list[str]:
-    """Why a comparison with the reference may prove little: PyTorch's and our own experience of false passes."""
-    doubts = []
-    for name, (_, noise) in context.tolerances.items():
-        section = next((s for s in (context.graph, context.per_device) if s is not None and name in s.values), None)
-        if section is None:
-            continue
-        distinct = list({id(held): np.asarray(held) for held in section.values[name]}.values())
-        first = distinct[0].ravel()[:1]
-        if not any(held.any() for held in distinct):
-            doubts.append(f"the reference of '{name}' is all zero, which proves nothing")
-        elif sum(held.size for held in distinct) > 1 and all((held == first).all() for held in distinct):
-            doubts.append(f"the reference of '{name}' has one value everywhere, which proves little")
-        elif noise:
-            doubts.append(f"the reference of '{name}' is zero to within rounding, which proves little")
-    return doubts
+    return gradients, draws, None
 
 
 def _dtype_of(value: Any) -> str:
     kind = np.asarray(value).dtype
     return "float32" if kind == np.float64 else "complex64" if kind == np.complex128 else str(kind)
-
-
-def _blame(context: Context, check: dict[str, Any]) -> tuple[str, bool]:
-    """Who is wrong, by which oracles disagree; and whether it is the experiment's own per-device program."""
-    against: dict[str, bool] = {}
-    for output in check["outputs"].values():
-        for oracle, verdict in output["against"].items():
-            against[oracle] = against.get(oracle, True) and verdict["status"] == "passed"
-    if "per_device" not in against:
-        return "JAX and the oracle differ: the program, JAX or the compiler is wrong, or the oracle is", False
-    if "graph" not in against:
-        return (
-            "JAX and the SPMD interpreter differ: the program, JAX or the compiler is wrong, or the interpreter is",
-            False,
-        )
-    if against["per_device"]:
-        return "JAX computes what per_device says, and that is not what graph says: per_device is wrong", True
-    if against["graph"]:
-        return "JAX computes what graph says; only the SPMD interpreter differs: the interpreter is wrong", False
-    if value.interpreter_agrees(context):
-        return "both oracles agree and JAX differs from them: the program, JAX or the compiler is wrong", False
-    return "JAX, the SPMD interpreter and graph all differ: per_device is wrong, and so is the program or JAX", True
 
 
 def _differs(found: Record, program: str) -> list[str]:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 Coordinates = tuple[int, ...]
 """A device's place in the mesh: one index per mesh axis."""
 
@@ -104,6 +106,23 @@ class Layout:
         for position in range(self.mesh.size):
             held.setdefault(self.block(position), []).append(position)
         yield from sorted(held.items())
+
+    def assembled(self, held: Sequence[np.ndarray], step: int = 1) -> np.ndarray:
+        """The whole array of what the devices hold, by row-major position; of copies, the first one's.
+
+        With a `step` only every `step`th row of it.
+        """
+        if not any(self.spec):
+            return np.asarray(held[0])[::step] if step > 1 else np.asarray(held[0])
+        rows = -(-self.shape[0] // step)
+        whole = np.zeros((rows, *self.shape[1:]), np.asarray(held[0]).dtype)
+        for _, positions in self.holders():
+            first, *rest = self.index(positions[0])
+            skipped = -first.start % step
+            part = np.asarray(held[positions[0]])[skipped::step]
+            at = (first.start + skipped) // step
+            whole[(slice(at, at + len(part)), *rest)] = part
+        return whole
 
     @property
     def replicated_over(self) -> tuple[str, ...]:

@@ -15,20 +15,20 @@ from runner import __version__
 
 SCHEMA = 1
 
-STATUSES = ("passed", "failed", "invalid", "error")
-"""The statuses of a run, in the order of its exit status."""
+STATUSES = {"passed": 0, "weak": 1, "failed": 1, "invalid": 2, "error": 3}
+"""The statuses of a run from the best to the worst, and its exit status."""
 
 Record = dict[str, Any]
 
 
 def exit_status(status: str) -> int:
-    """0 every check passed, 1 a check failed, 2 the experiment is invalid, 3 it could not be compiled or run."""
-    return STATUSES.index(status)
+    """0 every check passed, 1 one failed or is weak, 2 the experiment is invalid, 3 it could not be compiled or run."""
+    return STATUSES[status]
 
 
 def worst(statuses: list[str]) -> str:
     """The status of a whole made of parts with these statuses."""
-    return max(statuses, key=STATUSES.index, default="passed")
+    return max(statuses, key=list(STATUSES).index, default="passed")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -68,6 +68,10 @@ class ExpectConfig:
     not_overlapped: Any = None
     layouts: Any = None
     """The PartitionSpecs that values in the middle of `graph` have."""
+    sections: dict[str, Any] = field(default_factory=dict)
+    """How far `per_device` may be from `graph` on purpose, for each output as a share of its root mean square."""
+    weak: Any = None
+    """The outputs whose `value` check may be too blunt to notice a mistake of 10 %."""
 
 
 @dataclass

@@ -2,30 +2,73 @@
 
 from __future__ import annotations
 
-from runner.checks.compare import SAME, difference
+import numpy as np
+
+from runner.checks.compare import SAME, Beside, Difference, Tolerance, difference
 from runner.checks.context import Check, Context
-from runner.target import ProgramRun
+from runner.experiment import Section, program_section
+from runner.reference import magnitude
+from runner.target import Output, ProgramRun, Ranges
 
 
-def check(context: Context, run: ProgramRun, others: list[ProgramRun]) -> Check:
-    """Compare a program's outputs with those of every other program that ran."""
-    if not others:
-        return {"status": "not_run", "reason": "no other program ran"}
-    found: Check = {"status": "passed", "max_abs_error": 0.0, "with": [other.program for other in others]}
+def check(context: Context, run: ProgramRun, others: list[ProgramRun], *, alike: bool = True) -> Check:
+    """Compare a program's outputs with those of every other program that ran.
+
+    `alike` is whether the two sections say the same: where they do not, programs of different sections differ.
+    """
+    comparable = [other for other in others if alike or program_section(other.program) == program_section(run.program)]
+    if not comparable:
+        reason = (
+            "no other program ran" if not others else "the other programs are of a section that says something else"
+        )
+        return {"status": "not_run", "reason": reason}
+    found: Check = {"status": "passed", "max_abs_error": 0.0, "with": [other.program for other in comparable]}
     apart = []
     for name, output in run.outputs.items():
-        allowed = context.tolerance(name).doubled()
-        for other in others:
+        for other in comparable:
             theirs = other.outputs[name]
             if output.dtype != theirs.dtype:
                 apart.append(f"{name} is {output.dtype}, but {theirs.dtype} in {other.program}")
                 continue
-            measured = SAME
-            for ranges, part in output.parts.items():
-                measured = measured.joined(difference(part, theirs.block(ranges), output.dtype, allowed))
+            measured = _apart(context, name, output, theirs, _sections(context, name, run, other))
             found["max_abs_error"] = max(found["max_abs_error"], measured.max_abs)
             if measured.wrong:
                 apart.append(f"{name} differs from {other.program} at {measured.wrong} of {measured.size} elements")
     if apart:
         found.update(status="failed", reason="; ".join(apart))
     return found
+
+
+def _sections(context: Context, name: str, *runs: ProgramRun) -> list[Section]:
+    """To which section's oracle each program's output is held."""
+    return [section for run in runs if (section := context.knows(run.program, name)) is not None]
+
+
+def _apart(context: Context, name: str, mine: Output, theirs: Output, sections: list[Section]) -> Difference:
+    """How far two programs' outputs are apart, of which each may be as far from its own section's oracle as it may."""
+    allowed = sum((context.tolerance(section, name) for section in sections), Tolerance(0.0, 0.0))
+    if len(set(sections)) > 1 and name in context.experiment.approximate:
+        largest = magnitude(context.oracle(sections[0]).values[name])
+        allowed += Tolerance(0.0, context.experiment.approximate[name] * largest)
+    total = SAME
+    for ranges, part in mine.parts.items():
+        block = theirs.block(ranges)
+        beside = _beside(context, name, set(sections), ranges, block)
+        total = total.joined(difference(part, block, mine.dtype, allowed, beside))
+    return total
+
+
+def _beside(context: Context, name: str, sections: set[Section], ranges: Ranges, block: np.ndarray) -> Beside | None:
+    """What else may stand in `ranges`, where the other program decided otherwise than this one or overflowed."""
+    at = tuple(slice(start, stop) for start, stop in ranges)
+    low = high = block
+    overflows = np.zeros(block.shape, bool)
+    open_ = False
+    for section in sections:
+        rounding = context.rounding(section, name)
+        if rounding.low is not None and rounding.high is not None:
+            least, most = (context.assembled(section, name, bound)[at] for bound in (rounding.low, rounding.high))
+            low, high, open_ = low - (most - least), high + (most - least), True
+        if rounding.overflows is not None:
+            overflows, open_ = overflows | context.assembled(section, name, rounding.overflows)[at], True
+    return Beside(np.asarray(low), np.asarray(high), overflows) if open_ else None

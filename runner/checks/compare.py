@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,35 @@ import ml_dtypes
 import numpy as np
 
 from runner import dtypes
-from runner.reference import Rounding, magnitude
+from runner.reference import PerDevice, Rounding, magnitude
+from runner.reference.rounding import SAFETY, moments
+
+UNITS = {1: 0.5, 2: 1.0, 4: 4.0, 8: 4.0}
+"""How many units in the last place a result may be off where no rounding was measured, for each number of bytes.
+
+Elementary functions of two libraries differ by such units in float32; narrower results are rounded once, from float32.
+"""
+
+HALF = {1: 0.5, 2: 0.5, 4: 2.0, 8: 2.0}
+"""How many of these units may be common to all elements, so that they do not average out."""
+
+FEW = 8
+"""Of so few measured distances the largest may be lucky: the tolerance is doubled, and less so for more of them."""
+
+GROUP = 16
+"""Of at least so many elements a mean along a dimension is taken."""
+
+MANY = 64
+"""Of at least so many elements, errors that average out are told from mistakes that do not."""
+
+ERRORS = 5.0
+"""Standard errors by which a slope or a mean may be off."""
+
+SPREAD = 4.0
+"""How many times the root mean square of the measured rounding errors that of a right program's may be."""
+
+EXCUSED = 0.05
+"""The share of an output's elements that may hang on undecided decisions and yet be none of what these lead to."""
 
 
 @dataclass(frozen=True)
@@ -20,68 +49,63 @@ class Tolerance:
     rtol: float
     atol: float
 
-    def doubled(self) -> Tolerance:
-        """What two values may differ by when each is within this tolerance of a third."""
-        return Tolerance(2 * self.rtol, 2 * self.atol)
-
-    def widened(self, atol: float, largest: float) -> Tolerance:
-        """This tolerance with an `atol` of at least so much, still below 2% of the `largest` result."""
-        return Tolerance(self.rtol, max(self.atol, min(atol, max(self.rtol, _CAP) * largest)))
+    def __add__(self, other: Tolerance) -> Tolerance:
+        """What two values may differ by when each is within its tolerance of a third."""
+        return Tolerance(self.rtol + other.rtol, self.atol + other.atol)
 
 
-_CAP = 0.02
-"""An absolute tolerance above this share of the largest result would let real mistakes pass."""
+NOTHING = Tolerance(0.0, 0.0)
 
 
-def tolerance(dtype: str, coarsest: str, rounding: Rounding, largest: float) -> tuple[Tolerance, bool]:
-    """The tolerance for an output, and whether its reference is nothing but rounding noise.
+def _units(dtype: str, of: Mapping[int, float]) -> float:
+    """The units in the last place that `of` gives for a dtype, relative to a result."""
+    kind = dtypes.dtype(dtype)
+    return of[kind.itemsize // (2 if kind.kind == "complex" else 1)] * kind.eps
 
-    - `dtype`: the output's; `coarsest`: the least precise dtype on the way to it.
-    - `rounding`: what the oracle counted on the way; `largest`: the largest finite magnitude of the reference.
 
-    rtol = 2·eps·steps + 4·eps_acc·growth: `steps` roundings to the storage dtype, and sums of n terms in XLA's
-    accumulator (float32 for narrower dtypes) whose errors add up like a random walk, √n (Higham, Accuracy and Stability
-    of Numerical Algorithms, §2.8 and §4.2). atol = rtol times the largest term that was added, since cancellation
-    leaves its rounding behind, but at most 2% of the largest result.
+def tolerance(dtype: str, rounding: Rounding) -> Tolerance:
+    """The tolerance of an output of `dtype`, of what rounding was measured to do to it.
+
+    rtol is a few units in the last place; atol is four times the largest rounding error that was measured, and more
+    where few were: the next draw of so few may be larger.
     """
-    if dtypes.dtype(dtype).exact and dtypes.dtype(coarsest).exact:
-        return Tolerance(0.0, 0.0), False
-    eps = max(dtypes.dtype(coarsest).eps, dtypes.dtype(dtype).eps)
-    accumulator = dtypes.accumulator_eps(coarsest) if not dtypes.dtype(coarsest).exact else eps
-    rtol = 2 * eps * max(1.0, rounding.steps) + 4 * accumulator * rounding.growth
     if dtypes.dtype(dtype).exact:
-        return Tolerance(0.0, 0.0), False
-    by_terms = rtol * max(rounding.scale, largest)
-    if largest <= by_terms and rounding.scale > 0:
-        return Tolerance(rtol, by_terms), True
-    return Tolerance(rtol, min(by_terms, max(rtol, _CAP) * largest)), False
+        return NOTHING
+    lucky = 1 + FEW / max(rounding.elements, 1) if rounding.error else 1.0
+    return Tolerance(_units(dtype, UNITS), SAFETY * rounding.error * lucky)
 
 
-def of_gradient(
-    dtype: str, coarsest: str, growth: float, lost: float, error: float, largest: float
-) -> tuple[Tolerance, bool]:
-    """The tolerance for a gradient, and whether it is nothing but rounding noise.
+@dataclass(frozen=True)
+class Beside:
+    """What else may be there, since decisions may be taken otherwise: the elements of `others`.
 
-    - `dtype`, `coarsest`, `largest`: as for `tolerance`; `growth`: that of the scalar.
-    - `lost`: what rounding was measured to change in it, on one device; `error`: the oracle's own.
-
-    rtol = 4·eps. atol is 4·lost, or 4·(eps + eps_acc·growth) of the largest element where that is more, since a small
-    gradient may have been lucky; and the oracle's error. The way back adds up as the way there did, since every
-    dimension was summed into one number: growth there and back is twice growth there, and one.
-
-    It is noise where the measured part is above 2% of the largest element and above twice the usual (6% in bfloat16).
+    What none of them has may still lie between `low` and `high`; nothing finite may be where it `overflows`.
     """
-    eps = max(dtypes.dtype(coarsest).eps, dtypes.dtype(dtype).eps)
-    accumulator = min(eps, dtypes.dtype("float32").eps)
-    usual = 4 * (eps + accumulator * (2 * growth + 1))
-    measured = 4 * lost + error
-    noise = measured > min(max(2 * usual, _CAP), 1.0) * largest
-    return Tolerance(4 * eps, max(min(usual, _CAP) * largest, 4 * lost) + error), noise
+
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+    overflows: np.ndarray | None = None
+    others: tuple[np.ndarray, ...] = ()
+
+    @classmethod
+    def of(cls, rounding: Rounding, part: Callable[[PerDevice], np.ndarray]) -> Beside | None:
+        """What rounding allows in a `part` of what the devices hold; None where that is nothing else."""
+        bounds = (rounding.low, rounding.high, rounding.overflows)
+        if all(bound is None for bound in bounds):
+            return None
+        low, high, overflows = (None if bound is None else part(bound) for bound in bounds)
+        return cls(low, high, overflows, tuple(map(part, rounding.others)))
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far two arrays are apart. `wrong` counts the elements beyond the tolerance, `first` is the first of them."""
+    """How far two arrays are apart.
+
+    `wrong` counts the elements beyond the tolerance, `first` is the first of them; `share` is the largest part of its
+    tolerance that an element within it used. `undecided` are those that hang on a
+    decision which rounding may take otherwise; of these, `between` are none of what the decisions lead to, but lie
+    between, and `excused` do not even do that: only a few may. `overflowing` are those that the dtype cannot hold.
+    """
 
     max_abs: float
     max_rel: float
@@ -89,6 +113,11 @@ class Difference:
     size: int
     first: tuple[int, ...] | None
     nans: int
+    share: float = 0.0
+    undecided: int = 0
+    between: int = 0
+    excused: int = 0
+    overflowing: int = 0
 
     def joined(self, other: Difference) -> Difference:
         """The worse of two, their counts added."""
@@ -99,6 +128,11 @@ class Difference:
             self.size + other.size,
             self.first if self.first is not None else other.first,
             self.nans + other.nans,
+            max(self.share, other.share),
+            self.undecided + other.undecided,
+            self.between + other.between,
+            self.excused + other.excused,
+            self.overflowing + other.overflowing,
         )
 
 
@@ -109,7 +143,7 @@ _CHUNK = 1 << 14
 """How many elements are compared at once, so that all that is computed of them stays in the cache."""
 
 
-def difference(actual: Any, expected: Any, dtype: str, allowed: Tolerance) -> Difference:
+def difference(actual: Any, expected: Any, dtype: str, allowed: Tolerance, beside: Beside | None = None) -> Difference:
     """How far `actual`, of `dtype`, is from the oracle's `expected`. NaN equals NaN, and is counted."""
     kind = dtypes.dtype(dtype)
     wanted = np.asarray(expected)
@@ -117,7 +151,12 @@ def difference(actual: Any, expected: Any, dtype: str, allowed: Tolerance) -> Di
     if got.shape != wanted.shape:
         # Not to be broadcast: values of another shape are other values.
         return Difference(math.inf, math.inf, max(got.size, 1), max(got.size, 1), (0,) * got.ndim, 0)
-    wide = None if kind.exact else np.complex128 if kind.kind == "complex" else np.float64
+    if beside is not None:
+        mine, theirs = _comparable(got.ravel(), wanted.ravel(), kind)
+        found = _beside(mine, theirs, kind, allowed, beside)
+        first = None if found.first is None else np.unravel_index(found.first[0], got.shape)
+        return replace(found, first=None if first is None else tuple(map(int, first)))
+    wide = _wide(kind)
     total, first = SAME, None
     for mine, theirs in np.nditer(
         (got, wanted),
@@ -127,41 +166,76 @@ def difference(actual: Any, expected: Any, dtype: str, allowed: Tolerance) -> Di
         op_dtypes=[wide or got.dtype, wide or wanted.dtype],
         buffersize=_CHUNK,
     ):
-        here = _in_chunk(mine, theirs, kind, allowed)
+        here = _counted(mine, theirs, kind, allowed)
         if first is None and here.first is not None:
             first = np.unravel_index(total.size + here.first[0], got.shape)
         total = total.joined(here)
     return replace(total, first=None if first is None else tuple(map(int, first)))
 
 
-def _in_chunk(got: np.ndarray, wanted: np.ndarray, kind: dtypes.DType, allowed: Tolerance) -> Difference:
+def nearest(actual: Any, expected: Any, dtype: str, beside: Beside | None) -> tuple[np.ndarray, np.ndarray]:
+    """Both arrays, wide enough to be subtracted; the expected one as near as undecided decisions allow."""
+    mine, theirs = _comparable(np.asarray(actual), np.asarray(expected), dtypes.dtype(dtype))
+    if beside is not None and beside.low is not None and beside.high is not None:
+        theirs = _between(mine, beside.low, beside.high)
+    if beside is not None and beside.overflows is not None:
+        mine = np.where(beside.overflows & ~np.isfinite(mine), theirs, mine)
+    return mine, theirs
+
+
+def _wide(kind: dtypes.DType) -> type[np.inexact] | None:
+    return None if kind.exact else np.complex128 if kind.kind == "complex" else np.float64
+
+
+def _comparable(got: np.ndarray, wanted: np.ndarray, kind: dtypes.DType) -> tuple[np.ndarray, np.ndarray]:
+    wide = _wide(kind)
+    return (got, wanted) if wide is None else (got.astype(wide, copy=False), wanted.astype(wide, copy=False))
+
+
+def _beside(mine: np.ndarray, theirs: np.ndarray, kind: dtypes.DType, allowed: Tolerance, beside: Beside) -> Difference:
+    """The difference of some elements in a row from the nearest of what is possible, where more than one thing is."""
+    undecided = between = excused = overflowing = 0
+    if beside.overflows is not None:
+        gone = beside.overflows.ravel() & ~np.isfinite(mine)
+        overflowing = int(np.count_nonzero(gone))
+        mine = np.where(gone, theirs, mine)
+    if beside.low is not None and beside.high is not None:
+        low, high = beside.low.ravel(), beside.high.ravel()
+        several = _apart(low, high, kind, allowed)[1]
+        undecided = int(np.count_nonzero(several))
+        for other in beside.others:
+            other = other.ravel().astype(theirs.dtype)
+            led = several & _apart(mine, theirs, kind, allowed)[1] & ~_apart(mine, other, kind, allowed)[1]
+            theirs = np.where(led, other, theirs)
+        unknown = several & _apart(mine, theirs, kind, allowed)[1]
+        outside = unknown & _apart(mine, _between(mine, low, high), kind, allowed)[1]
+        excused = int(np.count_nonzero(outside))
+        between = int(np.count_nonzero(unknown)) - excused
+        theirs = np.where(unknown, mine.astype(theirs.dtype), theirs)
+    counted = _counted(mine, theirs, kind, allowed)
+    return replace(counted, undecided=undecided, between=between, excused=excused, overflowing=overflowing)
+
+
+def _between(value: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """The number between two others that is nearest; of complex numbers part by part."""
+    if value.dtype.kind == "c":
+        return _between(np.real(value), np.real(low), np.real(high)) + 1j * _between(
+            np.imag(value), np.imag(low), np.imag(high)
+        )
+    return np.minimum(np.maximum(value.astype(np.result_type(low), copy=False), low), high)
+
+
+def _counted(got: np.ndarray, wanted: np.ndarray, kind: dtypes.DType, allowed: Tolerance) -> Difference:
     """The difference of some elements in a row."""
-    same = got == wanted
-    if same.all():
+    if (got == wanted).all():
         return replace(SAME, size=got.size)
-    if kind.exact:
-        # Python's integers, since float64 cannot tell all those of 64 bits apart.
-        apart = np.abs(_exact(got) - _exact(wanted)).astype(np.float64)
-        wrong = apart > 0
-        nans = 0
-        wanted = wanted.astype(np.float64)
-    else:
-        with np.errstate(all="ignore"):
-            if _overflows(wanted, kind):
-                # What the dtype cannot hold overflows in JAX too.
-                wanted = wanted.astype(kind.numpy).astype(wanted.dtype)
-                same = got == wanted
-            apart = np.abs(got - wanted)
-            both_nan = np.isnan(got) & np.isnan(wanted)
-            apart = np.where(same | both_nan, 0.0, apart)
-            within = np.isfinite(wanted) & (apart <= allowed.atol + allowed.rtol * np.abs(wanted))
-            wrong = ~(within | (apart == 0))
-        nans = int(np.count_nonzero(both_nan))
-        apart = np.where(np.isnan(apart), math.inf, apart)
-    magnitudes = np.abs(wanted)
+    apart, wrong, both_nan = _apart(got, wanted, kind, allowed)
+    magnitudes = np.abs(wanted.astype(np.float64) if kind.exact else wanted)
     with np.errstate(all="ignore"):
         relative = np.where(apart == 0, 0.0, apart / np.where(magnitudes > 0, magnitudes, np.nan))
-    relative = relative[~np.isnan(relative)]
+        relative = relative[~np.isnan(relative)]
+        bounds = allowed.atol + allowed.rtol * magnitudes
+        share = np.where(wrong | (apart == 0), 0.0, apart / bounds)
     wrong_at = np.flatnonzero(wrong)
     return Difference(
         float(apart.max(initial=0.0)),
@@ -169,8 +243,27 @@ def _in_chunk(got: np.ndarray, wanted: np.ndarray, kind: dtypes.DType, allowed: 
         len(wrong_at),
         got.size,
         (int(wrong_at[0]),) if len(wrong_at) else None,
-        nans,
+        int(np.count_nonzero(both_nan)),
+        float(share.max(initial=0.0)),
     )
+
+
+def _apart(
+    got: np.ndarray, wanted: np.ndarray, kind: dtypes.DType, allowed: Tolerance
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The distance of each element, whether it is too far, whether both are NaN."""
+    if kind.exact:
+        # Python's integers, since float64 cannot tell all those of 64 bits apart.
+        apart = np.abs(_exact(got) - _exact(wanted)).astype(np.float64)
+        return apart, apart > 0, np.zeros(got.shape, bool)
+    with np.errstate(all="ignore"):
+        if _overflows(wanted, kind):
+            # What the dtype cannot hold overflows in JAX too.
+            wanted = wanted.astype(kind.numpy).astype(wanted.dtype)
+        both_nan = np.isnan(got) & np.isnan(wanted)
+        apart = np.where((got == wanted) | both_nan, 0.0, np.abs(got - wanted))
+        within = np.isfinite(wanted) & (apart <= allowed.atol + allowed.rtol * np.abs(wanted))
+    return np.where(np.isnan(apart), math.inf, apart), ~(within | (apart == 0)), both_nan
 
 
 def _exact(value: np.ndarray) -> np.ndarray:
@@ -181,3 +274,58 @@ def _exact(value: np.ndarray) -> np.ndarray:
 
 def _overflows(wanted: np.ndarray, kind: dtypes.DType) -> bool:
     return kind.kind == "float" and magnitude([wanted]) > float(ml_dtypes.finfo(kind.numpy).max)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What an output is held to as a whole, and how far it was off.
+
+    - `found`, `least`, `most`: of each measure what was found, and between what it may lie.
+    - `power`: the smallest mistake that would have been noticed, as a share of the root mean square.
+    """
+
+    found: dict[str, float]
+    least: dict[str, float]
+    most: dict[str, float]
+    power: float
+
+    @property
+    def outside(self) -> list[str]:
+        """The measures that lie outside."""
+        return [name for name, value in self.found.items() if not self.least[name] <= value <= self.most[name]]
+
+
+def as_a_whole(actual: np.ndarray, expected: np.ndarray, dtype: str, rounding: Rounding) -> Whole | None:
+    """Hold a whole output to what averages out of rounding, and not of mistakes; None for few elements.
+
+    The slope of a straight line through 0 of actual against expected, the mean error and the means along each dimension
+    may lie where those of the measured draws lie, give or take the units of `HALF` and five standard errors; the
+    root mean square of all errors may be four times theirs. A standard error is taken twice as large as measured.
+    """
+    size = expected.size
+    root = float(np.sqrt(np.mean(np.abs(expected) ** 2))) if size else 0.0
+    found = moments(actual - expected, expected) if size >= MANY else None
+    if found is None or not rounding.about or not root > 0:
+        return None
+    half = _units(dtype, HALF)
+    deviation = 2 * max(draw.deviation for draw in rounding.about) / root
+    error = deviation / math.sqrt(size)
+
+    def largest(means: np.ndarray) -> float:
+        return float(np.max(np.abs(means), initial=0.0)) / root
+
+    measures = {"slope": (found.slope, [draw.slope for draw in rounding.about], half + ERRORS * error)}
+    means = [abs(draw.mean) / root for draw in rounding.about]
+    measures["mean"] = (abs(found.mean) / root, means, half + ERRORS * error)
+    for axis, along in enumerate(found.along):
+        each = size // max(len(along), 1)
+        if each >= GROUP:
+            drawn = [largest(draw.along[axis]) for draw in rounding.about]
+            margin = (ERRORS + 1) * deviation / math.sqrt(each)
+            measures[f"means along dimension {axis}"] = (largest(along), drawn, margin)
+    spread = SPREAD * math.sqrt(rounding.mean_square) / root + half
+    measures["spread"] = (float(np.sqrt(np.mean(np.abs(actual - expected) ** 2))) / root, [], spread)
+    least = {name: min(0.0, *drawn, 0.0) - margin for name, (_, drawn, margin) in measures.items()}
+    most = {name: max(0.0, *drawn, 0.0) + margin for name, (_, drawn, margin) in measures.items()}
+    power = min(max(most["slope"], -least["slope"]), most["spread"])
+    return Whole({name: value for name, (value, _, _) in measures.items()}, least, most, power)

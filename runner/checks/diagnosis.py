@@ -11,17 +11,18 @@ import ast
 import copy
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from runner import dtypes
-from runner.checks.compare import difference
+from runner.checks import sections
 from runner.checks.context import Context
 from runner.experiment import Experiment, Loop, Node, Statement
 from runner.language.syntax import Expression
-from runner.reference import Interpretation, interpret
+from runner.reference import PerDevice, interpret
+from runner.reference.interpreter import Arithmetic
 
 SECONDS = 5.0
 """How long edits are tried before the search gives up, and says so."""
@@ -42,7 +43,9 @@ class Edit:
 def diagnose(context: Context) -> list[str]:
     """What is wrong with the per-device program: sentences, most telling first; empty if nothing was found."""
     results = context.experiment.results
-    if context.per_device is not None and all(_equals_graph(context, context.per_device, name) for name in results):
+    if context.per_device is not None and all(
+        _equals_graph(context, context.per_device.values, name) for name in results
+    ):
         # Only a gradient differs: that an edit leaves the results right says nothing of it.
         return []
     found = []
@@ -64,23 +67,21 @@ def diagnose(context: Context) -> list[str]:
 def _mends(context: Context, edit: Edit) -> bool:
     try:
         after = interpret(
-            context.experiment, "per_device", context.arrays, edit.statements, keep=context.experiment.results
+            context.experiment,
+            "per_device",
+            context.arrays,
+            edit.statements,
+            keep=context.experiment.results,
+            arithmetic=Arithmetic(context.floats.get("per_device", {})),
         )
     except (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError):
         # Most edits do not fit the shapes; NumPy says so.
         return False
-    return all(_equals_graph(context, after, name) for name in context.experiment.results)
+    return all(_equals_graph(context, after.values, name) for name in context.experiment.results)
 
 
-def _equals_graph(context: Context, after: Interpretation, name: str) -> bool:
-    layout = context.layout(name)
-    dtype = context.outputs[name][1]
-    for position in range(context.experiment.mesh.size):
-        expected = context.expected(name, position, layout.ranges(position), "graph")
-        value = np.asarray(after.values[name][position])
-        if value.shape != np.shape(expected) or difference(value, expected, dtype, context.tolerance(name)).wrong:
-            return False
-    return True
+def _equals_graph(context: Context, after: Mapping[str, PerDevice], name: str) -> bool:
+    return sections.compare(context, name, after[name]).agree
 
 
 def _factor(context: Context, name: str) -> str | None:
@@ -91,7 +92,7 @@ def _factor(context: Context, name: str) -> str | None:
         return None
     ratios = []
     for position in range(context.experiment.mesh.size):
-        expected = np.asarray(context.expected(name, position, layout.ranges(position), "graph"), np.float64)
+        expected = np.asarray(context.expected("graph", name, position, layout.ranges(position)), np.float64)
         value = np.asarray(context.per_device.values[name][position], np.float64)
         if not (np.isfinite(expected).all() and np.isfinite(value).all()):
             return None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from runner import dtypes, tracing
-from runner.checks.compare import SAME, Difference, Tolerance, difference, tolerance
-from runner.checks.context import SAFETY, Context
-from runner.reference import Interpretation, interpret, magnitude
+from runner.checks.compare import SAME, Beside, Difference, difference, tolerance
+from runner.checks.context import Context
+from runner.reference import measure
+from runner.reference.interpreter import ANY
 from runner.target import ProgramRun
 
 RECORDED = 256
@@ -94,12 +94,9 @@ class _Comparison:
         self._context = context
         self._held = held
         self.traced = tracing.named(context.experiment)
-        self._oracle = interpret(self.traced.experiment, "per_device", context.arrays)
+        floats = {node: {ANY: value.dtype.name} for node, value in (held or {}).items()}
+        self._oracle = measure(self.traced.experiment, "per_device", context.arrays, floats)
         self._shown = {value.node: value.name for value in self.traced.values}
-
-    @cached_property
-    def _in_float32(self) -> Interpretation:
-        return interpret(self.traced.experiment, "per_device", self._context.arrays, single=True)
 
     def node(self, value: tracing.Value) -> dict[str, Any] | None:
         """One line of the trace; None for what is no array."""
@@ -134,29 +131,23 @@ class _Comparison:
         return {**shown, "values": _plain(values)}
 
     def _compare(self, node: str, held: np.ndarray, found: dict[str, Any]) -> None:
-        dtype, expected = held.dtype.name, self._oracle.values[node]
-        most = magnitude(expected)
-        allowed, _ = tolerance(dtype, self._context.coarsest, self._oracle.rounding[node], most)
-        total, wrong = self._apart(held, expected, dtype, allowed)
-        if wrong and not dtypes.dtype(dtype).exact:
-            eps = max(dtypes.dtype(self._context.coarsest).eps, dtypes.dtype(dtype).eps) / dtypes.dtype("float32").eps
-            with np.errstate(all="ignore"):
-                narrow = self._in_float32.values[node]
-                lost = magnitude([np.asarray(a) - b for a, b in zip(expected, narrow, strict=True)])
-            total, wrong = self._apart(held, expected, dtype, allowed.widened(SAFETY * eps * lost, most))
+        expected = self._oracle.values[node]
+        total, wrong = self._apart(node, held, expected)
         found["agrees"] = not wrong
         found["max_abs_error"] = total.max_abs
         found["devices"] = wrong
         if wrong:
             found["expected"] = _plain([np.asarray(value) for value in expected])
 
-    def _apart(
-        self, held: np.ndarray, expected: list[Any], dtype: str, allowed: Tolerance
-    ) -> tuple[Difference, list[int]]:
+    def _apart(self, node: str, held: np.ndarray, expected: list[Any]) -> tuple[Difference, list[int]]:
         """The worst difference on any device, and the positions of the devices where it is too large."""
+        dtype, rounding = held.dtype.name, self._oracle.rounding[node]
+        allowed = tolerance(dtype, rounding)
         total, wrong = SAME, []
         for position, (mine, theirs) in enumerate(zip(held, expected, strict=True)):
-            apart = difference(mine, theirs, dtype, allowed)
+            apart = difference(
+                mine, theirs, dtype, allowed, Beside.of(rounding, lambda value, at=position: np.asarray(value[at]))
+            )
             total = total.joined(apart)
             if apart.wrong:
                 wrong.append(position)

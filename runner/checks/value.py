@@ -1,85 +1,173 @@
-"""`value`: what every device holds, against the oracles, shard by shard."""
+"""`value`: what every device holds, against the oracle of the section that the program was written from."""
 
 from __future__ import annotations
 
-from runner.checks.compare import SAME, Difference, difference
+import numpy as np
+
+from runner import dtypes
+from runner.checks.compare import EXCUSED, SAME, Beside, Difference, Tolerance, Whole, as_a_whole, difference, nearest
 from runner.checks.context import Check, Context
-from runner.experiment import program_section
+from runner.experiment import Section
+from runner.reference.rounding import row_step
 from runner.target import Held, Output, ProgramRun
+
+WEAK = 0.1
+"""A check that would not have noticed a mistake of this share of an output's root mean square is too blunt."""
 
 
 def check(context: Context, run: ProgramRun) -> Check:
-    """Compare every output on every device with each oracle; the worst difference is the check's."""
+    """Compare every output on every device with its oracle; the worst of them is the check's."""
     found: Check = {"status": "passed", "max_abs_error": 0.0, "max_rel_error": 0.0, "rtol": 0.0, "atol": 0.0}
-    per_output = {}
+    outputs = {}
     for name, output in run.outputs.items():
-        against = _against(context, name, output, run.program)
-        if _failed(against) and context.reconsider(name):
-            against = _against(context, name, output, run.program)
-        allowed = context.tolerance(name)
-        for verdict in against.values():
-            found["max_abs_error"] = max(found["max_abs_error"], verdict["max_abs_error"])
-            found["max_rel_error"] = max(found["max_rel_error"], verdict["max_rel_error"])
-        if _failed(against):
-            found["status"] = "failed"
-        found["rtol"], found["atol"] = max(found["rtol"], allowed.rtol), max(found["atol"], allowed.atol)
-        per_output[name] = {"rtol": allowed.rtol, "atol": allowed.atol, "against": against}
-    found["outputs"] = per_output
-    nans = sum(a.get("nan", 0) for o in per_output.values() for a in o["against"].values())
+        section = context.knows(run.program, name)
+        if section is None:
+            outputs[name] = {"status": "not_run", "reason": "no oracle knows it"}
+            continue
+        outputs[name] = verdict = _verdict(context, section, name, output)
+        for measured in ("max_abs_error", "max_rel_error", "rtol", "atol"):
+            found[measured] = max(found[measured], verdict[measured])
+    found["outputs"] = outputs
+    found["status"] = _worst([verdict["status"] for verdict in outputs.values()])
+    powers = [verdict["power"] for verdict in outputs.values() if verdict.get("power") is not None]
+    found["power"] = max(powers, default=None)
+    accepted = {name for name in outputs if outputs[name].get("accepted")}
+    if found["status"] == "weak":
+        found["reason"] = "; ".join(
+            f"{name}: {verdict['reason']}" for name, verdict in outputs.items() if verdict["status"] == "weak"
+        )
+    if accepted:
+        found["accepted"] = sorted(accepted)
+    nans = sum(verdict.get("nan", 0) for verdict in outputs.values())
     if nans:
         found["note"] = f"the reference has NaN: {nans} comparisons of NaN with NaN count as equal"
     return found
 
 
-def _failed(against: dict[str, Check]) -> bool:
-    return any(verdict["status"] == "failed" for verdict in against.values())
+def _worst(statuses: list[str]) -> str:
+    for status in ("failed", "weak", "passed"):
+        if status in statuses:
+            return status
+    return "not_run"
 
 
-def _against(context: Context, name: str, output: Output, program: str) -> dict[str, Check]:
-    """The verdict of each oracle on one output."""
-    against = {}
-    for oracle in context.oracles(program_section(program), name):
-        total, devices = SAME, []
-        for held, apart in _differences(context, name, output, oracle):
-            total = total.joined(apart)
-            if apart.wrong:
-                devices.append(held.device)
-        against[oracle] = {
-            "status": "failed" if total.wrong else "passed",
-            "max_abs_error": total.max_abs,
-            "max_rel_error": total.max_rel,
-            "wrong": total.wrong,
-            "of": total.size,
-            "devices": devices,
-            **({"nan": total.nans} if total.nans else {}),
+def _verdict(context: Context, section: Section, name: str, output: Output) -> Check:
+    """The verdict on one output: its elements, what averages out over them, and what would have been noticed."""
+    allowed = context.tolerance(section, name)
+    total, devices = SAME, []
+    for part, apart in _differences(context, section, name, output, allowed):
+        total = total.joined(apart)
+        if apart.wrong:
+            devices.append(part.device)
+    rounding = context.rounding(section, name)
+    excused = total.excused > EXCUSED * total.size
+    verdict: Check = {
+        "status": "failed" if total.wrong or excused else "passed",
+        "oracle": section,
+        "max_abs_error": total.max_abs,
+        "max_rel_error": total.max_rel,
+        "rtol": allowed.rtol,
+        "atol": allowed.atol,
+        "share": total.share,
+        "rounding": rounding.error,
+        "wrong": total.wrong,
+        "of": total.size,
+        "devices": devices,
+        **({"nan": total.nans} if total.nans else {}),
+        **_undecided(total),
+        **({"overflowing": total.overflowing} if total.overflowing else {}),
+    }
+    if excused:
+        verdict["reason"] = f"{total.excused} of {total.size} elements are none of what undecided decisions lead to"
+    blunt = total.between + total.excused > EXCUSED * total.size
+    power = _of_elements(context, section, name, allowed, blunt=blunt)
+    whole = _as_a_whole(context, section, name, output)
+    if whole is not None:
+        verdict["whole"] = {
+            measure: {"found": whole.found[measure], "least": whole.least[measure], "most": whole.most[measure]}
+            for measure in whole.found
         }
-    return against
+        power = whole.power if power is None else min(power, whole.power)
+        if whole.outside and verdict["status"] == "passed":
+            verdict["status"] = "failed"
+            verdict["reason"] = "; ".join(_outside(measure, verdict["whole"][measure]) for measure in whole.outside)
+    verdict["power"] = power
+    if verdict["status"] == "passed" and power is not None and power > WEAK:
+        verdict["reason"] = f"it would not notice a mistake of less than {power:.0%} of its root mean square"
+        if name in context.experiment.weak:
+            verdict["accepted"] = True
+        else:
+            verdict["status"] = "weak"
+    return verdict
 
 
-def _differences(context: Context, name: str, output: Output, oracle: str) -> list[tuple[Held, Difference]]:
+def _undecided(total: Difference) -> Check:
+    if not total.undecided:
+        return {}
+    return {"undecided": total.undecided, "between": total.between, "excused": total.excused}
+
+
+def _outside(measure: str, told: Check) -> str:
+    if measure == "slope":
+        return f"it is {1 + told['found']:.6g} times the reference on average, which rounding does not explain"
+    share = f"{told['found']:.2g} of the root mean square, where rounding explains {told['most']:.2g}"
+    if measure == "spread":
+        return f"its errors have a root mean square of {share}"
+    return f"the {measure} of its errors {'is' if measure == 'mean' else 'are up to'} {share}"
+
+
+def _of_elements(context: Context, section: Section, name: str, allowed: Tolerance, *, blunt: bool) -> float | None:
+    """The smallest error of an element that is noticed, as a share of the root mean square; None where that is 0.
+
+    `blunt` is whether so many elements hang on decisions, and are none of what these lead to, that they may be anything
+    between.
+    """
+    rounding = context.rounding(section, name)
+    expected = context.whole(section, name, context.oracle(section).values[name])
+    if not expected.size:
+        return None
+    if dtypes.dtype(context.outputs[name][1]).exact and not blunt:
+        return 0.0
+    magnitudes = np.abs(_floating(expected))
+    root = (
+        float(np.sqrt(np.mean(magnitudes**2, where=np.isfinite(magnitudes)))) if np.isfinite(magnitudes).any() else 0.0
+    )
+    if not root > 0:
+        return None
+    width = 0.0
+    if blunt and rounding.low is not None and rounding.high is not None:
+        low, high = (_floating(context.whole(section, name, bound)) for bound in (rounding.low, rounding.high))
+        width = float(np.median(np.abs(high - low)))
+    return (allowed.atol + width) / root + allowed.rtol
+
+
+def _floating(value: np.ndarray) -> np.ndarray:
+    return value if value.dtype.kind == "c" else value.astype(np.float64)
+
+
+def _as_a_whole(context: Context, section: Section, name: str, output: Output) -> Whole | None:
+    dtype, rounding = context.outputs[name][1], context.rounding(section, name)
+    if dtypes.dtype(dtype).exact or not rounding.about:
+        return None
+    expected = context.whole(section, name, context.oracle(section).values[name])
+    beside = Beside.of(rounding, lambda value: context.whole(section, name, value))
+    step = row_step(context.outputs[name][0])
+    actual = output.whole()[::step] if step > 1 else output.whole()
+    return as_a_whole(*nearest(actual, expected, dtype, beside), dtype, rounding)
+
+
+def _differences(
+    context: Context, section: Section, name: str, output: Output, allowed: Tolerance
+) -> list[tuple[Held, Difference]]:
     done: dict[tuple[int, int], Difference] = {}
     differences = []
-    for held in output.held:
-        expected = context.expected(name, held.position, held.ranges, oracle)
+    for part in output.held:
+        expected = context.expected(section, name, part.position, part.ranges)
         # Slices of the graph's whole array are new objects: there the range, not the object, is the same.
-        key = (held.copy, id(expected) if oracle == "per_device" else hash(held.ranges))
+        here = id(context.oracle(section).values[name][part.position]) if section == "per_device" else hash(part.ranges)
+        key = (part.copy, here)
         if key not in done:
-            done[key] = difference(held.value, expected, output.dtype, context.tolerance(name))
-        differences.append((held, done[key]))
+            beside = context.beside(section, name, part.position, part.ranges)
+            done[key] = difference(part.value, expected, output.dtype, allowed, beside)
+        differences.append((part, done[key]))
     return differences
-
-
-def interpreter_agrees(context: Context) -> bool:
-    """Whether the two oracles agree on every output on every device."""
-    if context.graph is None or context.per_device is None:
-        return True
-    for name, (_, dtype) in context.outputs.items():
-        layout = context.layout(name)
-        if len(context.oracles("per_device", name)) < 2:
-            continue
-        for position in range(context.experiment.mesh.size):
-            whole = context.expected(name, position, layout.ranges(position), "graph")
-            shard = context.expected(name, position, layout.ranges(position), "per_device")
-            if difference(shard, whole, dtype, context.tolerance(name)).wrong:
-                return False
-    return True

@@ -7,17 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from runner.language.counterparts import array, convert, erfc, floating, in_floats, logistic
+from runner.language.counterparts import array, convert, erfc, floating, in_floats, logaddexp, logistic
 from runner.language.reductions import logsumexp, mean
 
 # Where `jax.nn.selu` crosses: the constants of https://arxiv.org/abs/1706.02515.
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
-
-
-def softmaxed(result: Any, x: Any, axis: Any = -1, *_: Any, **__: Any) -> int:
-    """How many exponentials the denominator adds up."""
-    axes = (axis,) if isinstance(axis, int) else range(np.ndim(x)) if axis is None else axis
-    return max(1, int(np.prod([np.shape(x)[each] for each in axes])))
 
 
 def relu(x: Any) -> Any:
@@ -37,7 +31,7 @@ relu6 = in_floats(lambda x: np.minimum(np.maximum(x, 0.0), 6.0))
 hard_sigmoid = in_floats(lambda x: relu6(x + 3.0) / 6.0)
 hard_silu = in_floats(lambda x: x * hard_sigmoid(x))
 silu = in_floats(lambda x: x * logistic(x))
-softplus = in_floats(lambda x: np.logaddexp(x, 0.0))
+softplus = in_floats(lambda x: logaddexp(x, 0.0))
 log_sigmoid = in_floats(lambda x: -softplus(-x))
 soft_sign = in_floats(lambda x: x / (np.abs(x) + 1.0))
 mish = in_floats(lambda x: x * np.tanh(softplus(x)))
@@ -90,7 +84,12 @@ def glu(x: Any, axis: int = -1) -> Any:
 
 def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     """`jax.nn.softmax`: zero where `where` is false."""
-    return np.exp(log_softmax(x, axis, where))
+    x = floating(x)
+    x = x if where is None else np.where(array(where) != 0, x, -np.inf)
+    with np.errstate(all="ignore"):
+        terms = np.exp(x - np.max(x, axis=axis, keepdims=True))
+        result = terms / np.sum(terms, axis=axis, keepdims=True)
+    return result if where is None else np.where(array(where) != 0, result, 0.0)
 
 
 def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""NumPy counterparts of JAX's contractions, linear algebra and Fourier transforms, and how many terms each adds up."""
+"""NumPy counterparts of JAX's contractions, linear algebra and Fourier transforms."""
 
 from __future__ import annotations
 
@@ -9,74 +9,6 @@ from typing import Any
 import numpy as np
 
 from runner.language.counterparts import array, common, floating, preferred
-
-# Terms: how many products each element of the result adds up.
-
-
-def contracted(result: Any, a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """The product of the contracting dimensions of a contraction that has no batch dimensions."""
-    products = np.size(a) * np.size(b) / max(1, np.size(result))
-    return max(1, round(math.sqrt(products)))
-
-
-def contracted_matmul(result: Any, a: Any, b: Any, **_: Any) -> int:
-    """The length of the contracting dimension of `a @ b`."""
-    return np.shape(a)[-1] if np.ndim(a) else 1
-
-
-def contracted_einsum(result: Any, subscripts: str, *operands: Any, **_: Any) -> int:
-    """The product of the dimensions that `subscripts` sums over."""
-    inputs, arrow, output = subscripts.replace(" ", "").partition("->")
-    sizes: dict[str, int] = {}
-    for labels, operand in zip(inputs.split(","), operands, strict=True):
-        before, _dots, after = labels.partition("...")
-        shape = np.shape(operand)
-        sizes.update(zip(before, shape, strict=False))
-        sizes.update(zip(reversed(after), reversed(shape), strict=False))
-    letters = inputs.replace(",", "").replace(".", "")
-    kept = output if arrow else [label for label in letters if letters.count(label) == 1]
-    return max(1, math.prod(size for label, size in sizes.items() if label not in kept))
-
-
-def contracted_along(result: Any, x1: Any, x2: Any, *, axis: int = -1) -> int:
-    """The length of the axis of a `vecdot`."""
-    return max(np.shape(x1)[axis], np.shape(x2)[axis])
-
-
-def of_first(result: Any, p: Any, x: Any) -> int:
-    """The number of a polynomial's coefficients."""
-    return max(1, np.size(p))
-
-
-def of_matrix(result: Any, a: Any, *_: Any, **__: Any) -> int:
-    """The order of the matrix: what a factorisation of it adds up."""
-    return max(1, np.shape(a)[-1])
-
-
-def of_power(result: Any, a: Any, n: int) -> int:
-    """The order of the matrix for each of the multiplications."""
-    return max(1, np.shape(a)[-1] * abs(n))
-
-
-def of_diagonal(result: Any, a: Any, *_: Any, **__: Any) -> int:
-    """The length of the diagonal, at most."""
-    return max(1, min(np.shape(a)))
-
-
-def of_attention(result: Any, query: Any, key: Any, *_: Any, **__: Any) -> int:
-    """The keys that each query attends to and the length of a head."""
-    return np.shape(key)[-3] + np.shape(key)[-1]
-
-
-def of_shorter(result: Any, a: Any, v: Any, *_: Any, **__: Any) -> int:
-    """The length of the shorter operand of a convolution."""
-    return max(1, min(np.size(a), np.size(v)))
-
-
-def along_axis(result: Any, a: Any, n: int | None = None, axis: int = -1, *_: Any, **__: Any) -> int:
-    """The length of the axis that a transform mixes."""
-    return max(1, n or np.shape(a)[axis])
-
 
 # Contractions.
 

@@ -82,7 +82,7 @@ def common(*values: Any) -> list[np.ndarray[Any, Any]]:
     values = tuple(array(value) if isinstance(value, list | tuple) else value for value in values)
     dtype = common_dtype(*values)
     # astype wraps a Python int that does not fit, as JAX does.
-    return [np.asarray(value).astype(dtype, copy=False) for value in values]
+    return [np.asanyarray(value).astype(dtype, copy=False) for value in values]
 
 
 def floating(value: Any) -> np.ndarray[Any, Any]:
@@ -98,6 +98,10 @@ def convert(value: Any, dtype: Any) -> Any:
         return found != 0
     if target.kind != "c" and found.dtype.kind == "c":
         found = found.real
+    in_kind = getattr(found, "in_kind", None)
+    if target.kind in "fc" and isinstance(dtype, str) and in_kind is not None:
+        # An array that rounds: with more bits, it rounds less from here on.
+        return in_kind(dtype)
     if target.kind in "iu" and found.dtype.kind == "f":
         limits = np.iinfo(target)
         whole = np.trunc(np.where(np.isnan(found), 0.0, found))
@@ -224,6 +228,14 @@ def clip(arr: Any, /, min: Any = None, max: Any = None) -> Any:
     if max is not None:
         arr = np.minimum(*common(max, arr))
     return array(arr)
+
+
+def logaddexp(x1: Any, x2: Any, /) -> Any:
+    """`jnp.logaddexp`, by JAX's formula."""
+    x1, x2 = np.broadcast_arrays(*map(floating, (x1, x2)), subok=True)
+    with np.errstate(all="ignore"):
+        apart = x1 - x2
+        return np.where(np.isnan(apart), x1 + x2, np.maximum(x1, x2) + np.log1p(np.exp(-np.abs(apart))))
 
 
 def nan_to_num(x: Any, *, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:

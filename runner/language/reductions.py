@@ -1,4 +1,4 @@
-"""NumPy counterparts of JAX's reductions and scans, and how many terms each adds up."""
+"""NumPy counterparts of JAX's reductions and scans."""
 
 from __future__ import annotations
 
@@ -11,28 +11,6 @@ from runner.language.counterparts import array, convert, floating
 
 # A mask of `where=` that was not given.
 _ALL: Any = True
-
-# Terms: how many elements each element of the result adds up.
-
-
-def reduced(result: Any, a: Any, *_: Any, **__: Any) -> int:
-    """How many elements a reduction adds up for each element of its result."""
-    return max(1, np.size(a) // max(1, np.size(result)))
-
-
-def scanned(result: Any, a: Any, axis: int | None = None, *_: Any, **__: Any) -> int:
-    """How many elements the last element of a scan adds up."""
-    return max(1, np.size(a) if axis is None else np.shape(a)[axis])
-
-
-def scanned_first(result: Any, operand: Any, axis: int = 0, *_: Any, **__: Any) -> int:
-    """How many elements the last element of one of `jax.lax`'s scans adds up."""
-    return max(1, np.shape(operand)[axis])
-
-
-def segmented(result: Any, data: Any, segment_ids: Any, *_: Any, **__: Any) -> int:
-    """How many elements the largest segment adds up."""
-    return int(np.unique(np.asarray(segment_ids), return_counts=True)[1].max(initial=1))
 
 
 # Sums.

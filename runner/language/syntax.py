@@ -82,6 +82,13 @@ def span(text: str, node: ast.AST) -> tuple[int, int]:
     return begin, max(end, begin + 1)
 
 
+def place(node: ast.expr) -> str | None:
+    """Where a node stands in its expression, which no other evaluated node does; None for one that was not parsed."""
+    if not hasattr(node, "lineno"):
+        return None
+    return f"{node.col_offset}:{node.end_col_offset}"
+
+
 def parse(text: str) -> Expression:
     """Parse one expression.
 

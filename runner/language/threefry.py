@@ -97,8 +97,10 @@ def gumbel(key: Any, shape: Shape = (), dtype: Any = "float32") -> np.ndarray:
     return -np.log(-np.log(uniform(key, shape, kind, ml_dtypes.finfo(kind).tiny, 1.0)))
 
 
-def categorical(key: Any, logits: Any, axis: int = -1, shape: Shape | None = None) -> np.ndarray:
-    """Indices along `axis`, drawn with the probabilities `softmax(logits, axis)`; `logits` count as float32."""
+def categorical(
+    key: Any, logits: Any, axis: int = -1, shape: Shape | None = None, *, drawn: str = "float32"
+) -> np.ndarray:
+    """Indices along `axis`, drawn with the probabilities `softmax(logits, axis)`; JAX has `logits` in dtype `drawn`."""
     logits = np.asarray(logits)
     axis = axis % logits.ndim - logits.ndim
     batch = tuple(np.delete(logits.shape, axis).tolist())
@@ -106,15 +108,16 @@ def categorical(key: Any, logits: Any, axis: int = -1, shape: Shape | None = Non
     prefix = full[: len(full) - len(batch)]
     size = list(full[len(prefix) :])
     size.insert(axis % logits.ndim, logits.shape[axis])
-    return np.argmax(gumbel(key, (*prefix, *size)) + logits, axis=axis).astype(np.int32)
+    return np.argmax(gumbel(key, (*prefix, *size), drawn) + logits, axis=axis).astype(np.int32)
 
 
-def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None) -> np.ndarray:
-    """True with probability `p`; of its shape if `shape` is None. `p` counts as float32."""
+def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, *, drawn: str = "float32") -> np.ndarray:
+    """True with probability `p`; of its shape if `shape` is None. JAX's `p` is of dtype `drawn`."""
     if not np.issubdtype(np.asarray(p).dtype, np.floating):
         raise ValueError(f"bernoulli's p has to be a float, not {np.asarray(p).dtype}")
     size = np.shape(p) if shape is None else _shape(shape)
-    return np.asarray(_uniform(key, size, np.dtype(np.float32), 0.0, 1.0) < np.asarray(p, np.float32))
+    kind = _float("bernoulli", drawn)
+    return np.asarray(_uniform(key, size, kind, 0.0, 1.0) < np.asarray(p).astype(kind))
 
 
 def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = "int32") -> np.ndarray:

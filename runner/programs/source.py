@@ -103,6 +103,10 @@ class Typed:
     dtype: str
 
 
+Floats = dict[str, dict[str, str]]
+"""The dtypes of floats that are neither float32 nor complex64: for each line, by the place in its expression."""
+
+
 @dataclass(frozen=True)
 class Types:
     """What JAX's abstract evaluation found, as plain data: `runner/worker/types.py` makes it.
@@ -111,12 +115,14 @@ class Types:
     - `nodes`: every named value of each section (in `per_device` as one device sees it).
     - `repairs`: what explicit sharding asks for.
     - `unsupported`: the programs that JAX cannot express, with the reason.
+    - `floats`: for each section, the dtypes of what its expressions are made of.
     """
 
     outputs: Mapping[str, Typed]
     nodes: Mapping[str, Mapping[str, Typed]]
     repairs: Repairs
     unsupported: Mapping[str, str]
+    floats: Mapping[str, Floats] = field(default_factory=dict)
 
 
 class Lines:

@@ -1,6 +1,19 @@
 """The oracles: what an experiment computes, in NumPy, without JAX's tracing, partitioner or compiler."""
 
+from runner.reference.decisions import PerDevice
 from runner.reference.gradient import Gradients, consult
-from runner.reference.interpreter import Interpretation, PerDevice, Rounding, interpret, magnitude
+from runner.reference.interpreter import Interpretation, interpret, magnitude
+from runner.reference.rounding import Moments, Oracle, Rounding, measure
 
-__all__ = ["Gradients", "Interpretation", "PerDevice", "Rounding", "consult", "interpret", "magnitude"]
+__all__ = [
+    "Gradients",
+    "Interpretation",
+    "Moments",
+    "Oracle",
+    "PerDevice",
+    "Rounding",
+    "consult",
+    "interpret",
+    "magnitude",
+    "measure",
+]

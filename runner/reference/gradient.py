@@ -7,7 +7,7 @@ where there is no graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,9 @@ from runner import dtypes
 from runner.data import Arrays
 from runner.experiment import DIFFERENCES, Experiment, Section
 from runner.layout import Layout
-from runner.reference.interpreter import Interpretation, interpret
+from runner.reference.decisions import PerDevice, Replaying
+from runner.reference.interpreter import Arithmetic, Floats, interpret
+from runner.reference.rounding import SAFETY, Oracle, Rounding, of_float64, row_step
 
 DIRECTIONS = 3
 """Random directions per array: each has every element, with a random sign, so that no wrong element hides."""
@@ -29,7 +31,7 @@ _STEPS = (1e-6, 1e-7, 1e-5, 1e-4)
 """Steps, relative to the array's largest element: a smaller one for a kink that lies near, larger ones for rounding."""
 
 _ROUNDING = 8 * float(np.finfo(np.float64).eps)
-"""What a difference of two values loses, of the largest term in them; the step divides it."""
+"""What a difference of two values loses at least, of their size; the step divides it."""
 
 _ELEMENT_STEP = 1e-5
 
@@ -43,51 +45,52 @@ CONFIRMED = {
 
 @dataclass
 class Gradients:
-    """The oracles of the gradients, which are among the values of the two interpretations.
+    """The oracles of the gradients, which are among the values of the two sections' oracles.
 
     - `oracle`: for `graph` and `per_device`, which gradient it is, in words.
     - `apart`: for each section and gradient, the largest distance from the differences in units of what is allowed.
-    - `lost`: for each gradient, what rounding in the experiment's own dtypes was measured to change in it.
-    - `error`: for each gradient, the error of the oracle itself, where it is made of differences.
     - `faults`: what is wrong with the oracles.
     """
 
     oracle: dict[str, str] = field(default_factory=dict)
     apart: dict[str, dict[str, float]] = field(default_factory=dict)
-    lost: dict[str, float] = field(default_factory=dict)
-    error: dict[str, float] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
 
-Scalar = Callable[[str, np.ndarray], float]
-"""The scalar, as a function of one array, which it is given by name."""
+@dataclass(frozen=True)
+class _Scalar:
+    """The scalar of one section as a function of one array, and what float64 loses of its value."""
+
+    value: Callable[[str, np.ndarray], float]
+    lost: float
 
 
 def consult(
     experiment: Experiment,
     arrays: Arrays,
-    sections: Mapping[Section, Interpretation | None],
+    sections: Mapping[Section, Oracle | None],
+    floats: Mapping[str, Floats],
     by_jax: Mapping[str, np.ndarray],
-    lost: Mapping[str, float],
+    draws: Sequence[Mapping[str, np.ndarray]],
 ) -> Gradients:
     """Add the gradients to the `sections`, each confirmed by differences of that section's own scalar.
 
-    `by_jax` are JAX's of the graph, by the arrays' names, with the rounding `lost`; none where there is no graph.
+    `by_jax` are JAX's of the graph, by the arrays' names, `draws` what rounding was measured to do to them; none where
+    there is no graph.
     """
     assert experiment.grad is not None
-    found = Gradients(lost={f"grad.{name}": off for name, off in lost.items()})
-    for section, values in sections.items():
-        if values is None:
+    found = Gradients()
+    for section, oracle in sections.items():
+        if oracle is None:
             continue
-        scalar = _scalar(experiment, section, arrays)
-        magnitude = _magnitude(values, experiment.grad.of)
+        scalar = _scalar(experiment, section, arrays, oracle, floats.get(section, {}))
         rng = np.random.default_rng(0)
         gradients: dict[str, np.ndarray] = {}
         if by_jax:
             apart = {}
             for name in experiment.grad.wrt:
                 at, gradient = _wide(arrays[name]), by_jax[name]
-                apart[name] = max(_apart(scalar, name, at, gradient, magnitude, rng) for _ in range(DIRECTIONS))
+                apart[name] = max(_apart(scalar, name, at, gradient, rng) for _ in range(DIRECTIONS))
             found.apart[section] = {f"grad.{name}": distance for name, distance in apart.items()}
             wrong = [name for name, distance in apart.items() if not distance <= 1.0]
             if not wrong:
@@ -100,11 +103,33 @@ def consult(
                     f"differences of the NumPy reference do not confirm the oracle's {_names(wrong)}: the scalar has a "
                     "kink at these values, or JAX's gradient of the graph or the reference is wrong"
                 )
+        errors: dict[str, Rounding] = {}
         if not gradients and section == "per_device":
-            gradients = _by_elements(experiment, arrays, magnitude, found)
+            found.oracle["per_device"] = BY_DIFFERENCES
+            gradients, errors = _by_elements(experiment, arrays, scalar, oracle, floats)
+            if not gradients:
+                del found.oracle["per_device"]
         for name, gradient in gradients.items():
-            _define(experiment, section, values, name, gradient)
+            held = _held(experiment, section, name, gradient)
+            rounding = errors.get(name) or _measured(experiment, section, name, gradient, draws)
+            oracle.values[f"grad.{name}"], oracle.rounding[f"grad.{name}"] = held, rounding
     return found
+
+
+def _measured(
+    experiment: Experiment,
+    section: Section,
+    array: str,
+    gradient: np.ndarray,
+    draws: Sequence[Mapping[str, np.ndarray]],
+) -> Rounding:
+    """What rounding was measured to do to a gradient, as its section lays it out."""
+    rounding = Rounding()
+    for draw in draws:
+        drawn = _held(experiment, section, array, gradient + draw[array])
+        held = _held(experiment, section, array, gradient)
+        rounding.take_in(held, drawn, lambda value: _whole(experiment, section, array, value))
+    return rounding
 
 
 def _names(arrays: list[str]) -> str:
@@ -115,37 +140,33 @@ def _wide(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float64)
 
 
-def _scalar(experiment: Experiment, section: Section, arrays: Arrays) -> Scalar:
+def _scalar(experiment: Experiment, section: Section, arrays: Arrays, oracle: Oracle, floats: Floats) -> _Scalar:
+    """Where a section decides or casts, its scalar does so as it did at `arrays`: it is smooth around them."""
     assert experiment.grad is not None
     of = experiment.grad.of
-    stopped = interpret(experiment, section, arrays, keep=(of,)).stopped
 
-    def scalar(name: str, value: np.ndarray) -> float:
-        found = interpret(experiment, section, {**arrays, name: value}, keep=(of,), stopped=stopped)
+    def value(name: str, array: np.ndarray) -> float:
+        script = Replaying(oracle.recorded)
+        given = {**arrays, name: array}
+        found = interpret(experiment, section, given, keep=(of,), arithmetic=Arithmetic(floats), script=script)
         return float(found.values[of][0])
 
-    return scalar
-
-
-def _magnitude(values: Interpretation, of: str) -> float:
-    """The largest term of the sums that made the scalar, or the scalar itself."""
-    return max(abs(float(values.values[of][0])), values.rounding[of].scale)
+    lost = of_float64(experiment, section, arrays, floats, oracle, (of,))[of].error
+    return _Scalar(value, 8 * lost + _ROUNDING * abs(float(oracle.values[of][0])))
 
 
 def _scale(array: np.ndarray) -> float:
     return _largest(array) or 1.0
 
 
-def _apart(
-    scalar: Scalar, name: str, at: np.ndarray, gradient: np.ndarray, magnitude: float, rng: np.random.Generator
-) -> float:
+def _apart(scalar: _Scalar, name: str, at: np.ndarray, gradient: np.ndarray, rng: np.random.Generator) -> float:
     """How far <gradient, v> is from the difference along a random v, in units of what is allowed; the best step's."""
     direction = rng.choice([-1.0, 1.0], at.shape) * _scale(at)
     products = gradient * direction
     best = np.inf
     for step in _STEPS:
-        slope = (scalar(name, at + step * direction) - scalar(name, at - step * direction)) / (2 * step)
-        allowed = RTOL * np.abs(products).sum() + _ROUNDING * magnitude / step
+        slope = (scalar.value(name, at + step * direction) - scalar.value(name, at - step * direction)) / (2 * step)
+        allowed = RTOL * np.abs(products).sum() + scalar.lost / step
         off = abs(products.sum() - slope)
         best = min(best, 0.0 if off == 0 else float(off / allowed) if allowed > 0 else np.inf)
         if best <= 1.0:
@@ -153,40 +174,43 @@ def _apart(
     return best
 
 
-def _by_elements(experiment: Experiment, arrays: Arrays, magnitude: float, found: Gradients) -> dict[str, np.ndarray]:
-    """Central differences of every element, unless the elements are too many."""
+def _by_elements(
+    experiment: Experiment, arrays: Arrays, scalar: _Scalar, oracle: Oracle, floats: Mapping[str, Floats]
+) -> tuple[dict[str, np.ndarray], dict[str, Rounding]]:
+    """Central differences of every element and what is not known of them, unless the elements are too many."""
     assert experiment.grad is not None
     if sum(arrays[name].size for name in experiment.grad.wrt) > DIFFERENCES:
-        return {}
-    found.oracle["per_device"] = BY_DIFFERENCES
-    scalar = _scalar(experiment, "per_device", arrays)
-    beside = _scalar(experiment, "per_device", nudged(experiment, arrays))
-    gradients = {}
+        return {}, {}
+    beside = _scalar(experiment, "per_device", nudged(experiment, arrays), oracle, floats.get("per_device", {}))
+    gradients, roundings = {}, {}
     for name in experiment.grad.wrt:
-        at, key = _wide(arrays[name]), f"grad.{name}"
+        at = _wide(arrays[name])
         step = _ELEMENT_STEP * _scale(at)
-        gradient, further = (_differences(scalar, name, at, h) for h in (step, 2 * step))
-        rounded = _differences(beside, name, at, step)
+        gradient, further = (_differences(scalar.value, name, at, h) for h in (step, 2 * step))
+        rounded = _differences(beside.value, name, at, step)
         # The error of second order is a third of what the two steps differ by.
-        found.error[key] = _largest(gradient - further) / 3 + _ROUNDING * magnitude / step
-        found.lost[key] = max(found.lost.get(key, 0.0), _largest(gradient - rounded))
+        error = _largest(gradient - further) / 3 + scalar.lost / step
+        lost = _largest(gradient - rounded)
         gradients[name] = gradient
-    return gradients
+        roundings[name] = Rounding(lost + error / SAFETY, elements=gradient.size)
+    return gradients, roundings
 
 
-def nudged(experiment: Experiment, arrays: Arrays, seed: int = 0) -> dict[str, np.ndarray]:
-    """The arrays, those of floats in float64 and each element moved by one rounding of its dtype, up or down."""
+def nudged(experiment: Experiment, arrays: Mapping[str, np.ndarray], seed: int = 0) -> dict[str, np.ndarray]:
+    """The arrays, those of floats with each element moved by one place of its dtype, up, down or not at all."""
     rng = np.random.default_rng(seed)
     moved = {}
     for array in experiment.arrays:
-        value, kind = arrays[array.name], dtypes.dtype(array.dtype)
+        value = arrays[array.name]
+        kind = dtypes.dtype(value.dtype.name)
         if kind.kind == "float":
-            value = value.astype(np.float64) * (1 + kind.eps / 2 * rng.choice([-1.0, 1.0], value.shape))
+            factor = 1 + kind.eps * rng.choice([-1.0, 0.0, 1.0], value.shape)
+            value = (value.astype(np.float64) * factor).astype(value.dtype)
         moved[array.name] = value
     return moved
 
 
-def _differences(scalar: Scalar, name: str, at: np.ndarray, step: float) -> np.ndarray:
+def _differences(scalar: Callable[[str, np.ndarray], float], name: str, at: np.ndarray, step: float) -> np.ndarray:
     """The central difference along every element."""
     slopes = np.zeros(at.shape)
     for index in np.ndindex(at.shape):
@@ -201,14 +225,21 @@ def _largest(array: np.ndarray) -> float:
     return float(np.max(np.abs(array), initial=0.0, where=np.isfinite(array)))
 
 
-def _define(experiment: Experiment, section: Section, values: Interpretation, array: str, gradient: np.ndarray) -> None:
-    """Make the gradient a value of the section, on every device as its spec lays it out."""
-    name = f"grad.{array}"
+def _held(experiment: Experiment, section: Section, array: str, gradient: np.ndarray) -> PerDevice:
+    """A gradient as every device holds it, where its spec lays it out."""
     if section == "graph":
-        values.values[name] = [gradient]
-        return
-    layout = Layout(experiment.mesh, gradient.shape, experiment.outputs[name])
+        return [gradient]
+    layout = Layout(experiment.mesh, gradient.shape, experiment.outputs[f"grad.{array}"])
     blocks: dict[tuple[int, ...], Any] = {}
     for position in range(experiment.mesh.size):
         blocks.setdefault(layout.block(position), gradient[layout.index(position)])
-    values.values[name] = [blocks[layout.block(position)] for position in range(experiment.mesh.size)]
+    return [blocks[layout.block(position)] for position in range(experiment.mesh.size)]
+
+
+def _whole(experiment: Experiment, section: Section, array: str, value: PerDevice) -> np.ndarray:
+    """The rows of a gradient that enter its moments, of what every device holds."""
+    shape = experiment.array(array).shape
+    step = row_step(shape)
+    if section == "graph":
+        return value[0][::step] if step > 1 else value[0]
+    return Layout(experiment.mesh, shape, experiment.outputs[f"grad.{array}"]).assembled(value, step)

@@ -1,4 +1,4 @@
-"""Statements and the shards of every device in; every value on every device out. NumPy only, float64.
+"""Statements and the shards of every device in; every value on every device out. NumPy only.
 
 Both oracles are this one interpreter. `per_device` runs on the experiment's mesh, all devices in lock-step, so that a
 collective sees every device's operand. `graph` runs on a mesh of one device without axes, which holds whole arrays.
@@ -6,6 +6,8 @@ collective sees every device's operand. `graph` runs on a mesh of one device wit
 A value is a list with one entry per device, by row-major position in the mesh. Devices that hold the same value hold
 the same object, and an operation is computed once for each distinct combination of operands, so that replicated work is
 done once.
+
+An oracle computes in float64. On a `Machine` the same statements round as the programs do: `rounded.py` says how.
 """
 
 from __future__ import annotations
@@ -13,63 +15,57 @@ from __future__ import annotations
 import ast
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from runner import dtypes
 from runner.experiment import Array, Experiment, Loop, Node, Section, Statement
 from runner.language import counterparts
-from runner.language.operations import OPERATIONS, Operation
+from runner.language.casts import drawn, narrowed
+from runner.language.operations import OPERATIONS, Decides, Operation
+from runner.language.syntax import place
 from runner.layout import Mesh
+from runner.reference.decisions import Decision, PerDevice, Script
+from runner.reference.rounded import Machine, Rounded, plain, rounded
 
-PerDevice = list[Any]
-"""One value per device, by row-major position in the mesh."""
+ANY = "*"
+"""Among the places of a line: all that are not named."""
 
 WHOLE = Mesh((), ())
 """The mesh of one device on which `graph` is interpreted."""
+
+Floats = Mapping[str, Mapping[str, str]]
+"""The dtypes of a section's floats that JAX says: for each line (`ring/body/acc`), the places in its expression."""
 
 _NARROW = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.uint64): np.dtype(np.uint32)}
 
 
 @dataclass(frozen=True)
-class Rounding:
-    """How far rounding can carry a value from the oracle's.
+class Arithmetic:
+    """What becomes of a float: on no machine, an oracle's float64; on one, the dtype that `floats` says.
 
-    - `steps`: roundings to the storage dtype on the longest way from the arrays.
-    - `growth`: the square roots of the lengths of the sums and contractions on that way, added up.
-    - `scale`: the largest magnitude of a term that any of these sums adds, in the value's own units: what is multiplied
-      by 1e-6 afterwards counts as 1e-6 of itself.
+    - `floats`: also an oracle reads them, for what a cast narrows and what a random draw draws. Missing ones are
+      float32 or complex64.
+    - `kind`: the dtype of every float on the machine, whatever `floats` says.
     """
 
-    steps: float = 0.0
-    growth: float = 0.0
-    scale: float = 0.0
-
-    def joined(self, *others: Rounding) -> Rounding:
-        """The worst of several ways."""
-        ways = (self, *others)
-        return Rounding(*(max(getattr(way, name) for way in ways) for name in ("steps", "growth", "scale")))
-
-    def further(self, steps: float, scale: float | None = None, terms: int | None = None) -> Rounding:
-        """One operation further on: so many roundings, the new scale, and the length of the sum if it is one."""
-        growth = self.growth + (math.sqrt(max(1, terms)) if terms is not None else 0.0)
-        return Rounding(self.steps + steps, growth, self.scale if scale is None else scale)
+    floats: Floats = field(default_factory=dict)
+    machine: Machine | None = None
+    kind: str | None = None
 
 
-Rounded = tuple[PerDevice, Rounding]
-"""A value on every device, and how far rounding can have carried it."""
+EXACT = Arithmetic()
 
 
 @dataclass
 class Interpretation:
-    """Every named value that was to be kept, on every device; the `Rounding` of every named value."""
+    """Every named value that was to be kept, on every device; `work` is how many elements were computed on the way."""
 
     values: dict[str, PerDevice]
-    rounding: dict[str, Rounding]
-    stopped: list[PerDevice] = field(default_factory=list)
-    """What each `stop_gradient` gave, in the order in which they ran."""
+    work: int = 0
 
 
 def interpret(
@@ -79,28 +75,26 @@ def interpret(
     statements: Iterable[Statement] | None = None,
     *,
     keep: Iterable[str] | None = None,
-    single: bool = False,
-    stopped: Iterable[PerDevice] | None = None,
+    arithmetic: Arithmetic = EXACT,
+    script: Script | None = None,
 ) -> Interpretation:
     """Run one section (or `statements` in its place) on `arrays`, which are whole and in their own dtype.
 
     `keep` are the names whose values are asked for afterwards; None: all. Any other value is let go of when no later
-    statement reads it. `single` computes in float32 instead, to see what that loses. `stopped` is what another
-    interpretation's `stop_gradient`s gave, and this one's are to give: to whoever differentiates, they are constants.
+    statement reads it. `script` sees, and may change, every discrete decision: `runner/reference/decisions.py`.
     """
     mesh = experiment.mesh if section == "per_device" else WHOLE
-    interpreter = _Interpreter(
-        mesh, experiment.dims, experiment.x64, single, constants=None if stopped is None else iter(stopped)
-    )
+    interpreter = _Interpreter(mesh, experiment.dims, experiment.x64, arithmetic, script or Script())
     for array in experiment.arrays:
-        interpreter.define(array.name, _shards(array, mesh, widen(arrays[array.name], experiment.x64, single=single)))
+        whole = interpreter.held(arrays[array.name], array.dtype)
+        interpreter.values[array.name] = _shards(array, mesh, whole)
     # Overflow and NaN are the experiment's own; the value check reports them.
     with np.errstate(all="ignore"):
         interpreter.run(
             experiment.section(section) if statements is None else tuple(statements),
             None if keep is None else frozenset(keep),
         )
-    return Interpretation(interpreter.values, interpreter.rounding, interpreter.stopped)
+    return Interpretation(interpreter.values, interpreter.work)
 
 
 def _shards(array: Array, mesh: Mesh, whole: np.ndarray) -> PerDevice:
@@ -112,18 +106,18 @@ def _shards(array: Array, mesh: Mesh, whole: np.ndarray) -> PerDevice:
     return [blocks[array.layout.block(position)] for position in range(mesh.size)]
 
 
-def widen(value: Any, x64: bool, *, single: bool = False) -> Any:
-    """Floats to float64 and complex to complex128, or half of that if `single`; integers to 32 bits unless `x64`."""
+def widen(value: Any, x64: bool) -> Any:
+    """Floats to float64 and complex to complex128; integers to 32 bits unless `x64`."""
     if not isinstance(value, np.ndarray | np.generic):
         return value
     dtype = value.dtype
     if dtype.kind in "biu":
         return value.astype(_NARROW[dtype]) if not x64 and dtype in _NARROW else value
     if dtype.kind == "c":
-        return value.astype(np.complex64 if single else np.complex128, copy=False)
+        return value.astype(np.complex128, copy=False)
     if dtype.name in ("int2", "int4", "uint2", "uint4"):
         return value.astype(np.int8 if dtype.name.startswith("int") else np.uint8)
-    return value.astype(np.float32 if single else np.float64, copy=False)
+    return value.astype(np.float64, copy=False)
 
 
 @dataclass
@@ -131,162 +125,236 @@ class _Interpreter:
     mesh: Mesh
     sizes: Mapping[str, int]
     x64: bool
-    single: bool = False
+    arithmetic: Arithmetic
+    script: Script
     values: dict[str, PerDevice] = field(default_factory=dict)
-    rounding: dict[str, Rounding] = field(default_factory=dict)
-    constants: Iterator[PerDevice] | None = None
-    stopped: list[PerDevice] = field(default_factory=list)
     moved: frozenset[str] = frozenset()
     """The names that are read for the last time, and once, where they are read next."""
+    work: int = 0
+    _path: str = ""
+    _floats: Mapping[str, str] = field(default_factory=dict)
+    """The dtypes of the floats in the expression that is evaluated."""
 
-    def define(self, name: str, value: PerDevice, rounding: Rounding = Rounding()) -> None:
-        self.values[name] = value
-        self.rounding[name] = rounding
+    def held(self, value: Any, kind: str | None = None) -> Any:
+        """`value` as it is kept: a float in float64, or as the machine holds the dtype `kind` (None: its own)."""
+        machine = self.arithmetic.machine
+        if machine is None:
+            return widen(value, self.x64)
+        if isinstance(value, tuple | list):
+            return type(value)(self.held(each, kind) for each in value)
+        if not isinstance(value, np.ndarray | np.generic):
+            return value
+        if isinstance(value, Rounded) and kind in (None, value.kind) and self.arithmetic.kind is None:
+            return value
+        if value.dtype.kind not in "fcV" or value.dtype.name in ("int2", "int4", "uint2", "uint4"):
+            return widen(value, self.x64)
+        kind = self.arithmetic.kind or kind or "float32"
+        is_complex = value.dtype.kind == "c"
+        if is_complex != (dtypes.dtype(kind).kind == "complex"):
+            wide = kind in ("float64", "complex128")
+            kind = f"complex{128 if wide else 64}" if is_complex else f"float{64 if wide else 32}"
+        if isinstance(value, Rounded) and value.kind == kind:
+            return value
+        return rounded(plain(value), kind, machine)
 
-    def run(self, statements: Sequence[Statement], wanted: frozenset[str] | None) -> None:
+    def run(self, statements: Sequence[Statement], wanted: frozenset[str] | None, path: str = "") -> None:
         """Run `statements`; of what they and those before them define, `wanted` is read afterwards (None: all)."""
         for statement, later in zip(statements, _read_later(statements, wanted), strict=True):
+            here = f"{path}{statement.name}"
             if isinstance(statement, Loop):
                 self.moved = frozenset()
-                self._repeat(statement, later)
+                self._repeat(statement, later, here)
             else:
                 self.moved = _read_once_more(statement, later)
-                self.define(statement.name, *self._evaluate(statement.expression.tree))
+                self.values[statement.name] = self._line(statement.expression.tree, here)
             self._forget_all_but(later)
+
+    def _line(self, tree: ast.expr, path: str) -> PerDevice:
+        self._path, self._floats = path, self.arithmetic.floats.get(path, {})
+        return self._evaluate(tree)
 
     def _forget_all_but(self, names: frozenset[str] | None) -> None:
         if names is not None:
             for name in self.values.keys() - names:
                 del self.values[name]
 
-    def _repeat(self, loop: Loop, later: frozenset[str] | None) -> None:
-        carried = {name: self._evaluate(first.tree) for name, first in loop.carry}
+    def _repeat(self, loop: Loop, later: frozenset[str] | None, path: str) -> None:
+        carried = {name: self._line(first.tree, f"{path}/carry/{name}") for name, first in loop.carry}
         self._forget_all_but(None if later is None else later.union(*(inside.names for inside in loop.body)))
         names = None if later is None else frozenset(carried)
-        outer_values, outer_rounding = self.values, self.rounding
+        outer = self.values
         for step in range(loop.steps):
-            self.values, self.rounding = dict(outer_values), dict(outer_rounding)
+            self.values = dict(outer)
             for name in tuple(carried):
                 # Moved: nothing else may hold on to what the body replaces.
-                self.define(name, *carried.pop(name))
-            self.define(loop.index, self._everywhere(step if loop.unroll else np.int32(step)))
-            self.run(loop.body, names)
-            carried = {name: (self.values[name], self.rounding[name]) for name, _ in loop.carry}
-        self.values, self.rounding = outer_values, outer_rounding
-        for name, (value, rounding) in carried.items():
-            self.define(f"{loop.name}.{name}", value, rounding)
+                self.values[name] = carried.pop(name)
+            self.values[loop.index] = self._everywhere(step if loop.unroll else np.int32(step))
+            self.run(loop.body, names, f"{path}/body/")
+            carried = {name: self.values[name] for name, _ in loop.carry}
+        self.values = outer
+        for name, value in carried.items():
+            self.values[f"{loop.name}.{name}"] = value
 
     def _everywhere(self, value: Any) -> PerDevice:
         return [value] * self.mesh.size
 
-    def _lift(self, function: Callable[..., Any], *operands: PerDevice) -> PerDevice:
+    def _lift(self, function: Callable[..., Any], node: ast.expr | None, *operands: PerDevice) -> PerDevice:
         """Apply a function device by device, once for each distinct combination of operands."""
-        return self._lift_moved(function, list(map(list, operands)))
+        return self._lift_moved(function, node, list(map(list, operands)))
 
-    def _lift_moved(self, function: Callable[..., Any], operands: list[PerDevice]) -> PerDevice:
+    def _lift_moved(self, function: Callable[..., Any], node: ast.expr | None, operands: list[PerDevice]) -> PerDevice:
         """The same, emptying `operands` on the way: of what is held nowhere else, one device's is there at a time."""
+        kind = None if node is None else self._kind(node)
         done: dict[tuple[int, ...], Any] = {}
         results = []
         for position in range(self.mesh.size):
             here = [operand[position] for operand in operands]
             key = tuple(map(id, here))
             if key not in done:
-                done[key] = widen(function(*here), self.x64, single=self.single)
+                done[key] = self.held(function(*here), kind)
+                self.work += getattr(done[key], "size", 0)
             results.append(done[key])
             for operand in operands:
                 operand[position] = None
             here.clear()
         return results
 
-    def _evaluate(self, tree: ast.expr) -> Rounded:
+    def _kind(self, node: ast.expr) -> str:
+        """The dtype that JAX says a floating node has."""
+        return self._floats.get(place(node) or ANY, self._floats.get(ANY, "float32"))
+
+    def _evaluate(self, tree: ast.expr) -> PerDevice:
         match tree:
             case ast.Constant(value=value):
-                return self._everywhere(value), Rounding()
+                return self._everywhere(value)
             case ast.Name(id=name):
                 if name in self.values:
-                    value = self.values.pop(name) if name in self.moved else self.values[name]
-                    return value, self.rounding[name]
-                return self._everywhere(self.sizes[name]), Rounding()
+                    return self.values.pop(name) if name in self.moved else self.values[name]
+                return self._everywhere(self.sizes[name])
             case ast.Attribute(value=ast.Name(id=loop), attr=carried) if f"{loop}.{carried}" in self.values:
-                return self.values[f"{loop}.{carried}"], self.rounding[f"{loop}.{carried}"]
+                return self.values[f"{loop}.{carried}"]
             case ast.Attribute(value=value):
-                return self._exactly(np.transpose, value)
+                return self._apply(tree, np.transpose, value)
             case ast.BinOp(left=left, op=op, right=right):
-                operands = [self._evaluate(left), self._evaluate(right)]
-                result = self._lift(counterparts.binary[type(op)], *(value for value, _ in operands))
-                return result, _of_operator(type(op), result, *operands)
+                decides = "threshold" if isinstance(op, ast.FloorDiv | ast.Mod) else None
+                return self._apply(tree, counterparts.binary[type(op)], left, right, decides=decides)
             case ast.UnaryOp(op=op, operand=operand):
-                return self._exactly(counterparts.unary[type(op)], operand)
+                return self._apply(tree, counterparts.unary[type(op)], operand)
             case ast.Compare(left=left, ops=[op], comparators=[right]):
-                return self._exactly(counterparts.compare[type(op)], left, right)
+                decides = "equality" if isinstance(op, ast.Eq | ast.NotEq) else "threshold"
+                return self._apply(tree, counterparts.compare[type(op)], left, right, decides=decides)
             case ast.Tuple(elts=elements):
-                return self._exactly(lambda *items: items, *elements)
+                return self._lift(lambda *items: items, None, *map(self._evaluate, elements))
             case ast.List(elts=elements):
-                return self._exactly(lambda *items: list(items), *elements)
+                return self._lift(lambda *items: list(items), None, *map(self._evaluate, elements))
             case ast.Slice(lower=lower, upper=upper, step=step):
-                return self._exactly(slice, *(ast.Constant(None) if p is None else p for p in (lower, upper, step)))
+                parts = (ast.Constant(None) if part is None else part for part in (lower, upper, step))
+                return self._lift(slice, None, *map(self._evaluate, parts))
             case ast.Subscript(value=value, slice=index):
-                return self._exactly(counterparts.getitem, value, index)
+                return self._apply(tree, counterparts.getitem, value, index)
             case ast.Call(func=ast.Name(id=name)):
                 return self._call(OPERATIONS[name], tree)
         raise AssertionError(ast.dump(tree))  # `runner/language/syntax.py` lets nothing else through
 
-    def _exactly(self, function: Callable[..., Any], *parts: ast.expr) -> Rounded:
-        """What rounds nothing."""
+    def _apply(
+        self, node: ast.expr, function: Callable[..., Any], *parts: ast.expr, decides: Decides | None = None
+    ) -> PerDevice:
         operands = [self._evaluate(part) for part in parts]
-        result = self._lift(function, *(value for value, _ in operands))
-        return result, Rounding().joined(*(rounding for _, rounding in operands))
+        if decides is not None and any(map(_is_floating, operands)):
+            return self._decide(node, decides, function, operands)
+        return self._lift(function, node, *operands)
 
-    def _call(self, operation: Operation, node: ast.Call) -> Rounded:
+    def _decide(
+        self,
+        node: ast.expr,
+        decides: Decides,
+        function: Callable[..., Any],
+        operands: list[PerDevice],
+        axis: Any = None,
+    ) -> PerDevice:
+        """A function of floats that jumps, as the script has it decided."""
+        result = self._lift(function, node, *operands)
+        return self.script.decide(Decision(decides, function, operands, result, axis=axis, line=self._path))
+
+    def _call(self, operation: Operation, node: ast.Call) -> PerDevice:
         positional = [self._evaluate(argument) for argument in node.args]
         keywords = {str(k.arg): self._evaluate(k.value) for k in node.keywords}
         if "axis_name" in operation.signature.parameters:
-            return self._collective(operation, positional, keywords)
+            return self._collective(operation, node, positional, keywords)
         count, names = len(positional), tuple(keywords)
+        fixed = {}
+        if operation.draws is not None:
+            argument = drawn(operation, node)
+            fixed["drawn"] = "float32" if argument is None else self._kind(argument)
 
         def function(*values: Any) -> Any:
-            return operation.numpy(*values[:count], **dict(zip(names, values[count:], strict=True)))
+            return operation.numpy(*values[:count], **dict(zip(names, values[count:], strict=True)), **fixed)
 
         operands = [*positional, *keywords.values()]
-        if not operation.roundings and operation.terms is None and operation.name not in ("stop_gradient", *_OPERATORS):
-            # Nothing more is asked of the operands, which may be most of the memory that there is.
-            way = Rounding().joined(*(rounding for _, rounding in operands))
-            moved = [list(value) for value, _ in operands]
-            del positional, keywords, operands
-            return self._lift_moved(function, moved), way
-        result = self._lift(function, *(value for value, _ in operands))
+        if operation.wide:
+            operands = [self._widened(operand) for operand in operands]
         if operation.name == "stop_gradient":
-            result = result if self.constants is None else next(self.constants)
-            self.stopped.append(result)
-        operator = _OPERATORS.get(operation.name)
-        if operator is not None:
-            return result, _of_operator(operator, result, *operands)
-        way = Rounding().joined(*(rounding for _, rounding in operands))
-        if operation.terms is not None:
-            here = [value[0] for value, _ in positional]
-            terms = operation.terms(result[0], *here, **{key: value[0] for key, (value, _) in keywords.items()})
-            return result, way.further(operation.roundings, _added(*operands), terms)
-        if not operation.roundings or not way.scale:
-            return result, way.further(operation.roundings)
-        # tanh(x) is off by as much as x at most, softmax(x) by as much as x of itself: the smaller of the two.
-        out = _largest(result)
-        into = max((_largest(value) for value, rounding in operands if rounding.scale), default=1.0)
-        return result, way.further(operation.roundings, way.scale * min(1.0, max(out, out / into if into else 1.0)))
+            return self.script.stop(operands[0])
+        if (narrow := narrowed(operation, node, self._float_of)) is not None:
+            raw = self._lift(function, None, *operands)
+            return self._cast(node, narrow, raw)
+        if operation.decides is not None and any(map(_is_floating, operands)):
+            bound = operation.signature.bind(*positional, **keywords)
+            bound.apply_defaults()
+            axis = bound.arguments.get("axis")
+            axis = axis[0] if isinstance(axis, list) else axis
+            return self._decide(node, operation.decides, function, operands, axis)
+        # Nothing more is asked of the operands, which may be most of the memory that there is.
+        moved = [list(operand) for operand in operands]
+        del positional, keywords, operands
+        return self._lift_moved(function, node, moved)
 
-    def _collective(self, operation: Operation, positional: list[Rounded], keywords: dict[str, Rounded]) -> Rounded:
+    def _widened(self, operand: PerDevice) -> PerDevice:
+        """16-bit floats in float32, where the machine computes with them so."""
+        machine = self.arithmetic.machine
+        if machine is None:
+            return operand
+        done: dict[int, Any] = {}
+        for value in operand:
+            narrow = isinstance(value, Rounded) and value.kind in ("bfloat16", "float16")
+            done.setdefault(id(value), rounded(plain(value), "float32", machine) if narrow else value)
+        return [done[id(value)] for value in operand]
+
+    def _float_of(self, node: ast.expr) -> str:
+        """The dtype of a node for the question what it can hold: a number of Python's can hold anything."""
+        if isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in self.sizes):
+            return "float64"
+        return self._kind(node)
+
+    def _cast(self, node: ast.expr, narrow: str, raw: PerDevice) -> PerDevice:
+        """Floats as the dtype `narrow` holds them; to which side a float between two falls, is a decision."""
+        kind = dtypes.dtype(narrow)
+
+        def rounding(value: Any) -> Any:
+            if not isinstance(value, np.ndarray | np.generic) or value.dtype.kind not in "fc":
+                return value
+            nearest = plain(value)
+            if nearest.dtype.kind != "c" and kind.itemsize < 4:
+                # Through float32, as a machine does.
+                nearest = nearest.astype(np.float32)
+            nearest = nearest.astype(kind.numpy)
+            return nearest.astype(np.complex128 if kind.kind == "complex" else np.float64)
+
+        result = self._lift(rounding, node, raw)
+        if not _is_floating(raw):
+            return result
+        return self.script.decide(Decision("cast", rounding, [raw], result, line=self._path))
+
+    def _collective(
+        self, operation: Operation, node: ast.Call, positional: list[PerDevice], keywords: dict[str, PerDevice]
+    ) -> PerDevice:
         bound = operation.signature.bind(*positional, **keywords)
-        arguments = {name: value if name == "x" else value[0] for name, (value, _) in bound.arguments.items()}
+        arguments = {name: value if name == "x" else value[0] for name, value in bound.arguments.items()}
         result = operation.numpy(self.mesh, **arguments)
         if operation.kind == "static":
-            return self._everywhere(result), Rounding()
-        rounding = Rounding()
-        if "x" in bound.arguments:
-            rounding = bound.arguments["x"][1]
-            if operation.roundings:
-                members = self.mesh.axis_size(arguments["axis_name"])
-                rounding = rounding.further(members * operation.roundings, _added(bound.arguments["x"]), members)
+            return self._everywhere(result)
         # Entries that are one object must stay one object through widening.
-        return self._lift(lambda value: value, result), rounding
+        return self._lift(lambda value: value, node, result)
 
 
 def _read_later(statements: Sequence[Statement], wanted: frozenset[str] | None) -> list[frozenset[str] | None]:
@@ -309,52 +377,8 @@ def _read_once_more(statement: Node, later: frozenset[str] | None) -> frozenset[
     return frozenset(read - (later - statement.defines))
 
 
-_OPERATORS: dict[str, type[ast.operator]] = {
-    "add": ast.Add, "subtract": ast.Sub, "multiply": ast.Mult, "divide": ast.Div, "true_divide": ast.Div,
-    "matmul": ast.MatMult,
-}  # fmt: skip
-"""The operations that are operators by another name."""
-
-
-def _of_operator(
-    operator: type[ast.operator], result: PerDevice, first: Rounded, second: Rounded, *_: Rounded
-) -> Rounding:
-    """The rounding of `first` operator `second`."""
-    (left, on_left), (right, on_right) = first, second
-    way = on_left.joined(on_right)
-    if operator is ast.MatMult:
-        return way.further(1, _added(first, second, integers=True), np.shape(left[0])[-1])
-    if not _is_floating(result):
-        return way.further(1)
-    if operator in (ast.Add, ast.Sub):
-        return way.further(1, max(way.scale, magnitude(left), magnitude(right)))
-    if way.scale and operator in (ast.Mult, ast.Div):
-        out, scale = magnitude(result), 0.0
-        for rounding, operand in ((on_left, left), (on_right, right)):
-            if rounding.scale:
-                scale = max(scale, rounding.scale / (magnitude(operand) or 1.0) * out)
-        return way.further(1, scale)
-    return way.further(1)
-
-
-def _added(*operands: Rounded, integers: bool = False) -> float:
-    """The largest magnitude of the products that a sum adds, or of what they stand for where they cancelled before."""
-    terms, cancelled = 1.0, 1.0
-    for value, rounding in operands:
-        largest = magnitude(value) if integers else _largest(value)
-        terms *= largest
-        if rounding.scale > largest > 0:
-            cancelled = max(cancelled, rounding.scale / largest)
-    return terms * cancelled
-
-
 def _is_floating(operand: PerDevice) -> bool:
     return isinstance(operand[0], np.ndarray | np.generic) and operand[0].dtype.kind in "fc"
-
-
-def _largest(operand: PerDevice) -> float:
-    """The largest finite magnitude in a floating operand on any device; 1 for anything else."""
-    return magnitude(operand) if all(_is_floating([value]) and value.size for value in operand) else 1.0
 
 
 def magnitude(operand: Sequence[Any]) -> float:

@@ -14,7 +14,14 @@ from runner.show.pictures import ArrayPicture, MeshPicture
 from runner.sources import listing as experiments
 from runner.sources import shown
 
-_STYLES = {"passed": "green", "failed": "bold red", "invalid": "bold yellow", "error": "bold magenta", "not run": "dim"}
+_STYLES = {
+    "passed": "green",
+    "weak": "bold yellow",
+    "failed": "bold red",
+    "invalid": "bold yellow",
+    "error": "bold magenta",
+    "not run": "dim",
+}
 
 Cell = tuple[str, str]
 """A text and its style."""
@@ -215,33 +222,44 @@ def _not_here(found: Record) -> None:
 
 
 def _failures(found: Record) -> None:
+    for name, check in found.get("checks", {}).items():
+        if check["status"] == "failed":
+            _say(f"{name} failed", "red")
+            for line in reasons(check):
+                print(f"  {line}")
     for program, result in found["programs"].items():
         if result["error"]:
             _say(f"{program}: {result['error']}", "red")
         for name, check in result["checks"].items():
-            if check["status"] != "failed":
+            if check["status"] not in ("failed", "weak"):
                 continue
-            _say(f"{program}: {name} failed", "red")
+            _say(f"{program}: {name} {'failed' if check['status'] == 'failed' else 'is weak'}", "red")
             for line in reasons(check):
                 print(f"  {line}")
 
 
 def reasons(check: Record) -> list[str]:
-    """Why a check failed: who is to blame first, then where."""
+    """Why a check failed or is weak: who is to blame first, then where."""
     lines = list(check.get("diagnosis", ()))
     if "reason" in check:
         lines.append(check["reason"])
     lines += check.get("details", ())
     for name, output in check.get("outputs", {}).items():
-        for oracle, verdict in output.get("against", {}).items():
-            if verdict["status"] == "failed":
-                devices = ", ".join(map(str, verdict["devices"][:16])) + (", …" if len(verdict["devices"]) > 16 else "")
-                lines.append(
-                    f"{name} differs from {oracle} at {verdict['wrong']} of {verdict['of']} elements, "
-                    f"on devices {devices}; largest error {verdict['max_abs_error']:.3g}, "
-                    f"allowed {output['atol']:.1e} + {output['rtol']:.1e}·|reference|"
-                )
+        if output.get("status") != "failed" or "oracle" not in output:
+            continue
+        if output["wrong"]:
+            devices = ", ".join(map(str, output["devices"][:16])) + (", …" if len(output["devices"]) > 16 else "")
+            lines.append(
+                f"{name} differs from {_ORACLES[output['oracle']]} at {output['wrong']} of {output['of']} elements, "
+                f"on devices {devices}; largest error {output['max_abs_error']:.3g}, "
+                f"allowed {output['atol']:.1e} + {output['rtol']:.1e}·|reference|"
+            )
+        elif "reason" in output:
+            lines.append(f"{name}: {output['reason']}")
     return lines
+
+
+_ORACLES = {"graph": "graph's oracle", "per_device": "the SPMD interpreter"}
 
 
 def _verdict(found: Record, folder: Path) -> None:

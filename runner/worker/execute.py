@@ -52,7 +52,7 @@ def execute(experiment: Experiment, program: str, module: ModuleType, folder: Pa
 
     outputs = run()
     first_run = time.perf_counter() - compiled_at
-    described = _leave(experiment, program, outputs, arrays)
+    described = leave(experiment, program, outputs, arrays)
     # The runs that follow need the memory.
     del outputs
     found = {
@@ -86,7 +86,7 @@ def _repeat(call: Callable[[], Any], first: float) -> dict[str, float]:
     return {"median": statistics.median(times), "min": min(times), "max": max(times), "n": len(times)}
 
 
-def _leave(experiment: Experiment, program: str, outputs: Any, arrays: Path) -> dict[str, Any]:
+def leave(experiment: Experiment, program: str, outputs: Any, arrays: Path) -> dict[str, Any]:
     """Leave the values of the outputs for the parent; return what there is to say of them."""
     shards = _Shards(experiment, program == "vmap")
     described = {name: shards.describe(output) for name, output in zip(experiment.outputs, outputs, strict=True)}

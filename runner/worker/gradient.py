@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import copy
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -18,9 +17,10 @@ import numpy as np
 
 from runner import dtypes
 from runner.data import Arrays
-from runner.experiment import Experiment, Loop, Node, Statement
+from runner.experiment import Experiment
+from runner.language.casts import drawn, narrowed
 from runner.language.operations import OPERATIONS
-from runner.language.syntax import Expression
+from runner.language.syntax import place
 from runner.reference.gradient import nudged
 from runner.worker.walk import Walker
 
@@ -28,32 +28,42 @@ _WIDE = {
     name: {"float": "float64", "complex": "complex128"}.get(dtypes.dtype(name).kind, name) for name in dtypes.NAMES
 }
 
+DRAWS = 3
+"""How often the rounding of the gradients is measured, each time at other arrays."""
 
-def unsharded(experiment: Experiment, arrays: Arrays) -> tuple[list[np.ndarray], list[float]]:
-    """The gradients in float64, in the order of `grad.wrt`, and what rounding changes in each, at most.
 
-    That is measured in two ways: by the same gradient in the experiment's own dtypes, and, since a small gradient may
-    be lucky there, by the float64 one of arrays that are moved by one rounding.
+def unsharded(
+    experiment: Experiment, arrays: Arrays, floats: Mapping[str, Mapping[str, str]]
+) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
+    """The gradients in float64, in the order of `grad.wrt`, and for each draw what rounding does to each.
+
+    A draw is the gradient in the experiment's own dtypes less that in float64, both of the same arrays: the first of
+    the arrays themselves, the others of arrays whose elements are moved by one place. The last draw is what such a move
+    changes in float64, for experiments that compute in it. `floats` are the dtypes of the graph's expressions.
     """
     names = [array.name for array in experiment.arrays]
-    operands = [arrays[name] for name in names]
+    moved = [arrays, *(nudged(experiment, arrays, seed) for seed in range(1, DRAWS))]
     with _on_one_device():
-        own = [np.asarray(gradient).astype(np.float64) for gradient in jax.jit(_gradients(experiment))(*operands)]
+        function = jax.jit(_gradients(experiment))
+        own = [[_plain(g) for g in function(*(each[name] for name in names))] for each in moved]
         with jax.enable_x64(True):
-            function = jax.jit(_gradients(_widened(experiment)))
+            function = jax.jit(_gradients(experiment, floats))
             wide = [dtypes.dtype(_WIDE[array.dtype]).numpy for array in experiment.arrays]
 
-            def evaluate(arrays: Arrays) -> list[np.ndarray]:
+            def evaluate(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
                 operands = [arrays[name].astype(dtype) for name, dtype in zip(names, wide, strict=True)]
-                return [np.asarray(gradient) for gradient in function(*operands)]
+                return [_plain(gradient) for gradient in function(*operands)]
 
-            oracle = evaluate(arrays)
-            others = [own, *(evaluate(nudged(experiment, arrays, seed)) for seed in range(2))]
-    lost = [0.0] * len(oracle)
-    for other in others:
-        for i, off in enumerate(np.abs(a - b) for a, b in zip(other, oracle, strict=True)):
-            lost[i] = max(lost[i], float(np.max(off, initial=0.0, where=np.isfinite(off))))
-    return oracle, lost
+            exact = [evaluate(each) for each in moved]
+            beside = evaluate(
+                nudged(experiment, {n: a.astype(d) for n, a, d in zip(names, moved[0].values(), wide, strict=True)}, 0)
+            )
+    draws = [[a - b for a, b in zip(*pair, strict=True)] for pair in zip(own, exact, strict=True)]
+    return exact[0], [*draws, [a - b for a, b in zip(beside, exact[0], strict=True)]]
+
+
+def _plain(gradient: Any) -> np.ndarray:
+    return np.asarray(gradient).astype(np.float64)
 
 
 def of_graph(experiment: Experiment) -> None:
@@ -69,12 +79,16 @@ def places(experiment: Experiment) -> tuple[int, ...]:
     return tuple(names.index(name) for name in experiment.grad.wrt)
 
 
-def _gradients(experiment: Experiment) -> Callable[..., tuple[Any, ...]]:
+def _gradients(
+    experiment: Experiment, floats: Mapping[str, Mapping[str, str]] | None = None
+) -> Callable[..., tuple[Any, ...]]:
+    """The gradients of the graph as it is, or, given the dtypes of its `floats`, in float64."""
     assert experiment.grad is not None
     of = experiment.grad.of
 
     def scalar(*arrays: Any) -> Any:
-        walker = Walker(experiment, dict(zip((a.name for a in experiment.arrays), arrays, strict=True)))
+        values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
+        walker = Walker(experiment, values) if floats is None else _Wide(experiment, values, floats=floats)
         walker.run(experiment.graph, ("graph",))
         return walker.values[of]
 
@@ -91,34 +105,47 @@ def _on_one_device() -> Iterator[None]:
         yield
 
 
-def _widened(experiment: Experiment) -> Experiment:
-    """The experiment without the narrow floats that its graph names, as the reference keeps every float in float64."""
-    return replace(experiment, graph=tuple(map(_wide_statement, experiment.graph)))
+@dataclass
+class _Wide(Walker):
+    """Keeps every float in float64, as the reference does: what a line casts is rounded, and differentiated as it is.
+
+    Random numbers are those of the experiment's own dtypes, since other dtypes draw other numbers.
+    """
+
+    floats: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    _drawing: bool = False
+
+    def _value(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=str() as name) if not self._drawing:
+                return _WIDE.get(name, name)
+            case ast.Call(func=ast.Name(id=name)):
+                operation = OPERATIONS[name]
+                self._drawing, outer = operation.jax.startswith("jax.random."), self._drawing
+                found = super()._value(node)
+                self._drawing = outer
+                narrow = narrowed(operation, node, self._float_of)
+                return found if narrow is None else jax.tree.map(lambda x: _rounded(x, narrow), found)
+        return super()._value(node)
+
+    def apply(self, node: ast.expr, call: Callable[..., Any], operands: list[Any]) -> Any:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            weight = drawn(OPERATIONS[node.func.id], node)
+            if weight is not None:
+                at = [*node.args, *(keyword.value for keyword in node.keywords)].index(weight)
+                kind = self._own(weight)
+                operands = [jax.numpy.asarray(x, kind) if i == at else x for i, x in enumerate(operands)]
+        return super().apply(node, call, operands)
+
+    def _own(self, node: ast.expr) -> str:
+        return self.floats.get(self._path, {}).get(place(node) or "", "float32")
+
+    def _float_of(self, node: ast.expr) -> str:
+        if isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in self.experiment.dims):
+            return "float64"
+        return self._own(node)
 
 
-def _wide_statement(statement: Statement) -> Statement:
-    if isinstance(statement, Node):
-        return Node(statement.name, _wide_expression(statement.expression))
-    assert isinstance(statement, Loop)
-    return replace(
-        statement,
-        carry=tuple((name, _wide_expression(first)) for name, first in statement.carry),
-        body=tuple(map(_wide_statement, statement.body)),
-    )
-
-
-def _wide_expression(expression: Expression) -> Expression:
-    tree = _Widen().visit(copy.deepcopy(expression.tree))
-    return Expression(ast.unparse(tree), tree)
-
-
-class _Widen(ast.NodeTransformer):
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        # Random numbers are other numbers in another dtype.
-        random = isinstance(node.func, ast.Name) and OPERATIONS[node.func.id].jax.startswith("jax.random.")
-        return node if random else self.generic_visit(node)
-
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        if isinstance(node.value, str) and node.value in _WIDE:
-            return ast.copy_location(ast.Constant(_WIDE[node.value]), node)
-        return node
+def _rounded(x: Any, narrow: str) -> Any:
+    """`x` as the dtype `narrow` holds it; its derivative is that of `x`."""
+    return x + jax.lax.stop_gradient(x.astype(dtypes.dtype(narrow).numpy).astype(x.dtype) - x)

@@ -23,6 +23,7 @@ from runner import data, handover, profiling
 from runner.experiment import Experiment, read
 from runner.faults import InvalidExperiment, invalid
 from runner.programs import WRITERS
+from runner.programs.source import Floats
 from runner.record import write_text
 from runner.worker import gradient
 from runner.worker.compilation import NotLowered
@@ -85,9 +86,14 @@ def run(job: dict[str, Any], emit: Emit) -> None:
                 section: {name: [list(typed.shape), typed.dtype] for name, typed in nodes.items()}
                 for section, nodes in types.nodes.items()
             },
+            "floats": dict(types.floats),
             "target": target,
             "versions": {"jax": jax.__version__, "jaxlib": jaxlib.version.__version__},
-            **({"gradient": _oracle(experiment, Path(job["data"]), arrays)} if experiment.grad and not absent else {}),
+            **(
+                {"gradient": _oracle(experiment, Path(job["data"]), arrays, types.floats["graph"])}
+                if experiment.grad and not absent
+                else {}
+            ),
         }
     )
     executions: dict[str, Execution] = {}
@@ -142,17 +148,20 @@ def _profile(program: str, execution: Execution | None, folder: Path, arrays: Pa
     return profile.take(program, execution.run, execution.found["timing"]["run_s"]["median"], folder, arrays)
 
 
-def _oracle(experiment: Experiment, folder: Path, arrays: Path) -> dict[str, Any]:
-    """The file in `arrays` with the unsharded graph's gradients, and what rounding loses; nothing without a graph."""
+def _oracle(experiment: Experiment, folder: Path, arrays: Path, floats: Floats) -> dict[str, Any]:
+    """The file in `arrays` with the unsharded graph's gradients and what rounding does to them, draw by draw.
+
+    Nothing without a graph.
+    """
     if not experiment.graph:
         return {}
     try:
-        gradients, lost = gradient.unsharded(experiment, data.make(experiment, folder))
+        gradients, draws = gradient.unsharded(experiment, data.make(experiment, folder), floats)
     except Exception as error:  # as for a program: whatever JAX raises is recorded
         traceback.print_exc()
         return {"error": f"{type(error).__name__}: {error}"}
-    handover.leave(arrays / "gradients.bin", gradients)
-    return {"file": "gradients.bin", "lost": lost}
+    handover.leave(arrays / "gradients.bin", [*gradients, *(each for draw in draws for each in draw)])
+    return {"file": "gradients.bin", "draws": len(draws)}
 
 
 def _load(path: Path) -> ModuleType:

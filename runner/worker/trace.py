@@ -45,7 +45,7 @@ def prepare(experiment: Experiment, folder: Path) -> Trace:
     """Write the program that takes the trace; `folder` is where `load` looks."""
     traced = tracing.named(experiment)
     try:
-        types, _ = per_device(traced.experiment)
+        types, _ = per_device(traced.experiment, {})
     except InvalidExperiment as error:
         return Trace(refused=str(error))
     types |= {array.name: Typed(array.layout.shard_shape, array.dtype) for array in experiment.arrays}

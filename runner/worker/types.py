@@ -5,6 +5,7 @@ This is the last validation: whatever only JAX can know is found here, and is a 
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,8 +15,9 @@ from jax.sharding import AxisType
 from runner import dtypes
 from runner.experiment import Experiment, Section, fits
 from runner.faults import InvalidExperiment, invalid, key_text
+from runner.language.syntax import place
 from runner.layout import Layout, Mesh, Spec, spec_yaml
-from runner.programs.source import Repairs, Typed, Types
+from runner.programs.source import Floats, Repairs, Typed, Types
 from runner.worker import explicit, gradient
 from runner.worker.versions import abstract_mesh, varying_axes
 from runner.worker.walk import REFUSALS, Walker, refusal
@@ -28,11 +30,12 @@ def infer(experiment: Experiment) -> Types:
     that differ between devices where an output promises copies.
     """
     nodes: dict[str, dict[str, Typed]] = {}
+    floats: dict[str, Floats] = {"graph": {}, "per_device": {}}
     outputs: dict[str, Typed] = {}
     unsupported: dict[str, str] = {}
     repairs = Repairs()
     if experiment.graph:
-        nodes["graph"] = _graph(experiment)
+        nodes["graph"] = _graph(experiment, floats["graph"])
         for name, spec in {**experiment.constraints, **experiment.results}.items():
             section = "outputs" if name in experiment.outputs else "constraints"
             typed = nodes["graph"].get(name) or _array_type(experiment, name)
@@ -49,7 +52,7 @@ def infer(experiment: Experiment) -> Types:
             except InvalidExperiment as fault:
                 unsupported["explicit"] = _reason(fault)
     if experiment.per_device:
-        nodes["per_device"], varying = per_device(experiment)
+        nodes["per_device"], varying = per_device(experiment, floats["per_device"])
         for name, spec in experiment.results.items():
             local = nodes["per_device"][name]
             whole = _whole(experiment.mesh, local, spec, name)
@@ -78,7 +81,7 @@ def infer(experiment: Experiment) -> Types:
         outputs = {name: outputs[name] for name in experiment.outputs}
         if not experiment.chosen and all(program in unsupported for program in experiment.programs):
             raise invalid(("grad", "of"), unsupported[experiment.programs[0]])
-    return Types(outputs, nodes, repairs, unsupported)
+    return Types(outputs, nodes, repairs, unsupported, floats)
 
 
 def _reason(error: InvalidExperiment) -> str:
@@ -106,6 +109,24 @@ def _recorder(into: dict[str, Typed]) -> Callable[[str, Any], None]:
     return record
 
 
+_USUAL = ("float32", "complex64")
+
+
+def _floats_recorder(into: Floats) -> Callable[[str, ast.expr, Any], None]:
+    """Records the dtype of each part of an expression whose floats are not the usual ones."""
+
+    def record(path: str, node: ast.expr, value: Any) -> None:
+        where = place(node)
+        value = value[0] if isinstance(value, tuple | list) and value else value
+        if where is None or not (hasattr(value, "dtype") or isinstance(value, float | complex)):
+            return
+        name = str(jax.typeof(value).dtype)
+        if name in dtypes.NAMES and dtypes.dtype(name).kind in ("float", "complex") and name not in _USUAL:
+            into.setdefault(path, {})[where] = name
+
+    return record
+
+
 def _structs(experiment: Experiment, shape: Callable[[Layout], tuple[int, ...]]) -> list[jax.ShapeDtypeStruct]:
     return [jax.ShapeDtypeStruct(shape(a.layout), dtypes.dtype(a.dtype).numpy) for a in experiment.arrays]
 
@@ -119,12 +140,12 @@ def _must_be_array(experiment: Experiment, section: Section, types: Mapping[str,
             raise invalid(("outputs", name), f"'{name}' of {section} is not an array; an output is one array")
 
 
-def _graph(experiment: Experiment) -> dict[str, Typed]:
+def _graph(experiment: Experiment, floats: Floats) -> dict[str, Typed]:
     types: dict[str, Typed] = {}
 
     def whole(*arrays: Any) -> tuple[()]:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
-        Walker(experiment, values, _recorder(types)).run(experiment.graph, ("graph",))
+        Walker(experiment, values, _recorder(types), _floats_recorder(floats)).run(experiment.graph, ("graph",))
         return ()
 
     jax.eval_shape(whole, *_structs(experiment, lambda layout: layout.shape))
@@ -132,15 +153,17 @@ def _graph(experiment: Experiment) -> dict[str, Typed]:
     return types
 
 
-def per_device(experiment: Experiment) -> tuple[dict[str, Typed], dict[str, frozenset[str]]]:
-    """The types as one device sees them, and the mesh axes over which each output may differ between devices."""
+def per_device(experiment: Experiment, floats: Floats) -> tuple[dict[str, Typed], dict[str, frozenset[str]]]:
+    """The types as one device sees them, and the mesh axes over which each output may differ between devices.
+
+    The dtypes of the parts of expressions are added to `floats`.
+    """
     types: dict[str, Typed] = {}
     varying: dict[str, frozenset[str]] = {}
 
     def shard(*arrays: Any) -> tuple[()]:
-        walker = Walker(
-            experiment, dict(zip((a.name for a in experiment.arrays), arrays, strict=True)), _recorder(types)
-        )
+        values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
+        walker = Walker(experiment, values, _recorder(types), _floats_recorder(floats))
         walker.run(experiment.per_device, ("per_device",))
         for name in experiment.results:
             varying[name] = varying_axes(jax.typeof(walker.values[name]))

@@ -56,6 +56,8 @@ class Walker:
     values: dict[str, Any]
     on_value: Callable[[str, Any], None] = lambda _path, _value: None
     """Called with each named value as it is made."""
+    on_part: Callable[[str, ast.expr, Any], None] = lambda _path, _node, _value: None
+    """Called with the value of each node of an expression, and the path of the line that it stands in."""
     under_vmap: bool = False
     """Whether the values are mapped by `jax.vmap`, which knows no varying axes and raises more kinds of error."""
     _expression: Expression = field(init=False)
@@ -139,6 +141,11 @@ class Walker:
 
     def value(self, node: ast.expr) -> Any:
         """The value of one node of an expression."""
+        found = self._value(node)
+        self.on_part(self._path, node, found)
+        return found
+
+    def _value(self, node: ast.expr) -> Any:
         match node:
             case ast.Constant(value=value):
                 return value

@@ -1,0 +1,169 @@
+"""Every experiment at many seeds: does a check fail that should not? `python benchmarks/seeds.py [--seeds 40] [NAME …]`
+
+Each program is compiled once and run on the data of every seed; oracles, tolerances and checks are the runner's own.
+Says of each experiment how many verdicts there were, which of them were not `passed`, and the largest share of a
+tolerance that was used; the exit status is 1 if there was any. An experiment that has `verify_dims` is run at these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+
+from runner import data, verification
+from runner.checks import agreement, oracles, replicas, sections, value
+from runner.configuration import compose
+from runner.experiment import Experiment, read
+from runner.programs import WRITERS
+from runner.target import ProgramRun, program_run
+from runner.worker.execute import leave
+from runner.worker.gradient import unsharded
+from runner.worker.types import infer
+
+DEVICES = 16
+
+
+def main() -> None:
+    """Run the experiments that are named, or all, and say what failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--seeds", type=int, default=40)
+    parser.add_argument("--folder", type=Path, default=Path(__file__).resolve().parents[1] / "conf")
+    given = parser.parse_args()
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    names = given.names or sorted(file.stem for file in (given.folder / "experiment").glob("*.yaml"))
+    bad = 0
+    print(f"jax {jax.__version__}, {given.seeds} seeds")
+    for name in names:
+        start = time.perf_counter()
+        found, used = _run(name, given.folder, given.seeds)
+        wrong = {status: count for (_, status), count in found.items() if status not in ("passed", "not_run")}
+        bad += sum(wrong.values())
+        worst = max(used, key=lambda key: used[key], default=None)
+        share = f"{used[worst]:.2f} of the tolerance of {worst}" if worst else ""
+        print(f"{name:48} {sum(found.values()):5} verdicts  {time.perf_counter() - start:5.1f} s  {share}", flush=True)
+        for (what, status), count in found.items():
+            if status not in ("passed", "not_run"):
+                print(f"    {status} {count} times: {what}", flush=True)
+    print(f"{bad} verdicts were not passed")
+    sys.exit(bool(bad))
+
+
+def _run(name: str, folder: Path, seeds: int) -> tuple[Counter[tuple[str, str]], dict[str, float]]:
+    composed = compose(name, folder)
+    experiment = read(composed.plain)
+    if experiment.verify_dims:
+        smaller = verification.smaller(composed.plain, experiment)
+        assert not isinstance(smaller, str), smaller
+        experiment = smaller[1]
+    found: Counter[tuple[str, str]] = Counter()
+    used: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as scratch, _configured(experiment):
+        where = Path(scratch)
+        types = infer(experiment)
+        programs = [program for program in experiment.programs if program not in types.unsupported]
+        loaded = {p: _load(WRITERS[p](experiment, where, types), where / f"program_{p}.py") for p in programs}
+        functions: dict[str, Any] = {}
+        for seed in range(seeds):
+            seeded = replace(experiment, seed=seed)
+            arrays = data.make(seeded, where)
+            outputs = {n: (typed.shape, typed.dtype) for n, typed in types.outputs.items()}
+            context = oracles.consult(seeded, arrays, outputs, types.floats)
+            if seeded.grad:
+                _gradients(context, types.floats)
+            runs = [_execute(context, p, loaded[p], functions, where) for p in programs]
+            verdicts = {"sections": sections.check(context)} if context.graph and context.per_device else {}
+            for run in runs:
+                checked = value.check(context, run)
+                verdicts |= {f"{run.program} value": checked}
+                for output, verdict in checked["outputs"].items():
+                    key = f"{output} in {run.program}"
+                    used[key] = max(used.get(key, 0.0), verdict.get("share", 0.0))
+                verdicts[f"{run.program} replicas"] = replicas.check(context, run)
+                verdicts[f"{run.program} agreement"] = agreement.check(context, run, [r for r in runs if r is not run])
+            for what, verdict in verdicts.items():
+                told = "" if verdict["status"] in ("passed", "not_run") else f" (seed {seed}): {_why(verdict)}"
+                found[what + told, verdict["status"]] += 1
+    return found, used
+
+
+def _why(verdict: dict[str, Any]) -> str:
+    reasons = [verdict.get("reason", "")]
+    for name, output in verdict.get("outputs", {}).items():
+        if output["status"] not in ("passed", "not_run"):
+            told = {
+                key: output[key] for key in ("wrong", "of", "max_abs_error", "atol", "rtol", "reason") if key in output
+            }
+            reasons.append(f"{name}: {told}")
+    return "; ".join(filter(None, reasons))
+
+
+@contextlib.contextmanager
+def _configured(experiment: Experiment) -> Iterator[None]:
+    """JAX's configuration as a program's header sets it."""
+    precision = None if experiment.precision == "default" else experiment.precision
+    with jax.enable_x64(experiment.x64), jax.default_matmul_precision(precision):
+        yield
+
+
+def _load(source: str, path: Path) -> ModuleType:
+    path.write_text(re.sub(r"^jax\.config\.update\(.*\)$", "", source, flags=re.MULTILINE))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _execute(
+    context: oracles.Context, program: str, module: ModuleType, functions: dict[str, Any], where: Path
+) -> ProgramRun:
+    """Run a program on the arrays of the context."""
+    experiment = context.experiment
+    operands: Any = tuple(context.arrays[array.name] for array in experiment.arrays)
+    devices = jax.devices()[: experiment.mesh.size]
+    if program == "vmap":
+        functions.setdefault(program, module.program())
+        operands, ids = module.split(*operands), list(range(experiment.mesh.size))
+    else:
+        mesh = module.make_mesh(devices)
+        if program not in functions:
+            functions[program] = module.program(mesh)
+        operands, ids = jax.device_put(operands, module.shardings(mesh)), [d.id for d in mesh.devices.flat]
+    outputs = jax.block_until_ready(functions[program](*operands))
+    event = {
+        "program": program,
+        "device_ids": ids,
+        "said": None,
+        "operands": {},
+        "outputs": leave(experiment, program, outputs, where),
+    }
+    shapes = {name: shape for name, (shape, _) in context.outputs.items()}
+    return program_run(event, shapes, lambda name, position: context.layout(name).ranges(position), where)
+
+
+def _gradients(context: oracles.Context, floats: Any) -> None:
+    experiment = context.experiment
+    assert experiment.grad is not None
+    exact, draws = unsharded(experiment, context.arrays, floats["graph"]) if experiment.graph else ([], [])
+    named = [dict(zip(experiment.grad.wrt, each, strict=False)) for each in (exact, *draws)]
+    oracles.consult_gradients(context, named[0], named[1:])
+
+
+if __name__ == "__main__":
+    main()

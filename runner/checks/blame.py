@@ -1,0 +1,58 @@
+"""The programs' results and the oracles in; who is wrong where they differ, in words, out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from runner.checks.compare import difference
+from runner.checks.context import Check, Context
+from runner.experiment import program_section
+from runner.target import ProgramRun
+
+
+def interpreter_is_wrong(context: Context, runs: Sequence[ProgramRun]) -> bool:
+    """Whether JAX's programs of `per_device` compute what `graph` says, and only the SPMD interpreter does not."""
+    of_per_device = [run for run in runs if program_section(run.program) == "per_device"]
+    return context.graph is not None and bool(of_per_device) and all(_is_graph(context, run) for run in of_per_device)
+
+
+def _is_graph(context: Context, run: ProgramRun) -> bool:
+    """Whether a program's results are those of `graph`, within what rounding does to either section."""
+    for name in context.experiment.results:
+        output = run.outputs[name]
+        allowed = context.tolerance("graph", name) + context.tolerance("per_device", name)
+        for held in output.held:
+            expected = context.expected("graph", name, held.position, held.ranges)
+            if difference(held.value, expected, output.dtype, allowed).wrong:
+                return False
+    return True
+
+
+def blame(context: Context, verdicts: Mapping[str, Check], program: str, *, alike: bool) -> str:
+    """Who is wrong where the `value` check of a program failed.
+
+    `verdicts` are those of every program that ran, `alike` is whether the two sections say the same.
+    """
+    wrong = [name for name, verdict in verdicts[program]["outputs"].items() if verdict["status"] == "failed"]
+    oracle = "the SPMD interpreter" if program_section(program) == "per_device" else "the oracle"
+    comparable = {
+        other: verdict for other, verdict in verdicts.items()
+        if alike or program_section(other) == program_section(program)
+    }  # fmt: skip
+    right = [other for other, verdict in comparable.items() if all(_passed(verdict, name) for name in wrong)]
+    others = [other for other in comparable if other not in right]
+    of = f" in {_and(wrong)}" if len(verdicts[program]["outputs"]) > len(wrong) else ""
+    if right:
+        alone = f"{program} alone is" if others == [program] else f"{_and(others)} are"
+        return f"{_and([*right, 'the oracle'])} agree{of}, {alone} wrong: the compiler"
+    if len(others) > 1:
+        return f"all programs differ from {oracle}{of}: JAX in what they share, or {oracle}, is wrong"
+    return f"{program} differs from {oracle}{of}, and no other program ran: the compiler, JAX or {oracle} is wrong"
+
+
+def _passed(verdict: Check, name: str) -> bool:
+    return verdict["outputs"].get(name, {}).get("status") in ("passed", "weak")
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

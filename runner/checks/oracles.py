@@ -1,0 +1,106 @@
+"""An experiment, its arrays and its types in; the oracles of a run, as every check reads them, out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from runner.checks.context import Context
+from runner.data import Arrays
+from runner.experiment import Experiment, Section
+from runner.reference import Oracle, PerDevice, gradient, measure
+from runner.reference.interpreter import Floats
+from runner.reference.rounding import machine, of_float64
+
+
+def consult(
+    experiment: Experiment,
+    arrays: Arrays | None,
+    outputs: Mapping[str, tuple[tuple[int, ...], str]],
+    floats: Mapping[str, Floats],
+    not_pinned: str | None = None,
+) -> Context:
+    """Interpret both sections, in float64 and as the target rounds; nothing without `arrays`.
+
+    `outputs` gives each output's whole shape and dtype, `floats` the dtypes in each section's expressions.
+    """
+    context = Context(experiment, arrays or {}, outputs, floats, None, None, not_pinned=not_pinned)
+    if arrays is None:
+        return context
+    # A trace shows every value.
+    keep = None if experiment.trace else experiment.results
+    sections: dict[Section, Oracle | None] = {"graph": None, "per_device": None}
+    for section in sections:
+        if experiment.section(section):
+            sections[section] = measure(
+                experiment,
+                section,
+                arrays,
+                context.floats.get(section, {}),
+                keep=keep,
+                whole=lambda name, value, section=section: _whole(context, section, name, value),
+                machine=machine(experiment),
+            )
+    context.graph, context.per_device = sections["graph"], sections["per_device"]
+    if context.graph is not None and context.per_device is not None:
+        context.in_float64 = {
+            section: of_float64(
+                experiment, section, arrays, context.floats.get(section, {}), oracle, experiment.results
+            )
+            for section, oracle in sections.items()
+            if oracle is not None
+        }
+    return context
+
+
+def _whole(context: Context, section: Section, name: str, value: PerDevice) -> np.ndarray | None:
+    return context.whole(section, name, value) if name in context.outputs else None
+
+
+def consult_gradients(context: Context, by_jax: Arrays, draws: Sequence[Arrays], error: str | None = None) -> None:
+    """Add the gradients: JAX's of the unsharded graph, or those of differences.
+
+    `draws` are what rounding was measured to do to JAX's; `error` is why there are none.
+    """
+    sections: dict[Section, Oracle | None] = {"graph": context.graph, "per_device": context.per_device}
+    context.gradients = gradient.consult(context.experiment, context.arrays, sections, context.floats, by_jax, draws)
+    if error is not None:
+        context.gradients.faults.append(f"the oracle of the gradients could not be computed: {error}")
+
+
+def doubts(context: Context) -> list[str]:
+    """Why a comparison with the reference may prove little: PyTorch's and our own experience of false passes."""
+    found = []
+    for name in context.outputs:
+        oracle = next((o for o in (context.graph, context.per_device) if o is not None and name in o.values), None)
+        if oracle is None:
+            continue
+        distinct = [np.asarray(held) for held in {id(held): held for held in oracle.values[name]}.values()]
+        first = distinct[0].ravel()[:1]
+        size = sum(held.size for held in distinct)
+        if not size:
+            continue
+        floating = distinct[0].dtype.kind in "fc"
+        if floating and all(np.isnan(held).all() for held in distinct):
+            found.append(f"the reference of '{name}' is NaN everywhere, which proves nothing")
+        elif floating and not any(np.isfinite(held).any() for held in distinct):
+            found.append(f"the reference of '{name}' is infinite everywhere, which proves nothing")
+        elif not any(held.any() for held in distinct):
+            found.append(f"the reference of '{name}' is all zero, which proves nothing")
+        elif size > 1 and all((held == first).all() for held in distinct):
+            found.append(f"the reference of '{name}' has one value everywhere, which proves little")
+    for section in ("graph", "per_device"):
+        for name in _constants(context.experiment, section):
+            found.append(f"'{name}' of {section} does not depend on any array")
+    return found
+
+
+def _constants(experiment: Experiment, section: Section) -> list[str]:
+    """The results that no array enters."""
+    depends = {array.name for array in experiment.arrays}
+    for statement in experiment.section(section):
+        # A loop's results depend on what any of its lines reads.
+        if statement.names & depends:
+            depends |= statement.defines
+    return [name for name in experiment.results if experiment.section(section) and name not in depends]

@@ -1,0 +1,137 @@
+"""`sections`: the two oracles against each other, in float64: what the file says twice, it says alike.
+
+It needs no program: it holds whatever JAX does, and also where JAX can express none of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from runner import dtypes
+from runner.checks.compare import EXCUSED, SAME, Beside, Tolerance, difference
+from runner.checks.context import Check, Context
+from runner.reference import PerDevice, magnitude
+from runner.reference.rounding import SAFETY_OF_FLOAT64
+
+TERMS = 1e-12
+"""What the order of sums may change in float64, of the largest element."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far the sections are apart in one output, and how far they may be."""
+
+    wrong: int
+    size: int
+    devices: tuple[int, ...]
+    largest: float
+    allowed: Tolerance
+    undecided: int
+    excused: int
+
+    @property
+    def agree(self) -> bool:
+        """Whether every element is near enough, but for the few that hang on undecided decisions."""
+        return not self.wrong and self.excused <= EXCUSED * self.size
+
+
+def check(context: Context) -> Check:
+    """Compare every output of `per_device`, on every device, with that of `graph`."""
+    compared = {name: compare(context, name) for name in context.experiment.results}
+    outputs = {
+        name: {
+            "status": "passed" if one.agree else "failed",
+            "max_abs_error": one.largest,
+            "rtol": one.allowed.rtol,
+            "atol": one.allowed.atol,
+            "wrong": one.wrong,
+            "of": one.size,
+            "devices": list(one.devices),
+            **({"undecided": one.undecided, "excused": one.excused} if one.undecided else {}),
+        }
+        for name, one in compared.items()
+    }
+    found: Check = {"status": "passed", "outputs": outputs}
+    apart = [_apart(name, one) for name, one in compared.items() if not one.agree]
+    derivatives = [name for name, off in context.gradients.apart.get("per_device", {}).items() if off > 1]
+    if derivatives and not apart:
+        apart.append(f"the derivative of per_device's scalar is another than graph's: {' and '.join(derivatives)}")
+    if apart:
+        found |= {"status": "failed", "reason": "; ".join(apart)}
+    return found
+
+
+def _apart(name: str, one: Comparison) -> str:
+    if not one.wrong:
+        return f"{name}: {one.excused} of {one.size} elements are none of what undecided decisions lead to"
+    on = ", ".join(map(str, one.devices[:16])) + (", …" if len(one.devices) > 16 else "")
+    return (
+        f"{name} of per_device is not graph's at {one.wrong} of {one.size} elements, on devices {on}; "
+        f"largest error {one.largest:.3g}, allowed {one.allowed.atol:.2g}"
+    )
+
+
+def compare(context: Context, name: str, per_device: PerDevice | None = None) -> Comparison:
+    """Hold an output of `per_device`, or what another program would have in its place, to that of `graph`."""
+    layout, dtype = context.layout(name), context.outputs[name][1]
+    per_device = context.oracle("per_device").values[name] if per_device is None else per_device
+    allowed = _allowed(context, name)
+    exact = dtypes.dtype(dtype).exact
+    kind = dtype if exact else "complex128" if dtypes.dtype(dtype).kind == "complex" else "float64"
+    total, devices = SAME, []
+    done = {}
+    for position in range(layout.mesh.size):
+        ranges = layout.ranges(position)
+        key = (id(per_device[position]), ranges)
+        if key not in done:
+            graph = context.expected("graph", name, position, ranges)
+            beside = _beside(context, name, position)
+            done[key] = difference(per_device[position], graph, kind, allowed, beside)
+        total = total.joined(done[key])
+        if done[key].wrong:
+            devices.append(position)
+    return Comparison(total.wrong, total.size, tuple(devices), total.max_abs, allowed, total.undecided, total.excused)
+
+
+def _allowed(context: Context, name: str) -> Tolerance:
+    """64 times what float64's rounding does to either, 1e-12 of the largest element, and what the file accepts."""
+    dtype = dtypes.dtype(context.outputs[name][1])
+    if dtype.exact:
+        return Tolerance(0.0, 0.0)
+    graph, per_device = (context.oracle(section).values[name] for section in ("graph", "per_device"))
+    lost = sum(context.in_float64[section][name].error for section in ("graph", "per_device"))
+    atol = SAFETY_OF_FLOAT64 * lost + TERMS * magnitude(graph)
+    whole = np.abs(np.asarray(graph[0]))
+    finite = np.isfinite(whole)
+    root = float(np.sqrt(np.mean(whole**2, where=finite))) if finite.any() else 0.0
+    atol += context.experiment.approximate.get(name, 0.0) * root
+    # A section that ends with a cast gives what the dtype holds, where the other one does not say so.
+    rtol = dtype.eps / 2 if _held(graph, dtype) != _held(per_device, dtype) else 0.0
+    return Tolerance(rtol, atol)
+
+
+def _held(values: list[np.ndarray], dtype: dtypes.DType) -> bool:
+    """Whether the dtype holds every element exactly."""
+    with np.errstate(all="ignore"):
+        return all(
+            np.array_equal(np.asarray(value).astype(dtype.numpy).astype(np.asarray(value).dtype), value, equal_nan=True)
+            for value in {id(value): value for value in values}.values()
+        )
+
+
+def _beside(context: Context, name: str, position: int) -> Beside | None:
+    """What else than graph's elements may be there, since either section may have decided otherwise."""
+    layout = context.layout(name)
+    graph, per_device = (context.in_float64[section][name] for section in ("graph", "per_device"))
+    if graph.low is None and per_device.low is None:
+        return None
+    at = tuple(slice(start, stop) for start, stop in layout.ranges(position))
+    low = high = context.expected("graph", name, position, layout.ranges(position))
+    if graph.low is not None and graph.high is not None:
+        low, high = graph.low[0][at], graph.high[0][at]
+    if per_device.low is not None and per_device.high is not None:
+        own = context.oracle("per_device").values[name][position]
+        low, high = low - (own - per_device.low[position]), high + (per_device.high[position] - own)
+    return Beside(np.asarray(low), np.asarray(high))

@@ -1,0 +1,46 @@
+"""A call and the dtypes of its parts in; the dtype that it narrows a float to out: a cast is part of what is meant."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from runner import dtypes
+from runner.language.operations import Operation
+
+_NAMED = ("dtype", "preferred_element_type")
+"""The arguments in which a call names the dtype of its result."""
+
+
+def narrowed(operation: Operation, call: ast.Call, dtype_of: Callable[[ast.expr], str]) -> str | None:
+    """The float dtype that `call` names, if it holds less than what the call is given; None if it casts nothing.
+
+    `dtype_of` gives the dtype that JAX says of a part: `float64` for a number of Python's, which can be any number.
+    """
+    named = next((name for name in _NAMED if name in operation.signature.parameters), None)
+    if named is None or operation.kind != "array" or operation.jax.startswith("jax.random."):
+        return None
+    bound = operation.signature.bind(*call.args, **{str(k.arg): k.value for k in call.keywords})
+    told = bound.arguments.get(named)
+    if not isinstance(told, ast.Constant) or told.value not in dtypes.NAMES:
+        return None
+    narrow = dtypes.dtype(told.value)
+    if narrow.kind not in ("float", "complex"):
+        return None
+    given = [part for name, value in bound.arguments.items() if name != named for part in _parts(value)]
+    finest = min((dtypes.dtype(dtype_of(part)).eps for part in given), default=0.0)
+    return narrow.name if finest < narrow.eps else None
+
+
+def drawn(operation: Operation, call: ast.Call) -> ast.expr | None:
+    """The argument whose dtype says which random numbers a call draws, if it has one."""
+    if operation.draws is None:
+        return None
+    bound = operation.signature.bind(*call.args, **{str(k.arg): k.value for k in call.keywords})
+    return bound.arguments.get(operation.draws)
+
+
+def _parts(value: ast.expr | tuple[ast.expr, ...]) -> list[ast.expr]:
+    if isinstance(value, tuple):
+        return list(value)
+    return value.elts if isinstance(value, ast.List | ast.Tuple) else [value]

@@ -1,0 +1,283 @@
+"""One section and its arrays in; its values in float64, and what rounding was measured to do to each, out.
+
+The section is interpreted again in the dtypes that JAX gives its values, with a rounding after every operation, and the
+distance from float64 is taken: of each output, not of the experiment. So a tolerance is made of what this program's
+rounding does, and grows with nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from runner.experiment import Experiment, Section
+from runner.reference.decisions import Following, PerDevice, Recording, Script, Taking
+from runner.reference.interpreter import Arithmetic, Floats, interpret
+from runner.reference.rounded import NEAREST, Machine, plain
+
+SAFETY = 4.0
+"""How many times the largest rounding error that was measured a right program may be off.
+
+JAX on CPUs is off by 0.5 to 2.3 times the simulated error: `benchmarks/tolerance.py`.
+"""
+
+SAFETY_OF_FLOAT64 = 64.0
+"""The same where two oracles are compared: float64 leaves room enough, and the order of their sums is anything."""
+
+_DRAWS = ((200_000, 4), (5_000_000, 2))
+"""For at most so many computed elements, how often rounding is drawn; for more, once."""
+
+_FEW = 16
+"""Outputs with fewer elements are drawn twice as often, since one number may be lucky."""
+
+_TAKINGS = 4
+"""How often undecided decisions are taken otherwise: all of them once, then random ones."""
+
+_MANY = 2_000_000
+"""Of larger arrays, the moments are those of every k-th row."""
+
+_FLOAT32_TO_FLOAT64 = 2.0**-29
+"""The ratio of their roundings."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """How some distances lie about an expectation.
+
+    - `slope`: of a straight line through 0, the least-squares factor on the expectation, less 1.
+    - `mean`: their mean; `along`: for each dimension, the means over all elements that share an index.
+    - `deviation`: the root mean square of what the line leaves of them.
+    """
+
+    slope: float
+    mean: float
+    along: tuple[np.ndarray, ...]
+    deviation: float
+
+
+def moments(distance: np.ndarray, expected: np.ndarray) -> Moments | None:
+    """The moments of `distance` from `expected`; None unless both are finite and the expectation is not zero."""
+    squares = float(np.vdot(expected, expected).real)
+    if not (np.isfinite(squares) and squares > 0 and np.isfinite(distance).all()):
+        return None
+    slope = float(np.vdot(expected, distance).real) / squares
+    rest = distance - slope * expected
+    axes = range(distance.ndim)
+    along = tuple(np.mean(distance, axis=tuple(o for o in axes if o != axis)) for axis in axes if distance.ndim > 1)
+    return Moments(slope, float(np.mean(distance).real), along, float(np.sqrt(np.mean(np.abs(rest) ** 2))))
+
+
+def row_step(shape: tuple[int, ...]) -> int:
+    """Every which row of an array enters its moments, so that they cost little."""
+    return max(1, -(-math.prod(shape) // _MANY)) if shape else 1
+
+
+@dataclass
+class Rounding:
+    """What rounding does to one value.
+
+    - `error`: the largest distance of an element from float64's; `mean_square`: the mean of its squares, at most.
+    - `elements`: how many distances were taken, of all draws.
+    - `about`: the moments of each draw's distances from the whole array, where there is one.
+    - `overflows`: on each device, where a draw left the dtype's range and float64 did not; None: nowhere.
+    - `others`: on each device what it is if undecided decisions are taken as rounded numbers take them, and if all are
+      taken otherwise; `low`, `high`: the least and the largest of all that was found to be possible. None where nothing
+      hangs on a decision.
+    """
+
+    error: float = 0.0
+    mean_square: float = 0.0
+    elements: int = 0
+    about: list[Moments] = field(default_factory=list)
+    overflows: PerDevice | None = None
+    low: PerDevice | None = None
+    high: PerDevice | None = None
+    others: tuple[PerDevice, ...] = ()
+
+    def take_in(self, exact: PerDevice, drawn: PerDevice, whole: Callable[[PerDevice], np.ndarray | None]) -> None:
+        """Add what one draw tells; `whole` puts together what the devices hold, where that is known."""
+        pairs = {(id(a), id(b)): (a, plain(b)) for a, b in zip(exact, drawn, strict=True)}
+        squares, size, overflowing = 0.0, 0, False
+        for one, other in pairs.values():
+            with np.errstate(all="ignore"):
+                distance = np.abs(other - one)
+            finite = np.isfinite(distance)
+            overflowing = overflowing or bool(np.any(~finite & np.isfinite(one)))
+            self.error = max(self.error, float(np.max(distance, initial=0.0, where=finite)))
+            squares += float(np.sum(distance**2, where=finite))
+            self.elements += int(np.count_nonzero(finite))
+            size += np.size(one)
+        self.mean_square = max(self.mean_square, squares / size if size else 0.0)
+        if overflowing:
+            beyond = [~np.isfinite(plain(b)) & np.isfinite(a) for a, b in zip(exact, drawn, strict=True)]
+            self.overflows = [a | b for a, b in zip(self.overflows or beyond, beyond, strict=True)]
+        expected = whole(exact)
+        got = None if expected is None else whole([plain(value) for value in drawn])
+        found = None if expected is None or got is None else moments(got - expected, expected)
+        self.about += [found] if found else []
+
+
+@dataclass
+class Oracle:
+    """What one section computes: its values in float64, and for each what rounding does to it.
+
+    - `undecided`: for each line, how many elements of its decisions rounding may decide otherwise.
+    - `recorded`: the decisions that it took; `work`: how many elements were computed.
+    """
+
+    values: dict[str, PerDevice]
+    rounding: dict[str, Rounding] = field(default_factory=dict)
+    undecided: dict[str, int] = field(default_factory=dict)
+    recorded: Recording = field(default_factory=Recording)
+    work: int = 0
+
+
+Whole = Callable[[str, PerDevice], np.ndarray | None]
+"""Every `row_step`th row of a value as the devices hold it; None where nobody says how it is put together."""
+
+
+@dataclass(frozen=True)
+class _Section:
+    """What is interpreted again and again."""
+
+    experiment: Experiment
+    section: Section
+    arrays: Mapping[str, np.ndarray]
+    floats: Floats
+    keep: tuple[str, ...] | None
+
+    def values(self, script: Script, machine: Machine | None = None, kind: str | None = None) -> dict[str, PerDevice]:
+        arithmetic = Arithmetic(self.floats, machine, kind)
+        return self.interpret(script, arithmetic).values
+
+    def interpret(self, script: Script, arithmetic: Arithmetic) -> Any:
+        return interpret(
+            self.experiment, self.section, self.arrays, keep=self.keep, arithmetic=arithmetic, script=script
+        )
+
+
+def measure(
+    experiment: Experiment,
+    section: Section,
+    arrays: Mapping[str, np.ndarray],
+    floats: Floats,
+    *,
+    keep: Iterable[str] | None = None,
+    whole: Whole = lambda name, value: None,
+    machine: Machine = NEAREST,
+) -> Oracle:
+    """Interpret a section in float64, then as a `machine` rounds it.
+
+    `floats` are its dtypes, `keep` the values that are asked for. `whole` puts an output together.
+    """
+    again = _Section(experiment, section, arrays, floats, None if keep is None else tuple(keep))
+    recorded = Recording()
+    exact = again.interpret(recorded, Arithmetic(floats))
+    oracle = Oracle(exact.values, recorded=recorded, work=exact.work)
+    oracle.rounding = {name: Rounding() for name in exact.values}
+    for draw in range(_draws(oracle)):
+        seeded = replace(machine, seed=draw if draw else None)
+        _take_in(oracle, oracle.rounding, again.values(Following(recorded, SAFETY), seeded), whole)
+    oracle.undecided = _undecided(recorded)
+    if oracle.undecided:
+        _take_otherwise(again, oracle, oracle.rounding, recorded, again.values(Script(), machine))
+    return oracle
+
+
+_NARROWED = {
+    "gpu": {"default": "tensorfloat32", "tensorfloat32": "tensorfloat32", "bfloat16": "bfloat16"},
+    "tpu": {"default": "bfloat16", "tensorfloat32": "bfloat16", "bfloat16": "bfloat16"},
+}
+"""For the `precision` that accelerators are given, to what they may round float32 operands of products."""
+
+
+def machine(experiment: Experiment) -> Machine:
+    """How the target of an experiment rounds."""
+    return Machine(_NARROWED.get(experiment.target.platform, {}).get(experiment.precision))
+
+
+def of_float64(
+    experiment: Experiment,
+    section: Section,
+    arrays: Mapping[str, np.ndarray],
+    floats: Floats,
+    oracle: Oracle,
+    keep: Iterable[str],
+) -> dict[str, Rounding]:
+    """What float64's own rounding does to the values of an oracle that are asked for."""
+    recorded = oracle.recorded.afresh()
+    if oracle.work > _DRAWS[-1][0] and not recorded.decisions:
+        # As much less than float32's as its precision is finer; drawing it would take longer than the run.
+        return {name: Rounding(oracle.rounding[name].error * _FLOAT32_TO_FLOAT64) for name in keep}
+    again = _Section(experiment, section, arrays, floats, tuple(keep))
+    rounding = {name: Rounding() for name in keep}
+    for draw in range(2):
+        drawn = again.values(Following(recorded, SAFETY_OF_FLOAT64), Machine(seed=draw), "float64")
+        _take_in(oracle, rounding, drawn, lambda name, value: None)
+    if _undecided(recorded):
+        _take_otherwise(again, oracle, rounding, recorded, again.values(Script(), Machine(), "float64"))
+    return rounding
+
+
+def _draws(oracle: Oracle) -> int:
+    draws = next((times for work, times in _DRAWS if oracle.work <= work), 1)
+    sizes = [np.size(held[0]) for held in oracle.values.values() if _is_float(held[0])]
+    return 2 * draws if draws > 1 and min(sizes, default=_FEW) < _FEW else draws
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fc"
+
+
+def _take_in(oracle: Oracle, rounding: Mapping[str, Rounding], drawn: Mapping[str, PerDevice], whole: Whole) -> None:
+    """Add what one draw tells of every float."""
+    for name, known in rounding.items():
+        if _is_float(oracle.values[name][0]):
+            known.take_in(oracle.values[name], drawn[name], lambda value, name=name: whole(name, value))
+
+
+def _undecided(recorded: Recording) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for decision in recorded.decisions:
+        counts[decision.line] += decision.undecided
+    return {line: count for line, count in counts.items() if count}
+
+
+def _take_otherwise(
+    again: _Section,
+    oracle: Oracle,
+    rounding: Mapping[str, Rounding],
+    recorded: Recording,
+    decided_rounded: Mapping[str, PerDevice],
+) -> None:
+    """Interpret the section with its undecided decisions taken otherwise, and see what hangs on them."""
+    takings = (Taking(recorded, None), *(Taking(recorded, seed) for seed in range(1, _TAKINGS)))
+    others = [{name: [plain(each) for each in value] for name, value in decided_rounded.items()}]
+    others += [again.values(taking) for taking in takings]
+    for name, known in rounding.items():
+        exact = oracle.values[name]
+        if isinstance(exact[0], np.ndarray | np.generic):
+            known.others = tuple(other[name] for other in others[:2])
+            known.low, known.high = _bounds([exact, *(other[name] for other in others)])
+
+
+def _bounds(led: Sequence[PerDevice]) -> tuple[PerDevice, PerDevice]:
+    """The least and the largest of several values, on each device; of complex numbers part by part."""
+    done: dict[tuple[int, ...], tuple[Any, Any]] = {}
+    bounds = []
+    for here in zip(*led, strict=True):
+        key = tuple(map(id, here))
+        if key not in done:
+            values = np.stack([np.asarray(value) for value in here])
+            if values.dtype.kind == "c":
+                low, high = (f(np.real(values), axis=0) + 1j * f(np.imag(values), axis=0) for f in (np.min, np.max))
+            else:
+                low, high = np.min(values, axis=0), np.max(values, axis=0)
+            done[key] = low, high
+        bounds.append(done[key])
+    return [low for low, _ in bounds], [high for _, high in bounds]

@@ -72,11 +72,11 @@ def _run(name: str, folder: Path, seeds: int) -> tuple[Counter[tuple[str, str]],
         experiment = smaller[1]
     found: Counter[tuple[str, str]] = Counter()
     used: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as scratch, _configured(experiment):
+    with tempfile.TemporaryDirectory() as scratch, configured(experiment):
         where = Path(scratch)
         types = infer(experiment)
         programs = [program for program in experiment.programs if program not in types.unsupported]
-        loaded = {p: _load(WRITERS[p](experiment, where, types), where / f"program_{p}.py") for p in programs}
+        loaded = {p: load(WRITERS[p](experiment, where, types), where / f"program_{p}.py") for p in programs}
         functions: dict[str, Any] = {}
         for seed in range(seeds):
             seeded = replace(experiment, seed=seed)
@@ -85,7 +85,7 @@ def _run(name: str, folder: Path, seeds: int) -> tuple[Counter[tuple[str, str]],
             context = oracles.consult(seeded, arrays, outputs, types.floats)
             if seeded.grad:
                 _gradients(context, types.floats)
-            runs = [_execute(context, p, loaded[p], functions, where) for p in programs]
+            runs = [execute(context, p, loaded[p], functions, where) for p in programs]
             verdicts = {"sections": sections.check(context)} if context.graph and context.per_device else {}
             for run in runs:
                 checked = value.check(context, run)
@@ -113,14 +113,14 @@ def _why(verdict: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _configured(experiment: Experiment) -> Iterator[None]:
+def configured(experiment: Experiment) -> Iterator[None]:
     """JAX's configuration as a program's header sets it."""
     precision = None if experiment.precision == "default" else experiment.precision
     with jax.enable_x64(experiment.x64), jax.default_matmul_precision(precision):
         yield
 
 
-def _load(source: str, path: Path) -> ModuleType:
+def load(source: str, path: Path) -> ModuleType:
     path.write_text(re.sub(r"^jax\.config\.update\(.*\)$", "", source, flags=re.MULTILINE))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -130,7 +130,7 @@ def _load(source: str, path: Path) -> ModuleType:
     return module
 
 
-def _execute(
+def execute(
     context: oracles.Context, program: str, module: ModuleType, functions: dict[str, Any], where: Path
 ) -> ProgramRun:
     """Run a program on the arrays of the context."""

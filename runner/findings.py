@@ -158,8 +158,10 @@ class Findings:
     def _judge(self, context: Context, folder: Path) -> None:
         found = self._found
         ran = [run for run in self._runs if run.error is None]
-        found["checks"] = {"sections": self._hold_sections(context, ran)}
-        alike = found["checks"]["sections"]["status"] != "failed"
+        held = self._hold_sections(context, ran)
+        found["checks"] = {"sections": held}
+        alike = held["status"] != "failed"
+        of_interpreter = blame.INTERPRETER in held.get("diagnosis", ())
         values = {program: verdicts["value"] for program, verdicts in self._verdicts.items()}
         for run in self._runs:
             if run.error is not None:
@@ -171,10 +173,9 @@ class Findings:
                 checks["agreement"] = agreement.check(context, run, others, alike=alike)
             checks = {name: checks[name] for name in context.experiment.checks}
             if checks["value"]["status"] == "failed":
-                checks["value"]["diagnosis"] = [
-                    blame.blame(context, values, run.program, alike=alike),
-                    *_differs(found, run.program),
-                ]
+                mine = of_interpreter and program_section(run.program) == "per_device"
+                who = blame.INTERPRETER if mine else blame.blame(context, values, run.program, alike=alike)
+                checks["value"]["diagnosis"] = [who, *_differs(found, run.program)]
             profiled = self._profiles.get(run.program)
             evidence = {**run.evidence, **gather(context.experiment, run.program, folder, run.said, profiled)}
             if "profile" in evidence and not evidence["profile"]["devices"]:
@@ -205,7 +206,7 @@ class Findings:
         found = sections.check(context)
         if found["status"] == "failed":
             if blame.interpreter_is_wrong(context, ran):
-                found["diagnosis"] = ["JAX computes what graph says; only the SPMD interpreter differs: it is wrong"]
+                found["diagnosis"] = [blame.INTERPRETER]
             else:
                 found["diagnosis"] = diagnosis.diagnose(context)
         return found

@@ -13,12 +13,11 @@ import yaml
 from omegaconf import OmegaConf
 
 from runner import data
-from runner.checks import agreement, gradient, layout, replicas, value
+from runner.checks import agreement, gradient, layout, oracles, replicas, sections, value
 from runner.checks.context import Context
 from runner.experiment import Experiment, read
 from runner.programs import WRITERS
 from runner.programs.source import Types
-from runner.reference import Gradients, consult, interpret
 from runner.schema import ExperimentConfig
 from runner.target import ProgramRun, program_run
 from runner.worker.execute import execute
@@ -28,17 +27,22 @@ from runner.worker.types import infer
 
 @dataclass
 class Outcome:
-    """What the programs of one experiment did: their sources, their runs and the verdicts of the checks."""
+    """What the programs of one experiment did: their sources, their runs and the verdicts of the checks.
+
+    `sections` is the verdict on the two oracles, where there are two.
+    """
 
     experiment: Experiment
     types: Types
     sources: dict[str, str]
     runs: dict[str, ProgramRun]
     checks: dict[str, dict[str, dict[str, Any]]]
+    sections: dict[str, Any] | None = None
 
     def failures(self) -> list[str]:
         """Every check that failed, in words."""
-        return [
+        failed = [f"sections: {self.sections['reason']}"] if self.sections and "reason" in self.sections else []
+        return failed + [
             f"{program} {check}: {_why(verdict)}"
             for program, checks in self.checks.items()
             for check, verdict in checks.items()
@@ -54,9 +58,9 @@ def _why(verdict: Mapping[str, Any]) -> str:
     if "outputs" not in verdict:
         return verdict["reason"]
     wrong = {
-        name: {oracle: f"{a['wrong']}/{a['of']} by {a['max_abs_error']:g}" for oracle, a in output["against"].items()}
+        name: output.get("reason") or f"{output['wrong']}/{output['of']} by {output['max_abs_error']:g}"
         for name, output in verdict["outputs"].items()
-        if any(a["wrong"] for a in output["against"].values())
+        if output["status"] == "failed"
     }
     return str(wrong)
 
@@ -108,40 +112,37 @@ def run(text: str | Experiment, folder: Path, **changes: Any) -> Outcome:
     arrays = data.make(checked, folder)
     with configured(checked):
         types = infer(checked)
-        context = Context(
-            checked,
-            arrays,
-            {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()},
-            {s: {n: (t.shape, t.dtype) for n, t in nodes.items()} for s, nodes in types.nodes.items()},
-            interpret(checked, "graph", arrays) if checked.graph else None,
-            interpret(checked, "per_device", arrays) if checked.per_device else None,
-        )
+        outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
+        context = oracles.consult(checked, arrays, outputs, types.floats)
         if checked.grad:
-            context.gradients = _gradients(context)
+            _consult_gradients(context)
         sources, runs = {}, {}
         for program in checked.programs:
             if program not in types.unsupported:
                 sources[program] = WRITERS[program](checked, folder, types)
                 runs[program] = _run(context, program, sources[program], folder)
+    both = context.graph is not None and context.per_device is not None
+    compared = sections.check(context) if both else None
+    alike = compared is None or compared["status"] == "passed"
     checks = {
         program: {
             "value": value.check(context, ran),
             "layout": layout.check(context, ran),
             "replicas": replicas.check(context, ran),
-            "agreement": agreement.check(context, ran, [other for other in runs.values() if other is not ran]),
+            "agreement": agreement.check(context, ran, [r for r in runs.values() if r is not ran], alike=alike),
             **({"gradient": gradient.check(context, ran)} if checked.grad else {}),
         }
         for program, ran in runs.items()
     }
-    return Outcome(checked, types, sources, runs, checks)
+    return Outcome(checked, types, sources, runs, checks, compared)
 
 
-def _gradients(context: Context) -> Gradients:
-    checked, arrays = context.experiment, context.arrays
+def _consult_gradients(context: Context) -> None:
+    checked = context.experiment
     assert checked.grad is not None
-    oracle, lost = unsharded(checked, arrays) if checked.graph else ([], [])
-    by_jax, off = dict(zip(checked.grad.wrt, oracle, strict=False)), dict(zip(checked.grad.wrt, lost, strict=False))
-    return consult(checked, arrays, {"graph": context.graph, "per_device": context.per_device}, by_jax, off)
+    exact, draws = unsharded(checked, context.arrays, context.floats["graph"]) if checked.graph else ([], [])
+    named = [dict(zip(checked.grad.wrt, each, strict=False)) for each in (exact, *draws)]
+    oracles.consult_gradients(context, named[0], named[1:])
 
 
 def _run(context: Context, program: str, source: str, folder: Path) -> ProgramRun:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner import data, dtypes
-from runner.checks.compare import Difference, Tolerance, difference, of_gradient, tolerance
-from runner.reference import Rounding, interpret, magnitude
+from runner.checks.compare import Beside, Difference, Tolerance, Whole, as_a_whole, difference, tolerance
+from runner.reference import Rounding, magnitude, measure
+from runner.reference.interpreter import ANY
+from runner.reference.rounded import Machine, rounded
 from tests.harness import experiment
 
 EXACT = Tolerance(0.0, 0.0)
@@ -98,69 +101,33 @@ def test_largest_is_finite() -> None:
 
 # The tolerance.
 
-ONE_MATMUL = Rounding(steps=1, growth=math.sqrt(64), scale=4.0)
+MEASURED = Rounding(error=1e-3, mean_square=1e-7, elements=10_000)
 
 
 def test_exact_dtypes_have_no_tolerance() -> None:
-    assert tolerance("int32", "float32", ONE_MATMUL, 100.0) == (EXACT, False)
-    assert tolerance("bool", "bool", ONE_MATMUL, 1.0) == (EXACT, False)
+    assert tolerance("int32", MEASURED) == EXACT
+    assert tolerance("bool", MEASURED) == EXACT
 
 
-@pytest.mark.parametrize(
-    ("finer", "coarser"), [("float64", "float32"), ("float32", "float16"), ("float16", "bfloat16")]
-)
-def test_the_tolerance_grows_with_the_gap_of_the_dtype(finer: str, coarser: str) -> None:
-    fine, coarse = (tolerance(dtype, dtype, ONE_MATMUL, 100.0)[0] for dtype in (finer, coarser))
-    assert fine.rtol < coarse.rtol
-    assert fine.atol < coarse.atol
+def test_the_tolerance_is_a_multiple_of_what_was_measured() -> None:
+    assert tolerance("float32", MEASURED).atol == pytest.approx(4e-3, rel=1e-3)
+    assert tolerance("bfloat16", MEASURED).atol == pytest.approx(3e-3, rel=1e-3)
 
 
-def test_the_tolerance_grows_with_the_root_of_the_length() -> None:
-    def rtol(n: int) -> float:
-        return tolerance("float32", "float32", Rounding(1, math.sqrt(n), 1.0), 100.0)[0].rtol
-
-    assert rtol(64) < rtol(4096) < 8 * rtol(64)
+def test_of_few_measurements_the_next_may_be_larger() -> None:
+    few = Rounding(error=1e-3, mean_square=1e-7, elements=8)
+    assert tolerance("float32", few).atol == pytest.approx(8e-3)
 
 
-def test_a_float32_result_of_bfloat16_operands_has_bfloat16s_tolerance() -> None:
-    assert tolerance("float32", "bfloat16", ONE_MATMUL, 100.0) == tolerance("bfloat16", "bfloat16", ONE_MATMUL, 100.0)
+@pytest.mark.parametrize(("dtype", "units"), [("float64", 4), ("float32", 4), ("complex64", 4), ("bfloat16", 1)])
+def test_where_nothing_was_lost_a_few_units_in_the_last_place_are_allowed(dtype: str, units: float) -> None:
+    assert tolerance(dtype, Rounding()) == Tolerance(units * dtypes.dtype(dtype).eps, 0.0)
 
 
-def test_cancellation_widens_the_tolerance_to_2_percent_at_most() -> None:
-    allowed, noise = tolerance("float32", "float32", Rounding(1, 8, 1e9), 1e4)
-    assert (allowed.atol, noise) == (0.02 * 1e4, False)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "lost", "noise"),
-    [
-        ("float32", 0.004, False),
-        ("float32", 0.006, True),
-        # One rounding of bfloat16 is 2^-7, and four times that is above 2% by itself.
-        ("bfloat16", 2**-7, False),
-        ("bfloat16", 2**-5, True),
-        # However coarse the dtype: a tolerance that reaches the largest element says nothing.
-        ("float8_e5m2", 0.2, False),
-        ("float8_e5m2", 0.26, True),
-    ],
-)
-def test_a_gradient_is_rounding_where_much_more_is_lost_than_its_dtype_loses(
-    dtype: str, lost: float, noise: bool
-) -> None:
-    assert of_gradient(dtype, dtype, growth=8, lost=lost * 3, error=0, largest=3)[1] is noise
-
-
-def test_a_bfloat16_gradient_may_not_be_a_tenth_of_the_largest_element_off() -> None:
-    allowed, _ = of_gradient("bfloat16", "bfloat16", growth=8, lost=2**-7, error=0, largest=1)
-    assert difference([0.98, 0.02], [1, 0], "float64", allowed).wrong == 0
-    assert difference([0.9, 0.1], [1, 0], "float64", allowed).wrong == 2
-
-
-def test_a_reference_that_is_nothing_but_rounding_is_said_to_be() -> None:
-    allowed, noise = tolerance("float32", "float32", Rounding(1, 8, 1e9), 1e-3)
-    assert noise
-    assert allowed.atol > 1e-3
-    assert not tolerance("float32", "float32", Rounding(1, 8, 0.0), 0.0)[1]
+def test_an_8_bit_float_that_is_one_place_off_is_wrong() -> None:
+    exact = np.array([1.0, 1.125, 1.875, 2.0, 15.0])
+    beside = np.nextafter(exact.astype(ml_dtypes.float8_e4m3fn), ml_dtypes.float8_e4m3fn(100))
+    assert apart(beside, exact, "float8_e4m3fn", tolerance("float8_e4m3fn", Rounding())).wrong == 5
 
 
 def reference(
@@ -170,9 +137,9 @@ def reference(
     arrays = {"A": {"shape": [8, n], "dtype": dtype}, "B": {"shape": [n, 8], "dtype": dtype}}
     given = experiment("outputs: {C: []}", arrays=arrays, graph={"C": graph}, seed=seed)
     made = data.make(given, Path())
-    found = interpret(given, "graph", made)
-    whole = np.asarray(found.values["C"][0])
-    return made, whole, tolerance(dtype, dtype, found.rounding["C"], magnitude([whole]))[0]
+    floats = {"C": {ANY: dtype}}
+    found = measure(given, "graph", made, floats)
+    return made, np.asarray(found.values["C"][0]), tolerance(dtype, found.rounding["C"])
 
 
 @settings(max_examples=25, deadline=None)
@@ -237,6 +204,93 @@ def test_float32s_own_rounding_is_no_mistake(case: str) -> None:
 def test_a_small_result_of_large_terms_is_still_checked(text: str) -> None:
     _, whole, allowed = reference(text, 64)
     assert difference(1.05 * whole.astype(np.float32), whole, "float32", allowed).wrong
+
+
+# What may be otherwise.
+
+BETWEEN = Beside(low=np.array([1, 3, 5, 7]), high=np.array([1, 3, 9, 9]), others=(np.array([1, 3, 9, 8]),))
+
+
+@pytest.mark.parametrize(
+    ("actual", "wrong", "between", "excused"),
+    [
+        ([1, 3, 5, 7], 0, 0, 0),
+        ([1, 3, 9, 8], 0, 0, 0),
+        ([1, 3, 6, 7], 0, 1, 0),
+        ([1, 3, 4, 7], 0, 0, 1),
+        ([1, 4, 5, 7], 1, 0, 0),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_an_undecided_element_is_what_a_decision_leads_to_or_is_counted(
+    actual: list[int], wrong: int, between: int, excused: int, dtype: str
+) -> None:
+    found = difference(np.asarray(actual, dtype), np.array([1, 3, 5, 7]), dtype, EXACT, BETWEEN)
+    assert (found.wrong, found.undecided, found.between, found.excused) == (wrong, 2, between, excused)
+
+
+def test_complex_numbers_lie_between_others_part_by_part() -> None:
+    bounds = Beside(low=np.array([1 + 1j]), high=np.array([2 + 3j]))
+    for actual, between, excused in ((1.5 + 2j, 1, 0), (1.5 + 4j, 0, 1)):
+        found = difference(np.array([actual]), np.array([1 + 1j]), "complex64", LOOSE, bounds)
+        assert (found.wrong, found.between, found.excused) == (0, between, excused)
+
+
+def test_what_the_dtype_cannot_hold_may_be_nothing_finite_and_no_other_number() -> None:
+    beyond = Beside(overflows=np.array([True, True, False]))
+    found = apart_beside([math.nan, 3.0, 1.0], [500.0, 500.0, 1.0], beyond)
+    assert (found.wrong, found.overflowing) == (1, 1)
+
+
+def apart_beside(actual: Any, expected: Any, beside: Beside) -> Difference:
+    return difference(np.asarray(actual, np.float32), np.asarray(expected), "float32", LOOSE, beside)
+
+
+# What averages out of rounding, and not of mistakes.
+
+
+def whole_of(dtype: str, mistake: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...] = (64, 64)) -> Whole:
+    """The verdict on a result that is rounded to `dtype` after a mistake."""
+    exact = np.random.default_rng(0).normal(size=shape)
+    rounding = Rounding()
+    for seed in range(3):
+        drawn = rounded(exact, dtype, Machine(seed=seed))
+        rounding.take_in([exact], [drawn], lambda value: value[0])
+    actual = mistake(exact).astype(dtypes.dtype(dtype).numpy).astype(np.float64)
+    found = as_a_whole(actual, exact, dtype, rounding)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
+def test_rounding_averages_out(dtype: str) -> None:
+    assert whole_of(dtype, lambda exact: exact).outside == []
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [("bfloat16", 1.004), ("float16", 1.0005), ("float8_e4m3fn", 1.06)])
+def test_a_scale_that_no_element_shows_is_noticed_by_all_of_them(dtype: str, factor: float) -> None:
+    found = whole_of(dtype, lambda exact: exact * factor)
+    assert "slope" in found.outside
+    assert found.power < factor - 1
+
+
+def test_what_is_added_to_every_element_of_a_column_is_noticed() -> None:
+    bias = 0.004 * np.sign(np.random.default_rng(1).normal(size=64))
+    assert "means along dimension 1" in whole_of("bfloat16", lambda exact: exact + bias).outside
+
+
+def test_what_is_added_to_every_element_is_noticed_by_their_mean() -> None:
+    assert "mean" in whole_of("bfloat16", lambda exact: exact + 0.003).outside
+
+
+def test_errors_that_are_larger_than_rounding_everywhere_are_noticed_though_none_is_large() -> None:
+    noise = np.random.default_rng(1).choice([-0.008, 0.008], size=(64, 64))
+    assert whole_of("bfloat16", lambda exact: exact + noise).outside == ["spread"]
+
+
+def test_of_few_elements_nothing_averages_out() -> None:
+    exact = np.ones((7, 9))
+    assert as_a_whole(exact, exact, "float32", Rounding()) is None
 
 
 # More elements than are compared at once.

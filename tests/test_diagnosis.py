@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from runner import data
-from runner.checks import diagnosis
+from runner.checks import diagnosis, oracles, sections
 from runner.checks.context import Context
-from runner.checks.value import interpreter_agrees
 from runner.experiment import expressions
 from runner.reference import interpret
 from tests.harness import experiment
@@ -33,9 +32,12 @@ outputs: {C: []}
 def context(graph: str, per_device: dict[str, Any], text: str = TEXT, dtype: str = "float32", **keys: Any) -> Context:
     given = experiment(text, graph={"C": graph}, per_device=per_device, **keys)
     arrays = data.make(given, Path())
-    oracles = [interpret(given, "graph", arrays), interpret(given, "per_device", arrays)]
-    shape = np.shape(oracles[0].values["C"][0])
-    return Context(given, arrays, {"C": (shape, dtype)}, {}, *oracles)
+    shape = np.shape(interpret(given, "graph", arrays).values["C"][0])
+    return oracles.consult(given, arrays, {"C": (shape, dtype)}, {})
+
+
+def agree(given: Context) -> bool:
+    return sections.check(given)["status"] == "passed"
 
 
 RING = {
@@ -57,7 +59,7 @@ RIGHT = {
 @pytest.mark.parametrize("graph", RIGHT)
 def test_a_right_program_is_accused_of_nothing(graph: str) -> None:
     given = context(graph, RIGHT[graph])
-    assert interpreter_agrees(given)
+    assert agree(given)
     assert diagnosis._factor(given, "C") is None
 
 
@@ -168,7 +170,7 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_a_mistake_is_named(mistake: str) -> None:
     graph, per_device, sentence = MISTAKES[mistake]
     given = context(graph, per_device)
-    assert not interpreter_agrees(given)
+    assert not agree(given)
     assert diagnosis.diagnose(given)[0].endswith(f"{sentence} it equals the graph")
 
 

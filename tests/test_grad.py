@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from runner import data, record
+from runner.checks import oracles
 from runner.experiment import DIFFERENCES, Gradient
 from runner.faults import InvalidExperiment
 from runner.programs import WRITERS, source
-from runner.reference import consult, interpret
 from runner.worker.gradient import unsharded
 from tests import harness
 from tests.command import run_command
@@ -280,9 +280,9 @@ def test_a_gradient_inside_of_shard_map_without_check_vma_is_caught(tmp_path, mo
 
     monkeypatch.setitem(WRITERS, "shard_map", write)
     outcome = least_squares("fully sharded", tmp_path, check_vma=False, program="shard_map")
-    against = outcome.checks["shard_map"]["value"]["outputs"]
-    assert [a["status"] for a in against["loss"]["against"].values()] == ["passed", "passed"]
-    assert [a["wrong"] for a in against["grad.w"]["against"].values()] == [48, 48]
+    outputs = outcome.checks["shard_map"]["value"]["outputs"]
+    assert outputs["loss"]["status"] == "passed"
+    assert (outputs["grad.w"]["status"], outputs["grad.w"]["wrong"]) == ("failed", 48)
 
 
 def test_a_gradient_off_by_a_thousandth_in_one_program_is_caught(tmp_path, monkeypatch):
@@ -299,9 +299,9 @@ def test_a_per_device_program_with_the_right_loss_and_another_gradient_is_told_f
     wrong = {"loss": "psum(0.5 * sum((x @ w * 2 - t) ** 2), 'x')"}
     outcome = harness.run(text, tmp_path, per_device=wrong)
     for program in ("shard_map", "vmap"):
-        against = outcome.checks[program]["value"]["outputs"]["grad.w"]["against"]
-        assert against["graph"]["status"] == "failed"
-        assert against["per_device"]["status"] == "passed"
+        output = outcome.checks[program]["value"]["outputs"]["grad.w"]
+        assert (output["oracle"], output["status"]) == ("per_device", "passed")
+    assert outcome.failures() == ["sections: the derivative of per_device's scalar is another than graph's: grad.w"]
     told = outcome.checks["shard_map"]["gradient"]
     assert told["oracle"]["per_device"].startswith("central differences of the SPMD interpreter's scalar")
     assert told["note"] == "per_device's scalar has another derivative than graph's in grad.w"
@@ -312,11 +312,11 @@ def consulted(text, folder, edit=lambda gradients: gradients):
     experiment = harness.experiment(text)
     arrays = data.make(experiment, folder)
     with harness.configured(experiment):
-        gradients, lost = unsharded(experiment, arrays)
-    names = experiment.grad.wrt
-    graph = interpret(experiment, "graph", arrays)
-    by_jax = dict(zip(names, edit(gradients), strict=True))
-    return consult(experiment, arrays, {"graph": graph}, by_jax, dict(zip(names, lost, strict=True)))
+        exact, draws = unsharded(experiment, arrays, {})
+    context = oracles.consult(experiment, arrays, {}, {})
+    named = [dict(zip(experiment.grad.wrt, each, strict=True)) for each in (edit(exact), *draws)]
+    oracles.consult_gradients(context, named[0], named[1:])
+    return context.gradients
 
 
 def test_differences_confirm_no_gradient_that_is_wrong_in_one_element(tmp_path):

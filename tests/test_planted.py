@@ -11,10 +11,14 @@ import yaml
 from omegaconf import OmegaConf
 
 from runner import run
+from runner.checks import blame
 from runner.language import operations
 from runner.schema import ExperimentConfig
 from runner.sources import Sources
 from tests.command import ROOT
+from tests.test_checks import context
+
+BLAMED = "JAX computes what graph says; only the SPMD interpreter differs: the interpreter is wrong"
 
 
 def config(name: str, mesh: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -47,11 +51,9 @@ def test_a_bug_in_the_interpreter_is_caught_and_blamed(
     assert found["programs"]["auto"]["status"] == "passed"
     for program in ("shard_map", "vmap"):
         check = found["programs"][program]["checks"]["value"]
-        assert check["diagnosis"] == [
-            "JAX computes what graph says; only the SPMD interpreter differs: the interpreter is wrong"
-        ]
-        assert check["outputs"]["C"]["against"]["graph"]["status"] == "passed"
-        assert check["outputs"]["C"]["against"]["per_device"]["status"] == "failed"
+        assert (check["status"], check["diagnosis"]) == ("failed", [BLAMED])
+    assert found["checks"]["sections"]["status"] == "failed"
+    assert found["checks"]["sections"]["diagnosis"] == [BLAMED]
 
 
 def test_a_bug_in_an_operation_of_both_oracles_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,8 +62,9 @@ def test_a_bug_in_an_operation_of_both_oracles_is_caught(tmp_path: Path, monkeyp
     found = run.run(config("layer", {"axes": ["x"], "shape": [8]}), tmp_path, Sources)
     assert {result["checks"]["value"]["status"] for result in found["programs"].values()} == {"failed"}
     assert {result["checks"]["values"]["status"] for result in found["programs"].values()} == {"passed"}
+    assert found["checks"]["sections"]["status"] == "passed"
     assert found["programs"]["shard_map"]["checks"]["value"]["diagnosis"] == [
-        "both oracles agree and JAX differs from them: the program, JAX or the compiler is wrong"
+        "all programs differ from both oracles: JAX is wrong in what they share, or the oracle is"
     ]
 
 
@@ -70,6 +73,20 @@ def test_rounding_that_a_quotient_carries_far_is_told_from_a_mistake(tmp_path: P
     # (x - mean) / std of two nearly equal values: NumPy's own float32 loses 6e-5 of it.
     right = run.run(config("distributed_normalize", mesh, program="shard_map"), tmp_path, Sources)
     assert right["programs"]["shard_map"]["checks"]["value"]["status"] == "passed"
-    wrong = config("distributed_normalize", mesh, program="shard_map", per_device={"out": "(x - mean) / std * 1.001"})
-    found = run.run(wrong, tmp_path, Sources)
-    assert found["programs"]["shard_map"]["checks"]["value"]["status"] == "failed"
+    line = {"out": "(x - mean) / std * (1 + 1e-7)"}
+    found = run.run(config("distributed_normalize", mesh, program="shard_map", per_device=line), tmp_path, Sources)
+    assert found["programs"]["shard_map"]["checks"]["value"]["status"] == "passed"
+    assert found["checks"]["sections"]["status"] == "failed"
+
+
+def test_a_program_that_stands_alone_is_named() -> None:
+    verdicts = {
+        program: {"outputs": {"C": {"status": status}, "D": {"status": "passed"}}}
+        for program, status in {"auto": "passed", "constraint": "failed", "explicit": "passed"}.items()
+    }
+    given = context()
+    sentence = "auto, explicit and the oracle agree in C, constraint alone is wrong: the compiler"
+    assert blame.blame(given, verdicts, "constraint", alike=True) == sentence
+    verdicts["auto"]["outputs"]["C"]["status"] = "failed"
+    sentence = "explicit and the oracle agree in C, auto and constraint are wrong: the compiler"
+    assert blame.blame(given, verdicts, "constraint", alike=True) == sentence

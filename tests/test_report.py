@@ -42,15 +42,16 @@ FAILED = passed(
     checks={
         "value": {
             "status": "failed", "max_abs_error": 3.0, "rtol": 1e-6, "atol": 2e-6,
-            "diagnosis": ["per_device is wrong", "a psum is left out"],
+            "diagnosis": ["auto and the oracle agree, shard_map alone is wrong: the compiler"],
             "outputs": {
                 "C": {
-                    "rtol": 1e-6, "atol": 2e-6,
-                    "against": {
-                        "per_device": {"status": "passed", "max_abs_error": 0.0, "wrong": 0, "of": 64, "devices": []},
-                        "graph": {"status": "failed", "max_abs_error": 3.0, "wrong": 9, "of": 64, "devices": EVERY},
-                    },
-                }
+                    "status": "failed", "oracle": "graph", "rtol": 1e-6, "atol": 2e-6, "max_abs_error": 3.0,
+                    "wrong": 9, "of": 64, "devices": EVERY,
+                },
+                "D": {
+                    "status": "failed", "oracle": "per_device", "rtol": 1e-6, "atol": 2e-6, "max_abs_error": 0.0,
+                    "wrong": 0, "of": 64, "devices": [], "reason": "it is 1.1 times the reference on average",
+                },
             },
         },
         "replicas": {"status": "failed", "reason": "C[0:2] on devices 3 differs from device 1"},
@@ -83,13 +84,34 @@ def test_a_run_that_failed_says_who_then_why_then_where(capsys: pytest.CaptureFi
     out = told(capsys, record(status="failed", programs={"shard_map": FAILED}))
     assert out.splitlines()[-7:] == [
         "shard_map: value failed",
-        "  per_device is wrong",
-        "  a psum is left out",
-        f"  C differs from graph at 9 of 64 elements, on devices {', '.join(map(str, EVERY[:16]))}, …; "
+        "  auto and the oracle agree, shard_map alone is wrong: the compiler",
+        f"  C differs from graph's oracle at 9 of 64 elements, on devices {', '.join(map(str, EVERY[:16]))}, …; "
         "largest error 3, allowed 2.0e-06 + 1.0e-06·|reference|",
+        "  D: it is 1.1 times the reference on average",
         "shard_map: replicas failed",
         "  C[0:2] on devices 3 differs from device 1",
         "failed: 0 of 1 programs passed; /runs/mine/0/result.json",
+    ]
+
+
+def test_sections_that_differ_are_told_before_the_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    sections = {"status": "failed", "diagnosis": ["a psum is left out"], "reason": "C is not graph's"}
+    out = told(capsys, record(status="failed", checks={"sections": sections}))
+    assert out.splitlines()[-4:] == [
+        "sections failed",
+        "  a psum is left out",
+        "  C is not graph's",
+        "failed: 2 of 2 programs passed; /runs/mine/0/result.json",
+    ]
+
+
+def test_a_weak_check_says_what_it_would_not_notice(capsys: pytest.CaptureFixture[str]) -> None:
+    weak = {"status": "weak", "reason": "C: it would not notice 20 %", "max_abs_error": 0.0, "atol": 1.0, "outputs": {}}
+    out = told(capsys, record(status="weak", programs={"auto": passed(status="weak", checks={"value": weak})}))
+    assert out.splitlines()[-3:] == [
+        "auto: value is weak",
+        "  C: it would not notice 20 %",
+        "weak: 0 of 1 programs passed; /runs/mine/0/result.json",
     ]
 
 

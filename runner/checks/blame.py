@@ -28,26 +28,30 @@ def _is_graph(context: Context, run: ProgramRun) -> bool:
     return True
 
 
+INTERPRETER = "JAX computes what graph says; only the SPMD interpreter differs: the interpreter is wrong"
+
+
 def blame(context: Context, verdicts: Mapping[str, Check], program: str, *, alike: bool) -> str:
     """Who is wrong where the `value` check of a program failed.
 
     `verdicts` are those of every program that ran, `alike` is whether the two sections say the same.
     """
-    wrong = [name for name, verdict in verdicts[program]["outputs"].items() if verdict["status"] == "failed"]
-    oracle = "the SPMD interpreter" if program_section(program) == "per_device" else "the oracle"
-    comparable = {
-        other: verdict for other, verdict in verdicts.items()
-        if alike or program_section(other) == program_section(program)
-    }  # fmt: skip
-    right = [other for other, verdict in comparable.items() if all(_passed(verdict, name) for name in wrong)]
+    outputs = verdicts[program]["outputs"]
+    wrong = [name for name, verdict in outputs.items() if verdict["status"] == "failed"]
+    comparable = [other for other in verdicts if alike or program_section(other) == program_section(program)]
+    right = [other for other in comparable if all(_passed(verdicts[other], name) for name in wrong)]
     others = [other for other in comparable if other not in right]
-    of = f" in {_and(wrong)}" if len(verdicts[program]["outputs"]) > len(wrong) else ""
+    of = f" in {_and(wrong)}" if len(outputs) > len(wrong) else ""
     if right:
         alone = f"{program} alone is" if others == [program] else f"{_and(others)} are"
         return f"{_and([*right, 'the oracle'])} agree{of}, {alone} wrong: the compiler"
+    if context.graph is not None and context.per_device is not None:
+        oracle = "both oracles" if alike else "the oracle of its section"
+    else:
+        oracle = "the SPMD interpreter" if program_section(program) == "per_device" else "the oracle"
     if len(others) > 1:
-        return f"all programs differ from {oracle}{of}: JAX in what they share, or {oracle}, is wrong"
-    return f"{program} differs from {oracle}{of}, and no other program ran: the compiler, JAX or {oracle} is wrong"
+        return f"all programs differ from {oracle}{of}: JAX is wrong in what they share, or the oracle is"
+    return f"{program} differs from {oracle}{of}, and no other program ran: the compiler, JAX or the oracle is wrong"
 
 
 def _passed(verdict: Check, name: str) -> bool:

@@ -30,6 +30,7 @@ class Context:
     - `outputs`: each output's whole shape and dtype; `floats`: the dtypes of the expressions of each section.
     - `graph`, `per_device`: what each section computes, and what rounding does to it.
     - `in_float64`: what float64's own rounding does to the outputs of each, where there are two.
+    - `uncast`: where a section casts floats, what the outputs of each are if no cast rounds.
     """
 
     experiment: Experiment
@@ -39,6 +40,7 @@ class Context:
     graph: Oracle | None
     per_device: Oracle | None
     in_float64: Mapping[Section, Mapping[str, Rounding]] = field(default_factory=dict)
+    uncast: Mapping[Section, Mapping[str, PerDevice]] = field(default_factory=dict)
     not_pinned: str | None = None
     """Why the experiment's pinned values do not bind this run, if they do not."""
     gradients: Gradients = field(default_factory=Gradients)

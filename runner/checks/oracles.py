@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from runner.checks.context import Context
 from runner.data import Arrays
-from runner.experiment import Experiment, Section
-from runner.reference import Oracle, PerDevice, gradient, measure
-from runner.reference.interpreter import Floats
+from runner.experiment import Experiment, Section, Statement
+from runner.reference import Oracle, PerDevice, Rounding, gradient, interpret, measure
+from runner.reference.interpreter import Arithmetic, Floats
 from runner.reference.rounding import machine, of_float64
 
 
@@ -44,14 +44,23 @@ def consult(
             )
     context.graph, context.per_device = sections["graph"], sections["per_device"]
     if context.graph is not None and context.per_device is not None:
-        context.in_float64 = {
-            section: of_float64(
-                experiment, section, arrays, context.floats.get(section, {}), oracle, experiment.results
-            )
-            for section, oracle in sections.items()
-            if oracle is not None
-        }
+        both: dict[Section, Oracle] = {"graph": context.graph, "per_device": context.per_device}
+        context.in_float64 = {section: _in_float64(context, section) for section in both}
+        if any(oracle.casts for oracle in both.values()):
+            context.uncast = {section: uncast(context, section) for section in both}
     return context
+
+
+def _in_float64(context: Context, section: Section) -> dict[str, Rounding]:
+    oracle, floats = context.oracle(section), context.floats.get(section, {})
+    return of_float64(context.experiment, section, context.arrays, floats, oracle, context.experiment.results)
+
+
+def uncast(context: Context, section: Section, statements: Iterable[Statement] | None = None) -> dict[str, PerDevice]:
+    """The outputs of a section, or of `statements` in its place, if no cast rounds."""
+    arithmetic = Arithmetic(context.floats.get(section, {}), casts=False)
+    keep = context.experiment.results
+    return interpret(context.experiment, section, context.arrays, statements, keep=keep, arithmetic=arithmetic).values
 
 
 def _whole(context: Context, section: Section, name: str, value: PerDevice) -> np.ndarray | None:

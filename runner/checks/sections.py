@@ -40,6 +40,10 @@ class Comparison:
 def check(context: Context) -> Check:
     """Compare every output of `per_device`, on every device, with that of `graph`."""
     compared = {name: compare(context, name) for name in context.experiment.results}
+    if context.uncast:
+        # Casts hide what is smaller than a step of theirs.
+        before = {name: compare(context, name, before_casts=True) for name in compared}
+        compared |= {name: one for name, one in before.items() if compared[name].agree and not one.agree}
     outputs = {
         name: {
             "status": "passed" if one.agree else "failed",
@@ -73,34 +77,39 @@ def _apart(name: str, one: Comparison) -> str:
     )
 
 
-def compare(context: Context, name: str, per_device: PerDevice | None = None) -> Comparison:
-    """Hold an output of `per_device`, or what another program would have in its place, to that of `graph`."""
+def compare(
+    context: Context, name: str, per_device: PerDevice | None = None, *, before_casts: bool = False
+) -> Comparison:
+    """Hold an output of `per_device`, or what another program would have in its place, to that of `graph`.
+
+    `before_casts` compares what both would be if no cast rounded.
+    """
     layout, dtype = context.layout(name), context.outputs[name][1]
-    per_device = context.oracle("per_device").values[name] if per_device is None else per_device
-    allowed = _allowed(context, name)
+    graph = context.uncast["graph"][name] if before_casts else context.oracle("graph").values[name]
+    if per_device is None:
+        per_device = context.uncast["per_device"][name] if before_casts else context.oracle("per_device").values[name]
+    allowed = _allowed(context, name, graph, per_device)
     exact = dtypes.dtype(dtype).exact
     kind = dtype if exact else "complex128" if dtypes.dtype(dtype).kind == "complex" else "float64"
     total, devices = SAME, []
     done = {}
     for position in range(layout.mesh.size):
-        ranges = layout.ranges(position)
-        key = (id(per_device[position]), ranges)
+        at = layout.index(position)
+        key = (id(per_device[position]), layout.ranges(position))
         if key not in done:
-            graph = context.expected("graph", name, position, ranges)
             beside = _beside(context, name, position)
-            done[key] = difference(per_device[position], graph, kind, allowed, beside)
+            done[key] = difference(per_device[position], np.asarray(graph[0])[at], kind, allowed, beside)
         total = total.joined(done[key])
         if done[key].wrong:
             devices.append(position)
     return Comparison(total.wrong, total.size, tuple(devices), total.max_abs, allowed, total.undecided, total.excused)
 
 
-def _allowed(context: Context, name: str) -> Tolerance:
+def _allowed(context: Context, name: str, graph: PerDevice, per_device: PerDevice) -> Tolerance:
     """64 times what float64's rounding does to either, 1e-12 of the largest element, and what the file accepts."""
     dtype = dtypes.dtype(context.outputs[name][1])
     if dtype.exact:
         return Tolerance(0.0, 0.0)
-    graph, per_device = (context.oracle(section).values[name] for section in ("graph", "per_device"))
     lost = sum(context.in_float64[section][name].error for section in ("graph", "per_device"))
     atol = SAFETY_OF_FLOAT64 * lost + TERMS * magnitude(graph)
     whole = np.abs(np.asarray(graph[0]))
@@ -108,7 +117,11 @@ def _allowed(context: Context, name: str) -> Tolerance:
     root = float(np.sqrt(np.mean(whole**2, where=finite))) if finite.any() else 0.0
     atol += context.experiment.approximate.get(name, 0.0) * root
     # A section that ends with a cast gives what the dtype holds, where the other one does not say so.
-    rtol = dtype.eps / 2 if _held(graph, dtype) != _held(per_device, dtype) else 0.0
+    ends = [
+        context.oracle(section).casts and _held(values, dtype)
+        for section, values in (("graph", graph), ("per_device", per_device))
+    ]
+    rtol = dtype.eps / 2 if ends[0] != ends[1] else 0.0
     return Tolerance(rtol, atol)
 
 

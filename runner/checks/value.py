@@ -91,14 +91,26 @@ def _verdict(context: Context, section: Section, name: str, output: Output) -> C
         if whole.outside and verdict["status"] == "passed":
             verdict["status"] = "failed"
             verdict["reason"] = "; ".join(_outside(measure, verdict["whole"][measure]) for measure in whole.outside)
+    if total.overflowing > EXCUSED * total.size:
+        power = None
     verdict["power"] = power
-    if verdict["status"] == "passed" and power is not None and power > WEAK:
-        verdict["reason"] = f"it would not notice a mistake of less than {power:.0%} of its root mean square"
+    blunt_because = _blunt(total, power)
+    if verdict["status"] == "passed" and blunt_because:
+        verdict["reason"] = blunt_because
         if name in context.experiment.weak:
             verdict["accepted"] = True
         else:
             verdict["status"] = "weak"
     return verdict
+
+
+def _blunt(total: Difference, power: float | None) -> str | None:
+    """Why a check that passed proves too little, if it does."""
+    if total.overflowing > EXCUSED * total.size:
+        return f"{total.overflowing} of {total.size} elements are beyond its dtype, and were not compared"
+    if power is not None and power > WEAK:
+        return f"it would not notice a mistake of less than {power:.0%} of its root mean square"
+    return None
 
 
 def _undecided(total: Difference) -> Check:

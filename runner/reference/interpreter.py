@@ -50,11 +50,13 @@ class Arithmetic:
     - `floats`: also an oracle reads them, for what a cast narrows and what a random draw draws. Missing ones are
       float32 or complex64.
     - `kind`: the dtype of every float on the machine, whatever `floats` says.
+    - `casts`: whether what a line casts is rounded.
     """
 
     floats: Floats = field(default_factory=dict)
     machine: Machine | None = None
     kind: str | None = None
+    casts: bool = True
 
 
 EXACT = Arithmetic()
@@ -297,7 +299,7 @@ class _Interpreter:
             return self.script.stop(operands[0])
         if (narrow := narrowed(operation, node, self._float_of)) is not None:
             raw = self._lift(function, None, *operands)
-            return self._cast(node, narrow, raw)
+            return self._cast(node, narrow, raw) if self.arithmetic.casts else raw
         if operation.decides is not None and any(map(_is_floating, operands)):
             bound = operation.signature.bind(*positional, **keywords)
             bound.apply_defaults()

@@ -11,6 +11,7 @@ function of the value, so that equal values stay equal.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -39,8 +40,8 @@ _CONTRACTIONS: frozenset[Callable[..., Any]] = frozenset(
 )
 """Functions that are products and sums, in the compiler one operation each."""
 
-_WHOLE = frozenset({"numpy.linalg", "numpy.fft"})
-"""The modules whose functions are computed at once, and rounded when they are done."""
+_AT_ONCE: frozenset[Any] = frozenset({"numpy.linalg", "numpy.fft", np.quantile})
+"""The functions, and the modules of functions, that are computed at once, and rounded when they are done."""
 
 
 @dataclass(frozen=True)
@@ -97,25 +98,26 @@ class Rounded(np.ndarray):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         out = options.pop("out", None)
         kind, machine = _joined(inputs)
-        drawn = machine.seed is not None or kind in ("float64", "complex128")
-        sums = ufunc in (np.matmul, np.vecdot) or (method in ("reduce", "accumulate") and ufunc is np.add)
-        operands = [_operand(value, kind, machine, drawn, ufunc) for value in inputs]
-        if ufunc in (np.matmul, np.vecdot):
-            operands = [_multiplied(value, kind, machine) for value in operands]
-        if sums and drawn:
-            operands = [_reordered(value, kind, machine) for value in operands]
         if isinstance(options.get("dtype"), np.dtype) and options["dtype"].kind in "fc":
+            # The carrier's: the oracle asks for float64.
             del options["dtype"]
-        if method == "at":
-            _added_at(ufunc, inputs[0], operands, kind, machine)
-            return None
         with np.errstate(all="ignore"):
-            if method == "accumulate" and ufunc is np.add and kind not in ("float32", "float64"):
-                result = _scanned(operands[0], kind, machine, **options)
+            if method == "at":
+                _added_at(ufunc, inputs[0], inputs[1:], kind, machine)
+                return None
+            if ufunc is np.add and method == "reduce":
+                result = _summed(_operand(inputs[0], kind), kind, machine, **options)
+            elif ufunc is np.add and method == "accumulate" and dtypes.dtype(kind).itemsize < 4:
+                result = _scanned(_operand(inputs[0], kind), kind, machine, **options)
+            elif ufunc in (np.matmul, np.vecdot):
+                operands = [_multiplied(_operand(value, kind), kind, machine) for value in inputs]
+                result = ufunc(*_turned(ufunc, operands, machine), **options)
             else:
+                drawn = machine.seed is not None
+                operands = [_operand(value, kind, wide=drawn, integers=ufunc is np.ldexp) for value in inputs]
                 result = getattr(ufunc, method)(*operands, **options)
-            if ufunc not in _EXACT:
-                result = _inexact(result, kind, machine)
+                if ufunc not in _EXACT:
+                    result = _inexact(result, kind, machine)
             result = _settled(result, kind, machine)
         if out is None:
             return result
@@ -124,16 +126,15 @@ class Rounded(np.ndarray):
         return out[0] if len(out) == 1 else out
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        whole = func.__module__ in _WHOLE
+        at_once = func in _AT_ONCE or func.__module__ in _AT_ONCE
         kind, machine = _joined(_arrays((args, kwargs)))
-        if func not in _CONTRACTIONS and not whole:
+        if func not in _CONTRACTIONS and not at_once:
             return _settled(super().__array_function__(func, types, args, kwargs), kind, machine)
-        drawn = machine.seed is not None or kind in ("float64", "complex128")
 
         def operand(value: Any) -> Any:
-            value = _operand(value, kind, machine, drawn, None)
-            value = value if whole else _multiplied(value, kind, machine)
-            return _reordered(value, kind, machine) if drawn else value
+            value = _operand(value, kind)
+            value = value if at_once else _multiplied(value, kind, machine)
+            return value if machine.seed is None else _reordered(value, kind, machine)
 
         args, kwargs = _mapped(operand, args), _mapped(operand, kwargs)
         with np.errstate(all="ignore"):
@@ -195,19 +196,19 @@ def _with_parts(kind: str) -> str:
     return "complex128" if kind == "float64" else "complex64"
 
 
-def _operand(value: Any, kind: str, machine: Machine, drawn: bool, ufunc: np.ufunc | None) -> Any:
-    """An operand as the machine reads it."""
+def _operand(value: Any, kind: str, *, wide: bool = False, integers: bool = False) -> Any:
+    """An operand as the machine reads it, in the carrier of the result, or `wide` enough to be moved by less."""
     if isinstance(value, Rounded):
-        return value.view(np.ndarray).astype(_wide(value.kind), copy=False) if drawn else value.view(np.ndarray)
+        held = value.view(np.ndarray)
+        return held.astype(_wide(value.kind), copy=False) if wide else held
     if isinstance(value, bool) or not isinstance(value, np.ndarray | np.generic | float | int | complex):
         return value
     kept = np.asarray(value)
-    if kept.dtype.kind == "b" or (ufunc in (np.ldexp, np.matmul) and kept.dtype.kind in "iu"):
+    if kept.dtype.kind == "b" or (integers and kept.dtype.kind in "iu"):
         return value
-    if kept.dtype.kind == "c" and not kind.startswith("complex"):
-        kind = _with_parts(kind)
-    near = _nearest(kept, kind, Machine())
-    return near.astype(_wide(kind)) if drawn else near
+    kind = _with_parts(kind) if kept.dtype.kind == "c" and kind not in _PARTS else kind
+    near = _nearest(kept, kind, NEAREST)
+    return near.astype(_wide(kind), copy=False) if wide else near
 
 
 def _multiplied(value: Any, kind: str, machine: Machine) -> Any:
@@ -245,7 +246,7 @@ def _moved(value: np.ndarray, share: float, seed: int) -> np.ndarray:
 
 
 def _reordered(value: Any, kind: str, machine: Machine) -> Any:
-    """The operands of a sum, as if another order had rounded the partial sums otherwise."""
+    """An operand of sums of products, as if another order had rounded the partial sums otherwise."""
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fc":
         return value
     accumulator = 2.0**-53 if kind in ("float64", "complex128") else 2.0**-24
@@ -310,6 +311,51 @@ def _settled(result: Any, kind: str, machine: Machine) -> Any:
     return rounded(plain(result), kind, machine)
 
 
+def _summed(
+    value: np.ndarray,
+    kind: str,
+    machine: Machine,
+    axis: Any = 0,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = True,
+    **_: Any,
+) -> np.ndarray:
+    """A sum as a compiler has it, one term after the other; where it is drawn, from another first term on."""
+    terms = value if where is True else np.where(where, value, np.zeros((), value.dtype))
+    axes = tuple(range(terms.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    axes = tuple(each % terms.ndim for each in axes) if terms.ndim else ()
+    rest = tuple(each for each in range(terms.ndim) if each not in axes)
+    shape = tuple(terms.shape[each] for each in rest)
+    rows = np.transpose(terms, (*axes, *rest)).reshape(-1, math.prod(shape))
+    if machine.seed is not None and len(rows):
+        rows = np.roll(rows, 1 + machine.seed * (len(rows) // 7), axis=0)
+    if dtypes.dtype(kind).itemsize == 1:
+        # So narrow a sum is rounded at each step.
+        total = np.zeros(rows.shape[1:], rows.dtype)
+        for row in rows:
+            total = _nearest(total + row, kind, machine)
+    elif rows.shape[1] > 1 or not len(rows):
+        # Row by row, which is one term after the other.
+        total = np.add.reduce(np.ascontiguousarray(rows), axis=0)
+    else:
+        total = np.add.accumulate(rows, axis=0)[-1]
+    total = total.reshape(shape)
+    if initial is not None:
+        total = total + _operand(initial, kind)
+    return np.expand_dims(total, axes) if keepdims else total
+
+
+def _turned(ufunc: np.ufunc, operands: list[Any], machine: Machine) -> list[Any]:
+    """The operands of a product; where it is drawn, with another first term."""
+    if machine.seed is None or any(np.ndim(operand) == 0 for operand in operands):
+        return operands
+    first, second = operands
+    along = (-1, -1 if ufunc is np.vecdot or second.ndim == 1 else -2)
+    by = 1 + machine.seed * (first.shape[-1] // 7)
+    return [np.roll(operand, by, axis) for operand, axis in zip(operands, along, strict=True)]
+
+
 def _scanned(value: np.ndarray, kind: str, machine: Machine, axis: int = 0, **_: Any) -> np.ndarray:
     """A running sum as JAX computes it in a narrow dtype: ⌈log₂ n⌉ rounds of sums, each rounded."""
     total = np.moveaxis(value, axis, 0).copy()
@@ -320,13 +366,13 @@ def _scanned(value: np.ndarray, kind: str, machine: Machine, axis: int = 0, **_:
     return np.moveaxis(total, 0, axis)
 
 
-def _added_at(ufunc: np.ufunc, target: Any, operands: list[Any], kind: str, machine: Machine) -> None:
+def _added_at(ufunc: np.ufunc, target: Any, operands: tuple[Any, ...], kind: str, machine: Machine) -> None:
     """`ufunc.at` with a rounding after each update, as scattered updates have it."""
-    into = np.asarray(target)
-    if ufunc not in (np.add, np.multiply) or kind in ("float32", "float64") or len(operands) < 3:
-        ufunc.at(into, *operands[1:])
+    into, places = np.asarray(target), np.asarray(operands[0])
+    values = np.asarray(_operand(operands[1], kind))
+    if ufunc not in (np.add, np.multiply) or dtypes.dtype(kind).itemsize >= 4:
+        ufunc.at(into, places, values)
         return
-    places, values = np.asarray(operands[1]), np.asarray(operands[2])
     flat = places.reshape(-1)
     values = np.broadcast_to(values, places.shape + into.shape[1:]).reshape(flat.size, *into.shape[1:])
     order = np.argsort(flat, kind="stable")

@@ -21,10 +21,7 @@ from runner.reference.interpreter import Arithmetic, Floats, interpret
 from runner.reference.rounded import NEAREST, Machine, plain
 
 SAFETY = 4.0
-"""How many times the largest rounding error that was measured a right program may be off.
-
-JAX on CPUs is off by 0.5 to 2.3 times the simulated error: `benchmarks/tolerance.py`.
-"""
+"""How many times the largest measured rounding error of its operands may carry a decision over its edge."""
 
 SAFETY_OF_FLOAT64 = 64.0
 """The same where two oracles are compared: float64 leaves room enough, and the order of their sums is anything."""
@@ -118,8 +115,10 @@ class Rounding:
             self.overflows = [a | b for a, b in zip(self.overflows or beyond, beyond, strict=True)]
         expected = whole(exact)
         got = None if expected is None else whole([plain(value) for value in drawn])
-        found = None if expected is None or got is None else moments(got - expected, expected)
-        self.about += [found] if found else []
+        if expected is not None and got is not None:
+            with np.errstate(all="ignore"):
+                found = moments(got - expected, expected)
+            self.about += [found] if found else []
 
 
 @dataclass
@@ -135,6 +134,11 @@ class Oracle:
     undecided: dict[str, int] = field(default_factory=dict)
     recorded: Recording = field(default_factory=Recording)
     work: int = 0
+
+    @property
+    def casts(self) -> bool:
+        """Whether a line of the section casts floats to a dtype that holds less."""
+        return any(decision.kind == "cast" for decision in self.recorded.decisions)
 
 
 Whole = Callable[[str, PerDevice], np.ndarray | None]

@@ -1,0 +1,349 @@
+"""What a green `value` and a green `sections` prove: `python benchmarks/tolerance.py [--seeds 40] [--markdown FILE]`
+
+Six programs in four dtypes, with contractions of 64 to 8,192 terms. Of each, the right program runs at many seeds and has to
+pass, and every mistake has to fail: in `value`, where JAX runs the program with the mistake and the oracle is that of the
+right one; in `sections`, where `per_device` has the mistake and `graph` does not. Prints the tolerance, what of it was used,
+what the check says that it would notice, and what it missed; the exit status is 1 if it missed anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+from omegaconf import OmegaConf
+from seeds import configured, execute, load
+
+from runner import data
+from runner.checks import oracles, sections, value
+from runner.checks.context import Check
+from runner.experiment import Experiment, read
+from runner.programs import WRITERS
+from runner.programs.source import Types
+from runner.schema import ExperimentConfig
+from runner.worker.types import infer
+
+DTYPES = {"float32": 1.0001, "bfloat16": 1.05, "float16": 1.05, "float8_e4m3fn": 1.1}
+"""The dtypes, and the factor that has to be noticed in each."""
+
+STORED = "float8_e4m3fn stored"
+"""8-bit floats as they are used: the arrays and the result have them, and bfloat16 computes."""
+
+LENGTHS = (64, 512, 8192)
+ROWS, COLUMNS, DEVICES = 64, 32, 8
+
+
+@dataclass(frozen=True)
+class Program:
+    """One computation: its arrays, what it is, how each device computes it, and the mistakes that can be made in it.
+
+    `mistakes` maps what is wrong to the line that is wrong and how it reads then; `subtle` are those that rounding hides
+    in every dtype, and only `sections` has to notice.
+    """
+
+    arrays: dict[str, dict[str, Any]]
+    graph: dict[str, Any]
+    per_device: dict[str, Any]
+    mistakes: dict[str, tuple[str, str]]
+    subtle: dict[str, tuple[str, str]]
+    spec: tuple[str | None, ...] = ()
+
+
+def _normal(*shape: Any, spec: list[Any], scale: float | str = 1.0) -> dict[str, Any]:
+    return {"shape": list(shape), "init": f"normal(0, {scale})", "spec": spec}
+
+
+DROPPED = "where(axis_index('x') == 3, 0, 1)"
+ONE = "where((axis_index('x') == 0) & (arange(shape({x})[1]) == 0), 0, {x})"
+
+PROGRAMS = {
+    "matmul": Program(
+        {
+            "x": _normal(ROWS, "K", spec=[None, "x"]),
+            "w": _normal("K", COLUMNS, spec=["x", None], scale="1 / K ** 0.5"),
+            "b": _normal(COLUMNS, spec=[]),
+            "r": _normal(ROWS, COLUMNS, spec=[]),
+        },
+        {"out": "x @ w + b + r"},
+        {"p": "psum(x @ w, 'x')", "out": "p + b + r"},
+        {
+            "zeros": ("out", "(p + b + r) * 0"),
+            "scale": ("out", "(p + b + r) * {scale}"),
+            "a device dropped": ("p", f"psum({DROPPED} * (x @ w), 'x')"),
+            "bias subtracted": ("out", "p - b + r"),
+            "residual left out": ("out", "p + b"),
+            "pmean for psum": ("p", "pmean(x @ w, 'x')"),
+        },
+        {
+            "one element dropped": ("p", f"psum({ONE.format(x='x')} @ w, 'x')"),
+            "scale of 1 + 1e-6": ("out", "(p + b + r) * (1 + 1e-6)"),
+        },
+    ),
+    "MLP": Program(
+        {
+            "x": _normal(ROWS, COLUMNS, spec=[]),
+            "w1": _normal(COLUMNS, "K", spec=[None, "x"], scale=COLUMNS**-0.5),
+            "b1": _normal("K", spec=["x"]),
+            "w2": _normal("K", COLUMNS, spec=["x", None], scale="1 / K ** 0.5"),
+            "b2": _normal(COLUMNS, spec=[]),
+        },
+        {"h": "gelu(x @ w1 + b1)", "out": "x + h @ w2 + b2"},
+        {"h": "gelu(x @ w1 + b1)", "p": "psum(h @ w2, 'x')", "out": "x + p + b2"},
+        {
+            "zeros": ("out", "(x + p + b2) * 0"),
+            "scale": ("out", "(x + p + b2) * {scale}"),
+            "a device dropped": ("p", f"psum({DROPPED} * (h @ w2), 'x')"),
+            "bias subtracted": ("out", "x + p - b2"),
+            "residual left out": ("out", "p + b2"),
+            "pmean for psum": ("p", "pmean(h @ w2, 'x')"),
+        },
+        {
+            "one element dropped": ("p", f"psum({ONE.format(x='h')} @ w2, 'x')"),
+            "scale of 1 + 1e-6": ("out", "(x + p + b2) * (1 + 1e-6)"),
+        },
+    ),
+    "softmax": Program(
+        {"x": _normal(ROWS, "K", spec=[None, "x"]), "b": _normal("K", spec=["x"])},
+        {"out": "softmax(x + b) * K"},
+        {
+            "s": "x + b",
+            "e": "exp(s - pmax(max(s, axis=-1, keepdims=True), 'x'))",
+            "n": "psum(sum(e, axis=-1, keepdims=True), 'x')",
+            "out": "e / n * K",
+        },
+        {
+            "zeros": ("out", "e / n * K * 0"),
+            "scale": ("out", "e / n * K * {scale}"),
+            "a device dropped": ("n", f"psum({DROPPED} * sum(e, axis=-1, keepdims=True), 'x')"),
+            "bias subtracted": ("s", "x - b"),
+            "pmean for psum": ("n", "pmean(sum(e, axis=-1, keepdims=True), 'x')"),
+        },
+        {
+            "one element dropped": ("n", f"psum(sum({ONE.format(x='e')}, axis=-1, keepdims=True), 'x')"),
+            "scale of 1 + 1e-6": ("out", "e / n * K * (1 + 1e-6)"),
+        },
+        (None, "x"),
+    ),
+    "layer norm": Program(
+        {
+            "x": _normal(ROWS, "K", spec=[None, "x"]),
+            "g": _normal("K", spec=["x"]),
+            "b": _normal("K", spec=["x"]),
+            "r": _normal(ROWS, "K", spec=[None, "x"]),
+        },
+        {
+            "m": "mean(x, axis=-1, keepdims=True)",
+            "v": "mean((x - m) ** 2, axis=-1, keepdims=True)",
+            "out": "(x - m) * rsqrt(v + 1e-3) * g + b + r",
+        },
+        {
+            "m": "pmean(mean(x, axis=-1, keepdims=True), 'x')",
+            "v": "pmean(mean((x - m) ** 2, axis=-1, keepdims=True), 'x')",
+            "y": "(x - m) * rsqrt(v + 1e-3) * g",
+            "out": "y + b + r",
+        },
+        {
+            "zeros": ("out", "(y + b + r) * 0"),
+            "scale": ("out", "(y + b + r) * {scale}"),
+            "a device dropped": ("v", f"pmean({DROPPED} * mean((x - m) ** 2, axis=-1, keepdims=True), 'x')"),
+            "bias subtracted": ("out", "y - b + r"),
+            "residual left out": ("out", "y + b"),
+            "psum for pmean": ("v", "psum(mean((x - m) ** 2, axis=-1, keepdims=True), 'x')"),
+        },
+        {
+            "mean over n - 1": ("v", "psum(sum((x - m) ** 2, axis=-1, keepdims=True), 'x') / (K - 1)"),
+            "one element dropped": ("m", f"pmean(mean({ONE.format(x='x')}, axis=-1, keepdims=True), 'x')"),
+            "scale of 1 + 1e-6": ("out", "(y + b + r) * (1 + 1e-6)"),
+        },
+        (None, "x"),
+    ),
+    "attention": Program(
+        {
+            "q": _normal(ROWS, COLUMNS, spec=[], scale=COLUMNS**-0.25),
+            "k": _normal("K", COLUMNS, spec=["x"], scale=COLUMNS**-0.25),
+            "v": _normal("K", COLUMNS, spec=["x"], scale="K ** 0.5"),
+            "b": _normal(COLUMNS, spec=[], scale=1.0),
+            "r": _normal(ROWS, COLUMNS, spec=[]),
+        },
+        {"out": "softmax(q @ k.T) @ v + b + r"},
+        {
+            "s": "q @ k.T",
+            "e": "exp(s - pmax(max(s, axis=-1, keepdims=True), 'x'))",
+            "n": "psum(sum(e, axis=-1, keepdims=True), 'x')",
+            "p": "psum(e @ v, 'x')",
+            "out": "p / n + b + r",
+        },
+        {
+            "zeros": ("out", "(p / n + b + r) * 0"),
+            "scale": ("out", "(p / n + b + r) * {scale}"),
+            "a device dropped": ("p", f"psum({DROPPED} * (e @ v), 'x')"),
+            "bias subtracted": ("out", "p / n - b + r"),
+            "residual left out": ("out", "p / n + b"),
+            "pmean for psum": ("n", "pmean(sum(e, axis=-1, keepdims=True), 'x')"),
+        },
+        {
+            "one element dropped": ("p", f"psum({ONE.format(x='e')} @ v, 'x')"),
+            "scale of 1 + 1e-6": ("out", "(p / n + b + r) * (1 + 1e-6)"),
+        },
+    ),
+    "eight steps": Program(
+        {
+            "x": _normal(ROWS, "K", spec=[None, "x"]),
+            "w": _normal("K", COLUMNS, spec=["x", None], scale="0.5 / K ** 0.5"),
+            "u": _normal(COLUMNS, COLUMNS, spec=[], scale=0.5 * COLUMNS**-0.5),
+            "b": _normal(COLUMNS, spec=[], scale=0.3),
+        },
+        {
+            "h0": "x @ w",
+            "net": {"repeat": 8, "carry": {"h": "h0"}, "body": {"h": "h + tanh(h @ u + b) * 0.25"}},
+            "out": "net.h",
+        },
+        {
+            "h0": "psum(x @ w, 'x')",
+            "net": {"repeat": 8, "carry": {"h": "h0"}, "body": {"h": "h + tanh(h @ u + b) * 0.25"}},
+            "out": "net.h",
+        },
+        {
+            "zeros": ("out", "net.h * 0"),
+            "scale": ("out", "net.h * {scale}"),
+            "a device dropped": ("h0", f"psum({DROPPED} * (x @ w), 'x')"),
+            "bias subtracted": ("net.body.h", "h + tanh(h @ u - b) * 0.25"),
+            "residual left out": ("net.body.h", "tanh(h @ u + b) * 0.25"),
+            "pmean for psum": ("h0", "pmean(x @ w, 'x')"),
+        },
+        {
+            "one element dropped": ("h0", f"psum({ONE.format(x='x')} @ w, 'x')"),
+            "scale of 1 + 1e-6": ("out", "net.h * (1 + 1e-6)"),
+        },
+    ),
+}
+
+
+def main() -> None:
+    """Run every program in every dtype and length, and say what was missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=40)
+    parser.add_argument("--programs", nargs="*", default=list(PROGRAMS))
+    parser.add_argument("--dtypes", nargs="*", default=[*DTYPES, STORED])
+    parser.add_argument("--lengths", nargs="*", type=int, default=list(LENGTHS))
+    parser.add_argument("--markdown", type=Path)
+    given = parser.parse_args()
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    rows = []
+    print(f"jax {jax.__version__}, {given.seeds} seeds of each right program")
+    for name in given.programs:
+        for dtype in given.dtypes:
+            for length in given.lengths:
+                row = _row(name, dtype, length, given.seeds)
+                print("  ".join(row), flush=True)
+                rows.append(row)
+    if given.markdown:
+        lines = ["| " + " | ".join(row) + " |" for row in (HEAD, ["---"] * len(HEAD), *rows)]
+        given.markdown.write_text("\n".join(lines) + "\n")
+    sys.exit(any(row[-1] != "nothing" for row in rows))
+
+
+HEAD = ("program", "dtype", "terms", "rounding", "allowed", "used", "notices", "mistakes", "missed")
+
+
+def _row(name: str, dtype: str, length: int, seeds: int) -> tuple[str, ...]:
+    program = PROGRAMS[name]
+    with tempfile.TemporaryDirectory() as scratch:
+        where = Path(scratch)
+        missed: list[str] = []
+        right = _experiment(program, dtype, length, program.per_device)
+        used, power, rounding, allowed, failed = 0.0, 0.0, 0.0, 0.0, 0
+        for verdict in _verdicts(right, right, where, seeds):
+            failed += verdict["status"] != "passed"
+            out = verdict["outputs"]["out"]
+            if "nan" in out:
+                return name, dtype, str(length), "", "", "", "", "", "nothing: JAX gives NaN"
+            used, power = max(used, out["share"]), max(power, out["power"])
+            rounding, allowed = max(rounding, out["rounding"]), max(allowed, out["atol"])
+        if failed:
+            missed.append(f"{failed} of {seeds} right ones")
+        factor = DTYPES[dtype.removesuffix(" stored")]
+        for what, (line, wrong) in (program.mistakes | program.subtle).items():
+            changed = _changed(program.per_device, line, wrong.replace("{scale}", str(factor)))
+            mistaken = _experiment(program, dtype, length, changed)
+            if what in program.mistakes:
+                verdict = next(_verdicts(right, mistaken, where, 1))
+                if verdict["status"] != "failed":
+                    missed.append(f"{what} (value)")
+            if not _sections_notice(mistaken, where):
+                missed.append(f"{what} (sections)")
+    mistakes = f"{len(program.mistakes)} + {len(program.subtle)}"
+    told = (
+        f"{rounding:.1e}",
+        f"{allowed:.1e}",
+        f"{used:.2f}",
+        f"{power:.1e}",
+        mistakes,
+        ", ".join(missed) or "nothing",
+    )
+    return name, dtype, str(length), *told
+
+
+def _changed(lines: dict[str, Any], at: str, text: str) -> dict[str, Any]:
+    head, _, rest = at.partition(".")
+    return {**lines, head: _changed(lines[head], rest, text) if rest else text}
+
+
+def _experiment(program: Program, dtype: str, length: int, per_device: dict[str, Any]) -> Experiment:
+    stored = dtype == STORED
+    dtype = dtype.removesuffix(" stored")
+    arrays = {
+        name: {**array, "dtype": dtype, "init": array["init"].replace("K", str(length))}
+        for name, array in program.arrays.items()
+    }
+    graph: dict[str, Any] = program.graph
+    if stored:
+        casts = {name: f"astype({name}8, 'bfloat16')" for name in arrays}
+        arrays = {f"{name}8": array for name, array in arrays.items()}
+        graph, per_device = (
+            {**casts, **lines, "out": f"astype({lines['out']}, '{dtype}')"} for lines in (graph, per_device)
+        )
+    config = {
+        "name": "tolerance",
+        "mesh": {"axes": ["x"], "shape": [DEVICES]},
+        "dims": {"K": length},
+        "arrays": arrays,
+        "graph": graph,
+        "per_device": per_device,
+        "outputs": {"out": list(program.spec)},
+        "check_vma": False,
+    }
+    plain: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(ExperimentConfig), config), resolve=True)
+    return read(plain)
+
+
+def _context(experiment: Experiment, types: Types, where: Path) -> oracles.Context:
+    outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
+    return oracles.consult(experiment, data.make(experiment, where), outputs, types.floats)
+
+
+def _verdicts(right: Experiment, ran: Experiment, where: Path, seeds: int) -> Iterator[Check]:
+    """The verdict on what JAX does with the `shard_map` of `ran`, by the oracle of `right`, seed by seed."""
+    functions: dict[str, Any] = {}
+    with configured(ran):
+        types = infer(right)
+        module = load(WRITERS["shard_map"](ran, where, infer(ran)), where / "program.py")
+        for seed in range(seeds):
+            context = _context(replace(right, seed=seed), types, where)
+            yield value.check(context, execute(context, "shard_map", module, functions, where))
+
+
+def _sections_notice(mistaken: Experiment, where: Path) -> bool:
+    with configured(mistaken):
+        return sections.check(_context(mistaken, infer(mistaken), where))["status"] == "failed"
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import itertools
 import operator
 from typing import NamedTuple
 
@@ -767,6 +768,60 @@ def u8(*values):
 def test_a_counterpart_agrees_where_jax_differs_from_numpy(name, arguments, named):
     expected = OPERATIONS[name].numpy(*arguments, **named)
     assert_agrees(expected, by_jax(name, jax_function(name), arguments, named, False), False)
+
+
+def signs(values):
+    """Each number with its sign, which -0.0 has too; NaN, whose sign says nothing, without."""
+    numbers = np.asarray(values, np.float64).ravel()
+    return [None if np.isnan(number) else (number, bool(np.signbit(number))) for number in numbers]
+
+
+ZEROS = [
+    *(np.array(zeros) for zeros in itertools.product((-0.0, 0.0, -1.0, 2.0), repeat=3)),
+    *(np.random.default_rng(0).choice((-0.0, 0.0), length) for length in (7, 16, 33)),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        *((name, ()) for name in ("sort", "argsort", "max", "min", "argmax", "argmin", "nanmax", "nanmin")),
+        *((name, ()) for name in ("cummax", "cummin", "relu", "relu6", "elu", "sign")),
+        ("top_k", (3,)),
+        ("clip", (0.0, 1.0)),
+        ("clip", (-1.0, 0.0)),
+    ],
+)
+def test_a_counterpart_knows_the_two_zeros_as_jax_does(name, arguments):
+    for zeros in ZEROS:
+        expected = OPERATIONS[name].numpy(zeros, *arguments)
+        actual = by_jax(name, jax_function(name), (zeros, *arguments), {}, True)
+        for one, other in zip(jax.tree.leaves(expected), jax.tree.leaves(actual), strict=True):
+            np.testing.assert_allclose(one, other)
+            np.testing.assert_array_equal(np.signbit(one), np.signbit(other))
+
+
+@pytest.mark.parametrize("name", ["maximum", "minimum", "fmax", "fmin"])
+def test_a_choice_of_two_knows_the_two_zeros_as_jax_does(name):
+    for zeros in ZEROS:
+        operands = (zeros, zeros[::-1].copy())
+        actual = by_jax(name, jax_function(name), operands, {}, True)
+        assert signs(OPERATIONS[name].numpy(*operands)) == signs(actual), zeros
+
+
+@pytest.mark.parametrize("name", ["segment_max", "segment_min"])
+def test_a_choice_by_segment_knows_the_two_zeros_as_jax_does(name):
+    for zeros in ZEROS:
+        operands = (zeros, np.arange(len(zeros), dtype=np.int32) % 2, 2)
+        actual = by_jax(name, jax_function(name), operands, {}, True)
+        assert signs(OPERATIONS[name].numpy(*operands)) == signs(actual), zeros
+
+
+def test_top_k_takes_a_nan_with_a_sign_for_the_smallest():
+    x = np.array([1.0, -np.nan, -np.inf, np.nan, np.inf])
+    values, places = OPERATIONS["top_k"].numpy(x, 5)
+    assert places.tolist() == by_jax("top_k", jax_function("top_k"), (x, 5), {}, False)[1].tolist() == [3, 4, 0, 2, 1]
+    np.testing.assert_array_equal(values, x[places])
 
 
 def kinds_of(signature):

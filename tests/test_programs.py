@@ -552,6 +552,22 @@ def test_every_node_has_its_named_scope(tmp_path):
         assert sorted(re.findall(r'with jax\.named_scope\("(\w+)"\)', sources[program])) == sorted(names)
 
 
+WINDOWS = """
+arrays: {A: {shape: [4, 8], init: normal, spec: [x, y]}}
+graph: {m: "reduce_window(where(A > 0, A, -inf), -inf, 'max', (1, 3), (1, 1), 'SAME')"}
+per_device: {m: "reduce_window(A, init_value=0.0, computation='add', window_dimensions=(1, 1))"}
+outputs: {m: [x, y]}
+"""
+
+
+def test_a_function_and_a_number_that_jax_has_by_name_are_written_so(tmp_path):
+    written = harness.run(WINDOWS, tmp_path).sources
+    graph = 'm = jax.lax.reduce_window(jnp.where(A > 0, A, -jnp.inf), -jnp.inf, jax.lax.max, (1, 3), (1, 1), "SAME")'
+    local = "m = jax.lax.reduce_window(A, init_value=0.0, computation=jax.lax.add, window_dimensions=(1, 1))"
+    assert graph in written["auto"]
+    assert local in written["shard_map"]
+
+
 MATMUL = """
 arrays: {A: {shape: [4, 8], init: normal, spec: [x, y]}, B: {shape: [8, 4], init: normal, spec: [y]}}
 graph: {C: A @ B - 1}

@@ -6,15 +6,17 @@ names, computes floats in float64, and never sees JAX. `tests/test_operations.py
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from runner.language import activations, algebra, collectives, indexing, reductions, shaping, threefry
+from runner.language import activations, algebra, collectives, indexing, reductions, shaping, threefry, windows
 from runner.language import counterparts as c
 
 Kind = Literal["array", "collective", "static"]
@@ -49,6 +51,23 @@ class Operation:
 
 
 OPERATIONS: dict[str, Operation] = {}
+
+CONSTANTS = {"inf": math.inf}
+"""The numbers that have a name in every expression; `inf` is `jnp.inf`."""
+
+COMPUTATIONS = {name: f"jax.lax.{name}" for name in ("add", "mul", "max", "min")}
+"""What the argument `computation` may be, and the JAX function that it stands for."""
+
+PADDINGS = ("SAME", "SAME_LOWER", "VALID")
+"""What the argument `padding` may be, where it is a string."""
+
+
+def computation(call: ast.Call) -> ast.expr | None:
+    """The argument of a call by which the language names a function of JAX's, if it has one."""
+    assert isinstance(call.func, ast.Name)
+    parameters = list(OPERATIONS[call.func.id].signature.parameters)
+    arguments = dict(zip(parameters, call.args, strict=False)) | {str(k.arg): k.value for k in call.keywords}
+    return arguments.get("computation")
 
 
 def _row(name: str, arguments: str, jax: str, numpy: Callable[..., Any], **rest: Any) -> None:
@@ -371,6 +390,35 @@ for _name, _numpy in (("fft", np.fft.fft), ("ifft", np.fft.ifft), ("rfft", np.ff
     )
 _exact("fftshift", "x, axes=None", shaping.moved(np.fft.fftshift), jax="jnp.fft.fftshift")
 _exact("ifftshift", "x, axes=None", shaping.moved(np.fft.ifftshift), jax="jnp.fft.ifftshift")
+
+# Windows: `padding` is "SAME", "SAME_LOWER", "VALID", or a pair for each dimension.
+_array(
+    "conv_general_dilated",
+    "lhs, rhs, window_strides, padding, lhs_dilation=None, rhs_dilation=None, dimension_numbers=None, "
+    "feature_group_count=1, batch_group_count=1, *, preferred_element_type=None",
+    windows.conv_general_dilated,
+    jax="jax.lax.conv_general_dilated",
+)
+_array(
+    "conv",
+    "lhs, rhs, window_strides, padding, *, preferred_element_type=None",
+    windows.conv,
+    jax="jax.lax.conv",
+)
+_array(
+    "conv_transpose",
+    "lhs, rhs, strides, padding, rhs_dilation=None, dimension_numbers=None, transpose_kernel=False, *, "
+    "preferred_element_type=None, use_consistent_padding=False",
+    windows.conv_transpose,
+    jax="jax.lax.conv_transpose",
+)
+_array(
+    "reduce_window",
+    "operand, init_value, computation, window_dimensions, window_strides=None, padding='VALID', base_dilation=None, "
+    "window_dilation=None",
+    windows.reduce_window,
+    jax="jax.lax.reduce_window",
+)
 
 # Creation.
 _exact("zeros", "shape, dtype=None", shaping.zeros)

@@ -21,7 +21,7 @@ import numpy as np
 
 from runner.experiment import Array, Experiment, Loop, Node, Section, Statement
 from runner.language import counterparts
-from runner.language.operations import OPERATIONS, Operation
+from runner.language.operations import CONSTANTS, OPERATIONS, Operation
 from runner.layout import Mesh
 
 PerDevice = list[Any]
@@ -206,7 +206,7 @@ class _Interpreter:
                 if name in self.values:
                     value = self.values.pop(name) if name in self.moved else self.values[name]
                     return value, self.rounding[name]
-                return self._everywhere(self.sizes[name]), Rounding()
+                return self._everywhere(CONSTANTS[name] if name in CONSTANTS else self.sizes[name]), Rounding()
             case ast.Attribute(value=ast.Name(id=loop), attr=carried) if f"{loop}.{carried}" in self.values:
                 return self.values[f"{loop}.{carried}"], self.rounding[f"{loop}.{carried}"]
             case ast.Attribute(value=value):

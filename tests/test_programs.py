@@ -70,7 +70,7 @@ def test_the_compiler_partitions_every_operation(pack, program, tmp_path):
 
 @pytest.mark.parametrize("name", sorted(RUNNING))
 def test_a_running_reduction_in_every_program(name, tmp_path):
-    # One at a time: in one program, XLA of jaxlib 0.10 computes the second one with the combiner of the first.
+    # One at a time: in one program, XLA of jaxlib 0.10 pads the second one with the first one's init value.
     outcome = harness.run(ARRAYS % SPECS[0], tmp_path, graph={"out": f"{name}(A, axis=1)"}, outputs={"out": ["x"]})
     assert set(outcome.runs) == {"auto", "constraint", "explicit"}
     assert outcome.failures() == []

@@ -1,9 +1,9 @@
 """What a green `value` and a green `sections` prove: `python benchmarks/tolerance.py [--seeds 40] [--markdown FILE]`
 
-Six programs in four dtypes, with contractions of 64 to 8,192 terms. Of each, the right program runs at many seeds and has to
-pass, and every mistake has to fail: in `value`, where JAX runs the program with the mistake and the oracle is that of the
-right one; in `sections`, where `per_device` has the mistake and `graph` does not. Prints the tolerance, what of it was used,
-what the check says that it would notice, and what it missed; the exit status is 1 if it missed anything.
+Six programs in four dtypes, with contractions of 64 to 8,192 terms. Of each, the right program runs at many seeds and
+has to pass, and every mistake has to fail: in `value`, where JAX runs the program with the mistake and the oracle is that
+of the right one; in `sections`, where `per_device` has the mistake and `graph` does not. Prints the tolerance, what of it
+was used, what the check says that it would notice, and what it missed; the exit status is 1 if it missed anything.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ ROWS, COLUMNS, DEVICES = 64, 32, 8
 class Program:
     """One computation: its arrays, what it is, how each device computes it, and the mistakes that can be made in it.
 
-    `mistakes` maps what is wrong to the line that is wrong and how it reads then; `subtle` are those that rounding hides
-    in every dtype, and only `sections` has to notice.
+    `mistakes` maps what is wrong to the line that is wrong and how it reads then; `subtle` are those that rounding may
+    hide, and only `sections` has to notice.
     """
 
     arrays: dict[str, dict[str, Any]]
@@ -110,23 +110,23 @@ PROGRAMS = {
     ),
     "softmax": Program(
         {"x": _normal(ROWS, "K", spec=[None, "x"]), "b": _normal("K", spec=["x"])},
-        {"out": "softmax(x + b) * K"},
+        {"out": "softmax(x + b) * (K // 8)"},
         {
             "s": "x + b",
             "e": "exp(s - pmax(max(s, axis=-1, keepdims=True), 'x'))",
             "n": "psum(sum(e, axis=-1, keepdims=True), 'x')",
-            "out": "e / n * K",
+            "out": "e / n * (K // 8)",
         },
         {
-            "zeros": ("out", "e / n * K * 0"),
-            "scale": ("out", "e / n * K * {scale}"),
+            "zeros": ("out", "e / n * (K // 8) * 0"),
+            "scale": ("out", "e / n * (K // 8) * {scale}"),
             "a device dropped": ("n", f"psum({DROPPED} * sum(e, axis=-1, keepdims=True), 'x')"),
             "bias subtracted": ("s", "x - b"),
             "pmean for psum": ("n", "pmean(sum(e, axis=-1, keepdims=True), 'x')"),
         },
         {
             "one element dropped": ("n", f"psum(sum({ONE.format(x='e')}, axis=-1, keepdims=True), 'x')"),
-            "scale of 1 + 1e-6": ("out", "e / n * K * (1 + 1e-6)"),
+            "scale of 1 + 1e-6": ("out", "e / n * (K // 8) * (1 + 1e-6)"),
         },
         (None, "x"),
     ),

@@ -17,6 +17,7 @@ from runner import dtypes, expect, topology
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.language import static
 from runner.language.check import Scope, canonical, check, missing_axis
+from runner.language.operations import CONSTANTS
 from runner.language.syntax import Expression, SyntaxFault, names, on_one_line, parse
 from runner.layout import Layout, Mesh, Spec
 from runner.topology import Topology
@@ -334,6 +335,8 @@ def _name(name: object, key: Key) -> None:
         raise invalid(key, f"{name!r} is not a name; use letters, digits and '_'{_yaml_hint(name)}")
     if keyword.iskeyword(name):
         raise invalid(key, f"'{name}' is a word of Python's, which no expression can use as a name")
+    if name in CONSTANTS:
+        raise invalid(key, f"'{name}' is a number in every expression; a name means one thing")
 
 
 def _yaml_hint(value: object) -> str:

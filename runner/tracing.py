@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from runner.experiment import Experiment, Loop, Node, Statement
-from runner.language.operations import OPERATIONS
+from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.syntax import Expression
 
 VALUES = 500
@@ -91,7 +91,7 @@ Meaning = Mapping[str, ast.expr]
 
 class _Naming:
     def __init__(self, experiment: Experiment, *, unroll: bool) -> None:
-        self._dims = experiment.dims
+        self._numbers = {*experiment.dims, *CONSTANTS}
         self._unroll = unroll
         self._taken = {*experiment.dims, *(array.name for array in experiment.arrays)}
         self._taken |= {name for statement in experiment.per_device for name in _all_names(statement)}
@@ -159,7 +159,7 @@ class _Naming:
     def is_value(self, tree: ast.expr) -> bool:
         """Whether an operand is more than numbers and dims."""
         return any(
-            isinstance(node, ast.Call) or (isinstance(node, ast.Name) and node.id not in self._dims)
+            isinstance(node, ast.Call) or (isinstance(node, ast.Name) and node.id not in self._numbers)
             for node in ast.walk(tree)
         )
 

@@ -32,6 +32,9 @@ ACCEPTED = [
     "sum(A, axis=0, keepdims=True)",
     "ppermute(A, 'x', shift=-1)",
     "dynamic_slice(A, (axis_index('x'), 0), (1, 4))",
+    "where(A > 0, A, -inf)",
+    "reduce_window(A, -inf, 'max', (2, 2), padding='SAME')",
+    "reduce_window(A, 0, computation='add', window_dimensions=(2, 2), padding=((0, 1), (1, 0)))",
 ]
 
 REFUSED = {
@@ -54,8 +57,14 @@ REFUSED = {
     "psum(A, x)": ("no array, dim or earlier name 'x'", "x"),
     "psum(A, I)": ("the axis_name must be a mesh axis in quotes, or a tuple of them", "I"),
     "psum(A, 0)": ("the axis_name must be a mesh axis in quotes, or a tuple of them", "0"),
+    "reduce_window(A, 0, 'sum', (2, 2))": ("the computation is one of 'add', 'mul', 'max', 'min'", "'sum'"),
+    "reduce_window(A, 0, max, (2, 2))": ("'max' is an operation; call it: max(…)", "max"),
+    "reduce_window(A, 0, A, (2, 2))": ("the computation is one of 'add', 'mul', 'max', 'min'", "A"),
+    "conv(A, B, (1,), 'EVEN')": (
+        "the padding is one of 'SAME', 'SAME_LOWER', 'VALID' or a pair of integers for each dimension", "'EVEN'",
+    ),
     "tanh(psum(A, 'q') + missing)": ("mesh axis 'q' does not exist; the mesh has x, y", "'q'"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ACCEPTED)

@@ -6,6 +6,7 @@ import dataclasses
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -113,6 +114,17 @@ def test_every_link_of_the_documents_leads_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), (page.name, target)
+
+
+WRONG_ANSWERS = ROOT / "experiments" / "wrong_answers"
+
+
+@pytest.mark.parametrize("script", sorted(WRONG_ANSWERS.glob("*.py")), ids=lambda script: script.stem)
+def test_the_report_of_a_wrong_answer_has_the_script_and_an_experiment(script: Path) -> None:
+    assert script.read_text(encoding="utf-8") in script.with_suffix(".md").read_text(encoding="utf-8")
+    config = yaml.safe_load((WRONG_ANSWERS / "experiment" / script.with_suffix(".yaml").name).read_text("utf-8"))
+    assert (ROOT / config["source"]).samefile(script.with_suffix(".md"))
+    assert f"[{script.stem}]({script.stem}.md)" in (WRONG_ANSWERS / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_page_of_sources_names_every_experiment_and_only_those() -> None:

@@ -202,6 +202,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "dim a keyword": ("dims: {in: 2}", "dims.in", "'in' is a word of Python's, which no expression can use as a name"),
     "array a keyword": ("arrays: {lambda: {shape: [2]}}", "arrays.lambda", "'lambda' is a word of Python's"),
     "node a keyword": ("graph: {if: A}", "graph.if", "'if' is a word of Python's"),
+    "array inf": ("arrays: {inf: {shape: [2]}}", "arrays.inf", "'inf' is a number in every expression; a name means"),
     "node with a dash": ("graph: {a-b: A}", "graph.a-b", "'a-b' is not a name; use letters, digits and '_'"),
     "array and dim": ("arrays: {I: {shape: [2]}}", "arrays.I", "'I' is a dim already; a name means one thing"),
     "node and dim": ("graph: {I: A}", "graph.I", "'I' is a dim already; a name means one thing"),

@@ -76,6 +76,18 @@ def test_a_promised_output_is_what_a_contraction_makes(tmp_path):
     assert "reshard" not in text
 
 
+def test_a_promised_output_is_what_a_convolution_makes(tmp_path):
+    experiment = harness.experiment(
+        ARRAYS,
+        graph={"C": "conv_general_dilated(T, reshape(B, (4, 4, 2)), (1,), 'SAME')"},
+        outputs={"C": [None, "x", "y"]},
+        program="explicit",
+    )
+    with harness.configured(experiment):
+        text = explicit.write(experiment, tmp_path, harness.infer(experiment))
+    assert f'(1,), "SAME", out_sharding={laid(N, X, Y)})' in text
+
+
 def test_an_output_that_lies_right_is_not_resharded(tmp_path):
     experiment = harness.experiment(ARRAYS, graph={"C": "A * 2"}, outputs={"C": ["x", "y"]}, program="explicit")
     with harness.configured(experiment):

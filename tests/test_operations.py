@@ -1,7 +1,9 @@
 """Every row of the table of operations is held against its JAX function, on drawn arrays and arguments."""
 
 import ast
+import functools
 import inspect
+import itertools
 import operator
 from typing import NamedTuple
 
@@ -15,7 +17,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from runner.language import counterparts
-from runner.language.operations import OPERATIONS
+from runner.language.operations import COMPUTATIONS, OPERATIONS
 
 # Rows of other kinds have tests of their own: `test_collectives.py`, `test_threefry.py`.
 ROWS = {n: r for n, r in OPERATIONS.items() if r.kind != "collective" and not r.jax.startswith("jax.random.")}
@@ -285,6 +287,55 @@ def attention(draw):
     return tuple(rows), draw(options)[1]
 
 
+CONVOLVED = (
+    # Operands; strides and padding; the rest.
+    ((2, 3, 5), (4, 3, 2), (2,), "SAME", {}),
+    ((2, 4), (3, 4), (), "VALID", {}),
+    ((2, 4, 5, 2), (3, 2, 2, 4), (1, 2), "SAME_LOWER", {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}),
+    ((2, 4, 5, 2), (3, 2, 4, 2), (2, 1), [(1, -1), (0, 2)], {"dimension_numbers": ("NHWC", "WHOI", "CWHN")}),
+    ((1, 2, 4, 3), (2, 2, 2, 2), (1, 1), ((1, 1), (2, 0)), {"lhs_dilation": (2, 1), "rhs_dilation": [1, 2]}),
+    ((2, 4, 5), (4, 2, 3), (1,), "VALID", {"feature_group_count": 2}),
+    ((2, 4, 5), (8, 1, 3), (2,), "SAME", {"feature_group_count": 4, "rhs_dilation": (2,)}),
+    ((4, 2, 5), (4, 2, 3), (1,), "SAME", {"batch_group_count": 2}),
+    ((1, 2, 3, 2, 3), (2, 2, 2, 1, 2), (1, 2, 1), "SAME", {}),
+    ((1, 2, 3), (2, 2, 5), (1,), "VALID", {}),
+)
+TRANSPOSED = (
+    ((2, 3, 2), (3, 2, 4), (2,), "SAME", {}),
+    ((1, 3, 2, 2), (2, 3, 2, 3), (3, 1), "VALID", {"rhs_dilation": (1, 2)}),
+    ((1, 3, 2), (3, 4, 2), (2,), "SAME", {"transpose_kernel": True}),
+    ((1, 2, 3), (2, 4, 3), (2,), [(1, 2)], {"dimension_numbers": ("NCH", "IOH", "NCH")}),
+    ((1, 3, 2), (3, 2, 2), (2,), ((1, 0),), {"use_consistent_padding": True}),
+)
+
+
+@st.composite
+def convolved(draw, choices):
+    lhs, rhs, strides, padding, rest = draw(pick(*choices))
+    domain = draw(pick(floats, floats, ints))
+    wide = {"preferred_element_type": "float32"} if domain is ints and draw(st.booleans()) else {}
+    return (draw(domain(shape=lhs)), draw(domain(shape=rhs)), strides, padding), {**rest, **wide}
+
+
+@st.composite
+def windowed(draw):
+    computation = draw(pick(*COMPUTATIONS))
+    domain = draw(pick(floats, ints))
+    lowest, highest = (float("-inf"), float("inf")) if domain is floats else (-(2**31), 2**31 - 1)
+    identity = {"add": 0, "mul": 1, "max": lowest, "min": highest}[computation]
+    shape, window, rest = draw(
+        pick(
+            ((5,), (3,), {"window_strides": (1,), "padding": "SAME"}),
+            ((5,), (2,), {"window_strides": [2], "padding": "SAME_LOWER"}),
+            ((2, 5), (1, 3), {}),
+            ((3, 4), (2, 2), {"window_strides": (2, 1), "padding": ((0, 1), (2, -1))}),
+            ((3, 4), (2, 3), {"padding": [(1, 1), (1, 1)], "base_dilation": (2, 1), "window_dilation": (1, 2)}),
+        )
+    )
+    first = draw(pick(identity, identity, 2))
+    return (draw(domain(shape=shape)), float(first) if domain is floats else first, computation, window), rest
+
+
 def joining(*shapes, **options):
     same = [some(small(shape), 1, 3) for shape in shapes]
     return call(st.one_of(same), **options)
@@ -474,6 +525,11 @@ CASES = {
     "rfft": call(small(), n=pick(2, 4), axis=pick(0, -1), norm=pick("ortho", "forward")),
     "irfft": call(complexes((3,)), n=pick(3, 4), norm="ortho"),
     **dict.fromkeys(("fftshift", "ifftshift"), call(small(), axes=pick(0, -1))),
+    # Windows.
+    "conv_general_dilated": convolved(CONVOLVED),
+    "conv": convolved([(*case[:4], {}) for case in CONVOLVED if not case[4]]),
+    "conv_transpose": convolved(TRANSPOSED),
+    "reduce_window": windowed(),
     # Creation.
     **dict.fromkeys(("zeros", "ones"), call(pick((2, 3), [2], 3, ()), dtype=pick(*DTYPES))),
     "full": call(pick((2, 3), 3), pick(2, 1.5, True), dtype=pick(*DTYPES)),
@@ -605,7 +661,20 @@ CASES = {
 
 
 def jax_function(name):
-    return eval(ROWS[name].jax, {"jax": jax, "jnp": jnp})
+    function = eval(ROWS[name].jax, {"jax": jax, "jnp": jnp})
+    return with_functions(function) if "computation" in ROWS[name].signature.parameters else function
+
+
+def with_functions(function):
+    """`function` with the strings that the language has in the place of functions of JAX's."""
+
+    @functools.wraps(function)
+    def call(*arguments, **named):
+        bound = inspect.signature(function).bind(*arguments, **named)
+        bound.arguments["computation"] = getattr(jax.lax, bound.arguments["computation"])
+        return function(*bound.args, **bound.kwargs)
+
+    return call
 
 
 class Placeholder(NamedTuple):
@@ -763,6 +832,62 @@ def u8(*values):
 def test_a_counterpart_agrees_where_jax_differs_from_numpy(name, arguments, named):
     expected = OPERATIONS[name].numpy(*arguments, **named)
     assert_agrees(expected, by_jax(name, jax_function(name), arguments, named, False), False)
+
+
+def signs(values):
+    """Each number with its sign, which -0.0 has too; NaN, whose sign says nothing, without."""
+    numbers = np.asarray(values, np.float64).ravel()
+    return [None if np.isnan(number) else (number, bool(np.signbit(number))) for number in numbers]
+
+
+ZEROS = [
+    *(np.array(zeros) for zeros in itertools.product((-0.0, 0.0, -1.0, 2.0), repeat=3)),
+    *(np.random.default_rng(0).choice((-0.0, 0.0), length) for length in (7, 16, 33)),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        *((name, ()) for name in ("sort", "argsort", "max", "min", "argmax", "argmin", "nanmax", "nanmin")),
+        *((name, ()) for name in ("cummax", "cummin", "relu", "relu6", "elu", "sign")),
+        ("top_k", (3,)),
+        ("clip", (0.0, 1.0)),
+        ("clip", (-1.0, 0.0)),
+        ("reduce_window", (float("-inf"), "max", (2,))),
+        ("reduce_window", (float("inf"), "min", (2,))),
+    ],
+)
+def test_a_counterpart_knows_the_two_zeros_as_jax_does(name, arguments):
+    for zeros in ZEROS:
+        expected = OPERATIONS[name].numpy(zeros, *arguments)
+        actual = by_jax(name, jax_function(name), (zeros, *arguments), {}, True)
+        for one, other in zip(jax.tree.leaves(expected), jax.tree.leaves(actual), strict=True):
+            np.testing.assert_allclose(one, other)
+            np.testing.assert_array_equal(np.signbit(one), np.signbit(other))
+
+
+@pytest.mark.parametrize("name", ["maximum", "minimum", "fmax", "fmin"])
+def test_a_choice_of_two_knows_the_two_zeros_as_jax_does(name):
+    for zeros in ZEROS:
+        operands = (zeros, zeros[::-1].copy())
+        actual = by_jax(name, jax_function(name), operands, {}, True)
+        assert signs(OPERATIONS[name].numpy(*operands)) == signs(actual), zeros
+
+
+@pytest.mark.parametrize("name", ["segment_max", "segment_min"])
+def test_a_choice_by_segment_knows_the_two_zeros_as_jax_does(name):
+    for zeros in ZEROS:
+        operands = (zeros, np.arange(len(zeros), dtype=np.int32) % 2, 2)
+        actual = by_jax(name, jax_function(name), operands, {}, True)
+        assert signs(OPERATIONS[name].numpy(*operands)) == signs(actual), zeros
+
+
+def test_top_k_takes_a_nan_with_a_sign_for_the_smallest():
+    x = np.array([1.0, -np.nan, -np.inf, np.nan, np.inf])
+    values, places = OPERATIONS["top_k"].numpy(x, 5)
+    assert places.tolist() == by_jax("top_k", jax_function("top_k"), (x, 5), {}, False)[1].tolist() == [3, 4, 0, 2, 1]
+    np.testing.assert_array_equal(values, x[places])
 
 
 def kinds_of(signature):

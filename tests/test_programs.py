@@ -70,7 +70,7 @@ def test_the_compiler_partitions_every_operation(pack, program, tmp_path):
 
 @pytest.mark.parametrize("name", sorted(RUNNING))
 def test_a_running_reduction_in_every_program(name, tmp_path):
-    # One at a time: in one program, XLA of jaxlib 0.10 computes the second one with the combiner of the first.
+    # One at a time: in one program, XLA of jaxlib 0.10 pads the second one with the first one's init value.
     outcome = harness.run(ARRAYS % SPECS[0], tmp_path, graph={"out": f"{name}(A, axis=1)"}, outputs={"out": ["x"]})
     assert set(outcome.runs) == {"auto", "constraint", "explicit"}
     assert outcome.failures() == []
@@ -550,6 +550,22 @@ def test_every_node_has_its_named_scope(tmp_path):
     sources = written(tmp_path).sources
     for program, names in (("auto", ["C"]), ("shard_map", ["empty", "ring", "acc", "rhs", "C"])):
         assert sorted(re.findall(r'with jax\.named_scope\("(\w+)"\)', sources[program])) == sorted(names)
+
+
+WINDOWS = """
+arrays: {A: {shape: [4, 8], init: normal, spec: [x, y]}}
+graph: {m: "reduce_window(where(A > 0, A, -inf), -inf, 'max', (1, 3), (1, 1), 'SAME')"}
+per_device: {m: "reduce_window(A, init_value=0.0, computation='add', window_dimensions=(1, 1))"}
+outputs: {m: [x, y]}
+"""
+
+
+def test_a_function_and_a_number_that_jax_has_by_name_are_written_so(tmp_path):
+    written = harness.run(WINDOWS, tmp_path).sources
+    graph = 'm = jax.lax.reduce_window(jnp.where(A > 0, A, -jnp.inf), -jnp.inf, jax.lax.max, (1, 3), (1, 1), "SAME")'
+    local = "m = jax.lax.reduce_window(A, init_value=0.0, computation=jax.lax.add, window_dimensions=(1, 1))"
+    assert graph in written["auto"]
+    assert local in written["shard_map"]
 
 
 MATMUL = """

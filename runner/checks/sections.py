@@ -117,11 +117,11 @@ def _allowed(context: Context, name: str, graph: PerDevice, per_device: PerDevic
     root = float(np.sqrt(np.mean(whole**2, where=finite))) if finite.any() else 0.0
     atol += context.experiment.approximate.get(name, 0.0) * root
     # A section that ends with a cast gives what the dtype holds, where the other one does not say so.
-    ends = [
-        context.oracle(section).casts and _held(values, dtype)
-        for section, values in (("graph", graph), ("per_device", per_device))
-    ]
-    rtol = dtype.eps / 2 if ends[0] != ends[1] else 0.0
+    ends = {
+        context.oracle("graph").casts and _held(graph, dtype),
+        context.oracle("per_device").casts and _held(per_device, dtype),
+    }
+    rtol = dtype.eps / 2 if len(ends) > 1 else 0.0
     return Tolerance(rtol, atol)
 
 

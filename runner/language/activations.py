@@ -7,7 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from runner.language.counterparts import array, convert, erfc, floating, in_floats, logaddexp, logistic
+from runner.language.counterparts import (
+    array,
+    common,
+    convert,
+    erfc,
+    floating,
+    ieee_maximum,
+    in_floats,
+    logaddexp,
+    logistic,
+)
 from runner.language.reductions import logsumexp, mean
 
 # Where `jax.nn.selu` crosses: the constants of https://arxiv.org/abs/1706.02515.
@@ -17,7 +27,7 @@ _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804
 def relu(x: Any) -> Any:
     """`jax.nn.relu`: integers stay integers."""
     x = array(x)
-    return np.maximum(x, np.zeros((), np.int32 if x.dtype.kind == "b" else x.dtype))
+    return ieee_maximum(*common(x, np.zeros((), np.int32 if x.dtype.kind == "b" else x.dtype)))
 
 
 def hard_tanh(x: Any) -> Any:
@@ -27,7 +37,7 @@ def hard_tanh(x: Any) -> Any:
     return np.where(x > 1, one, np.where(x < -1, -one, x))
 
 
-relu6 = in_floats(lambda x: np.minimum(np.maximum(x, 0.0), 6.0))
+relu6 = in_floats(lambda x: np.minimum(ieee_maximum(x, np.zeros(())), 6.0))
 hard_sigmoid = in_floats(lambda x: relu6(x + 3.0) / 6.0)
 hard_silu = in_floats(lambda x: x * hard_sigmoid(x))
 silu = in_floats(lambda x: x * logistic(x))
@@ -56,7 +66,7 @@ def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
 def elu(x: Any, alpha: Any = 1.0) -> Any:
     """`jax.nn.elu`."""
     x = floating(x)
-    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0.0)))
+    return np.where(x > 0, x, alpha * np.expm1(np.where(x > 0, 0.0, x)))
 
 
 def celu(x: Any, alpha: Any = 1.0) -> Any:

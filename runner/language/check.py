@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from runner.faults import nearest
-from runner.language.operations import OPERATIONS
+from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, PADDINGS
 from runner.language.syntax import Expression
 from runner.layout import Mesh
 
@@ -95,7 +95,7 @@ def _check(expression: Expression, node: ast.AST, scope: Scope) -> None:
 
 
 def _check_name(expression: Expression, node: ast.Name, name: str, scope: Scope) -> None:
-    if name in scope.values or name in scope.sizes:
+    if name in scope.values or name in scope.sizes or name in CONSTANTS:
         return
     if name in scope.loops:
         carries = ", ".join(f"{name}.{carry}" for carry in scope.loops[name])
@@ -128,6 +128,18 @@ def _check_call(expression: Expression, node: ast.Call, name: str, function: ast
         raise expression.fault(f"{name}(): {error}; it takes ({_arguments(operation.signature)})", node) from None
     if "axis_name" in bound.arguments:
         _check_axes(expression, bound.arguments["axis_name"], scope.mesh)
+    if "computation" in bound.arguments:
+        _check_choice(expression, bound.arguments["computation"], "computation", COMPUTATIONS)
+    padding = bound.arguments.get("padding")
+    if isinstance(padding, ast.Constant):
+        _check_choice(expression, padding, "padding", PADDINGS, " or a pair of integers for each dimension")
+
+
+def _check_choice(
+    expression: Expression, node: ast.expr, argument: str, choices: Iterable[str], otherwise: str = ""
+) -> None:
+    if not (isinstance(node, ast.Constant) and node.value in tuple(choices)):
+        raise expression.fault(f"the {argument} is one of {', '.join(map(repr, choices))}{otherwise}", node)
 
 
 def _arguments(signature: inspect.Signature) -> str:

@@ -133,6 +133,28 @@ def promoted(function: Callable[..., Any]) -> Callable[..., Any]:
     return counterpart
 
 
+def ieee(ufunc: np.ufunc, method: str = "__call__") -> Callable[..., Any]:
+    """`np.maximum`, `np.minimum` or a method of theirs, as IEEE 754 defines it and XLA computes it: 0.0 is above -0.0.
+
+    NumPy takes either zero, depending on the order and the number of the elements.
+    """
+    positive = {np.maximum: np.logical_or, np.minimum: np.logical_and}[ufunc]
+
+    def choose(*arrays: Any, **options: Any) -> Any:
+        found = getattr(ufunc, method)(*arrays, **options)
+        if found.dtype.kind != "f" or np.all(found):
+            return found
+        if "initial" in options:
+            options["initial"] = not np.signbit(options["initial"])
+        above = getattr(positive, method)(*(~np.signbit(each) for each in arrays), **options)
+        return np.where(found == 0, np.where(above, found.dtype.type(0.0), found.dtype.type(-0.0)), found)[()]
+
+    return choose
+
+
+ieee_maximum, ieee_minimum = ieee(np.maximum), ieee(np.minimum)
+
+
 def on_truth(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` on whether its arguments differ from zero."""
     return lambda *values: function(*(array(value) != 0 for value in values))
@@ -215,6 +237,12 @@ def square(x: Any, /) -> Any:
         return np.square(x.astype(np.int32) if x.dtype.kind == "b" else x)
 
 
+@promoted
+def sign(x: Any, /) -> Any:
+    """`jnp.sign`: of -0.0 it is -0.0."""
+    return np.where(x == 0, x, np.sign(x))
+
+
 def round_(a: Any, decimals: int = 0) -> Any:
     """`jnp.round`: half to even; an integer is itself."""
     a = array(a)
@@ -224,9 +252,9 @@ def round_(a: Any, decimals: int = 0) -> Any:
 def clip(arr: Any, /, min: Any = None, max: Any = None) -> Any:
     """`jnp.clip`: the upper bound wins where the bounds cross."""
     if min is not None:
-        arr = np.maximum(*common(min, arr))
+        arr = ieee_maximum(*common(min, arr))
     if max is not None:
-        arr = np.minimum(*common(max, arr))
+        arr = ieee_minimum(*common(max, arr))
     return array(arr)
 
 
@@ -236,6 +264,18 @@ def logaddexp(x1: Any, x2: Any, /) -> Any:
     with np.errstate(all="ignore"):
         apart = x1 - x2
         return np.where(np.isnan(apart), x1 + x2, np.maximum(x1, x2) + np.log1p(np.exp(-np.abs(apart))))
+
+
+@promoted
+def fmax(x: Any, y: Any) -> Any:
+    """`jnp.fmax`: of two zeros the second."""
+    return np.where((x > y) | (y != y), x, y)
+
+
+@promoted
+def fmin(x: Any, y: Any) -> Any:
+    """`jnp.fmin`: of two zeros the second."""
+    return np.where((x < y) | (y != y), x, y)
 
 
 def nan_to_num(x: Any, *, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:

@@ -143,10 +143,21 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
 
 
 def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
-    """`jax.lax.top_k`: the largest values and their places in int32, the first of equals first, NaN before all."""
+    """`jax.lax.top_k`: the largest values and their places in int32, the first of equals first.
+
+    XLA orders floats by their bits here, unlike in a sort: -NaN, -inf, …, -0.0, 0.0, …, inf, NaN.
+    """
     operand = array(operand)
-    places = np.take(argsort(operand, axis, descending=True), np.arange(k), axis)
+    places = np.take(argsort(_by_bits(operand), axis, descending=True), np.arange(k), axis)
     return np.take_along_axis(operand, places, axis), places
+
+
+def _by_bits(operand: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Integers in the order of the floats' bits, IEEE 754's total order."""
+    if operand.dtype.kind != "f":
+        return operand
+    bits = np.array(operand, order="C").view(f"i{operand.itemsize}")
+    return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
 
 
 # Order.

@@ -6,14 +6,16 @@ names, computes floats in float64, and never sees JAX. `tests/test_operations.py
 
 from __future__ import annotations
 
+import ast
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from runner.language import activations, algebra, collectives, indexing, reductions, shaping, threefry
+from runner.language import activations, algebra, collectives, indexing, reductions, shaping, threefry, windows
 from runner.language import counterparts as c
 
 Kind = Literal["array", "collective", "static"]
@@ -31,7 +33,7 @@ class Operation:
       `runner/language/collectives.py`.
     - `kind`: `array` works anywhere; `collective` only in `per_device`; `static` gives a Python value.
     - `decides`: where a small change of a float may move the result by a step, how: `runner/reference/decisions.py`.
-    - `wide`: whether JAX computes it in float32 and rounds once, of 16-bit floats.
+    - `wide`: of floats with at least so many bytes JAX computes it in float32, and rounds once; 0: of none.
     - `draws`: of an operation that draws random numbers, the argument whose dtype says which.
     """
 
@@ -41,7 +43,7 @@ class Operation:
     numpy: Callable[..., Any]
     kind: Kind = "array"
     decides: Decides | None = None
-    wide: bool = False
+    wide: int = 0
     draws: str | None = None
 
     @property
@@ -51,6 +53,23 @@ class Operation:
 
 
 OPERATIONS: dict[str, Operation] = {}
+
+CONSTANTS = {"inf": math.inf}
+"""The numbers that have a name in every expression; `inf` is `jnp.inf`."""
+
+COMPUTATIONS = {name: f"jax.lax.{name}" for name in ("add", "mul", "max", "min")}
+"""What the argument `computation` may be, and the JAX function that it stands for."""
+
+PADDINGS = ("SAME", "SAME_LOWER", "VALID")
+"""What the argument `padding` may be, where it is a string."""
+
+
+def computation(call: ast.Call) -> ast.expr | None:
+    """The argument of a call by which the language names a function of JAX's, if it has one."""
+    assert isinstance(call.func, ast.Name)
+    parameters = list(OPERATIONS[call.func.id].signature.parameters)
+    arguments = dict(zip(parameters, call.args, strict=False)) | {str(k.arg): k.value for k in call.keywords}
+    return arguments.get("computation")
 
 
 def _row(name: str, arguments: str, jax: str, numpy: Callable[..., Any], **rest: Any) -> None:
@@ -96,11 +115,11 @@ _array("negative", "x, /", c.negative)
 _array("positive", "x, /", c.array)
 _array("abs", "x, /", c.promoted(np.abs))
 _array("absolute", "x, /", c.promoted(np.abs))
-_array("sign", "x, /", c.promoted(np.sign), decides="threshold")
-_array("maximum", "x, y, /", c.promoted(np.maximum))
-_array("minimum", "x, y, /", c.promoted(np.minimum))
-_array("fmax", "x1, x2", c.promoted(np.fmax))
-_array("fmin", "x1, x2", c.promoted(np.fmin))
+_array("sign", "x, /", c.sign, decides="threshold")
+_array("maximum", "x, y, /", c.promoted(c.ieee_maximum))
+_array("minimum", "x, y, /", c.promoted(c.ieee_minimum))
+_array("fmax", "x1, x2", c.fmax)
+_array("fmin", "x1, x2", c.fmin)
 _array("clip", "arr, /, min=None, max=None", c.clip)
 _array("copysign", "x1, x2, /", c.in_floats(np.copysign))
 _array("nan_to_num", "x, *, nan=0.0, posinf=None, neginf=None", c.nan_to_num)
@@ -198,17 +217,17 @@ _array("right_shift", "x1, x2, /", c.right_shift)
 # Reductions.
 _sum = "a, axis=None, dtype=None, *, keepdims=False, initial=None, where=None"
 _choice = "a, axis=None, *, keepdims=False, initial=None, where=None"
-_array("sum", _sum, reductions.sum_, wide=True)
-_array("prod", _sum, reductions.prod, wide=True)
-_array("mean", "a, axis=None, dtype=None, *, keepdims=False, where=None", reductions.mean, wide=True)
+_array("sum", _sum, reductions.sum_, wide=2)
+_array("prod", _sum, reductions.prod, wide=2)
+_array("mean", "a, axis=None, dtype=None, *, keepdims=False, where=None", reductions.mean, wide=2)
 _moments = "a, axis=None, dtype=None, *, ddof=0, keepdims=False, where=None, mean=None, correction=None"
-_array("var", _moments, reductions.var, wide=True)
-_array("std", _moments, reductions.std, wide=True)
-_array("average", "a, axis=None, weights=None, *, keepdims=False", reductions.average, wide=True)
+_array("var", _moments, reductions.var, wide=2)
+_array("std", _moments, reductions.std, wide=2)
+_array("average", "a, axis=None, weights=None, *, keepdims=False", reductions.average, wide=2)
 _nan = "a, axis=None, dtype=None, *, keepdims=False"
-_array("nansum", _nan, reductions.nansum, wide=True)
-_array("nanprod", _nan, reductions.nanprod, wide=True)
-_array("nanmean", "a, axis=None, *, keepdims=False", reductions.nanmean, wide=True)
+_array("nansum", _nan, reductions.nansum, wide=2)
+_array("nanprod", _nan, reductions.nanprod, wide=2)
+_array("nanmean", "a, axis=None, *, keepdims=False", reductions.nanmean, wide=2)
 _array("nanmax", "a, axis=None, *, keepdims=False", reductions.nanmax)
 _array("nanmin", "a, axis=None, *, keepdims=False", reductions.nanmin)
 _array("max", _choice, reductions.max_)
@@ -282,6 +301,38 @@ for _name, _numpy in (("fft", np.fft.fft), ("ifft", np.fft.ifft), ("rfft", np.ff
     _array(_name, _transform, algebra.fourier(_numpy), jax=f"jnp.fft.{_name}")
 _array("fftshift", "x, axes=None", shaping.moved(np.fft.fftshift), jax="jnp.fft.fftshift")
 _array("ifftshift", "x, axes=None", shaping.moved(np.fft.ifftshift), jax="jnp.fft.ifftshift")
+
+# Windows: `padding` is "SAME", "SAME_LOWER", "VALID", or a pair for each dimension.
+_array(
+    "conv_general_dilated",
+    "lhs, rhs, window_strides, padding, lhs_dilation=None, rhs_dilation=None, dimension_numbers=None, "
+    "feature_group_count=1, batch_group_count=1, *, preferred_element_type=None",
+    windows.conv_general_dilated,
+    jax="jax.lax.conv_general_dilated",
+    wide=1,
+)
+_array(
+    "conv",
+    "lhs, rhs, window_strides, padding, *, preferred_element_type=None",
+    windows.conv,
+    jax="jax.lax.conv",
+    wide=1,
+)
+_array(
+    "conv_transpose",
+    "lhs, rhs, strides, padding, rhs_dilation=None, dimension_numbers=None, transpose_kernel=False, *, "
+    "preferred_element_type=None, use_consistent_padding=False",
+    windows.conv_transpose,
+    jax="jax.lax.conv_transpose",
+    wide=1,
+)
+_array(
+    "reduce_window",
+    "operand, init_value, computation, window_dimensions, window_strides=None, padding='VALID', base_dilation=None, "
+    "window_dilation=None",
+    windows.reduce_window,
+    jax="jax.lax.reduce_window",
+)
 
 # Creation.
 _array("zeros", "shape, dtype=None", shaping.zeros)
@@ -433,7 +484,7 @@ _activation(
     "dot_product_attention",
     algebra.dot_product_attention,
     "query, key, value, bias=None, mask=None, *, scale=None, is_causal=False",
-    wide=True,
+    wide=2,
 )
 
 # Static values: Python's own numbers, known while JAX traces.

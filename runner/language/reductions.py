@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.language.counterparts import array, convert, floating
+from runner.language.counterparts import array, convert, floating, ieee
 
 # A mask of `where=` that was not given.
 _ALL: Any = True
@@ -155,30 +155,34 @@ def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = Fal
 # Choices of one element.
 
 
-def _chosen(function: Callable[..., Any]) -> Callable[..., Any]:
+def _chosen(ufunc: np.ufunc) -> Callable[..., Any]:
+    reduce = ieee(ufunc, "reduce")
+
     def choose(a: Any, axis: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None) -> Any:
         a = array(a)
         options = {} if initial is None else {"initial": np.asarray(initial).astype(a.dtype)}
         mask = _ALL if where is None else array(where) != 0
-        return function(a, axis=_axis(axis), keepdims=keepdims, where=mask, **options)
+        return reduce(a, axis=_axis(axis), keepdims=keepdims, where=mask, **options)
 
     return choose
 
 
-max_, min_ = _chosen(np.max), _chosen(np.min)
+max_, min_ = _chosen(np.maximum), _chosen(np.minimum)
 
 
-def _chosen_number(function: np.ufunc) -> Callable[..., Any]:
-    def choose(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-        # np.nanmax warns of a slice without numbers; the ufunc gives NaN, as JAX does.
+def _chosen_number(choose: Callable[..., Any], last: float) -> Callable[..., Any]:
+    def choose_number(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
         a = array(a)
-        axes = tuple(range(a.ndim)) if axis is None else _axis(axis)
-        return function.reduce(a, axis=axes, keepdims=keepdims)
+        if a.dtype.kind != "f":
+            return choose(a, axis, keepdims=keepdims)
+        nan = np.isnan(a)
+        chosen = choose(np.where(nan, last, a), axis, keepdims=keepdims)
+        return np.where(np.all(nan, axis=_axis(axis), keepdims=keepdims), np.nan, chosen)
 
-    return choose
+    return choose_number
 
 
-nanmax, nanmin = _chosen_number(np.fmax), _chosen_number(np.fmin)
+nanmax, nanmin = _chosen_number(max_, -np.inf), _chosen_number(min_, np.inf)
 
 
 def ptp(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
@@ -242,46 +246,55 @@ def _scanned(function: Callable[..., Any]) -> Callable[..., Any]:
 cumsum, cumprod = _scanned(np.cumsum), _scanned(np.cumprod)
 
 
-def _scanned_from_end(ufunc: np.ufunc, prepare: Callable[[Any], Any] = array) -> Callable[..., Any]:
+def _scanned_from_end(accumulate: Callable[..., Any], prepare: Callable[[Any], Any] = array) -> Callable[..., Any]:
     def scan(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
         operand = prepare(operand)
         with np.errstate(all="ignore"):
             if reverse:
-                return np.flip(ufunc.accumulate(np.flip(operand, axis), axis=axis), axis)
-            return ufunc.accumulate(operand, axis=axis)
+                return np.flip(accumulate(np.flip(operand, axis), axis=axis), axis)
+            return accumulate(operand, axis=axis)
 
     return scan
 
 
-cummax, cummin = _scanned_from_end(np.maximum), _scanned_from_end(np.minimum)
-cumlogsumexp = _scanned_from_end(np.logaddexp, floating)
+cummax = _scanned_from_end(ieee(np.maximum, "accumulate"))
+cummin = _scanned_from_end(ieee(np.minimum, "accumulate"))
+cumlogsumexp = _scanned_from_end(np.logaddexp.accumulate, floating)
 
 
 # Reductions by segment.
 
 
 def _segmented(ufunc: np.ufunc, start: Callable[[np.dtype[Any]], Any]) -> Callable[..., Any]:
+    choice = ufunc in (np.maximum, np.minimum)
+    combine, reduceat = (ieee(ufunc), ieee(ufunc, "reduceat")) if choice else (ufunc, ufunc.reduceat)
+
     def reduce(data: Any, segment_ids: Any, num_segments: int | None = None) -> Any:
         data, ids = array(data), np.asarray(segment_ids).astype(np.int64)
         count = int(ids.max(initial=-1)) + 1 if num_segments is None else num_segments
         result = np.full((count, *data.shape[ids.ndim :]), start(data.dtype), data.dtype)
         kept = (ids >= 0) & (ids < count)  # JAX drops an id out of range
-        with np.errstate(all="ignore"):
-            ufunc.at(result, ids[kept], data[kept])
+        order = np.argsort(ids[kept], kind="stable")
+        present, starts = np.unique(ids[kept][order], return_index=True)
+        if present.size:
+            with np.errstate(all="ignore"):
+                result[present] = combine(result[present], reduceat(data[kept][order], indices=starts, axis=0))
         return result
 
     return reduce
 
 
-def _lowest(dtype: np.dtype[Any]) -> Any:
+def lowest(dtype: np.dtype[Any]) -> Any:
+    """The identity of `max`."""
     return -np.inf if dtype.kind == "f" else False if dtype.kind == "b" else np.iinfo(dtype).min
 
 
-def _highest(dtype: np.dtype[Any]) -> Any:
+def highest(dtype: np.dtype[Any]) -> Any:
+    """The identity of `min`."""
     return np.inf if dtype.kind == "f" else True if dtype.kind == "b" else np.iinfo(dtype).max
 
 
 segment_sum = _segmented(np.add, lambda dtype: 0)
 segment_prod = _segmented(np.multiply, lambda dtype: 1)
-segment_max = _segmented(np.maximum, _lowest)
-segment_min = _segmented(np.minimum, _highest)
+segment_max = _segmented(np.maximum, lowest)
+segment_min = _segmented(np.minimum, highest)

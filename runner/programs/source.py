@@ -23,7 +23,7 @@ from pathlib import Path
 
 from runner import __version__, data, dtypes
 from runner.experiment import Array, Experiment, Loop, Node, Statement, program_section
-from runner.language.operations import OPERATIONS
+from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, computation
 from runner.language.syntax import Expression
 from runner.layout import Spec, spec_text
 
@@ -237,7 +237,7 @@ class _Emit(ast.NodeTransformer):
         return type(node)(**self._children(node))
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.Name(self._names[node.id])
+        return _parse(f"jnp.{node.id}") if node.id in CONSTANTS else ast.Name(self._names[node.id])
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         if isinstance(node.value, ast.Name) and node.attr != "T":
@@ -273,7 +273,12 @@ class _Emit(ast.NodeTransformer):
             # vmap knows no varying axes.
             return self.visit(node.args[0])
         repair = self._repair(node)
-        flat = iter(self._operands([self.visit(operand) for operand in operands(node)], repair))
+        named_function = computation(node)
+        written = [
+            _parse(COMPUTATIONS[ast.literal_eval(operand)]) if operand is named_function else self.visit(operand)
+            for operand in operands(node)
+        ]
+        flat = iter(self._operands(written, repair))
         positional, named = [
             [
                 type(argument)([next(flat) for _ in argument.elts])

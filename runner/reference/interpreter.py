@@ -25,7 +25,7 @@ from runner import dtypes
 from runner.experiment import Array, Experiment, Loop, Node, Section, Statement
 from runner.language import counterparts
 from runner.language.casts import drawn, narrowed
-from runner.language.operations import OPERATIONS, Decides, Operation
+from runner.language.operations import CONSTANTS, OPERATIONS, Decides, Operation
 from runner.language.syntax import place
 from runner.layout import Mesh
 from runner.reference.decisions import Decision, PerDevice, Script
@@ -232,7 +232,7 @@ class _Interpreter:
             case ast.Name(id=name):
                 if name in self.values:
                     return self.values.pop(name) if name in self.moved else self.values[name]
-                return self._everywhere(self.sizes[name])
+                return self._everywhere(CONSTANTS[name] if name in CONSTANTS else self.sizes[name])
             case ast.Attribute(value=ast.Name(id=loop), attr=carried) if f"{loop}.{carried}" in self.values:
                 return self.values[f"{loop}.{carried}"]
             case ast.Attribute(value=value):
@@ -294,7 +294,7 @@ class _Interpreter:
 
         operands = [*positional, *keywords.values()]
         if operation.wide:
-            operands = [self._widened(operand) for operand in operands]
+            operands = [self._widened(operand, operation.wide) for operand in operands]
         if operation.name == "stop_gradient":
             return self.script.stop(operands[0])
         if (narrow := narrowed(operation, node, self._float_of)) is not None:
@@ -311,20 +311,20 @@ class _Interpreter:
         del positional, keywords, operands
         return self._lift_moved(function, node, moved)
 
-    def _widened(self, operand: PerDevice) -> PerDevice:
-        """16-bit floats in float32, where the machine computes with them so."""
+    def _widened(self, operand: PerDevice, least: int) -> PerDevice:
+        """Floats of fewer than 4 bytes in float32, if they have as many as the operation computes so."""
         machine = self.arithmetic.machine
         if machine is None:
             return operand
         done: dict[int, Any] = {}
         for value in operand:
-            narrow = isinstance(value, Rounded) and value.kind in ("bfloat16", "float16")
+            narrow = isinstance(value, Rounded) and least <= dtypes.dtype(value.kind).itemsize < 4
             done.setdefault(id(value), rounded(plain(value), "float32", machine) if narrow else value)
         return [done[id(value)] for value in operand]
 
     def _float_of(self, node: ast.expr) -> str:
         """The dtype of a node for the question what it can hold: a number of Python's can hold anything."""
-        if isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in self.sizes):
+        if isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in (*self.sizes, *CONSTANTS)):
             return "float64"
         return self._kind(node)
 

@@ -109,6 +109,8 @@ class Rounded(np.ndarray):
                 result = _summed(_operand(inputs[0], kind), kind, machine, **options)
             elif ufunc is np.add and method == "accumulate" and dtypes.dtype(kind).itemsize < 4:
                 result = _scanned(_operand(inputs[0], kind), kind, machine, **options)
+            elif method == "reduceat" and ufunc in (np.add, np.multiply) and dtypes.dtype(kind).itemsize < 4:
+                result = _by_segments(ufunc, _operand(inputs[0], kind), inputs[1], kind, machine)
             elif ufunc in (np.matmul, np.vecdot):
                 operands = [_multiplied(_operand(value, kind), kind, machine) for value in inputs]
                 result = ufunc(*_turned(ufunc, operands, machine), **options)
@@ -382,6 +384,16 @@ def _added_at(ufunc: np.ufunc, target: Any, operands: tuple[Any, ...], kind: str
     for number in range(int(turn.max(initial=-1)) + 1):
         now = turn == number
         into[flat[now]] = _nearest(ufunc(into[flat[now]], values[now]), kind, machine)
+
+
+def _by_segments(ufunc: np.ufunc, value: np.ndarray, starts: Any, kind: str, machine: Machine) -> np.ndarray:
+    """`ufunc.reduceat` along the first dimension, with a rounding after each step."""
+    ends = np.append(starts[1:], len(value))
+    total = value[starts]
+    for step in range(1, int(np.max(ends - starts, initial=1))):
+        more = starts + step < ends
+        total[more] = _nearest(ufunc(total[more], value[(starts + step)[more]]), kind, machine)
+    return total
 
 
 def _arrays(value: Any) -> list[Rounded]:

@@ -261,6 +261,7 @@ _OUT_SHARDING = frozenset(
         "ones",
         "full",
         "arange",
+        "conv_general_dilated",
     }
 )
 """The operations whose JAX function takes `out_sharding` in 0.10 and in 0.12."""

@@ -19,7 +19,7 @@ from runner import dtypes
 from runner.data import Arrays
 from runner.experiment import Experiment
 from runner.language.casts import drawn, narrowed
-from runner.language.operations import OPERATIONS
+from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.syntax import place
 from runner.reference.gradient import nudged
 from runner.worker.walk import Walker
@@ -141,7 +141,9 @@ class _Wide(Walker):
         return self.floats.get(self._path, {}).get(place(node) or "", "float32")
 
     def _float_of(self, node: ast.expr) -> str:
-        if isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in self.experiment.dims):
+        if isinstance(node, ast.Constant) or (
+            isinstance(node, ast.Name) and node.id in (*self.experiment.dims, *CONSTANTS)
+        ):
             return "float64"
         return self._own(node)
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from runner.experiment import Experiment, Loop, Node, Statement, located
 from runner.faults import InvalidExperiment, Key
-from runner.language.operations import OPERATIONS
+from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, computation
 from runner.language.syntax import Expression, SyntaxFault
 from runner.worker import limits
 from runner.worker.versions import sharding_type_errors, varying_axes
@@ -150,6 +150,8 @@ class Walker:
             case ast.Constant(value=value):
                 return value
             case ast.Name(id=name):
+                if name in CONSTANTS:
+                    return CONSTANTS[name]
                 return self.values[name] if name in self.values else self.experiment.dims[name]
             case ast.Attribute(value=ast.Name(id=loop), attr=carried) if f"{loop}.{carried}" in self.values:
                 return self.values[f"{loop}.{carried}"]
@@ -186,10 +188,14 @@ class Walker:
             return self.value(node.args[0])
         keywords = {str(k.arg): k.value for k in node.keywords if not (self.under_vmap and k.arg == "to")}
         arguments = [*node.args, *keywords.values()]
+        named_function = computation(node)
         flat: list[Any] = []
         for argument in arguments:
             elements = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
-            flat += [self.value(element) for element in elements]
+            flat += [
+                function(COMPUTATIONS[ast.literal_eval(element)]) if element is named_function else self.value(element)
+                for element in elements
+            ]
         call = function(operation.jax)
 
         def packed(*operands: Any, **more: Any) -> Any:

@@ -1,9 +1,10 @@
 """What a green `value` and a green `sections` prove: `python benchmarks/tolerance.py [--seeds 40] [--markdown FILE]`
 
 Six programs in four dtypes, with contractions of 64 to 8,192 terms. Of each, the right program runs at many seeds and
-has to pass, and every mistake has to fail: in `value`, where JAX runs the program with the mistake and the oracle is that
-of the right one; in `sections`, where `per_device` has the mistake and `graph` does not. Prints the tolerance, what of it
-was used, what the check says that it would notice, and what it missed; the exit status is 1 if it missed anything.
+has to pass, and every mistake has to fail: in `value`, where JAX runs the program with the mistake and the oracle is
+that of the right one; in `sections`, where `per_device` has the mistake and `graph` does not. Prints the tolerance,
+what of it was used, what the check says that it would notice, and what it missed; the exit status is 1 if it missed
+anything.
 """
 
 from __future__ import annotations

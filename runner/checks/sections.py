@@ -105,6 +105,28 @@ def compare(
     return Comparison(total.wrong, total.size, tuple(devices), total.max_abs, allowed, total.undecided, total.excused)
 
 
+def agree(context: Context, name: str, wanted: PerDevice, found: PerDevice) -> bool:
+    """Whether two values of `name`, one of the graph or both of `per_device`, agree in float64, of whatever arrays."""
+    layout, dtype = context.layout(name), dtypes.dtype(context.outputs[name][1])
+    wide = None if dtype.exact else np.complex128 if dtype.kind == "complex" else np.float64
+    allowed = Tolerance(0.0, 0.0 if dtype.exact else ROUGH * magnitude(wanted))
+    done: dict[tuple[int, int], bool] = {}
+    for position in range(layout.mesh.size):
+        whole = len(wanted) == 1
+        key = (id(found[position]), hash(layout.ranges(position)) if whole else id(wanted[position]))
+        if key not in done:
+            expected = np.asarray(wanted[0])[layout.index(position)] if whole else np.asarray(wanted[position])
+            kind = dtype.name if wide is None else np.dtype(wide).name
+            done[key] = not difference(found[position], expected, kind, allowed).wrong
+        if not done[key]:
+            return False
+    return True
+
+
+ROUGH = 1e-9
+"""How far two values of arrays that were made up may be apart, of the largest element."""
+
+
 def _allowed(context: Context, name: str, graph: PerDevice, per_device: PerDevice) -> Tolerance:
     """64 times what float64's rounding does to either, 1e-12 of the largest element, and what the file accepts."""
     dtype = dtypes.dtype(context.outputs[name][1])

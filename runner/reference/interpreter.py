@@ -79,15 +79,19 @@ def interpret(
     keep: Iterable[str] | None = None,
     arithmetic: Arithmetic = EXACT,
     script: Script | None = None,
+    given: Mapping[str, PerDevice] | None = None,
 ) -> Interpretation:
     """Run one section (or `statements` in its place) on `arrays`, which are whole and in their own dtype.
+
+    `given` are all values that are known already, the arrays' too, where `statements` are not the first ones.
 
     `keep` are the names whose values are asked for afterwards; None: all. Any other value is let go of when no later
     statement reads it. `script` sees, and may change, every discrete decision: `runner/reference/decisions.py`.
     """
     mesh = experiment.mesh if section == "per_device" else WHOLE
     interpreter = _Interpreter(mesh, experiment.dims, experiment.x64, arithmetic, script or Script())
-    for array in experiment.arrays:
+    interpreter.values.update(given or {})
+    for array in experiment.arrays if given is None else ():
         whole = interpreter.held(arrays[array.name], array.dtype)
         interpreter.values[array.name] = _shards(array, mesh, whole)
     # Overflow and NaN are the experiment's own; the value check reports them.

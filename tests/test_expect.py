@@ -55,6 +55,7 @@ def verdicts(expectations: str, *collectives: Any, program: str = "auto", on: An
     found = {
         "collectives": list(collectives),
         "collectives_unknown": [],
+        "collectives_missing": [],
         "memory": {"argument_bytes": 128, "output_bytes": 64, "temp_bytes": 32, "peak_bytes": None},
     }
     return check(expecting(expectations, **on), program, found | evidence)
@@ -256,18 +257,71 @@ def test_no_collectives():
     assert verdicts("no_collectives: false", collective()) == {}
 
 
-def test_what_was_not_read_stands_beside_the_verdict():
-    unknown = ["2 lines of the module could not be read, the first: …"]
-    passed = verdicts("collectives: {all-reduce: 1}", collective(), collectives_unknown=unknown)["collectives"]
-    assert passed == {"status": "passed", "found": {"all-reduce": 1}, "incomplete": unknown}
-    failed = verdicts("no_collectives: true", collective(), collectives_unknown=unknown)["no_collectives"]
-    assert failed["details"][-1:] == unknown
+MISSING = ["g calls NcclAllGather, which is not known to stay on its device", "1 line of the module could not be read"]
+IN_PART = "what could be read of the compiled module is as expected, but it may communicate more than that"
+
+
+@pytest.mark.parametrize(
+    ("given", "there", "found"),
+    [
+        ("collectives: {all-reduce: 1}", [collective()], {"found": {"all-reduce": 1}}),
+        ("collectives: {}", [], {"found": {}}),
+        ("no_collectives: true", [], {"found": {}}),
+        ("max_bytes_per_device: 0", [], {"found": 0, "allowed": 0}),
+        ("max_bytes_per_device: 1000", [collective()], {"found": 64, "allowed": 1000}),
+        ("overlapped: [C]", [collective(asynchronous=True, overlapped=["D"])], {}),
+        ("not_overlapped: [C]", [collective(overlapped=[])], {}),
+    ],
+)
+def test_what_only_a_part_of_the_module_keeps_is_not_kept(given, there, found):
+    (name,) = yaml.safe_load(given)
+    more = {"collectives_unknown": MISSING, "collectives_missing": MISSING}
+    assert verdicts(given, *there, on=TPU)[name]["status"] == "passed"
+    assert verdicts(given, *there, on=TPU, **more)[name] == {
+        "status": "failed",
+        "reason": IN_PART,
+        "details": MISSING,
+        **found,
+    }
+
+
+def test_what_is_wrong_whatever_could_not_be_read_is_told_first():
+    more = {"collectives_unknown": MISSING, "collectives_missing": MISSING}
+    found = verdicts("no_collectives: true", collective(), **more)["no_collectives"]
+    assert found["reason"] == "expected no collectives, found 1 all-reduce"
+    assert found["details"] == ["1 × all-reduce of C over x: 64 B per device", *MISSING]
+
+
+@pytest.mark.parametrize(
+    ("given", "there"),
+    [
+        ("collectives: {all-reduce: 1}", [collective(axes=None, groups=None)]),
+        ("collectives: {all-reduce: 1}", [collective(node=None)]),
+        ("collectives: {all-reduce: 1}", [collective(bytes_out=None, bytes=None)]),
+        ("max_bytes_per_device: 64", [collective(axes=None, groups=None)]),
+        ("max_bytes_per_device: 64", [collective(node=None)]),
+        ("overlapped: [C]", [collective(asynchronous=True, overlapped=["D"], count=None, bytes=None)]),
+        ("not_overlapped: [C]", [collective(overlapped=[], count=None, bytes=None)]),
+    ],
+)
+def test_what_is_not_known_of_a_collective_matters_to_what_depends_on_it_alone(given, there):
+    (found,) = verdicts(given, *there, on=TPU, collectives_unknown=["which devices all-reduce.3 connects …"]).values()
+    assert found["status"] == "passed"
+
+
+def test_memory_and_layouts_do_not_depend_on_what_the_module_says():
+    more = {"collectives_unknown": MISSING, "collectives_missing": MISSING, "collectives": None}
+    assert verdicts("max_memory_bytes: 1000", **more)["max_memory_bytes"]["status"] == "passed"
+    assert verdicts("layouts: {C: [x]}", **more, **lies("x"))["layouts"]["status"] == "passed"
 
 
 @pytest.mark.parametrize("given", ["collectives: {}", "no_collectives: true", "max_bytes_per_device: 9"])
-def test_a_module_that_the_backend_does_not_show_meets_no_expectation(given):
-    (found,) = verdicts(given, collectives=None).values()
-    assert found == {"status": "failed", "reason": "the backend does not tell the collectives", "details": []}
+@pytest.mark.parametrize(
+    "unread", [["the backend does not show the compiled module"], ["the module has no entry", "…"]]
+)
+def test_a_module_that_nobody_can_read_meets_no_expectation(given, unread):
+    (found,) = verdicts(given, collectives=None, collectives_unknown=unread).values()
+    assert found == {"status": "failed", "reason": unread[0], "details": unread[1:]}
 
 
 @pytest.mark.parametrize("given", ["collectives: {}", "no_collectives: true", "overlapped: [ring.h]"])
@@ -312,6 +366,15 @@ def test_bytes_that_nobody_can_count():
     }
 
 
+def test_bytes_of_a_size_that_nobody_knows():
+    found = verdicts("max_bytes_per_device: 1000", collective(), collective(node="D", bytes_out=None, bytes=None))
+    assert found["max_bytes_per_device"] == {
+        "status": "failed",
+        "reason": "how much is communicated is not known, since the size of these is not",
+        "details": ["1 × all-reduce of D over x: an unknown number of bytes per device"],
+    }
+
+
 def test_memory():
     assert verdicts("max_memory_bytes: 224")["max_memory_bytes"] == {"status": "passed", "found": 224, "allowed": 224}
     assert verdicts("max_memory_bytes: 200")["max_memory_bytes"] == {
@@ -331,6 +394,15 @@ def test_the_peak_counts_where_the_backend_tells_it():
 
 def test_memory_of_one_device_is_checked_too():
     assert verdicts("max_memory_bytes: 100", program="vmap")["max_memory_bytes"]["status"] == "failed"
+
+
+@pytest.mark.parametrize("part", ["argument_bytes", "output_bytes", "temp_bytes"])
+@pytest.mark.parametrize("told", [None, -1])
+def test_a_part_of_the_memory_that_the_backend_does_not_tell(part, told):
+    memory = {"argument_bytes": 128, "output_bytes": 64, "temp_bytes": 32, "peak_bytes": -1}
+    assert verdicts("max_memory_bytes: 224", memory=memory)["max_memory_bytes"]["found"] == 224
+    found = verdicts("max_memory_bytes: 1000", memory=memory | {part: told})["max_memory_bytes"]
+    assert found == {"status": "failed", "reason": "the backend does not tell the memory", "details": []}
 
 
 def test_memory_that_the_backend_does_not_tell():
@@ -372,6 +444,17 @@ def test_what_overlaps():
         ),
         ("overlapped", [behind("C", node="D")], ["C has no collective"]),
         (
+            # Nobody knows whose this is.
+            "overlapped",
+            [behind("D"), behind(node=None)],
+            ["1 × all-reduce of no line that the module names over x: 64 B per device: nothing is computed meanwhile"],
+        ),
+        (
+            "not_overlapped",
+            [behind(), behind("D", node=None)],
+            ["1 × all-reduce of no line that the module names over x: 64 B per device: it overlaps with D"],
+        ),
+        (
             "not_overlapped",
             [behind("D", "partial")],
             ["1 × all-reduce of C over x: 64 B per device: it overlaps with D, partial"],
@@ -394,6 +477,12 @@ def test_what_overlaps_otherwise(given, there, why):
     }
 
 
+@pytest.mark.parametrize(("given", "lines"), [("overlapped", ["D"]), ("not_overlapped", [])])
+def test_a_collective_of_no_line_that_does_the_same_changes_nothing(given, lines):
+    (found,) = verdicts(f"{given}: [C]", behind(*lines), behind(*lines, node=None), on=TPU).values()
+    assert found == {"status": "passed"}
+
+
 def test_a_merged_collective_belongs_to_all_its_lines():
     merged = behind("partial", nodes=["C", "D"])
     assert verdicts("overlapped: [D]", merged, on=TPU)["overlapped"]["status"] == "passed"
@@ -413,6 +502,7 @@ def test_a_collective_matmul_overlaps_on_tpus_as_a_ring_alone(program, line, nam
     text = (compiled.MODULES / "ring_matmul" / "experiment.yaml").read_text()
     ring = experiment(text, expect={name: [line]}, **TPU)
     evidence = {"collectives": module.found, "collectives_unknown": module.unknown, "memory": None}
+    evidence["collectives_missing"] = module.missing
     assert check(ring, program, evidence)[name]["status"] == status
 
 

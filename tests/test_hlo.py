@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax._src.lax import parallel
+from jax.extend.core import Primitive
+from jaxlib import lapack
 
-from runner.evidence import groups, hlo
+from runner.evidence import custom_calls, groups, hlo
 from runner.evidence.gather import gather
 from runner.evidence.hlo import Instruction, Shape
-from runner.evidence.nodes import Origin, Origins
+from runner.evidence.nodes import Origin, Origins, asked, stacks
 from runner.experiment import Experiment
 from runner.layout import Mesh
 from tests import harness
@@ -274,9 +277,57 @@ def test_what_leads_to_no_line(experiment, stack):
     assert Origins(experiment, "per_device").of(stack) == ()
 
 
-def test_a_merged_name_leads_to_all_its_lines(experiment):
-    merged = "jit(test)/shard_map/D/mul;jit(test)/shard_map/C/psum;jit(test)/shard_map/D/mul"
-    assert [origin.node for origin in Origins(experiment, "per_device").of(merged)] == ["D", "C"]
+@pytest.mark.parametrize(
+    "merged",
+    [
+        "jit(test)/shard_map/D/mul;jit(test)/shard_map/C/psum;jit(test)/shard_map/D/mul",
+        "jit(test)/shard_map/(D/mul:C/psum:D/mul)",
+        "jit(test)/(jvp(D)/mul:transpose(jvp(C))/psum)",
+        "(D/mul:C/psum)",
+        "jit(test)/shard_map/D/(mul:add);C/psum",
+        "jit(test)/(shard_map/D/(mul:add):C/psum)",
+    ],
+)
+def test_a_merged_name_leads_to_all_its_lines(experiment, merged):
+    assert list(dict.fromkeys(origin.node for origin in Origins(experiment, "per_device").of(merged))) == ["D", "C"]
+
+
+@pytest.mark.parametrize(
+    ("merged", "parts"),
+    [
+        ("jit(f)/C/mul", ["jit(f)/C/mul"]),
+        ("jit(f)/transpose(jvp(C))", ["jit(f)/transpose(jvp(C))"]),
+        ("a/b;c", ["a/b", "c"]),
+        ("a/(b:c/d)", ["a/b", "a/c/d"]),
+        ("a/(jvp()/b:transpose(jvp())/b)", ["a/jvp()/b", "a/transpose(jvp())/b"]),
+        ("(a:b)", ["a", "b"]),
+        ("a/(b:c/(d:e))", ["a/b", "a/c/d", "a/c/e"]),
+        ("", [""]),
+    ],
+)
+def test_the_names_that_the_compiler_merged(merged, parts):
+    assert stacks(merged) == parts
+
+
+def test_a_loop_is_not_the_line_of_what_was_merged_in_it():
+    merged = "jit(test)/shard_map/ring/while/body/closed_call/(inner/while/body/g/ppermute:h/mul)"
+    nodes = [origin.node for origin in Origins(harness.experiment(LOOP), "per_device").of(merged)]
+    assert nodes == ["ring.inner.g", "ring.h"]
+
+
+def test_every_collective_of_jax_is_known_by_its_name():
+    primitives = {one.name for one in vars(parallel).values() if isinstance(one, Primitive)}
+    local = {"axis_index", "preduced", "vary_unreduced_cast", "vary_unreduced_cast_p"}
+    told = {name for name in primitives - local if not name.endswith("_done")}
+    assert len(told) > 15
+    assert {name for name in told if not asked(f"jit(f)/shard_map/{name}")} == set()
+
+
+@pytest.mark.parametrize(
+    "stack", ["jit(f)/C/mul", "psum", "jit(f)/psum/mul", "jit(f)/shard_map", "jit(f)/axis_index", ""]
+)
+def test_what_asks_for_no_collective(stack):
+    assert not asked(stack)
 
 
 @pytest.mark.parametrize("stack", ["jit(C)/shard_map/D/mul", "jit(C)/transpose(jvp(D))/mul"])
@@ -457,29 +508,17 @@ def test_a_module_of_one_all_reduce_is_read(experiment):
             "1 line of the module could not be read, the first: %r = f32[2] negate(%A)",
         ),
         (
-            all_reduce("replica_groups=@everyone"),
-            "which devices r connects could not be read: @everyone",
-        ),
-        (all_reduce("channel_id=1"), "which devices r connects could not be read: None"),
-        (
-            all_reduce("replica_groups={{0}}"),
-            "the groups of r hold 1 devices, the mesh has 8: {{0}}",
-        ),
-        (
-            all_reduce().replace("num_partitions=8", "replica_count=8"),
-            "the module has 8 replicas; groups are read as if it had one",
-        ),
-        (
-            all_reduce().replace("f32[2,4]{1,0} all-reduce", "f9[2,4]{1,0} all-reduce"),
-            "the size of a f9 in r is not known",
-        ),
-        (
-            all_reduce(by="").replace(', metadata={op_name="A"}', ""),
-            "r leads back to no line of the experiment",
-        ),
-        (
             entry('ROOT %g = f32[2,4] custom-call(%A), custom_call_target="NcclAllGather"'),
-            "g (custom-call) seems to communicate, in a way that is not known",
+            "g calls NcclAllGather, which is not known to stay on its device",
+        ),
+        (
+            entry("ROOT %g = f32[2,4] custom-call(%A)"),
+            "g calls what is not said, which is not known to stay on its device",
+        ),
+        (
+            # Nothing is communicated between its start and its done.
+            entry('ROOT %g = f32[2,4] custom-call(%A), custom_call_target="AsyncCollectiveStart"'),
+            "g calls AsyncCollectiveStart, which is not known to stay on its device",
         ),
         (
             entry("ROOT %g = f32[2,4] all-gather-v2(%A)"),
@@ -490,8 +529,8 @@ def test_a_module_of_one_all_reduce_is_read(experiment):
             "g (multicast) seems to communicate, in a way that is not known",
         ),
         (
-            entry(f"ROOT %g = f32[2,4] all-reduce-start(%A), {OVER_X}, {BY}"),
-            "nothing is done with g",
+            entry("ROOT %g = f32[2,4] transmit-done(%A)"),
+            "g (transmit-done) seems to communicate, in a way that is not known",
         ),
         (
             entry("ROOT %g = f32[2,4] fusion(%A), kind=kLoop, calls=%lost"),
@@ -507,8 +546,128 @@ def test_a_module_of_one_all_reduce_is_read(experiment):
         ),
     ],
 )
-def test_what_cannot_be_read_is_said(experiment, text, said):
-    assert found(text, experiment).unknown == [said]
+def test_where_a_collective_may_be_missing_it_is_said(experiment, text, said):
+    module = found(text, experiment)
+    assert module.unknown == [said]
+    assert module.missing == [said]
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "lacking"),
+    [
+        (
+            all_reduce("replica_groups=@everyone"),
+            "which devices r connects could not be read: @everyone",
+            {"axes", "groups"},
+        ),
+        (all_reduce("channel_id=1"), "which devices r connects could not be read: None", {"axes", "groups"}),
+        (all_reduce("replica_groups={{0}}"), "the groups of r hold 1 devices, the mesh has 8: {{0}}", {"axes"}),
+        (
+            all_reduce().replace("num_partitions=8", "replica_count=8"),
+            "the module has 8 replicas; groups are read as if it had one",
+            set(),
+        ),
+        (
+            all_reduce().replace("f32[2,4]{1,0} all-reduce", "f9[2,4]{1,0} all-reduce"),
+            "the size of a f9 in r is not known",
+            {"bytes", "bytes_out"},
+        ),
+        (
+            all_reduce().replace("%A = f32[2,4]{1,0}", "%A = f9[2,4]{1,0}"),
+            "the size of a f9 in r is not known",
+            {"bytes", "bytes_in"},
+        ),
+        (
+            all_reduce().replace("all-reduce(%A)", "all-reduce(%Z)"),
+            "what r takes is not in main",
+            {"bytes", "bytes_in"},
+        ),
+        (
+            all_reduce(by="").replace(', metadata={op_name="A"}', ""),
+            "r leads back to no line of the experiment",
+            {"node"},
+        ),
+        (
+            entry(f"ROOT %r = f32[2,4] all-reduce-start(%A), {OVER_X}, {BY}"),
+            "nothing is done with r",
+            {"bytes", "bytes_out", "overlapped"},
+        ),
+    ],
+)
+def test_what_is_not_known_of_a_collective_is_null_and_said(experiment, text, said, lacking):
+    module = found(text, experiment)
+    assert module.unknown == [said]
+    assert module.missing == []
+    (only,) = module.found
+    assert {key for key, value in only.items() if value is None} - {"between"} == lacking
+
+
+# Custom calls.
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "lapack_sgetrf_ffi", "TopK", "__onednn$matmul", "__cublas$lt$matmul$f8", "__cudnn$convForward",
+        "__cub$DeviceRadixSort", "__cusolver$cholesky", "cusolver_getrf_ffi", "hipsolver_syevd_ffi",
+        "cu_threefry2x32_ffi", "hip_lu_pivots_to_permutation", "Sharding", "SPMDFullToShardShape",
+        "xla.sdy.FuncResultSharding", "annotate_device_placement", "MoveToHost", "PadToStatic", "X64Combine",
+        "LuRealDecompositionBlock", "EighTpu", "AllocateBuffer", "AssumeGatherIndicesInBound",
+    ],
+)  # fmt: skip
+def test_what_stays_on_its_device(experiment, target):
+    module = found(entry(f'ROOT %g = f32[2,4] custom-call(%A), custom_call_target="{target}"'), experiment)
+    assert (module.found, module.unknown, module.missing) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "NcclAllReduce", "__nccl_all_reduce", "rccl_all_gather", "mpi_allreduce_ffi", "nvshmem_put", "ucx_send",
+        "cusolvermp_potrf_ffi", "cufftmp_exec", "tpu_custom_call", "mosaic_gpu_v2", "triton_kernel_call",
+        "MegaScaleCollectiveInputStart", "BarrierStart", "xla_ffi_python_cpu_callback", "my_lapack_sgetrf_ffi",
+        "lapack_sgetrf_ffi_and_more", "TopKAcrossDevices", "sharding", "",
+    ],
+)  # fmt: skip
+def test_what_may_leave_its_device(experiment, target):
+    module = found(entry(f'ROOT %g = f32[2,4] custom-call(%A), custom_call_target="{target}"'), experiment)
+    assert module.found == []
+    told = f"g calls {target or 'what is not said'}, which is not known to stay on its device"
+    assert module.missing == [told]
+
+
+def test_all_that_jax_registers_for_cpus_stays_on_its_device():
+    names = [name for registered in lapack.registrations().values() for name, *_ in registered]
+    assert len(names) > 50
+    assert [name for name in names if not custom_calls.local(name)] == []
+
+
+def test_a_call_inside_of_a_fusion_is_found(experiment):
+    fused = (
+        "%fused (p: f32[2,4]) -> f32[2,4] {\n  %p = f32[2,4]{1,0} parameter(0)\n"
+        '  ROOT %c = f32[2,4]{1,0} custom-call(%p), custom_call_target="NcclAllReduce"\n}\n\n'
+    )
+    text = entry("ROOT %f = f32[2,4]{1,0} fusion(%A), kind=kCustom, calls=%fused").replace(ADD, ADD + fused)
+    assert found(text, experiment).missing == ["c calls NcclAllReduce, which is not known to stay on its device"]
+
+
+@pytest.mark.parametrize(
+    ("target", "overlapped"),
+    [("__cublas$gemm", ["D"]), ("Cholesky", ["D"]), ("AllocateBuffer", []), ("X64Combine", []), ("NcclSend", [])],
+)
+@pytest.mark.parametrize("fused", [False, True])
+def test_only_what_computes_hides_a_communication(experiment, target, overlapped, fused):
+    by = 'metadata={op_name="jit(test)/shard_map/D/dot_general"}'
+    call = f'f32[2,4]{{1,0}} custom-call(%A), custom_call_target="{target}", {by}'
+    inside = f"%fused (A: f32[2,4]) -> f32[2,4] {{\n  %A = f32[2,4]{{1,0}} parameter(0)\n  ROOT %c = {call}\n}}\n\n"
+    text = entry(
+        f"%p = (f32[2,4], f32[2,4]) collective-permute-start(%A), source_target_pairs={{{{0,2}}}}, {BY}",
+        "%m = f32[2,4]{1,0} fusion(%A), kind=kCustom, calls=%fused" if fused else f"%m = {call}",
+        "%d = f32[2,4] collective-permute-done(%p)",
+        "ROOT %r = f32[2,4] add(%m, %d)",
+    )
+    (only,) = found(text.replace(ADD, ADD + inside) if fused else text, experiment).found
+    assert only["overlapped"] == overlapped
 
 
 @pytest.mark.parametrize("operation", ["copy", "slice", "dynamic-slice", "dynamic-update-slice"])
@@ -556,6 +715,7 @@ def test_a_module_that_the_reader_cannot_bear_is_said_to_be_one(experiment, tmp_
     assert gather(experiment, "shard_map", tmp_path, None) == {
         "collectives": None,
         "collectives_unknown": [said],
+        "collectives_missing": [said],
         "compiler_warnings": None,
     }
 
@@ -565,6 +725,7 @@ def test_a_backend_that_shows_no_module(experiment, tmp_path: Path):
     found = gather(experiment, "shard_map", tmp_path, "")
     assert found["collectives"] is None
     assert found["collectives_unknown"] == ["the backend does not show the compiled module"]
+    assert found["collectives_missing"] == ["the backend does not show the compiled module"]
     assert found["compiler_warnings"] == []
 
 

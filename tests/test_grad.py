@@ -19,6 +19,7 @@ from runner.reference import consult, interpret
 from runner.worker.gradient import unsharded
 from tests import harness
 from tests.command import run_command
+from tests.compiled import found
 
 PROGRAMS = ["auto", "constraint", "explicit", "shard_map", "vmap"]
 
@@ -83,6 +84,20 @@ def test_the_gradient_is_right_without_check_vma(layout, tmp_path):
     # Differentiated inside of shard_map, psum's transpose would be a psum there, and the gradient a multiple.
     outcome = least_squares(layout, tmp_path, check_vma=False, program="shard_map")
     assert outcome.failures() == []
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_sum_that_differentiation_asks_for_is_said_to_be_the_compilers(layout, check_vma, tmp_path):
+    outcome = least_squares(layout, tmp_path, check_vma=check_vma, program="shard_map")
+    module = found((tmp_path / "hlo_shard_map.txt").read_text(), outcome.experiment)
+    assert module.unknown == []
+    assert [one for one in module.found if one["inserted"]] == []
+    lowered = (tmp_path / "stablehlo_shard_map.txt").read_text()
+    assert bool(module.found) == bool(re.search(r"stablehlo\.(all_|reduce_scatter|collective_)", lowered))
+    if not check_vma:
+        # What w is replicated over, w's cotangents are summed over, in no line of the program.
+        assert any(one["gradient"] for one in module.found)
 
 
 @pytest.mark.parametrize("spec", [["x"], ["y", "x"], [None, ["y", "x"]], []])

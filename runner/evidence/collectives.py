@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.evidence import custom_calls, groups, hlo
+from runner.evidence.flow import MOVES, Flow
 from runner.evidence.hlo import Computation, Instruction, Module, Shape
 from runner.evidence.nodes import Origin, Origins, asked, backward, stacks
 from runner.expect import KINDS
@@ -35,12 +36,6 @@ _IDLE = frozenset(
     | {f"{opcode}-{end}" for opcode in _LOCAL for end in ("start", "done")}
 )
 """Opcodes that compute nothing worth hiding a communication behind."""
-
-_MOVES = frozenset(
-    {"parameter", "get-tuple-element", "tuple", "bitcast", "bitcast-convert", "copy", "transpose", "reshape", "convert"}
-    | {"copy-start", "copy-done", "constant"}
-)
-"""Opcodes that leave every value as it is: they are looked through."""
 
 _HEAVY = ("dot", "convolution", "scatter", "sort", "triangular-solve", "cholesky", "fft")
 
@@ -85,6 +80,7 @@ class _Reader:
         self._module = module
         self._origins = origins
         self._mesh = mesh
+        self._flow = Flow(module, origins)
         self._result = Collectives()
         self._counts: dict[str, int | None] = {}
         self._continued: set[str] = set()
@@ -201,8 +197,8 @@ class _Reader:
         inserted = not any(asked(stack) for name in names for stack in stacks(name))
         between = None
         if inserted:
-            taken = self._producers(computation, instruction.operands)
-            needed = self._consumers(*self._result_of(place))
+            taken = self._flow.producers(computation, instruction.operands)
+            needed = self._flow.consumers(*self._result_of(place))
             between = {"from": _nodes(taken), "to": _nodes(needed)}
             if all(not origin.primitive for origin in own):
                 # It has no name but that of the array that it moves: what needs it caused it.
@@ -246,17 +242,13 @@ class _Reader:
 
         A name without a line tells something only where the program asks for a collective by it.
         """
-        instruction = place.instruction
-        named = [one.op_name for one in (instruction, place.start[1], *place.chain[-1:]) if self._tells(one.op_name)]
-        # A user without a line of its own tells nothing.
-        found = named[:1] + [user.op_name for user in self._elements(place) if self._tells(user.op_name)]
-        if not found:
-            # What reduces still has the name that the collective lost.
-            found = [i.op_name for i in self._module.inside(instruction, "to_apply") if self._tells(i.op_name)][:1]
-        return found
 
-    def _tells(self, name: str) -> bool:
-        return bool(self._origins.of(name)) or any(asked(stack) for stack in stacks(name))
+        def telling(instructions: Iterable[Instruction]) -> list[str]:
+            return [one.op_name for one in instructions if self._origins.tells(one.op_name)]
+
+        found = telling((place.instruction, place.start[1], *place.chain[-1:]))[:1] + telling(self._elements(place))
+        # What reduces still has the name that the collective lost.
+        return found or telling(self._module.inside(place.instruction, "to_apply"))[:1]
 
     def _elements(self, place: _Place) -> list[Instruction]:
         """The instructions that take the results of a merged one apart, in their order."""
@@ -264,23 +256,19 @@ class _Reader:
         if len(instruction.shapes) < 2 or instruction.opcode.endswith("-start"):
             return []
         users = place.computation.users.get(instruction.name, ())
-        return sorted((user for user in users if user.opcode == "get-tuple-element"), key=_index)
+        return sorted((user for user in users if user.opcode == "get-tuple-element"), key=Instruction.index)
 
     def _differentiated(self, place: _Place) -> list[Origin]:
         """The lines whose cotangents it sums where `shard_map`'s transpose asks for the sum, which is in no line."""
         operands = place.instruction.operands
-        parts = [(user.op_name, operands[_index(user) : _index(user) + 1]) for user in self._elements(place)]
+        parts = [(user.op_name, operands[user.index() : user.index() + 1]) for user in self._elements(place)]
         found: list[Origin] = []
         for name, taken in parts or [(name, operands) for name in self._names(place)]:
-            lost = self._lost(name)
+            lost = self._origins.lost(name)
             if lost:
-                lines = self._producers(place.computation, taken) or self._consumers(*self._result_of(place))
+                lines = self._flow.producers(place.computation, taken) or self._flow.consumers(*self._result_of(place))
                 found += [replace(line, gradient=all(map(backward, lost))) for line in lines]
         return list(dict.fromkeys(found))
-
-    def _lost(self, name: str) -> list[str]:
-        """The name stacks of collectives that the program asks for in no line."""
-        return [stack for stack in stacks(name) if asked(stack) and not self._origins.of(stack)]
 
     def _count_of(self, place: _Place) -> int | None:
         count = self._count(place.start[0].name)
@@ -376,7 +364,7 @@ class _Reader:
     def _computed(self, instruction: Instruction) -> Iterator[str]:
         """The lines whose work an instruction does, if it does any."""
         opcode = instruction.opcode
-        if opcode in _IDLE or opcode in _MOVES or _kind(instruction) or opcode.endswith(("-start", "-done")):
+        if opcode in _IDLE or opcode in MOVES or _kind(instruction) or opcode.endswith(("-start", "-done")):
             return
         if opcode == "custom-call" and not custom_calls.computing(_target(instruction) or ""):
             return
@@ -395,116 +383,6 @@ class _Reader:
             yield from (origin.node for origin in heavy)
         elif not self._communicates_inside(instruction):
             yield from (origin.node for origin in self._origins.of(instruction.op_name))
-
-    def _producers(self, computation: Computation, operands: Iterable[str]) -> list[Origin]:
-        """The lines whose values these are, through whatever has no line of its own."""
-        found: dict[Origin, None] = {}
-        front = [(computation, name) for name in operands]
-        seen = set()
-        while front:
-            where, name = front.pop(0)
-            if (where.name, name) in seen or name not in where.instructions:
-                continue
-            seen.add((where.name, name))
-            producer = where.instructions[name]
-            origins = self._origins.of(producer.op_name)
-            if origins and (producer.opcode == "parameter" or not self._only_moves(producer)):
-                found |= dict.fromkeys(origins)
-            elif producer.opcode == "parameter":
-                front += self._given(where, producer)
-            elif producer.opcode == "get-tuple-element":
-                front += self._element(where, producer)
-            elif producer.opcode != "constant":
-                front += [(where, operand) for operand in producer.operands]
-        return list(found)
-
-    def _only_moves(self, instruction: Instruction) -> bool:
-        """Whether an instruction leaves every value as it is; what its name says is then where the result is used."""
-        if instruction.opcode != "fusion":
-            return instruction.opcode in _MOVES
-        return all(self._only_moves(inner) for inner in self._module.inside(instruction))
-
-    def _given(self, computation: Computation, parameter: Instruction) -> list[tuple[Computation, str]]:
-        """What the caller hands to a parameter."""
-        found = []
-        for outer, by, _ in self._module.callers.get(computation.name, ()):
-            number = parameter.parameter()
-            if number < len(by.operands):
-                found.append((outer, by.operands[number]))
-        return found
-
-    def _element(self, computation: Computation, element: Instruction) -> list[tuple[Computation, str]]:
-        """What stands in the tuple that an element is taken out of; of a loop's, what enters the loop.
-
-        Of a merged collective, what it takes for an element whose sum no line asks for.
-        """
-        source = computation.instructions.get(element.operands[0])
-        index = _index(element)
-        if source is not None and _kind(source) and index < len(source.operands) and self._lost(element.op_name):
-            return [(computation, source.operands[index])]
-        if source is not None and source.opcode == "parameter":
-            for outer, by, role in self._module.callers.get(computation.name, ()):
-                entered = outer.instructions.get(by.operands[0]) if role == "body" else None
-                if entered is not None and entered.opcode == "tuple" and index < len(entered.operands):
-                    return [(outer, entered.operands[index])]
-        if source is not None and source.opcode == "tuple" and index < len(source.operands):
-            return [(computation, source.operands[index])]
-        return [(computation, element.operands[0])]
-
-    def _consumers(self, computation: Computation, instruction: Instruction) -> list[Origin]:
-        """The lines that take its result, inside of fusions and loops too; none where it is returned."""
-        found: dict[Origin, None] = {}
-        around: dict[Origin, None] = {}
-        # The result, or the element of a tuple that holds it.
-        front: list[tuple[Computation, Instruction, int | None]] = [(computation, instruction, None)]
-        seen = set()
-        while front:
-            where, giver, index = front.pop(0)
-            if (where.name, giver.name, index) in seen:
-                continue
-            seen.add((where.name, giver.name, index))
-            if giver.root:
-                callers = self._module.callers.get(where.name, ())
-                front += [(outer, by, index) for outer, by, role in callers if role in ("calls", "to_apply", "body")]
-            for user in where.users.get(giver.name, ()):
-                if user.opcode == "get-tuple-element":
-                    if index is None or index == _index(user):
-                        front.append((where, user, None))
-                    continue
-                if user.opcode == "tuple":
-                    front += [(where, user, place) for place, name in enumerate(user.operands) if name == giver.name]
-                    continue
-                if user.opcode.endswith(("-done", "-update")):
-                    front.append((where, user, index))
-                    continue
-                origins = self._origins.of(user.op_name)
-                inside = self._parameters(user, giver)
-                if inside:
-                    front += [(c, parameter, index) for c, parameter in inside]
-                    if not self._only_moves(user):
-                        around |= dict.fromkeys(origins)
-                elif origins and not self._only_moves(user):
-                    found |= dict.fromkeys(origins)
-                else:
-                    front.append((where, user, index))
-        return list(found or around)
-
-    def _parameters(self, user: Instruction, giver: Instruction) -> list[tuple[Computation, Instruction]]:
-        """What an operand is called in the computations of a fusion, a loop or a call."""
-        if user.opcode not in ("fusion", "while", "call", "async-start"):
-            return []
-        found = []
-        for role, name in user.called:
-            inner = self._module.computations.get(name)
-            if inner is None or role == "condition":
-                continue
-            numbers = [number for number, operand in enumerate(user.operands) if operand == giver.name]
-            found += [(inner, inner.parameters[number]) for number in numbers if number in inner.parameters]
-        return found
-
-
-def _index(element: Instruction) -> int:
-    return int(element.attribute("index") or 0)
 
 
 def _nodes(origins: Iterable[Origin]) -> list[str]:

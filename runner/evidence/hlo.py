@@ -99,6 +99,10 @@ class Instruction:
         """The number of a parameter."""
         return int(self.operands[0])
 
+    def index(self) -> int:
+        """The place of a `get-tuple-element` in its tuple."""
+        return int(self.attribute("index") or 0)
+
 
 @dataclass
 class Computation:
@@ -305,7 +309,7 @@ def _counted(module: Module, loop: Instruction, computation: Computation) -> int
             found = where.instructions.get(found.operands[0])
         if found is None or found.opcode != "get-tuple-element" or where is computation:
             return constant(found)
-        index = int(found.attribute("index") or 0)
+        index = found.index()
         kept = body.instructions.get(ends.operands[index])
         if kept is None or kept.opcode != "get-tuple-element" or kept.attribute("index") != str(index):
             return None
@@ -314,7 +318,7 @@ def _counted(module: Module, loop: Instruction, computation: Computation) -> int
     left = condition.instructions.get(test.operands[0])
     if left is None or left.opcode != "get-tuple-element":
         return None
-    index = int(left.attribute("index") or 0)
+    index = left.index()
     stepped = body.instructions.get(ends.operands[index])
     start, end = value(computation, entered.operands[index]), value(condition, test.operands[1])
     if start is None or end is None or stepped is None or stepped.opcode != "add":

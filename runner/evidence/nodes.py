@@ -91,6 +91,14 @@ class Origins:
         found = [origin for stack in stacks(op_name) if (origin := self._origin(stack)) is not None]
         return tuple(dict.fromkeys(found))
 
+    def lost(self, op_name: str) -> list[str]:
+        """The name stacks of collectives that the program asks for in no line."""
+        return [stack for stack in stacks(op_name) if asked(stack) and self._origin(stack) is None]
+
+    def tells(self, op_name: str) -> bool:
+        """Whether a name leads to a line, or is that of a collective that the program asks for."""
+        return bool(self.of(op_name)) or bool(self.lost(op_name))
+
     def _origin(self, stack: str) -> Origin | None:
         if stack in self._arrays:
             return Origin(self._arrays[stack], "", False)

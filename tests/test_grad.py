@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from runner.experiment import DIFFERENCES, Gradient
 from runner.faults import InvalidExperiment
 from runner.programs import WRITERS, source
 from runner.reference import consult, interpret
+from runner.reference.gradient import nudged
 from runner.worker.gradient import unsharded
 from tests import harness
 from tests.command import run_command
@@ -346,6 +348,90 @@ def test_differences_confirm_no_gradient_that_is_wrong_in_one_element(tmp_path):
         "differences of the NumPy reference do not confirm the oracle's grad.w: the scalar has a kink at these values, "
         "or JAX's gradient of the graph or the reference is wrong"
     ]
+
+
+@pytest.mark.parametrize("order", ["rows", "columns", "both"])
+def test_differences_confirm_no_gradient_whose_elements_stand_elsewhere(order, tmp_path):
+    # Along a direction that is alike in all elements, their order would make no difference.
+    def edit(gradients):
+        axis = {"rows": 0, "columns": 1, "both": (0, 1)}[order]
+        return [np.flip(gradients[0], axis)]
+
+    [fault] = consulted(LEAST_SQUARES % LAYOUTS["data parallel"], tmp_path, edit).faults
+    assert "do not confirm the oracle's grad.w:" in fault
+
+
+def test_errors_that_cancel_in_one_direction_are_seen_in_another(tmp_path):
+    def off_in(i, j):
+        def edit(gradients):
+            wrong = gradients[0].copy()
+            wrong.flat[i] += 1e-3 * np.abs(wrong).max()
+            wrong.flat[j] -= 1e-3 * np.abs(wrong).max()
+            return [wrong]
+
+        return edit
+
+    text = LEAST_SQUARES % LAYOUTS["data parallel"]
+    pairs = list(itertools.combinations(range(0, 24, 3), 2))
+    seen = [pair for pair in pairs if consulted(text, tmp_path, off_in(*pair)).faults]
+    # Each of three directions sees every second one.
+    assert len(seen) >= 0.8 * len(pairs)
+
+
+@pytest.mark.parametrize(("sign", "element"), [(1, 0), (-1, 0), (1, 23), (-1, 23), (1, 10)])
+@pytest.mark.parametrize(("times", "confirmed"), [(0.3, True), (3, False)])
+def test_what_is_confirmed_is_a_millionth_of_the_terms(times, confirmed, sign, element, tmp_path):
+    def edit(gradients):
+        changed = gradients[0].copy()
+        changed.flat[element] += sign * times * 1e-6 * np.abs(changed).sum()
+        return [changed]
+
+    found = consulted(LEAST_SQUARES % LAYOUTS["data parallel"], tmp_path, edit)
+    assert (found.faults == []) == confirmed
+    assert found.apart["graph"]["grad.w"] == pytest.approx(times, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "names"), [((0,), "grad.w"), ((1,), "grad.x"), ((2,), "grad.t"), ((0, 2), "grad.w and grad.t")]
+)
+def test_every_gradient_is_held_to_differences(wrong, names, tmp_path):
+    def edit(gradients):
+        return [g * (1.001 if i in wrong else 1) for i, g in enumerate(gradients)]
+
+    text = (LEAST_SQUARES % LAYOUTS["data parallel"]).replace("wrt: [w]", "wrt: [w, x, t]")
+    assert consulted(text, tmp_path).faults == []
+    [fault] = consulted(text, tmp_path, edit).faults
+    assert f"do not confirm the oracle's {names}:" in fault
+
+
+def test_differences_confirm_nothing_that_is_no_number(tmp_path):
+    def edit(gradients):
+        changed = gradients[0].copy()
+        changed[1, 1] = np.nan
+        return [changed]
+
+    assert len(consulted(LEAST_SQUARES % LAYOUTS["data parallel"], tmp_path, edit).faults) == 1
+
+
+def test_what_rounding_does_is_tried_upwards_and_downwards(tmp_path):
+    text = """
+arrays:
+  w: {shape: [64], init: "uniform(1, 2)"}
+  z: {shape: [4], init: zeros}
+  n: {shape: [8], dtype: int32, init: "arange(8)"}
+graph: {loss: sum(w) + sum(z) + sum(n)}
+outputs: {loss: []}
+grad: {of: loss, wrt: [w]}
+"""
+    given = harness.experiment(text)
+    arrays = data.make(given, tmp_path)
+    moved = nudged(given, arrays)
+    off = (moved["w"].astype(np.float64) - arrays["w"]) / arrays["w"]
+    assert (off > 0).any()
+    assert (off < 0).any()
+    assert 0 < np.abs(off).max() <= np.finfo(np.float32).eps
+    np.testing.assert_array_equal(moved["z"], arrays["z"])
+    np.testing.assert_array_equal(moved["n"], arrays["n"])
 
 
 def test_at_a_kink_there_is_nothing_to_confirm(tmp_path):

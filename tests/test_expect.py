@@ -240,10 +240,36 @@ def test_every_collective_of_a_kind_that_was_miscounted_is_shown():
     ]
 
 
+@pytest.mark.parametrize("kind", expect.KINDS)
+def test_every_kind_is_counted(kind):
+    assert verdicts(f"collectives: {{{kind}: 2}}", collective(kind), collective(kind))["collectives"] == {
+        "status": "passed",
+        "found": {kind: 2},
+    }
+    one_more = verdicts(f"collectives: {{{kind}: 1}}", collective(kind), collective(kind))["collectives"]
+    assert one_more["reason"] == f"expected 1 {kind}, found 2 {kind}"
+    assert verdicts("no_collectives: true", collective(kind))["no_collectives"]["status"] == "failed"
+    assert verdicts(f"collectives: {{{kind}: 1}}")["collectives"]["details"] == [f"no {kind} was compiled"]
+
+
+def test_every_kind_that_is_missing_is_named():
+    found = verdicts("collectives: {all-reduce: 1, all-gather: 2, all-to-all: 1}")["collectives"]
+    assert found["reason"] == "expected 1 all-reduce, 2 all-gather, 1 all-to-all, found no collectives"
+    assert found["details"] == [f"no {kind} was compiled" for kind in ("all-reduce", "all-gather", "all-to-all")]
+
+
+def test_what_stands_in_a_loop_without_steps_does_not_run():
+    assert verdicts("no_collectives: true", collective(count=0))["no_collectives"]["status"] == "passed"
+    assert verdicts("max_bytes_per_device: 0", collective(count=0))["max_bytes_per_device"]["found"] == 0
+
+
 def test_a_collective_that_runs_nobody_knows_how_often_is_counted_by_nobody():
     found = verdicts("collectives: {all-reduce: 1}", collective(), collective(node="D", count=None))["collectives"]
     assert found["status"] == "failed"
     assert found["reason"] == "expected 1 all-reduce; how often these run is not known: all-reduce of D over x"
+    two = (collective(node="D", count=None), collective("all-gather", count=None))
+    told = verdicts("no_collectives: true", *two)["no_collectives"]["reason"]
+    assert told.endswith("is not known: all-reduce of D over x, all-gather of C over x")
 
 
 def test_no_collectives():
@@ -350,6 +376,13 @@ def test_the_bytes_of_all_that_runs_are_counted():
         "found": 564,
         "allowed": 563,
     }
+
+
+def test_the_largest_four_are_shown():
+    six = [collective(node=f"n{size}", bytes=size) for size in (1, 5, 3, 6, 2, 4)]
+    found = verdicts("max_bytes_per_device: 20", *six)["max_bytes_per_device"]
+    assert found["found"] == 21
+    assert [line.split(" over ")[0] for line in found["details"]] == [f"1 × all-reduce of n{n}" for n in (6, 5, 4, 3)]
 
 
 def test_zero_bytes_is_an_expectation():
@@ -477,6 +510,12 @@ def test_what_overlaps_otherwise(given, there, why):
     }
 
 
+@pytest.mark.parametrize("given", ["overlapped", "not_overlapped"])
+def test_every_line_is_looked_at(given):
+    (found,) = verdicts(f"{given}: [C, D]", behind(*(["D"] if given == "overlapped" else [])), on=TPU).values()
+    assert found["details"] == ["D has no collective"]
+
+
 @pytest.mark.parametrize(("given", "lines"), [("overlapped", ["D"]), ("not_overlapped", [])])
 def test_a_collective_of_no_line_that_does_the_same_changes_nothing(given, lines):
     (found,) = verdicts(f"{given}: [C]", behind(*lines), behind(*lines, node=None), on=TPU).values()
@@ -553,6 +592,43 @@ def test_an_axis_of_one_device_makes_no_difference():
     assert found["layouts"]["status"] == "passed"
 
 
+def test_every_layout_is_compared():
+    there = {"spec": ["x", None], "shape": [4, 4], "text": ""}
+    found = verdicts("layouts: {C: [x], D: [y]}", layouts={"C": there, "D": there})["layouts"]
+    assert found["reason"] == "D lies as P('x', None), expected P('y')"
+    both = verdicts("layouts: {C: [y], D: [y]}", layouts={"C": there, "D": there})["layouts"]["reason"]
+    assert both == "C lies as P('x', None), expected P('y'); D lies as P('x', None), expected P('y')"
+
+
+def test_an_axis_may_have_a_long_name():
+    mesh = {"mesh": {"axes": ["data", "model"], "shape": [2, 2]}}
+    text = TEXT.replace("[null, x]", "[null, data]").replace("[x, null]", "[data, null]").replace("'x'", "'data'")
+    given = experiment(text, expect={"layouts": {"C": ["data", ["model"]]}}, **mesh)
+    assert check(given, "auto", lies("data", ["model"]))["layouts"] == {"status": "passed"}
+    found = check(given, "auto", lies(["data", "model"]))["layouts"]
+    assert found["reason"] == "C lies as P(('data', 'model')), expected P('data', 'model')"
+
+
+def test_a_value_has_no_more_dimensions_than_it_has():
+    found = verdicts("layouts: {C: [null, null, null]}", **lies(None, None))["layouts"]
+    assert found["reason"] == "C lies as P(None, None), expected P(None, None, None)"
+
+
+@pytest.mark.parametrize(
+    ("given", "spec", "shape"),
+    [
+        # The same blocks on all devices but the last ones, and the same numbers of shards with other blocks.
+        ("[[x, y]]", [["y", "x"], None], (4, 4)),
+        ("[x, y]", ["y", "x"], (4, 4)),
+        ("[x]", [None, "x"], (4, 4)),
+        ("[null, y]", ["y", None], (4, 4)),
+    ],
+)
+def test_every_device_has_to_hold_the_same(given, spec, shape):
+    found = verdicts(f"layouts: {{C: {given}}}", **lies(*spec, shape=shape))["layouts"]
+    assert found["status"] == "failed"
+
+
 def test_values_of_per_device_have_no_layout():
     found = verdicts("layouts: {C: [x]}", program="shard_map")["layouts"]
     assert found == {
@@ -589,6 +665,24 @@ def test_warnings_about_shardings_are_read_with_their_lines():
         {"kind": "sharding", "node": None, "text": OTHER, "times": 1},
     ]
     assert warnings.read("", origins) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("W0101 00:00:00.000000       1 spmd_partitioner.cc:12] nothing in the words", "sharding"),
+        ("W0101 00:00:00.000000       1 hlo_pass.cc:12] the Sharding is lost", "sharding"),
+        ("E0101 00:00:00.000000       1 hlo_pass.cc:12] Rematerialization did not help", "sharding"),
+        ("F0101 00:00:00.000000       1 hlo_pass.cc:12] [SPMD] INVOLUNTARY FULL rematerialization.", None),
+        ("W0101 00:00:00.000000       1 hlo_pass.cc:12] The pass did not converge", "none"),
+        ("I0101 00:00:00.000000       1 spmd_partitioner.cc:12] sharding", "none"),
+    ],
+)
+def test_a_warning_is_about_shardings_by_its_file_or_by_its_words(line, kind):
+    found = warnings.read(line, Origins(experiment(TEXT), "graph"))
+    expected = [] if kind == "none" else [kind or "involuntary full rematerialization"]
+    assert [one["kind"] for one in found] == expected
+    assert all(one["text"] == line.partition("] ")[2] for one in found)
 
 
 REMATERIALIZED = """

@@ -313,10 +313,52 @@ def test_other_dims_are_said() -> None:
 @pytest.mark.parametrize(
     ("count", "text"),
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (2097152, "2.1 MB"), (99_960_000, "100 MB"), (999_600, "1.0 MB"),
-     (1_700_000_000, "1.7 GB"), (-64, "-64 B"), (3 * 10**18, "3000 PB")],
+     (1_700_000_000, "1.7 GB"), (-64, "-64 B"), (3 * 10**18, "3000 PB"), (999_500, "1.0 MB"), (999_499, "999 kB"),
+     (99_949, "99.9 kB"), (99_950, "100 kB"), (-2000, "-2.0 kB"), (-999_500, "-1.0 MB"), (-99_950, "-100 kB"),
+     (-64_200, "-64.2 kB"), (None, "an unknown number of bytes")],
 )  # fmt: skip
 def test_bytes_are_counted_in_powers_of_1000(count: int, text: str) -> None:
     assert words.bytes_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("one", "text"),
+    [
+        (collective(), "all-reduce of C over x"),
+        (collective(axes=[]), "all-reduce of C over no axis"),
+        (collective(axes=["x", "y"]), "all-reduce of C over x, y"),
+        (collective(groups=[[0, 3]]), "all-reduce of C within groups [[0, 3]]"),
+        (collective(node=None), "all-reduce of no line that the module names over x"),
+        (collective(nodes=["C", "D"], gradient=True), "all-reduce of C and D (backward) over x"),
+    ],
+)
+def test_a_collective_in_words(one: Any, text: str) -> None:
+    assert words.collective(one) == text
+
+
+@pytest.mark.parametrize(
+    ("nodes", "taken", "needed", "text"),
+    [
+        (["C"], ["w"], ["C"], "w for C"),
+        (["C"], ["w", "v"], [], "w and v for C"),
+        (["C"], ["C"], ["D"], "C"),
+        (["C", "D"], ["w", "C"], [], "w for C and D"),
+        ([], ["w"], ["C"], "w for C"),
+        ([], ["w"], ["C", "D"], "w for C and D"),
+        ([], ["w", "v"], ["w"], "w and v"),
+        ([], ["w", "v"], ["C", "w"], "w and v for C"),
+        ([], ["w"], [], "w"),
+        ([], [], ["C", "D"], "a value for C and D"),
+        ([], [], [], "no line that the module names"),
+    ],
+)
+@pytest.mark.parametrize("gradient", [False, True])
+def test_whose_value_moves_for_whom(
+    nodes: list[str], taken: list[str], needed: list[str], text: str, gradient: bool
+) -> None:
+    between = {"from": taken, "to": needed}
+    one = collective(node=None, nodes=nodes, inserted=True, between=between, gradient=gradient)
+    assert words.subject(one) == text + (" (backward)" if gradient else "")
 
 
 COLLECTIVES = st.builds(

@@ -246,6 +246,8 @@ def test_spellings_of_groups(text, rows):
         "[2,4]<=[4,2]T(1,1)",
         "[3,3]<=[8]",
         "mesh[x] {x}",
+        "{{a}}",
+        "{{0,1},{2,3,4}}",
     ],
 )
 def test_what_spells_no_groups(text):
@@ -561,6 +563,16 @@ def test_where_a_collective_may_be_missing_it_is_said(experiment, text, said):
             {"axes", "groups"},
         ),
         (all_reduce("channel_id=1"), "which devices r connects could not be read: None", {"axes", "groups"}),
+        (
+            all_reduce("source_target_pairs={{0,1},{2,3,4}}"),
+            "which devices r connects could not be read: {{0,1},{2,3,4}}",
+            {"axes", "groups"},
+        ),
+        (
+            all_reduce("source_target_pairs={{0,1,2},{3,4}}"),
+            "which devices r connects could not be read: {{0,1,2},{3,4}}",
+            {"axes", "groups"},
+        ),
         (all_reduce("replica_groups={{0}}"), "the groups of r hold 1 devices, the mesh has 8: {{0}}", {"axes"}),
         (
             all_reduce().replace("num_partitions=8", "replica_count=8"),

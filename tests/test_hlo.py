@@ -202,6 +202,12 @@ def test_the_pairs_of_a_shift_read_back_to_its_axis(drawn, shift):
     assert groups.axes_between(found, mesh) == ((axis,) if shift % mesh.sizes[axis] else ())
 
 
+def test_a_permute_without_pairs_moves_along_no_axis():
+    found = groups.pairs("{}")
+    assert found is not None
+    assert groups.axes_between(found, Mesh(("x",), (4,))) == ()
+
+
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4))
 def test_a_part_of_an_axis(before, size, after):
     whole = before * size * after
@@ -222,6 +228,9 @@ def test_a_part_of_an_axis(before, size, after):
         ("mesh['x'=8] {'x':(1)2}", [[0, 4], [1, 5], [2, 6], [3, 7]]),
         ("mesh['x'=8] {'x':(2)4}", [[0, 1, 2, 3], [4, 5, 6, 7]]),
         ("mesh['x'=8] {'x':(1)2,'x':(4)2}", [[0, 1, 4, 5], [2, 3, 6, 7]]),
+        ("mesh['x'=8] {'x':(4)2,'x':(1)2}", [[0, 1, 4, 5], [2, 3, 6, 7]]),
+        ("mesh['x'=8] {'x':(2)2}", [[0, 2], [1, 3], [4, 6], [5, 7]]),
+        ("mesh['x'=4,'y'=2] {'x':(1)2,'y'}", [[0, 1, 4, 5], [2, 3, 6, 7]]),
         ("mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}", [[0, 2, 4, 6], [1, 3, 5, 7]]),
         ("mesh['a'=2,'b'=2], device_ids=(3,1,2,0) {'b'}", [[3, 1], [2, 0]]),
     ],
@@ -240,6 +249,9 @@ def test_spellings_of_groups(text, rows):
         "{{0,1},{2}}",
         "mesh['x'=8] {'z'}",
         "mesh['x'=8] {'x':(3)2}",
+        "mesh['x'=8] {'x':(1)4,'x':(2)2}",
+        "mesh['x'=8] {'x':(8)2}",
+        "mesh['x'=8] {'z':(1)2}",
         "<[8]>",
         "[2,4]=>[8]",
         "{0,1}",
@@ -267,6 +279,7 @@ def test_what_spells_no_groups(text):
         ("jit(test)/transpose(jvp())/shard_map/C/psum_invariant", "C", "psum_invariant", True),
         ("jit(test)/vmap(vmap(C))/mul", "C", "mul", False),
         ("jit(test)/C/jit(D)/mul", "C", "mul", False),
+        ("jit(test)/shard_map/C", "C", "C", False),
         ("A", "A", "", False),
     ],
 )
@@ -367,10 +380,45 @@ outputs:
         ("jit(test)/shard_map/ring/while/cond/lt", "ring"),
         ("jit(test)/shard_map/ring/while", "ring"),
         ("jit(test)/shard_map/body/mul", "body"),
+        ("jit(test)/shard_map/body/while/body/add", "body"),
     ],
 )
 def test_a_loop_in_a_loop(stack, node):
     assert [origin.node for origin in Origins(harness.experiment(LOOP), "per_device").of(stack)] == [node]
+
+
+NAMED_AS_JAX_NAMES_LOOPS = """
+mesh: {axes: [x], shape: [4]}
+arrays:
+  A: {shape: [8], spec: [x]}
+per_device:
+  ring:
+    repeat: 3
+    carry: {body: A, cond: A}
+    body:
+      body: ppermute(body, 'x', shift=1)
+      cond: cond + body
+  body: ring.body + ring.cond
+outputs:
+  body: [x]
+"""
+
+
+@pytest.mark.parametrize(
+    ("stack", "nodes"),
+    [
+        ("jit(test)/shard_map/ring/while/body/closed_call/body/ppermute", ["ring.body"]),
+        ("jit(test)/shard_map/ring/while/body/closed_call/cond/add", ["ring.cond"]),
+        ("jit(test)/shard_map/ring/body/ppermute", ["ring.body"]),
+        ("jit(test)/shard_map/ring/while/body/add", ["ring"]),
+        ("jit(test)/shard_map/ring/while/cond/lt", ["ring"]),
+        ("jit(test)/shard_map/while/body/add", []),
+        ("jit(test)/shard_map/body/add", ["body"]),
+    ],
+)
+def test_a_loop_of_jax_is_no_line_of_that_name(stack, nodes):
+    origins = Origins(harness.experiment(NAMED_AS_JAX_NAMES_LOOPS), "per_device")
+    assert [origin.node for origin in origins.of(stack)] == nodes
 
 
 # Trip counts.

@@ -110,8 +110,8 @@ class Origins:
             if skip:
                 skip = False
                 continue
-            # A loop of JAX's own stands between a repeat and its body.
-            skip = bool(path) and part == "while" and following in ("body", "cond")
+            # A loop of JAX's own stands between a repeat and its body, which may have lines of these names.
+            skip = part == "while" and following in ("body", "cond")
             if skip:
                 continue
             name = _unwrapped(part)

@@ -311,6 +311,30 @@ def test_what_only_a_part_of_the_module_keeps_is_not_kept(given, there, found):
     }
 
 
+LIBRARY = """
+HloModule jit_test, is_scheduled=true, num_partitions=4
+
+ENTRY %main (A: f32[4,2]) -> f32[4,2] {
+  %A = f32[4,2]{1,0} parameter(0), metadata={op_name="A"}
+  ROOT %c = f32[4,2]{1,0} custom-call(%A), custom_call_target="TARGET", metadata={op_name="jit(test)/C/dot_general"}
+}
+"""
+
+
+@pytest.mark.parametrize("given", ["no_collectives: true", "collectives: {}", "max_bytes_per_device: 0"])
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [("lapack_sgetrf_ffi", "passed"), ("__cublas$gemm", "passed"), ("NcclAllReduce", "failed"), ("mpi_ffi", "failed")],
+)
+def test_a_library_that_may_communicate_is_no_silence(given, target, status):
+    module = compiled.found(LIBRARY.replace("TARGET", target), experiment(TEXT), "auto")
+    read = {"collectives_unknown": module.unknown, "collectives_missing": module.missing}
+    (found,) = verdicts(given, *module.found, **read).values()
+    assert found["status"] == status
+    if status == "failed":
+        assert found["details"] == [f"c calls {target}, which is not known to stay on its device"]
+
+
 def test_what_is_wrong_whatever_could_not_be_read_is_told_first():
     more = {"collectives_unknown": MISSING, "collectives_missing": MISSING}
     found = verdicts("no_collectives: true", collective(), **more)["no_collectives"]

@@ -8,16 +8,19 @@ import itertools
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from runner import data, record
+from runner.checks import gradient
 from runner.experiment import DIFFERENCES, Gradient
 from runner.faults import InvalidExperiment
 from runner.programs import WRITERS, source
-from runner.reference import consult, interpret
+from runner.reference import Gradients, consult, interpret
 from runner.reference.gradient import nudged
+from runner.target import ProgramRun
 from runner.worker.gradient import unsharded
 from tests import harness
 from tests.command import run_command
@@ -462,6 +465,41 @@ def test_a_gradient_that_is_zero(tmp_path):
     assert list(outcome.runs) == PROGRAMS
     assert outcome.failures() == []
     assert not outcome.value("shard_map", "grad.unused").any()
+
+
+def told(program, **oracles):
+    """What the check says of a program, of these oracles."""
+    return gradient.check(SimpleNamespace(gradients=Gradients(**oracles)), ProgramRun(program))
+
+
+BOTH = {
+    "oracle": {"graph": "by JAX", "per_device": "by differences"},
+    "apart": {"graph": {"grad.w": 0.5}, "per_device": {"grad.w": 3.0, "grad.x": 1.0, "grad.b": 1.5}},
+}
+
+
+@pytest.mark.parametrize("program", ["shard_map", "vmap"])
+def test_a_program_of_per_device_is_told_of_both_oracles(program):
+    assert told(program, **BOTH) == {
+        "status": "passed",
+        **BOTH,
+        "directions": 3,
+        "rtol": 1e-6,
+        "note": "per_device's scalar has another derivative than graph's in grad.w and grad.b",
+    }
+
+
+@pytest.mark.parametrize("program", ["auto", "constraint", "explicit"])
+def test_a_program_of_graph_is_told_of_graphs_oracle(program):
+    found = told(program, **BOTH)
+    assert (found["oracle"], found["apart"]) == ({"graph": "by JAX"}, {"graph": {"grad.w": 0.5}})
+    assert "note" not in found
+
+
+def test_every_fault_of_the_oracles_is_told():
+    found = told("auto", faults=["one thing", "another"])
+    assert (found["status"], found["reason"]) == ("failed", "one thing; another")
+    assert "note" not in told("vmap", apart={"per_device": {"grad.w": 1.0}})
 
 
 # What JAX cannot differentiate.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -119,6 +120,30 @@ def test_attributes_end_at_the_comma_outside_of_brackets_and_quotes():
 )
 def test_bytes_of_shapes(text, size):
     assert sum(shape.bytes for shape in hlo.shapes(text)) == size
+
+
+def bits(name: str) -> int:
+    """How many bits an element of a dtype has, by NumPy and ml_dtypes."""
+    if name in ("bool", "complex64", "complex128"):
+        return 8 * np.dtype(name).itemsize
+    kind = np.dtype(getattr(ml_dtypes, name, name))
+    return (ml_dtypes.iinfo if name.lstrip("u").startswith("int") else ml_dtypes.finfo)(kind).bits
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("pred", "bool"), ("s2", "int2"), ("s4", "int4"), ("s8", "int8"), ("s16", "int16"), ("s32", "int32"),
+        ("s64", "int64"), ("u2", "uint2"), ("u4", "uint4"), ("u8", "uint8"), ("u16", "uint16"), ("u32", "uint32"),
+        ("u64", "uint64"), ("f16", "float16"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64"),
+        ("c64", "complex64"), ("c128", "complex128"), ("f4e2m1fn", "float4_e2m1fn"), ("f8e3m4", "float8_e3m4"),
+        ("f8e4m3", "float8_e4m3"), ("f8e4m3fn", "float8_e4m3fn"), ("f8e4m3fnuz", "float8_e4m3fnuz"),
+        ("f8e4m3b11fnuz", "float8_e4m3b11fnuz"), ("f8e5m2", "float8_e5m2"), ("f8e5m2fnuz", "float8_e5m2fnuz"),
+        ("f8e8m0fnu", "float8_e8m0fnu"),
+    ],
+)  # fmt: skip
+def test_every_dtype_has_its_size(text, name):
+    assert hlo.shapes(f"{text}[3,5]{{1,0}}") == (Shape(name, (3, 5), bits(name)),)
 
 
 def test_branches_are_computations_that_it_runs():

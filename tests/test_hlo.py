@@ -155,6 +155,65 @@ def test_what_is_done_with_a_start_runs_its_computation_no_second_time():
     assert one("%d = f32[2]{0} async-done(%s), calls=%wrapped").called == ()
 
 
+ORDER = """HloModule jit_test
+
+%c (a: f32[2], b: f32[2]) -> f32[2] {
+  %n = f32[2] negate(%b)
+  ROOT %r = f32[2] add(%a, %n)
+  %unused = f32[2] multiply(%r, %b)
+  %b = f32[2] parameter(1)
+  %a = f32[2] parameter(0)
+}
+
+%same (p: f32[2]) -> f32[2] {
+  ROOT %p = f32[2] parameter(0)
+}
+"""
+
+
+def test_instructions_may_stand_in_any_order():
+    module = hlo.read(ORDER)
+    computation = module.computations["c"]
+    assert computation.root is computation.instructions["r"]
+    assert {number: found.name for number, found in computation.parameters.items()} == {0: "a", 1: "b"}
+    used = {name: [user.name for user in computation.users.get(name, ())] for name in computation.instructions}
+    assert used == {"b": ["n", "unused"], "a": ["r"], "n": ["r"], "r": ["unused"], "unused": []}
+    same = module.computations["same"]
+    assert same.root is same.parameters[0]
+
+
+def test_what_a_module_does_not_say_of_itself():
+    module = hlo.read(ORDER)
+    assert (module.name, module.scheduled, module.partitions, module.replicas) == ("jit_test", False, 1, 1)
+    assert module.entry is None
+    said = hlo.read("HloModule m, is_scheduled=true, replica_count=3, num_partitions=7\n")
+    assert (said.name, said.scheduled, said.partitions, said.replicas) == ("m", True, 7, 3)
+
+
+def test_a_computation_without_a_root_has_none():
+    assert hlo.read("%c () -> f32[] {\n  %a = f32[] constant(1)\n}\n").computations["c"].root is None
+
+
+def test_the_computations_of_an_instruction_by_their_roles():
+    text = "\n\n".join(f"%{name} () -> f32[] {{\n  ROOT %{name}1 = f32[] constant(1)\n}}" for name in ("p", "q"))
+    loop = "%w = f32[] while(%a), condition=%p, body=%q"
+    module = hlo.read(f"{text}\n\nENTRY %main () -> f32[] {{\n  {loop}\n}}\n")
+    assert module.entry is not None
+    (while_,) = module.entry.instructions.values()
+    assert [inner.name for inner in module.inside(while_)] == ["p1", "q1"]
+    assert [inner.name for inner in module.inside(while_, "body")] == ["q1"]
+    assert list(module.inside(while_, "calls")) == []
+    assert {name: [(role, by.name) for _, by, role in callers] for name, callers in module.callers.items()} == {
+        "p": [("condition", "w")],
+        "q": [("body", "w")],
+    }
+
+
+@pytest.mark.parametrize("attributes", ["called_computations={}", 'custom_call_target="calls=%c"', "metadata={}"])
+def test_what_runs_no_computation(attributes):
+    assert one(f"%c = f32[] custom-call(%p), {attributes}").called == ()
+
+
 # Replica groups.
 
 
@@ -492,6 +551,71 @@ def loop(start: str = "0", end: str = "6", step: str = "1", direction: str = "LT
 def test_trip_counts(experiment, text, count):
     (inside,) = [one for one in found(text, experiment).found if one["kind"] == "all-reduce"]
     assert inside["count"] == count
+
+
+COUNTED = f"""{HEADER}{ADD}
+%body (p: (s32[], f32[2,4], s32[], s32[])) -> (s32[], f32[2,4], s32[], s32[]) {{
+  %p = (s32[], f32[2,4], s32[], s32[]) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %i.copy = s32[] copy(%i)
+  %step = s32[] get-tuple-element(%p), index=2
+  %next = s32[] add(%i.copy, %step)
+  %v = f32[2,4]{{1,0}} get-tuple-element(%p), index=1
+  %r = f32[2,4]{{1,0}} all-reduce(%v), channel_id=1, {OVER_X}, {BY}
+  %end = s32[] get-tuple-element(%p), index=3
+  ROOT %t = (s32[], f32[2,4], s32[], s32[]) tuple(%next, %r, %step, %end)
+}}
+
+%condition (q: (s32[], f32[2,4], s32[], s32[])) -> pred[] {{
+  %q = (s32[], f32[2,4], s32[], s32[]) parameter(0)
+  %j = s32[] get-tuple-element(%q), index=0
+  %last = s32[] get-tuple-element(%q), index=3
+  ROOT %less = pred[] compare(%j, %last), direction=LT
+}}
+
+ENTRY %main (A: f32[2,4]) -> (s32[], f32[2,4], s32[], s32[]) {{
+  %A = f32[2,4]{{1,0}} parameter(0), metadata={{op_name="A"}}
+  %one = s32[] constant(1)
+  %two = s32[] constant(2)
+  %two.copy = s32[] copy(%two)
+  %eight = s32[] constant(8)
+  %init = (s32[], f32[2,4], s32[], s32[]) tuple(%one, %A, %two.copy, %eight)
+  ROOT %while.1 = (s32[], f32[2,4], s32[], s32[]) while(%init), condition=%condition, body=%body
+}}
+"""
+"""A loop from 1 to 8 by 2, whose end and step are carried."""
+
+
+def test_a_loop_may_carry_its_end_and_its_step(experiment):
+    module = found(COUNTED, experiment)
+    assert [one["count"] for one in module.found] == [4]
+    assert module.unknown == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        # The number that is stepped is another one than the one that is tested.
+        ("%next = s32[] add(%i.copy,", "%other = s32[] negate(%i)\n  %next = s32[] add(%other,"),
+        ("add(%i.copy, %step)", "add(%end, %step)"),
+        ("add(%i.copy, %step)", "add(%step, %step)"),
+        ("add(%i.copy, %step)", "add(%i, %i.copy)"),
+        ("add(%i.copy, %step)", "multiply(%i.copy, %step)"),
+        # The end or the step changes in every step.
+        ("tuple(%next, %r, %step, %end)", "tuple(%next, %r, %end, %step)"),
+        ("tuple(%next, %r, %step, %end)", "tuple(%next, %r, %step, %next)"),
+        ("tuple(%next, %r, %step, %end)", "tuple(%next, %r, %next, %end)"),
+        ("tuple(%next, %r, %step, %end)", "tuple(%i, %r, %step, %end)"),
+        ("compare(%j, %last)", "compare(%last, %j)"),
+        ("direction=LT", "direction=LE"),
+        ("%two = s32[] constant(2)", "%two = s32[] constant(-2)"),
+        ("%eight = s32[] constant(8)", "%eight = s32[] parameter(1)"),
+        ("%one = s32[] constant(1)", "%one = s32[] negate(%two)"),
+    ],
+)
+def test_a_loop_that_counts_in_another_way_is_not_counted(experiment, old, new):
+    assert old in COUNTED
+    assert [one["count"] for one in found(COUNTED.replace(old, new), experiment).found] == [None]
 
 
 @pytest.mark.parametrize(

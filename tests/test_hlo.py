@@ -90,6 +90,7 @@ def test_an_instruction_without_percent_signs_and_with_shapes_of_operands():
     found = one("add.1 = f32[2]{0} add(f32[2]{0} a.1, f32[2]{0} b), metadata={}")
     assert found.name == "add.1"
     assert found.operands == ("a.1", "b")
+    assert one("add.1 = f32[2]{0} add(f32[2,3]{1,0} a.1,b,/*index=2*/c)").operands == ("a.1", "b", "c")
 
 
 def test_attributes_end_at_the_comma_outside_of_brackets_and_quotes():
@@ -99,6 +100,8 @@ def test_attributes_end_at_the_comma_outside_of_brackets_and_quotes():
     )
     assert found.attribute("replica_groups") == "[2,4]<=[4,2]T(1,0)"
     assert found.attribute("frontend_attributes") == '{k="a,b=(",is_spmd_generated="true"}'
+    assert found.attribute("is_spmd_generated") == '"true"'
+    assert found.attribute("k") is None
     assert found.attribute("to_apply") == "%add"
 
 
@@ -180,6 +183,14 @@ def test_instructions_may_stand_in_any_order():
     assert used == {"b": ["n", "unused"], "a": ["r"], "n": ["r"], "r": ["unused"], "unused": []}
     same = module.computations["same"]
     assert same.root is same.parameters[0]
+
+
+def test_empty_lines_and_what_stands_between_computations_say_nothing():
+    text = ORDER.replace("  ROOT %r", "\n  \n  ROOT %r").replace("%same", '\nFileNames\n1 "a.py"\n\n  {\n%same')
+    module = hlo.read(text)
+    assert module.unread == []
+    assert list(module.computations) == ["c", "same"]
+    assert [one.position for one in module.computations["c"].order] == [0, 1, 2, 3, 4]
 
 
 def test_what_a_module_does_not_say_of_itself():
@@ -611,6 +622,20 @@ def test_a_loop_may_carry_its_end_and_its_step(experiment):
         ("%two = s32[] constant(2)", "%two = s32[] constant(-2)"),
         ("%eight = s32[] constant(8)", "%eight = s32[] parameter(1)"),
         ("%one = s32[] constant(1)", "%one = s32[] negate(%two)"),
+        # What is not in the module, or not where it is looked for.
+        ("condition=%condition", "condition=%lost"),
+        ("  ROOT %less", "  %less"),
+        ("  ROOT %t", "  %t"),
+        ("while(%init)", "while(%lost)"),
+        ("compare(%j, %last)", "compare(%lost, %last)"),
+        ("compare(%j, %last)", "compare(%j, %lost)"),
+        ("tuple(%next, %r, %step, %end)", "tuple(%lost, %r, %step, %end)"),
+        ("tuple(%next, %r, %step, %end)", "tuple(%next, %r, %lost, %end)"),
+        ("tuple(%one, %A, %two.copy, %eight)", "tuple(%lost, %A, %two.copy, %eight)"),
+        ("tuple(%one, %A, %two.copy, %eight)", "copy(%everything)"),
+        ("ROOT %t = (s32[], f32[2,4], s32[], s32[]) tuple(", "ROOT %t = (s32[], f32[2,4], s32[], s32[]) fusion("),
+        ("%two.copy = s32[] copy(%two)", "%two.copy = s32[] copy(%lost)"),
+        ("ROOT %less = pred[] compare(%j, %last), direction=LT", "ROOT %less = pred[] and(%j, %last)"),
     ],
 )
 def test_a_loop_that_counts_in_another_way_is_not_counted(experiment, old, new):
@@ -631,6 +656,15 @@ def test_a_loop_of_unknown_length_is_said_to_be_one(experiment, text):
     module = found(text, experiment)
     assert [one["count"] for one in module.found] == [None]
     assert module.unknown == ["how often r runs is not known"]
+
+
+def test_a_loop_whose_body_is_not_there_is_said_to_be_one(experiment):
+    module = found(COUNTED.replace("body=%body", "body=%lost"), experiment)
+    assert module.found == []
+    assert module.missing == [
+        "while.1 calls lost, which the module does not have",
+        "r stands in body, which nothing calls",
+    ]
 
 
 def test_a_condition_runs_once_more_than_the_body(experiment):
@@ -701,7 +735,19 @@ def test_a_module_of_one_all_reduce_is_read(experiment):
             all_reduce().replace("%add (a: f32[], b: f32[]) -> f32[] {\n", "%add (a: f32[], b: f32[]) -> f32[]\n"),
             "3 lines of the module could not be read, the first: %a = f32[] parameter(0)",
         ),
+        (
+            all_reduce().replace("%add (a: f32[], b: f32[]) -> f32[] {", "%add a, b {"),
+            "4 lines of the module could not be read, the first: %add a, b {",
+        ),
         (all_reduce()[:-2], "1 line of the module could not be read, the first: the text ends inside of main"),
+        (
+            entry("ROOT %r = f32[2,4]{1,0}"),
+            "1 line of the module could not be read, the first: ROOT %r = f32[2,4]{1,0}",
+        ),
+        (
+            entry("ROOT %r = f32[2,4]{1,0} 7(%A)"),
+            "1 line of the module could not be read, the first: ROOT %r = f32[2,4]{1,0} 7(%A)",
+        ),
         (
             entry(f"%r = f32[2] all-reduce(%A), {OVER_X}, {BY}", "%r = f32[2] negate(%A)"),
             "1 line of the module could not be read, the first: %r = f32[2] negate(%A)",

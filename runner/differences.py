@@ -229,7 +229,7 @@ def _between(one: Mapping[str, Any]) -> str:
 
 _ORDER = ("kind", "gradient", "axes", "inserted", "dtype", "bytes_in", "bytes_out", "count", "asynchronous")
 _SAID = {
-    "inserted": ("the line asks for it now", "the compiler inserts it now"),
+    "inserted": ("the program asks for it now", "the compiler inserts it now"),
     "asynchronous": ("synchronous now", "asynchronous now"),
     "gradient": ("in the forward pass now", "in the backward pass now"),
 }

@@ -50,6 +50,7 @@ def program(*collectives: Any, **more: Any) -> Any:
         "outputs": {"C": output()},
         "collectives": list(collectives),
         "collectives_unknown": [],
+        "collectives_missing": [],
         "memory": {"argument_bytes": 64, "output_bytes": 64, "temp_bytes": 64},
         "cost": {"flops": 80.0},
         "timing": {"compile_s": 0.05, "run_s": {"median": 0.0002}},

@@ -144,6 +144,34 @@ def test_reductions(data, place, name):
         assert_same(ours, theirs)
 
 
+# Groups that are a part of their axes, in any order, and devices that communicate with nobody but themselves.
+PARTS = [
+    (LINE, "x", ((0, 1), (2, 3))),
+    (LINE, "x", ((3, 1), (0, 2))),
+    (LINE, "x", ((2,), (0,), (3,), (1,))),
+    (SQUARE, ("x", "y"), ((0, 3), (2, 1))),
+    (SQUARE, ("y", "x"), ((1, 0), (2, 3))),
+    (Mesh(("x", "y"), (4, 2)), "x", ((0, 2), (1, 3))),
+]
+
+
+@pytest.mark.parametrize(("mesh", "axes", "groups"), PARTS)
+@pytest.mark.parametrize("name", ["psum", "pmean", "pmax", "pmin"])
+def test_a_reduction_in_groups_leaves_the_other_groups_out(name, mesh, axes, groups):
+    # Multiples of four, whose means of up to four are exact.
+    values = [np.array([4 * 3**i, -(4 * 5**i)], "float32") for i in range(mesh.size)]
+    assert_agreement(mesh, name, values, axes, axis_index_groups=groups)
+
+
+@pytest.mark.parametrize(("mesh", "axes", "groups"), PARTS)
+@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.parametrize(("name", "arguments"), [("psum_scatter", ()), ("all_gather", ()), ("all_to_all", (0, 1))])
+def test_what_moves_in_groups_stays_in_them(name, arguments, tiled, mesh, axes, groups):
+    size = len(groups[0])
+    values = [np.arange(8 * size, dtype="float32").reshape(size, 8)[:, :size] * 7**i for i in range(mesh.size)]
+    assert_agreement(mesh, name, values, axes, *arguments, axis_index_groups=groups, tiled=tiled)
+
+
 @few
 @given(st.data(), places())
 def test_psum_of_floats(data, place):

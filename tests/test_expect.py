@@ -55,6 +55,7 @@ def verdicts(expectations: str, *collectives: Any, program: str = "auto", on: An
     found = {
         "collectives": list(collectives),
         "collectives_unknown": [],
+        "collectives_missing": [],
         "memory": {"argument_bytes": 128, "output_bytes": 64, "temp_bytes": 32, "peak_bytes": None},
     }
     return check(expecting(expectations, **on), program, found | evidence)
@@ -239,10 +240,36 @@ def test_every_collective_of_a_kind_that_was_miscounted_is_shown():
     ]
 
 
+@pytest.mark.parametrize("kind", expect.KINDS)
+def test_every_kind_is_counted(kind):
+    assert verdicts(f"collectives: {{{kind}: 2}}", collective(kind), collective(kind))["collectives"] == {
+        "status": "passed",
+        "found": {kind: 2},
+    }
+    one_more = verdicts(f"collectives: {{{kind}: 1}}", collective(kind), collective(kind))["collectives"]
+    assert one_more["reason"] == f"expected 1 {kind}, found 2 {kind}"
+    assert verdicts("no_collectives: true", collective(kind))["no_collectives"]["status"] == "failed"
+    assert verdicts(f"collectives: {{{kind}: 1}}")["collectives"]["details"] == [f"no {kind} was compiled"]
+
+
+def test_every_kind_that_is_missing_is_named():
+    found = verdicts("collectives: {all-reduce: 1, all-gather: 2, all-to-all: 1}")["collectives"]
+    assert found["reason"] == "expected 1 all-reduce, 2 all-gather, 1 all-to-all, found no collectives"
+    assert found["details"] == [f"no {kind} was compiled" for kind in ("all-reduce", "all-gather", "all-to-all")]
+
+
+def test_what_stands_in_a_loop_without_steps_does_not_run():
+    assert verdicts("no_collectives: true", collective(count=0))["no_collectives"]["status"] == "passed"
+    assert verdicts("max_bytes_per_device: 0", collective(count=0))["max_bytes_per_device"]["found"] == 0
+
+
 def test_a_collective_that_runs_nobody_knows_how_often_is_counted_by_nobody():
     found = verdicts("collectives: {all-reduce: 1}", collective(), collective(node="D", count=None))["collectives"]
     assert found["status"] == "failed"
     assert found["reason"] == "expected 1 all-reduce; how often these run is not known: all-reduce of D over x"
+    two = (collective(node="D", count=None), collective("all-gather", count=None))
+    told = verdicts("no_collectives: true", *two)["no_collectives"]["reason"]
+    assert told.endswith("is not known: all-reduce of D over x, all-gather of C over x")
 
 
 def test_no_collectives():
@@ -256,18 +283,95 @@ def test_no_collectives():
     assert verdicts("no_collectives: false", collective()) == {}
 
 
-def test_what_was_not_read_stands_beside_the_verdict():
-    unknown = ["2 lines of the module could not be read, the first: …"]
-    passed = verdicts("collectives: {all-reduce: 1}", collective(), collectives_unknown=unknown)["collectives"]
-    assert passed == {"status": "passed", "found": {"all-reduce": 1}, "incomplete": unknown}
-    failed = verdicts("no_collectives: true", collective(), collectives_unknown=unknown)["no_collectives"]
-    assert failed["details"][-1:] == unknown
+MISSING = ["g calls NcclAllGather, which is not known to stay on its device", "1 line of the module could not be read"]
+IN_PART = "what could be read of the compiled module is as expected, but it may communicate more than that"
+
+
+@pytest.mark.parametrize(
+    ("given", "there", "found"),
+    [
+        ("collectives: {all-reduce: 1}", [collective()], {"found": {"all-reduce": 1}}),
+        ("collectives: {}", [], {"found": {}}),
+        ("no_collectives: true", [], {"found": {}}),
+        ("max_bytes_per_device: 0", [], {"found": 0, "allowed": 0}),
+        ("max_bytes_per_device: 1000", [collective()], {"found": 64, "allowed": 1000}),
+        ("overlapped: [C]", [collective(asynchronous=True, overlapped=["D"])], {}),
+        ("not_overlapped: [C]", [collective(overlapped=[])], {}),
+    ],
+)
+def test_what_only_a_part_of_the_module_keeps_is_not_kept(given, there, found):
+    (name,) = yaml.safe_load(given)
+    more = {"collectives_unknown": MISSING, "collectives_missing": MISSING}
+    assert verdicts(given, *there, on=TPU)[name]["status"] == "passed"
+    assert verdicts(given, *there, on=TPU, **more)[name] == {
+        "status": "failed",
+        "reason": IN_PART,
+        "details": MISSING,
+        **found,
+    }
+
+
+LIBRARY = """
+HloModule jit_test, is_scheduled=true, num_partitions=4
+
+ENTRY %main (A: f32[4,2]) -> f32[4,2] {
+  %A = f32[4,2]{1,0} parameter(0), metadata={op_name="A"}
+  ROOT %c = f32[4,2]{1,0} custom-call(%A), custom_call_target="TARGET", metadata={op_name="jit(test)/C/dot_general"}
+}
+"""
+
+
+@pytest.mark.parametrize("given", ["no_collectives: true", "collectives: {}", "max_bytes_per_device: 0"])
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [("lapack_sgetrf_ffi", "passed"), ("__cublas$gemm", "passed"), ("NcclAllReduce", "failed"), ("mpi_ffi", "failed")],
+)
+def test_a_library_that_may_communicate_is_no_silence(given, target, status):
+    module = compiled.found(LIBRARY.replace("TARGET", target), experiment(TEXT), "auto")
+    read = {"collectives_unknown": module.unknown, "collectives_missing": module.missing}
+    (found,) = verdicts(given, *module.found, **read).values()
+    assert found["status"] == status
+    if status == "failed":
+        assert found["details"] == [f"c calls {target}, which is not known to stay on its device"]
+
+
+def test_what_is_wrong_whatever_could_not_be_read_is_told_first():
+    more = {"collectives_unknown": MISSING, "collectives_missing": MISSING}
+    found = verdicts("no_collectives: true", collective(), **more)["no_collectives"]
+    assert found["reason"] == "expected no collectives, found 1 all-reduce"
+    assert found["details"] == ["1 × all-reduce of C over x: 64 B per device", *MISSING]
+
+
+@pytest.mark.parametrize(
+    ("given", "there"),
+    [
+        ("collectives: {all-reduce: 1}", [collective(axes=None, groups=None)]),
+        ("collectives: {all-reduce: 1}", [collective(node=None)]),
+        ("collectives: {all-reduce: 1}", [collective(bytes_out=None, bytes=None)]),
+        ("max_bytes_per_device: 64", [collective(axes=None, groups=None)]),
+        ("max_bytes_per_device: 64", [collective(node=None)]),
+        ("overlapped: [C]", [collective(asynchronous=True, overlapped=["D"], count=None, bytes=None)]),
+        ("not_overlapped: [C]", [collective(overlapped=[], count=None, bytes=None)]),
+    ],
+)
+def test_what_is_not_known_of_a_collective_matters_to_what_depends_on_it_alone(given, there):
+    (found,) = verdicts(given, *there, on=TPU, collectives_unknown=["which devices all-reduce.3 connects …"]).values()
+    assert found["status"] == "passed"
+
+
+def test_memory_and_layouts_do_not_depend_on_what_the_module_says():
+    more = {"collectives_unknown": MISSING, "collectives_missing": MISSING, "collectives": None}
+    assert verdicts("max_memory_bytes: 1000", **more)["max_memory_bytes"]["status"] == "passed"
+    assert verdicts("layouts: {C: [x]}", **more, **lies("x"))["layouts"]["status"] == "passed"
 
 
 @pytest.mark.parametrize("given", ["collectives: {}", "no_collectives: true", "max_bytes_per_device: 9"])
-def test_a_module_that_the_backend_does_not_show_meets_no_expectation(given):
-    (found,) = verdicts(given, collectives=None).values()
-    assert found == {"status": "failed", "reason": "the backend does not tell the collectives", "details": []}
+@pytest.mark.parametrize(
+    "unread", [["the backend does not show the compiled module"], ["the module has no entry", "…"]]
+)
+def test_a_module_that_nobody_can_read_meets_no_expectation(given, unread):
+    (found,) = verdicts(given, collectives=None, collectives_unknown=unread).values()
+    assert found == {"status": "failed", "reason": unread[0], "details": unread[1:]}
 
 
 @pytest.mark.parametrize("given", ["collectives: {}", "no_collectives: true", "overlapped: [ring.h]"])
@@ -298,6 +402,13 @@ def test_the_bytes_of_all_that_runs_are_counted():
     }
 
 
+def test_the_largest_four_are_shown():
+    six = [collective(node=f"n{size}", bytes=size) for size in (1, 5, 3, 6, 2, 4)]
+    found = verdicts("max_bytes_per_device: 20", *six)["max_bytes_per_device"]
+    assert found["found"] == 21
+    assert [line.split(" over ")[0] for line in found["details"]] == [f"1 × all-reduce of n{n}" for n in (6, 5, 4, 3)]
+
+
 def test_zero_bytes_is_an_expectation():
     assert verdicts("max_bytes_per_device: 0")["max_bytes_per_device"]["status"] == "passed"
     assert verdicts("max_bytes_per_device: 0", collective())["max_bytes_per_device"]["status"] == "failed"
@@ -309,6 +420,15 @@ def test_bytes_that_nobody_can_count():
         "status": "failed",
         "reason": "how much is communicated is not known, since these run an unknown number of times",
         "details": ["an unknown number of × all-reduce of D over x: 64 B per device"],
+    }
+
+
+def test_bytes_of_a_size_that_nobody_knows():
+    found = verdicts("max_bytes_per_device: 1000", collective(), collective(node="D", bytes_out=None, bytes=None))
+    assert found["max_bytes_per_device"] == {
+        "status": "failed",
+        "reason": "how much is communicated is not known, since the size of these is not",
+        "details": ["1 × all-reduce of D over x: an unknown number of bytes per device"],
     }
 
 
@@ -331,6 +451,15 @@ def test_the_peak_counts_where_the_backend_tells_it():
 
 def test_memory_of_one_device_is_checked_too():
     assert verdicts("max_memory_bytes: 100", program="vmap")["max_memory_bytes"]["status"] == "failed"
+
+
+@pytest.mark.parametrize("part", ["argument_bytes", "output_bytes", "temp_bytes"])
+@pytest.mark.parametrize("told", [None, -1])
+def test_a_part_of_the_memory_that_the_backend_does_not_tell(part, told):
+    memory = {"argument_bytes": 128, "output_bytes": 64, "temp_bytes": 32, "peak_bytes": -1}
+    assert verdicts("max_memory_bytes: 224", memory=memory)["max_memory_bytes"]["found"] == 224
+    found = verdicts("max_memory_bytes: 1000", memory=memory | {part: told})["max_memory_bytes"]
+    assert found == {"status": "failed", "reason": "the backend does not tell the memory", "details": []}
 
 
 def test_memory_that_the_backend_does_not_tell():
@@ -372,6 +501,17 @@ def test_what_overlaps():
         ),
         ("overlapped", [behind("C", node="D")], ["C has no collective"]),
         (
+            # Nobody knows whose this is.
+            "overlapped",
+            [behind("D"), behind(node=None)],
+            ["1 × all-reduce of no line that the module names over x: 64 B per device: nothing is computed meanwhile"],
+        ),
+        (
+            "not_overlapped",
+            [behind(), behind("D", node=None)],
+            ["1 × all-reduce of no line that the module names over x: 64 B per device: it overlaps with D"],
+        ),
+        (
             "not_overlapped",
             [behind("D", "partial")],
             ["1 × all-reduce of C over x: 64 B per device: it overlaps with D, partial"],
@@ -394,6 +534,18 @@ def test_what_overlaps_otherwise(given, there, why):
     }
 
 
+@pytest.mark.parametrize("given", ["overlapped", "not_overlapped"])
+def test_every_line_is_looked_at(given):
+    (found,) = verdicts(f"{given}: [C, D]", behind(*(["D"] if given == "overlapped" else [])), on=TPU).values()
+    assert found["details"] == ["D has no collective"]
+
+
+@pytest.mark.parametrize(("given", "lines"), [("overlapped", ["D"]), ("not_overlapped", [])])
+def test_a_collective_of_no_line_that_does_the_same_changes_nothing(given, lines):
+    (found,) = verdicts(f"{given}: [C]", behind(*lines), behind(*lines, node=None), on=TPU).values()
+    assert found == {"status": "passed"}
+
+
 def test_a_merged_collective_belongs_to_all_its_lines():
     merged = behind("partial", nodes=["C", "D"])
     assert verdicts("overlapped: [D]", merged, on=TPU)["overlapped"]["status"] == "passed"
@@ -413,6 +565,7 @@ def test_a_collective_matmul_overlaps_on_tpus_as_a_ring_alone(program, line, nam
     text = (compiled.MODULES / "ring_matmul" / "experiment.yaml").read_text()
     ring = experiment(text, expect={name: [line]}, **TPU)
     evidence = {"collectives": module.found, "collectives_unknown": module.unknown, "memory": None}
+    evidence["collectives_missing"] = module.missing
     assert check(ring, program, evidence)[name]["status"] == status
 
 
@@ -463,6 +616,43 @@ def test_an_axis_of_one_device_makes_no_difference():
     assert found["layouts"]["status"] == "passed"
 
 
+def test_every_layout_is_compared():
+    there = {"spec": ["x", None], "shape": [4, 4], "text": ""}
+    found = verdicts("layouts: {C: [x], D: [y]}", layouts={"C": there, "D": there})["layouts"]
+    assert found["reason"] == "D lies as P('x', None), expected P('y')"
+    both = verdicts("layouts: {C: [y], D: [y]}", layouts={"C": there, "D": there})["layouts"]["reason"]
+    assert both == "C lies as P('x', None), expected P('y'); D lies as P('x', None), expected P('y')"
+
+
+def test_an_axis_may_have_a_long_name():
+    mesh = {"mesh": {"axes": ["data", "model"], "shape": [2, 2]}}
+    text = TEXT.replace("[null, x]", "[null, data]").replace("[x, null]", "[data, null]").replace("'x'", "'data'")
+    given = experiment(text, expect={"layouts": {"C": ["data", ["model"]]}}, **mesh)
+    assert check(given, "auto", lies("data", ["model"]))["layouts"] == {"status": "passed"}
+    found = check(given, "auto", lies(["data", "model"]))["layouts"]
+    assert found["reason"] == "C lies as P(('data', 'model')), expected P('data', 'model')"
+
+
+def test_a_value_has_no_more_dimensions_than_it_has():
+    found = verdicts("layouts: {C: [null, null, null]}", **lies(None, None))["layouts"]
+    assert found["reason"] == "C lies as P(None, None), expected P(None, None, None)"
+
+
+@pytest.mark.parametrize(
+    ("given", "spec", "shape"),
+    [
+        # The same blocks on all devices but the last ones, and the same numbers of shards with other blocks.
+        ("[[x, y]]", [["y", "x"], None], (4, 4)),
+        ("[x, y]", ["y", "x"], (4, 4)),
+        ("[x]", [None, "x"], (4, 4)),
+        ("[null, y]", ["y", None], (4, 4)),
+    ],
+)
+def test_every_device_has_to_hold_the_same(given, spec, shape):
+    found = verdicts(f"layouts: {{C: {given}}}", **lies(*spec, shape=shape))["layouts"]
+    assert found["status"] == "failed"
+
+
 def test_values_of_per_device_have_no_layout():
     found = verdicts("layouts: {C: [x]}", program="shard_map")["layouts"]
     assert found == {
@@ -499,6 +689,24 @@ def test_warnings_about_shardings_are_read_with_their_lines():
         {"kind": "sharding", "node": None, "text": OTHER, "times": 1},
     ]
     assert warnings.read("", origins) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("W0101 00:00:00.000000       1 spmd_partitioner.cc:12] nothing in the words", "sharding"),
+        ("W0101 00:00:00.000000       1 hlo_pass.cc:12] the Sharding is lost", "sharding"),
+        ("E0101 00:00:00.000000       1 hlo_pass.cc:12] Rematerialization did not help", "sharding"),
+        ("F0101 00:00:00.000000       1 hlo_pass.cc:12] [SPMD] INVOLUNTARY FULL rematerialization.", None),
+        ("W0101 00:00:00.000000       1 hlo_pass.cc:12] The pass did not converge", "none"),
+        ("I0101 00:00:00.000000       1 spmd_partitioner.cc:12] sharding", "none"),
+    ],
+)
+def test_a_warning_is_about_shardings_by_its_file_or_by_its_words(line, kind):
+    found = warnings.read(line, Origins(experiment(TEXT), "graph"))
+    expected = [] if kind == "none" else [kind or "involuntary full rematerialization"]
+    assert [one["kind"] for one in found] == expected
+    assert all(one["text"] == line.partition("] ")[2] for one in found)
 
 
 REMATERIALIZED = """

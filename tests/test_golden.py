@@ -313,10 +313,52 @@ def test_other_dims_are_said() -> None:
 @pytest.mark.parametrize(
     ("count", "text"),
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (2097152, "2.1 MB"), (99_960_000, "100 MB"), (999_600, "1.0 MB"),
-     (1_700_000_000, "1.7 GB"), (-64, "-64 B"), (3 * 10**18, "3000 PB")],
+     (1_700_000_000, "1.7 GB"), (-64, "-64 B"), (3 * 10**18, "3000 PB"), (999_500, "1.0 MB"), (999_499, "999 kB"),
+     (99_949, "99.9 kB"), (99_950, "100 kB"), (-2000, "-2.0 kB"), (-999_500, "-1.0 MB"), (-99_950, "-100 kB"),
+     (-64_200, "-64.2 kB"), (None, "an unknown number of bytes")],
 )  # fmt: skip
 def test_bytes_are_counted_in_powers_of_1000(count: int, text: str) -> None:
     assert words.bytes_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("one", "text"),
+    [
+        (collective(), "all-reduce of C over x"),
+        (collective(axes=[]), "all-reduce of C over no axis"),
+        (collective(axes=["x", "y"]), "all-reduce of C over x, y"),
+        (collective(groups=[[0, 3]]), "all-reduce of C within groups [[0, 3]]"),
+        (collective(node=None), "all-reduce of no line that the module names over x"),
+        (collective(nodes=["C", "D"], gradient=True), "all-reduce of C and D (backward) over x"),
+    ],
+)
+def test_a_collective_in_words(one: Any, text: str) -> None:
+    assert words.collective(one) == text
+
+
+@pytest.mark.parametrize(
+    ("nodes", "taken", "needed", "text"),
+    [
+        (["C"], ["w"], ["C"], "w for C"),
+        (["C"], ["w", "v"], [], "w and v for C"),
+        (["C"], ["C"], ["D"], "C"),
+        (["C", "D"], ["w", "C"], [], "w for C and D"),
+        ([], ["w"], ["C"], "w for C"),
+        ([], ["w"], ["C", "D"], "w for C and D"),
+        ([], ["w", "v"], ["w"], "w and v"),
+        ([], ["w", "v"], ["C", "w"], "w and v for C"),
+        ([], ["w"], [], "w"),
+        ([], [], ["C", "D"], "a value for C and D"),
+        ([], [], [], "no line that the module names"),
+    ],
+)
+@pytest.mark.parametrize("gradient", [False, True])
+def test_whose_value_moves_for_whom(
+    nodes: list[str], taken: list[str], needed: list[str], text: str, gradient: bool
+) -> None:
+    between = {"from": taken, "to": needed}
+    one = collective(node=None, nodes=nodes, inserted=True, between=between, gradient=gradient)
+    assert words.subject(one) == text + (" (backward)" if gradient else "")
 
 
 COLLECTIVES = st.builds(
@@ -377,3 +419,256 @@ def test_every_field_that_is_pinned_is_compared(path: tuple[Any, ...]) -> None:
         not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else value * 2 if value else ["y"]
     )
     assert differences.of_program("auto", before, after) != []
+
+
+# What differs, in all its parts.
+
+
+def pin(*collectives: Any, **more: Any) -> Any:
+    """A pin as a golden file holds it."""
+    return {"bytes": {"argument": 64, "output": 64}, "outputs": {}, "collectives": list(collectives), **more}
+
+
+def one(kind: str = "all-reduce", node: str | None = "C", **more: Any) -> Any:
+    """A collective as a golden file holds it."""
+    found = {"kind": kind, "node": node, "inserted": False, "axes": ["x"], "dtype": "float32", "count": 1}
+    return found | {"bytes_in": 64, "bytes_out": 64} | more
+
+
+def lying(*spec: Any, **more: Any) -> Any:
+    """An output as a golden file holds it."""
+    return {"shape": [4, 4], "dtype": "float32", "spec": list(spec), "shard_shape": [2, 4], **more}
+
+
+GONE = "all-reduce of C over x disappeared from auto: -64 B per device"
+CAME = "all-reduce of C over x appeared in auto: +64 B per device"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        # The dims.
+        (pin(dims={"M": 1, "N": 2}), pin(), ["auto ran at the dims of its file, before at M=1, N=2"]),
+        (pin(dims={"M": 1}), pin(dims={"M": 3, "N": 2}), ["auto ran at M=3, N=2, before at M=1"]),
+        # What is pinned and has no words of its own.
+        (pin(flops=1), pin(flops=2), ["flops of auto: 1 → 2"]),
+        (pin(b=[], a="old"), pin(b=["x", "y"], a="new"), ["a of auto: old → new", "b of auto: none → x, y"]),
+        (pin(), pin(flops=True), ["flops of auto: none → true"]),
+        (
+            pin(a={"ä": [1]}, z=[1, "x"]),
+            pin(z=[2, "x"]),
+            ['a of auto: {"ä": [1]} → none', 'z of auto: [1, "x"] → [2, "x"]'],
+        ),
+        (pin(flops=1, a=2), pin(flops=1, a=2), []),
+        # Bytes.
+        (
+            pin(bytes={"argument": None, "output": 64}),
+            pin(bytes={"argument": 2000, "output": None}),
+            [
+                "arguments of auto: unknown → 2.0 kB per device",
+                "outputs of auto: 64 B → unknown per device",
+            ],
+        ),
+        (pin(bytes={"argument": 1}), pin(bytes={"output": 1}), [
+            "arguments of auto: 1 B → unknown per device", "outputs of auto: unknown → 1 B per device",
+        ]),
+        (pin(bytes=None), pin(), ["the bytes of auto's arguments and outputs are known only now"]),
+        (pin(), pin(bytes=None), ["the bytes of auto's arguments and outputs are known only before"]),
+        (pin(bytes=None), pin(bytes=None), []),
+        # Outputs.
+        (pin(outputs=None), pin(), ["the outputs of auto are known only now"]),
+        (pin(), pin(outputs=None), ["the outputs of auto are known only before"]),
+        (pin(outputs=None), pin(outputs=None), []),
+        (
+            pin(outputs={"C": lying("x"), "D": lying("x"), "Z": lying(["x", "y"], None)}),
+            pin(outputs={"B": lying("x", ["y", "z"]), "C": lying("x", dtype="int32", shape=[8]), "D": lying("y")}),
+            [
+                "output B appeared in auto: float32[4, 4] P('x', ('y', 'z'))",
+                "output C of auto: shape [4, 4] → [8], dtype float32 → int32",
+                "output D of auto: spec P('x') → P('y')",
+                "output Z disappeared from auto: float32[4, 4] P(('x', 'y'), None)",
+            ],
+        ),
+        (
+            pin(outputs={"C": lying("axis")}),
+            pin(outputs={"C": lying() | {"spec": None}}),
+            ["output C of auto: spec P('axis') → no PartitionSpec"],
+        ),
+        (
+            pin(outputs={"C": lying(None, "axis", more=1)}),
+            pin(outputs={"C": lying(None, "axis", also=2)}),
+            ["output C of auto: also none → 2, more 1 → none"],
+        ),
+        # Whether all could be read.
+        (
+            pin(collectives_incomplete=True),
+            pin(),
+            ["the compiled module of auto is read completely now, before only in part"],
+        ),
+        (pin(collectives_incomplete=False), pin(), []),
+        (pin() | {"collectives": None}, pin(one()), ["the collectives of auto are known only now"]),
+        (pin() | {"collectives": None}, pin() | {"collectives": None}, []),
+        (
+            pin() | {"collectives": None},
+            pin(collectives_incomplete=True),
+            ["the compiled module of auto is read only in part now", "the collectives of auto are known only now"],
+        ),
+        # Fields that are left out where they are false, and equal ones that are one entry.
+        (pin(one(gradient=False, asynchronous=False)), pin(one()), []),
+        (pin(one(inserted=False)), pin({key: value for key, value in one().items() if key != "inserted"}), None),
+        (pin(one(times=3)), pin(one(), one(times=2)), []),
+        (pin(one(times=3)), pin(one()), ["2 of 3 × all-reduce of C over x disappeared from auto: -128 B per device"]),
+        (pin(one(times=2)), pin(), ["2 × all-reduce of C over x disappeared from auto: -128 B per device"]),
+        (pin(), pin(one(times=2)), ["2 × all-reduce of C over x appeared in auto: +128 B per device"]),
+        # Several at once.
+        (
+            pin(one(), one("all-gather", "B")),
+            pin(one(count=2), one("all-gather", "B", dtype="int8")),
+            [
+                "all-reduce of C over x changed in auto: runs once → 2 times",
+                "all-gather of B over x changed in auto: dtype float32 → int8",
+            ],
+        ),
+        (
+            pin(one(times=2)),
+            pin(one(count=3, times=2)),
+            ["all-reduce of C over x changed in auto: runs once → 3 times, 2 of them"],
+        ),
+        (
+            pin(one(), one("all-gather", "B"), one("all-to-all", "E")),
+            pin(one("reduce-scatter", "F"), one("send", "G")),
+            [
+                GONE,
+                "all-gather of B over x disappeared from auto: -64 B per device",
+                "all-to-all of E over x disappeared from auto: -64 B per device",
+                "reduce-scatter of F over x appeared in auto: +64 B per device",
+                "send of G over x appeared in auto: +64 B per device",
+            ],
+        ),
+        # Which of before is which of now.
+        (
+            pin(one(node="B"), one(node="C")),
+            pin(one(node="C", count=2), one(node="B", count=3)),
+            [
+                "all-reduce of B over x changed in auto: runs once → 3 times",
+                "all-reduce of C over x changed in auto: runs once → 2 times",
+            ],
+        ),
+        (
+            pin(one(gradient=True), one()),
+            pin(one(count=2), one(gradient=True, count=3)),
+            [
+                "all-reduce of C (backward) over x changed in auto: runs once → 3 times",
+                "all-reduce of C over x changed in auto: runs once → 2 times",
+            ],
+        ),
+        (
+            pin(one(axes=["y"]), one()),
+            pin(one(count=2), one(axes=["y"], count=3)),
+            [
+                "all-reduce of C over y changed in auto: runs once → 3 times",
+                "all-reduce of C over x changed in auto: runs once → 2 times",
+            ],
+        ),
+        (
+            pin(one(inserted=True), one()),
+            pin(one(count=2), one(inserted=True, count=3)),
+            [
+                "all-reduce of C over x changed in auto: runs once → 3 times",
+                "all-reduce of C over x changed in auto: runs once → 2 times",
+            ],
+        ),
+        (
+            pin(one(node="B")),
+            pin(one(node="C")),
+            ["all-reduce of B over x changed in auto: now of C, before of B"],
+        ),
+        (
+            pin(one(node="B")),
+            pin(one(node="C", dtype="int32")),
+            [GONE.replace("of C", "of B"), CAME],
+        ),
+        # What is said of a change.
+        (
+            pin(one(inserted=True, asynchronous=True, overlapped=["D"])),
+            pin(one()),
+            ["all-reduce of C over x changed in auto: the program asks for it now, synchronous now, "
+             "overlapped with D → none"],
+        ),
+        (
+            pin(one()),
+            pin(one(gradient=True, asynchronous=True, overlapped=[])),
+            ["all-reduce of C over x changed in auto: now of C (backward), before of C, in the backward pass now, "
+             "asynchronous now, overlapped with none → none"],
+        ),
+        (
+            pin(one(gradient=True)),
+            pin(one()),
+            ["all-reduce of C (backward) over x changed in auto: now of C, before of C (backward), "
+             "in the forward pass now"],
+        ),
+        (
+            pin(one(count=None)),
+            pin(one(count=1)),
+            ["all-reduce of C over x changed in auto: runs a number of times that is not known → once"],
+        ),
+        (
+            pin(one(bytes_in=64, bytes_out=None)),
+            pin(one(bytes_in=2_000_000, bytes_out=128)),
+            ["all-reduce of C over x changed in auto: takes 64 B → 2.0 MB per device, "
+             "gives unknown → 128 B per device"],
+        ),
+        (
+            pin(one(axes=None, groups=[[0, 1]])),
+            pin(one(axes=None, groups=[[1, 0]])),
+            ["all-reduce of C within groups [[0, 1]] changed in auto: groups [[0, 1]] → [[1, 0]]"],
+        ),
+        (
+            pin(one(inserted=True, between={"from": ["B", "C"], "to": []})),
+            pin(one(inserted=True, between={"from": ["C", "B"], "to": []})),
+            ["all-reduce of B for C over x changed in auto: stands between C and B and no line that the module names, "
+             "before between B and C and no line that the module names"],
+        ),
+        # What one moves.
+        (
+            pin(),
+            pin(one(bytes_in=None, bytes_out=None)),
+            ["all-reduce of C over x appeared in auto: +an unknown number of bytes per device"],
+        ),
+        (
+            pin(one(bytes_in=None, bytes_out=None)),
+            pin(),
+            ["all-reduce of C over x disappeared from auto: -an unknown number of bytes per device"],
+        ),
+        (pin(), pin(one(bytes_in=None)), [CAME]),
+        (pin(), pin(one(bytes_in=16)), [CAME]),
+        (pin(), pin(one(bytes_out=16)), [CAME]),
+        (pin(), pin(one(bytes_in=0, bytes_out=0)), [CAME.replace("+64", "+0")]),
+        (pin(), pin(one(count=0)), [CAME.replace("+64", "+0")]),
+        (pin(one(count=3)), pin(), [GONE.replace("-64 B per device", "-192 B per device in 3 steps")]),
+        (
+            pin(one(count=None, times=2)),
+            pin(),
+            ["2 × all-reduce of C over x disappeared from auto: -128 B per device in every step of a loop of unknown "
+             "length"],
+        ),
+        (pin(), pin(one(inserted=True)), [CAME + ", inserted by the compiler"]),
+        (pin(one(inserted=True)), pin(), [GONE]),
+    ],
+)  # fmt: skip
+def test_every_part_of_a_difference_is_said(before: Any, after: Any, said: list[str] | None) -> None:
+    found = differences.of_program("auto", before, after)
+    if said is None:
+        assert found != []
+    else:
+        assert sorted(found) == sorted(said)
+    assert differences.of_program("auto", before, before) == differences.of_program("auto", after, after) == []
+
+
+def test_what_differs_is_said_in_an_order_that_does_not_change() -> None:
+    before = pin(bytes={}, outputs={}, a=1, b=1, c=1, d=1, e=1)
+    after = pin(bytes=dict.fromkeys("gfhij", 1), outputs={name: lying("x") for name in "onpqr"})
+    found = differences.of_program("auto", before, after)
+    assert [line.split()[0] for line in found[:5]] == ["fs", "gs", "hs", "is", "js"]
+    assert [line.split()[1] for line in found[5:10]] == ["n", "o", "p", "q", "r"]
+    assert [line.split()[0] for line in found[10:]] == ["a", "b", "c", "d", "e"]

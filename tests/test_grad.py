@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from runner import data, record
-from runner.checks import oracles
+from runner.checks import gradient, oracles
 from runner.experiment import DIFFERENCES, Gradient
 from runner.faults import InvalidExperiment
 from runner.programs import WRITERS, source
+from runner.reference import Gradients
+from runner.reference.gradient import nudged
+from runner.target import ProgramRun
 from runner.worker.gradient import unsharded
 from tests import harness
 from tests.command import run_command
+from tests.compiled import found
 
 PROGRAMS = ["auto", "constraint", "explicit", "shard_map", "vmap"]
 
@@ -83,6 +89,20 @@ def test_the_gradient_is_right_without_check_vma(layout, tmp_path):
     # Differentiated inside of shard_map, psum's transpose would be a psum there, and the gradient a multiple.
     outcome = least_squares(layout, tmp_path, check_vma=False, program="shard_map")
     assert outcome.failures() == []
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_sum_that_differentiation_asks_for_is_said_to_be_the_compilers(layout, check_vma, tmp_path):
+    outcome = least_squares(layout, tmp_path, check_vma=check_vma, program="shard_map")
+    module = found((tmp_path / "hlo_shard_map.txt").read_text(), outcome.experiment)
+    assert module.unknown == []
+    assert [one for one in module.found if one["inserted"]] == []
+    lowered = (tmp_path / "stablehlo_shard_map.txt").read_text()
+    assert bool(module.found) == bool(re.search(r"stablehlo\.(all_|reduce_scatter|collective_)", lowered))
+    if not check_vma:
+        # What w is replicated over, w's cotangents are summed over, in no line of the program.
+        assert any(one["gradient"] for one in module.found)
 
 
 @pytest.mark.parametrize("spec", [["x"], ["y", "x"], [None, ["y", "x"]], []])
@@ -333,6 +353,90 @@ def test_differences_confirm_no_gradient_that_is_wrong_in_one_element(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("order", ["rows", "columns", "both"])
+def test_differences_confirm_no_gradient_whose_elements_stand_elsewhere(order, tmp_path):
+    # Along a direction that is alike in all elements, their order would make no difference.
+    def edit(gradients):
+        axis = {"rows": 0, "columns": 1, "both": (0, 1)}[order]
+        return [np.flip(gradients[0], axis)]
+
+    [fault] = consulted(LEAST_SQUARES % LAYOUTS["data parallel"], tmp_path, edit).faults
+    assert "do not confirm the oracle's grad.w:" in fault
+
+
+def test_errors_that_cancel_in_one_direction_are_seen_in_another(tmp_path):
+    def off_in(i, j):
+        def edit(gradients):
+            wrong = gradients[0].copy()
+            wrong.flat[i] += 1e-3 * np.abs(wrong).max()
+            wrong.flat[j] -= 1e-3 * np.abs(wrong).max()
+            return [wrong]
+
+        return edit
+
+    text = LEAST_SQUARES % LAYOUTS["data parallel"]
+    pairs = list(itertools.combinations(range(0, 24, 3), 2))
+    seen = [pair for pair in pairs if consulted(text, tmp_path, off_in(*pair)).faults]
+    # Each of three directions sees every second one.
+    assert len(seen) >= 0.8 * len(pairs)
+
+
+@pytest.mark.parametrize(("sign", "element"), [(1, 0), (-1, 0), (1, 23), (-1, 23), (1, 10)])
+@pytest.mark.parametrize(("times", "confirmed"), [(0.3, True), (3, False)])
+def test_what_is_confirmed_is_a_millionth_of_the_terms(times, confirmed, sign, element, tmp_path):
+    def edit(gradients):
+        changed = gradients[0].copy()
+        changed.flat[element] += sign * times * 1e-6 * np.abs(changed).sum()
+        return [changed]
+
+    found = consulted(LEAST_SQUARES % LAYOUTS["data parallel"], tmp_path, edit)
+    assert (found.faults == []) == confirmed
+    assert found.apart["graph"]["grad.w"] == pytest.approx(times, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "names"), [((0,), "grad.w"), ((1,), "grad.x"), ((2,), "grad.t"), ((0, 2), "grad.w and grad.t")]
+)
+def test_every_gradient_is_held_to_differences(wrong, names, tmp_path):
+    def edit(gradients):
+        return [g * (1.001 if i in wrong else 1) for i, g in enumerate(gradients)]
+
+    text = (LEAST_SQUARES % LAYOUTS["data parallel"]).replace("wrt: [w]", "wrt: [w, x, t]")
+    assert consulted(text, tmp_path).faults == []
+    [fault] = consulted(text, tmp_path, edit).faults
+    assert f"do not confirm the oracle's {names}:" in fault
+
+
+def test_differences_confirm_nothing_that_is_no_number(tmp_path):
+    def edit(gradients):
+        changed = gradients[0].copy()
+        changed[1, 1] = np.nan
+        return [changed]
+
+    assert len(consulted(LEAST_SQUARES % LAYOUTS["data parallel"], tmp_path, edit).faults) == 1
+
+
+def test_what_rounding_does_is_tried_upwards_and_downwards(tmp_path):
+    text = """
+arrays:
+  w: {shape: [64], init: "uniform(1, 2)"}
+  z: {shape: [4], init: zeros}
+  n: {shape: [8], dtype: int32, init: "arange(8)"}
+graph: {loss: sum(w) + sum(z) + sum(n)}
+outputs: {loss: []}
+grad: {of: loss, wrt: [w]}
+"""
+    given = harness.experiment(text)
+    arrays = data.make(given, tmp_path)
+    moved = nudged(given, arrays)
+    off = (moved["w"].astype(np.float64) - arrays["w"]) / arrays["w"]
+    assert (off > 0).any()
+    assert (off < 0).any()
+    assert 0 < np.abs(off).max() <= np.finfo(np.float32).eps
+    np.testing.assert_array_equal(moved["z"], arrays["z"])
+    np.testing.assert_array_equal(moved["n"], arrays["n"])
+
+
 def test_at_a_kink_there_is_nothing_to_confirm(tmp_path):
     text = """
 arrays: {w: {shape: [4], init: zeros}}
@@ -361,6 +465,41 @@ def test_a_gradient_that_is_zero(tmp_path):
     assert list(outcome.runs) == PROGRAMS
     assert outcome.failures() == []
     assert not outcome.value("shard_map", "grad.unused").any()
+
+
+def told(program, **oracles):
+    """What the check says of a program, of these oracles."""
+    return gradient.check(SimpleNamespace(gradients=Gradients(**oracles)), ProgramRun(program))
+
+
+BOTH = {
+    "oracle": {"graph": "by JAX", "per_device": "by differences"},
+    "apart": {"graph": {"grad.w": 0.5}, "per_device": {"grad.w": 3.0, "grad.x": 1.0, "grad.b": 1.5}},
+}
+
+
+@pytest.mark.parametrize("program", ["shard_map", "vmap"])
+def test_a_program_of_per_device_is_told_of_both_oracles(program):
+    assert told(program, **BOTH) == {
+        "status": "passed",
+        **BOTH,
+        "directions": 3,
+        "rtol": 1e-6,
+        "note": "per_device's scalar has another derivative than graph's in grad.w and grad.b",
+    }
+
+
+@pytest.mark.parametrize("program", ["auto", "constraint", "explicit"])
+def test_a_program_of_graph_is_told_of_graphs_oracle(program):
+    found = told(program, **BOTH)
+    assert (found["oracle"], found["apart"]) == ({"graph": "by JAX"}, {"graph": {"grad.w": 0.5}})
+    assert "note" not in found
+
+
+def test_every_fault_of_the_oracles_is_told():
+    found = told("auto", faults=["one thing", "another"])
+    assert (found["status"], found["reason"]) == ("failed", "one thing; another")
+    assert "note" not in told("vmap", apart={"per_device": {"grad.w": 1.0}})
 
 
 # What JAX cannot differentiate.

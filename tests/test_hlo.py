@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax._src.lax import parallel
+from jax.extend.core import Primitive
+from jaxlib import lapack
 
-from runner.evidence import groups, hlo
+from runner.evidence import custom_calls, groups, hlo
 from runner.evidence.gather import gather
 from runner.evidence.hlo import Instruction, Shape
-from runner.evidence.nodes import Origin, Origins
+from runner.evidence.nodes import Origin, Origins, asked, stacks
 from runner.experiment import Experiment
 from runner.layout import Mesh
 from tests import harness
@@ -86,6 +90,7 @@ def test_an_instruction_without_percent_signs_and_with_shapes_of_operands():
     found = one("add.1 = f32[2]{0} add(f32[2]{0} a.1, f32[2]{0} b), metadata={}")
     assert found.name == "add.1"
     assert found.operands == ("a.1", "b")
+    assert one("add.1 = f32[2]{0} add(f32[2,3]{1,0} a.1,b,/*index=2*/c)").operands == ("a.1", "b", "c")
 
 
 def test_attributes_end_at_the_comma_outside_of_brackets_and_quotes():
@@ -95,6 +100,8 @@ def test_attributes_end_at_the_comma_outside_of_brackets_and_quotes():
     )
     assert found.attribute("replica_groups") == "[2,4]<=[4,2]T(1,0)"
     assert found.attribute("frontend_attributes") == '{k="a,b=(",is_spmd_generated="true"}'
+    assert found.attribute("is_spmd_generated") == '"true"'
+    assert found.attribute("k") is None
     assert found.attribute("to_apply") == "%add"
 
 
@@ -118,6 +125,30 @@ def test_bytes_of_shapes(text, size):
     assert sum(shape.bytes for shape in hlo.shapes(text)) == size
 
 
+def bits(name: str) -> int:
+    """How many bits an element of a dtype has, by NumPy and ml_dtypes."""
+    if name in ("bool", "complex64", "complex128"):
+        return 8 * np.dtype(name).itemsize
+    kind = np.dtype(getattr(ml_dtypes, name, name))
+    return (ml_dtypes.iinfo if name.lstrip("u").startswith("int") else ml_dtypes.finfo)(kind).bits
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("pred", "bool"), ("s2", "int2"), ("s4", "int4"), ("s8", "int8"), ("s16", "int16"), ("s32", "int32"),
+        ("s64", "int64"), ("u2", "uint2"), ("u4", "uint4"), ("u8", "uint8"), ("u16", "uint16"), ("u32", "uint32"),
+        ("u64", "uint64"), ("f16", "float16"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64"),
+        ("c64", "complex64"), ("c128", "complex128"), ("f4e2m1fn", "float4_e2m1fn"), ("f8e3m4", "float8_e3m4"),
+        ("f8e4m3", "float8_e4m3"), ("f8e4m3fn", "float8_e4m3fn"), ("f8e4m3fnuz", "float8_e4m3fnuz"),
+        ("f8e4m3b11fnuz", "float8_e4m3b11fnuz"), ("f8e5m2", "float8_e5m2"), ("f8e5m2fnuz", "float8_e5m2fnuz"),
+        ("f8e8m0fnu", "float8_e8m0fnu"),
+    ],
+)  # fmt: skip
+def test_every_dtype_has_its_size(text, name):
+    assert hlo.shapes(f"{text}[3,5]{{1,0}}") == (Shape(name, (3, 5), bits(name)),)
+
+
 def test_branches_are_computations_that_it_runs():
     found = one("%c = f32[] conditional(%p, %a, %b), branch_computations={%first, %second.1}")
     assert found.called == (("branch_computations", "first"), ("branch_computations", "second.1"))
@@ -125,6 +156,73 @@ def test_branches_are_computations_that_it_runs():
 
 def test_what_is_done_with_a_start_runs_its_computation_no_second_time():
     assert one("%d = f32[2]{0} async-done(%s), calls=%wrapped").called == ()
+
+
+ORDER = """HloModule jit_test
+
+%c (a: f32[2], b: f32[2]) -> f32[2] {
+  %n = f32[2] negate(%b)
+  ROOT %r = f32[2] add(%a, %n)
+  %unused = f32[2] multiply(%r, %b)
+  %b = f32[2] parameter(1)
+  %a = f32[2] parameter(0)
+}
+
+%same (p: f32[2]) -> f32[2] {
+  ROOT %p = f32[2] parameter(0)
+}
+"""
+
+
+def test_instructions_may_stand_in_any_order():
+    module = hlo.read(ORDER)
+    computation = module.computations["c"]
+    assert computation.root is computation.instructions["r"]
+    assert {number: found.name for number, found in computation.parameters.items()} == {0: "a", 1: "b"}
+    used = {name: [user.name for user in computation.users.get(name, ())] for name in computation.instructions}
+    assert used == {"b": ["n", "unused"], "a": ["r"], "n": ["r"], "r": ["unused"], "unused": []}
+    same = module.computations["same"]
+    assert same.root is same.parameters[0]
+
+
+def test_empty_lines_and_what_stands_between_computations_say_nothing():
+    text = ORDER.replace("  ROOT %r", "\n  \n  ROOT %r").replace("%same", '\nFileNames\n1 "a.py"\n\n  {\n%same')
+    module = hlo.read(text)
+    assert module.unread == []
+    assert list(module.computations) == ["c", "same"]
+    assert [one.position for one in module.computations["c"].order] == [0, 1, 2, 3, 4]
+
+
+def test_what_a_module_does_not_say_of_itself():
+    module = hlo.read(ORDER)
+    assert (module.name, module.scheduled, module.partitions, module.replicas) == ("jit_test", False, 1, 1)
+    assert module.entry is None
+    said = hlo.read("HloModule m, is_scheduled=true, replica_count=3, num_partitions=7\n")
+    assert (said.name, said.scheduled, said.partitions, said.replicas) == ("m", True, 7, 3)
+
+
+def test_a_computation_without_a_root_has_none():
+    assert hlo.read("%c () -> f32[] {\n  %a = f32[] constant(1)\n}\n").computations["c"].root is None
+
+
+def test_the_computations_of_an_instruction_by_their_roles():
+    text = "\n\n".join(f"%{name} () -> f32[] {{\n  ROOT %{name}1 = f32[] constant(1)\n}}" for name in ("p", "q"))
+    loop = "%w = f32[] while(%a), condition=%p, body=%q"
+    module = hlo.read(f"{text}\n\nENTRY %main () -> f32[] {{\n  {loop}\n}}\n")
+    assert module.entry is not None
+    (while_,) = module.entry.instructions.values()
+    assert [inner.name for inner in module.inside(while_)] == ["p1", "q1"]
+    assert [inner.name for inner in module.inside(while_, "body")] == ["q1"]
+    assert list(module.inside(while_, "calls")) == []
+    assert {name: [(role, by.name) for _, by, role in callers] for name, callers in module.callers.items()} == {
+        "p": [("condition", "w")],
+        "q": [("body", "w")],
+    }
+
+
+@pytest.mark.parametrize("attributes", ["called_computations={}", 'custom_call_target="calls=%c"', "metadata={}"])
+def test_what_runs_no_computation(attributes):
+    assert one(f"%c = f32[] custom-call(%p), {attributes}").called == ()
 
 
 # Replica groups.
@@ -199,6 +297,12 @@ def test_the_pairs_of_a_shift_read_back_to_its_axis(drawn, shift):
     assert groups.axes_between(found, mesh) == ((axis,) if shift % mesh.sizes[axis] else ())
 
 
+def test_a_permute_without_pairs_moves_along_no_axis():
+    found = groups.pairs("{}")
+    assert found is not None
+    assert groups.axes_between(found, Mesh(("x",), (4,))) == ()
+
+
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4))
 def test_a_part_of_an_axis(before, size, after):
     whole = before * size * after
@@ -219,6 +323,9 @@ def test_a_part_of_an_axis(before, size, after):
         ("mesh['x'=8] {'x':(1)2}", [[0, 4], [1, 5], [2, 6], [3, 7]]),
         ("mesh['x'=8] {'x':(2)4}", [[0, 1, 2, 3], [4, 5, 6, 7]]),
         ("mesh['x'=8] {'x':(1)2,'x':(4)2}", [[0, 1, 4, 5], [2, 3, 6, 7]]),
+        ("mesh['x'=8] {'x':(4)2,'x':(1)2}", [[0, 1, 4, 5], [2, 3, 6, 7]]),
+        ("mesh['x'=8] {'x':(2)2}", [[0, 2], [1, 3], [4, 6], [5, 7]]),
+        ("mesh['x'=4,'y'=2] {'x':(1)2,'y'}", [[0, 1, 4, 5], [2, 3, 6, 7]]),
         ("mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}", [[0, 2, 4, 6], [1, 3, 5, 7]]),
         ("mesh['a'=2,'b'=2], device_ids=(3,1,2,0) {'b'}", [[3, 1], [2, 0]]),
     ],
@@ -237,12 +344,17 @@ def test_spellings_of_groups(text, rows):
         "{{0,1},{2}}",
         "mesh['x'=8] {'z'}",
         "mesh['x'=8] {'x':(3)2}",
+        "mesh['x'=8] {'x':(1)4,'x':(2)2}",
+        "mesh['x'=8] {'x':(8)2}",
+        "mesh['x'=8] {'z':(1)2}",
         "<[8]>",
         "[2,4]=>[8]",
         "{0,1}",
         "[2,4]<=[4,2]T(1,1)",
         "[3,3]<=[8]",
         "mesh[x] {x}",
+        "{{a}}",
+        "{{0,1},{2,3,4}}",
     ],
 )
 def test_what_spells_no_groups(text):
@@ -262,6 +374,7 @@ def test_what_spells_no_groups(text):
         ("jit(test)/transpose(jvp())/shard_map/C/psum_invariant", "C", "psum_invariant", True),
         ("jit(test)/vmap(vmap(C))/mul", "C", "mul", False),
         ("jit(test)/C/jit(D)/mul", "C", "mul", False),
+        ("jit(test)/shard_map/C", "C", "C", False),
         ("A", "A", "", False),
     ],
 )
@@ -274,9 +387,57 @@ def test_what_leads_to_no_line(experiment, stack):
     assert Origins(experiment, "per_device").of(stack) == ()
 
 
-def test_a_merged_name_leads_to_all_its_lines(experiment):
-    merged = "jit(test)/shard_map/D/mul;jit(test)/shard_map/C/psum;jit(test)/shard_map/D/mul"
-    assert [origin.node for origin in Origins(experiment, "per_device").of(merged)] == ["D", "C"]
+@pytest.mark.parametrize(
+    "merged",
+    [
+        "jit(test)/shard_map/D/mul;jit(test)/shard_map/C/psum;jit(test)/shard_map/D/mul",
+        "jit(test)/shard_map/(D/mul:C/psum:D/mul)",
+        "jit(test)/(jvp(D)/mul:transpose(jvp(C))/psum)",
+        "(D/mul:C/psum)",
+        "jit(test)/shard_map/D/(mul:add);C/psum",
+        "jit(test)/(shard_map/D/(mul:add):C/psum)",
+    ],
+)
+def test_a_merged_name_leads_to_all_its_lines(experiment, merged):
+    assert list(dict.fromkeys(origin.node for origin in Origins(experiment, "per_device").of(merged))) == ["D", "C"]
+
+
+@pytest.mark.parametrize(
+    ("merged", "parts"),
+    [
+        ("jit(f)/C/mul", ["jit(f)/C/mul"]),
+        ("jit(f)/transpose(jvp(C))", ["jit(f)/transpose(jvp(C))"]),
+        ("a/b;c", ["a/b", "c"]),
+        ("a/(b:c/d)", ["a/b", "a/c/d"]),
+        ("a/(jvp()/b:transpose(jvp())/b)", ["a/jvp()/b", "a/transpose(jvp())/b"]),
+        ("(a:b)", ["a", "b"]),
+        ("a/(b:c/(d:e))", ["a/b", "a/c/d", "a/c/e"]),
+        ("", [""]),
+    ],
+)
+def test_the_names_that_the_compiler_merged(merged, parts):
+    assert stacks(merged) == parts
+
+
+def test_a_loop_is_not_the_line_of_what_was_merged_in_it():
+    merged = "jit(test)/shard_map/ring/while/body/closed_call/(inner/while/body/g/ppermute:h/mul)"
+    nodes = [origin.node for origin in Origins(harness.experiment(LOOP), "per_device").of(merged)]
+    assert nodes == ["ring.inner.g", "ring.h"]
+
+
+def test_every_collective_of_jax_is_known_by_its_name():
+    primitives = {one.name for one in vars(parallel).values() if isinstance(one, Primitive)}
+    local = {"axis_index", "preduced", "vary_unreduced_cast", "vary_unreduced_cast_p"}
+    told = {name for name in primitives - local if not name.endswith("_done")}
+    assert len(told) > 15
+    assert {name for name in told if not asked(f"jit(f)/shard_map/{name}")} == set()
+
+
+@pytest.mark.parametrize(
+    "stack", ["jit(f)/C/mul", "psum", "jit(f)/psum/mul", "jit(f)/shard_map", "jit(f)/axis_index", ""]
+)
+def test_what_asks_for_no_collective(stack):
+    assert not asked(stack)
 
 
 @pytest.mark.parametrize("stack", ["jit(C)/shard_map/D/mul", "jit(C)/transpose(jvp(D))/mul"])
@@ -314,10 +475,45 @@ outputs:
         ("jit(test)/shard_map/ring/while/cond/lt", "ring"),
         ("jit(test)/shard_map/ring/while", "ring"),
         ("jit(test)/shard_map/body/mul", "body"),
+        ("jit(test)/shard_map/body/while/body/add", "body"),
     ],
 )
 def test_a_loop_in_a_loop(stack, node):
     assert [origin.node for origin in Origins(harness.experiment(LOOP), "per_device").of(stack)] == [node]
+
+
+NAMED_AS_JAX_NAMES_LOOPS = """
+mesh: {axes: [x], shape: [4]}
+arrays:
+  A: {shape: [8], spec: [x]}
+per_device:
+  ring:
+    repeat: 3
+    carry: {body: A, cond: A}
+    body:
+      body: ppermute(body, 'x', shift=1)
+      cond: cond + body
+  body: ring.body + ring.cond
+outputs:
+  body: [x]
+"""
+
+
+@pytest.mark.parametrize(
+    ("stack", "nodes"),
+    [
+        ("jit(test)/shard_map/ring/while/body/closed_call/body/ppermute", ["ring.body"]),
+        ("jit(test)/shard_map/ring/while/body/closed_call/cond/add", ["ring.cond"]),
+        ("jit(test)/shard_map/ring/body/ppermute", ["ring.body"]),
+        ("jit(test)/shard_map/ring/while/body/add", ["ring"]),
+        ("jit(test)/shard_map/ring/while/cond/lt", ["ring"]),
+        ("jit(test)/shard_map/while/body/add", []),
+        ("jit(test)/shard_map/body/add", ["body"]),
+    ],
+)
+def test_a_loop_of_jax_is_no_line_of_that_name(stack, nodes):
+    origins = Origins(harness.experiment(NAMED_AS_JAX_NAMES_LOOPS), "per_device")
+    assert [origin.node for origin in origins.of(stack)] == nodes
 
 
 # Trip counts.
@@ -368,6 +564,85 @@ def test_trip_counts(experiment, text, count):
     assert inside["count"] == count
 
 
+COUNTED = f"""{HEADER}{ADD}
+%body (p: (s32[], f32[2,4], s32[], s32[])) -> (s32[], f32[2,4], s32[], s32[]) {{
+  %p = (s32[], f32[2,4], s32[], s32[]) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %i.copy = s32[] copy(%i)
+  %step = s32[] get-tuple-element(%p), index=2
+  %next = s32[] add(%i.copy, %step)
+  %v = f32[2,4]{{1,0}} get-tuple-element(%p), index=1
+  %r = f32[2,4]{{1,0}} all-reduce(%v), channel_id=1, {OVER_X}, {BY}
+  %end = s32[] get-tuple-element(%p), index=3
+  ROOT %t = (s32[], f32[2,4], s32[], s32[]) tuple(%next, %r, %step, %end)
+}}
+
+%condition (q: (s32[], f32[2,4], s32[], s32[])) -> pred[] {{
+  %q = (s32[], f32[2,4], s32[], s32[]) parameter(0)
+  %j = s32[] get-tuple-element(%q), index=0
+  %last = s32[] get-tuple-element(%q), index=3
+  ROOT %less = pred[] compare(%j, %last), direction=LT
+}}
+
+ENTRY %main (A: f32[2,4]) -> (s32[], f32[2,4], s32[], s32[]) {{
+  %A = f32[2,4]{{1,0}} parameter(0), metadata={{op_name="A"}}
+  %one = s32[] constant(1)
+  %two = s32[] constant(2)
+  %two.copy = s32[] copy(%two)
+  %eight = s32[] constant(8)
+  %init = (s32[], f32[2,4], s32[], s32[]) tuple(%one, %A, %two.copy, %eight)
+  ROOT %while.1 = (s32[], f32[2,4], s32[], s32[]) while(%init), condition=%condition, body=%body
+}}
+"""
+"""A loop from 1 to 8 by 2, whose end and step are carried."""
+
+
+def test_a_loop_may_carry_its_end_and_its_step(experiment):
+    module = found(COUNTED, experiment)
+    assert [one["count"] for one in module.found] == [4]
+    assert module.unknown == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        # The number that is stepped is another one than the one that is tested.
+        ("%next = s32[] add(%i.copy,", "%other = s32[] negate(%i)\n  %next = s32[] add(%other,"),
+        ("add(%i.copy, %step)", "add(%end, %step)"),
+        ("add(%i.copy, %step)", "add(%step, %step)"),
+        ("add(%i.copy, %step)", "add(%i, %i.copy)"),
+        ("add(%i.copy, %step)", "multiply(%i.copy, %step)"),
+        # The end or the step changes in every step.
+        ("tuple(%next, %r, %step, %end)", "tuple(%next, %r, %end, %step)"),
+        ("tuple(%next, %r, %step, %end)", "tuple(%next, %r, %step, %next)"),
+        ("tuple(%next, %r, %step, %end)", "tuple(%next, %r, %next, %end)"),
+        ("tuple(%next, %r, %step, %end)", "tuple(%i, %r, %step, %end)"),
+        ("compare(%j, %last)", "compare(%last, %j)"),
+        ("direction=LT", "direction=LE"),
+        ("%two = s32[] constant(2)", "%two = s32[] constant(-2)"),
+        ("%eight = s32[] constant(8)", "%eight = s32[] parameter(1)"),
+        ("%one = s32[] constant(1)", "%one = s32[] negate(%two)"),
+        # What is not in the module, or not where it is looked for.
+        ("condition=%condition", "condition=%lost"),
+        ("  ROOT %less", "  %less"),
+        ("  ROOT %t", "  %t"),
+        ("while(%init)", "while(%lost)"),
+        ("compare(%j, %last)", "compare(%lost, %last)"),
+        ("compare(%j, %last)", "compare(%j, %lost)"),
+        ("tuple(%next, %r, %step, %end)", "tuple(%lost, %r, %step, %end)"),
+        ("tuple(%next, %r, %step, %end)", "tuple(%next, %r, %lost, %end)"),
+        ("tuple(%one, %A, %two.copy, %eight)", "tuple(%lost, %A, %two.copy, %eight)"),
+        ("tuple(%one, %A, %two.copy, %eight)", "copy(%everything)"),
+        ("ROOT %t = (s32[], f32[2,4], s32[], s32[]) tuple(", "ROOT %t = (s32[], f32[2,4], s32[], s32[]) fusion("),
+        ("%two.copy = s32[] copy(%two)", "%two.copy = s32[] copy(%lost)"),
+        ("ROOT %less = pred[] compare(%j, %last), direction=LT", "ROOT %less = pred[] and(%j, %last)"),
+    ],
+)
+def test_a_loop_that_counts_in_another_way_is_not_counted(experiment, old, new):
+    assert old in COUNTED
+    assert [one["count"] for one in found(COUNTED.replace(old, new), experiment).found] == [None]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -381,6 +656,15 @@ def test_a_loop_of_unknown_length_is_said_to_be_one(experiment, text):
     module = found(text, experiment)
     assert [one["count"] for one in module.found] == [None]
     assert module.unknown == ["how often r runs is not known"]
+
+
+def test_a_loop_whose_body_is_not_there_is_said_to_be_one(experiment):
+    module = found(COUNTED.replace("body=%body", "body=%lost"), experiment)
+    assert module.found == []
+    assert module.missing == [
+        "while.1 calls lost, which the module does not have",
+        "r stands in body, which nothing calls",
+    ]
 
 
 def test_a_condition_runs_once_more_than_the_body(experiment):
@@ -451,35 +735,35 @@ def test_a_module_of_one_all_reduce_is_read(experiment):
             all_reduce().replace("%add (a: f32[], b: f32[]) -> f32[] {\n", "%add (a: f32[], b: f32[]) -> f32[]\n"),
             "3 lines of the module could not be read, the first: %a = f32[] parameter(0)",
         ),
+        (
+            all_reduce().replace("%add (a: f32[], b: f32[]) -> f32[] {", "%add a, b {"),
+            "4 lines of the module could not be read, the first: %add a, b {",
+        ),
         (all_reduce()[:-2], "1 line of the module could not be read, the first: the text ends inside of main"),
+        (
+            entry("ROOT %r = f32[2,4]{1,0}"),
+            "1 line of the module could not be read, the first: ROOT %r = f32[2,4]{1,0}",
+        ),
+        (
+            entry("ROOT %r = f32[2,4]{1,0} 7(%A)"),
+            "1 line of the module could not be read, the first: ROOT %r = f32[2,4]{1,0} 7(%A)",
+        ),
         (
             entry(f"%r = f32[2] all-reduce(%A), {OVER_X}, {BY}", "%r = f32[2] negate(%A)"),
             "1 line of the module could not be read, the first: %r = f32[2] negate(%A)",
         ),
         (
-            all_reduce("replica_groups=@everyone"),
-            "which devices r connects could not be read: @everyone",
-        ),
-        (all_reduce("channel_id=1"), "which devices r connects could not be read: None"),
-        (
-            all_reduce("replica_groups={{0}}"),
-            "the groups of r hold 1 devices, the mesh has 8: {{0}}",
-        ),
-        (
-            all_reduce().replace("num_partitions=8", "replica_count=8"),
-            "the module has 8 replicas; groups are read as if it had one",
-        ),
-        (
-            all_reduce().replace("f32[2,4]{1,0} all-reduce", "f9[2,4]{1,0} all-reduce"),
-            "the size of a f9 in r is not known",
-        ),
-        (
-            all_reduce(by="").replace(', metadata={op_name="A"}', ""),
-            "r leads back to no line of the experiment",
-        ),
-        (
             entry('ROOT %g = f32[2,4] custom-call(%A), custom_call_target="NcclAllGather"'),
-            "g (custom-call) seems to communicate, in a way that is not known",
+            "g calls NcclAllGather, which is not known to stay on its device",
+        ),
+        (
+            entry("ROOT %g = f32[2,4] custom-call(%A)"),
+            "g calls what is not said, which is not known to stay on its device",
+        ),
+        (
+            # Nothing is communicated between its start and its done.
+            entry('ROOT %g = f32[2,4] custom-call(%A), custom_call_target="AsyncCollectiveStart"'),
+            "g calls AsyncCollectiveStart, which is not known to stay on its device",
         ),
         (
             entry("ROOT %g = f32[2,4] all-gather-v2(%A)"),
@@ -490,8 +774,8 @@ def test_a_module_of_one_all_reduce_is_read(experiment):
             "g (multicast) seems to communicate, in a way that is not known",
         ),
         (
-            entry(f"ROOT %g = f32[2,4] all-reduce-start(%A), {OVER_X}, {BY}"),
-            "nothing is done with g",
+            entry("ROOT %g = f32[2,4] transmit-done(%A)"),
+            "g (transmit-done) seems to communicate, in a way that is not known",
         ),
         (
             entry("ROOT %g = f32[2,4] fusion(%A), kind=kLoop, calls=%lost"),
@@ -507,8 +791,138 @@ def test_a_module_of_one_all_reduce_is_read(experiment):
         ),
     ],
 )
-def test_what_cannot_be_read_is_said(experiment, text, said):
-    assert found(text, experiment).unknown == [said]
+def test_where_a_collective_may_be_missing_it_is_said(experiment, text, said):
+    module = found(text, experiment)
+    assert module.unknown == [said]
+    assert module.missing == [said]
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "lacking"),
+    [
+        (
+            all_reduce("replica_groups=@everyone"),
+            "which devices r connects could not be read: @everyone",
+            {"axes", "groups"},
+        ),
+        (all_reduce("channel_id=1"), "which devices r connects could not be read: None", {"axes", "groups"}),
+        (
+            all_reduce("source_target_pairs={{0,1},{2,3,4}}"),
+            "which devices r connects could not be read: {{0,1},{2,3,4}}",
+            {"axes", "groups"},
+        ),
+        (
+            all_reduce("source_target_pairs={{0,1,2},{3,4}}"),
+            "which devices r connects could not be read: {{0,1,2},{3,4}}",
+            {"axes", "groups"},
+        ),
+        (all_reduce("replica_groups={{0}}"), "the groups of r hold 1 devices, the mesh has 8: {{0}}", {"axes"}),
+        (
+            all_reduce().replace("num_partitions=8", "replica_count=8"),
+            "the module has 8 replicas; groups are read as if it had one",
+            set(),
+        ),
+        (
+            all_reduce().replace("f32[2,4]{1,0} all-reduce", "f9[2,4]{1,0} all-reduce"),
+            "the size of a f9 in r is not known",
+            {"bytes", "bytes_out"},
+        ),
+        (
+            all_reduce().replace("%A = f32[2,4]{1,0}", "%A = f9[2,4]{1,0}"),
+            "the size of a f9 in r is not known",
+            {"bytes", "bytes_in"},
+        ),
+        (
+            all_reduce().replace("all-reduce(%A)", "all-reduce(%Z)"),
+            "what r takes is not in main",
+            {"bytes", "bytes_in"},
+        ),
+        (
+            all_reduce(by="").replace(', metadata={op_name="A"}', ""),
+            "r leads back to no line of the experiment",
+            {"node"},
+        ),
+        (
+            entry(f"ROOT %r = f32[2,4] all-reduce-start(%A), {OVER_X}, {BY}"),
+            "nothing is done with r",
+            {"bytes", "bytes_out", "overlapped"},
+        ),
+    ],
+)
+def test_what_is_not_known_of_a_collective_is_null_and_said(experiment, text, said, lacking):
+    module = found(text, experiment)
+    assert module.unknown == [said]
+    assert module.missing == []
+    (only,) = module.found
+    assert {key for key, value in only.items() if value is None} - {"between"} == lacking
+
+
+# Custom calls.
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "lapack_sgetrf_ffi", "TopK", "__onednn$matmul", "__cublas$lt$matmul$f8", "__cudnn$convForward",
+        "__cub$DeviceRadixSort", "__cusolver$cholesky", "cusolver_getrf_ffi", "hipsolver_syevd_ffi",
+        "cu_threefry2x32_ffi", "hip_lu_pivots_to_permutation", "Sharding", "SPMDFullToShardShape",
+        "xla.sdy.FuncResultSharding", "annotate_device_placement", "MoveToHost", "PadToStatic", "X64Combine",
+        "LuRealDecompositionBlock", "EighTpu", "AllocateBuffer", "AssumeGatherIndicesInBound",
+    ],
+)  # fmt: skip
+def test_what_stays_on_its_device(experiment, target):
+    module = found(entry(f'ROOT %g = f32[2,4] custom-call(%A), custom_call_target="{target}"'), experiment)
+    assert (module.found, module.unknown, module.missing) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "NcclAllReduce", "__nccl_all_reduce", "rccl_all_gather", "mpi_allreduce_ffi", "nvshmem_put", "ucx_send",
+        "cusolvermp_potrf_ffi", "cufftmp_exec", "tpu_custom_call", "mosaic_gpu_v2", "triton_kernel_call",
+        "MegaScaleCollectiveInputStart", "BarrierStart", "xla_ffi_python_cpu_callback", "my_lapack_sgetrf_ffi",
+        "lapack_sgetrf_ffi_and_more", "TopKAcrossDevices", "sharding", "",
+    ],
+)  # fmt: skip
+def test_what_may_leave_its_device(experiment, target):
+    module = found(entry(f'ROOT %g = f32[2,4] custom-call(%A), custom_call_target="{target}"'), experiment)
+    assert module.found == []
+    told = f"g calls {target or 'what is not said'}, which is not known to stay on its device"
+    assert module.missing == [told]
+
+
+def test_all_that_jax_registers_for_cpus_stays_on_its_device():
+    names = [name for registered in lapack.registrations().values() for name, *_ in registered]
+    assert len(names) > 50
+    assert [name for name in names if not custom_calls.local(name)] == []
+
+
+def test_a_call_inside_of_a_fusion_is_found(experiment):
+    fused = (
+        "%fused (p: f32[2,4]) -> f32[2,4] {\n  %p = f32[2,4]{1,0} parameter(0)\n"
+        '  ROOT %c = f32[2,4]{1,0} custom-call(%p), custom_call_target="NcclAllReduce"\n}\n\n'
+    )
+    text = entry("ROOT %f = f32[2,4]{1,0} fusion(%A), kind=kCustom, calls=%fused").replace(ADD, ADD + fused)
+    assert found(text, experiment).missing == ["c calls NcclAllReduce, which is not known to stay on its device"]
+
+
+@pytest.mark.parametrize(
+    ("target", "overlapped"),
+    [("__cublas$gemm", ["D"]), ("Cholesky", ["D"]), ("AllocateBuffer", []), ("X64Combine", []), ("NcclSend", [])],
+)
+@pytest.mark.parametrize("fused", [False, True])
+def test_only_what_computes_hides_a_communication(experiment, target, overlapped, fused):
+    by = 'metadata={op_name="jit(test)/shard_map/D/dot_general"}'
+    call = f'f32[2,4]{{1,0}} custom-call(%A), custom_call_target="{target}", {by}'
+    inside = f"%fused (A: f32[2,4]) -> f32[2,4] {{\n  %A = f32[2,4]{{1,0}} parameter(0)\n  ROOT %c = {call}\n}}\n\n"
+    text = entry(
+        f"%p = (f32[2,4], f32[2,4]) collective-permute-start(%A), source_target_pairs={{{{0,2}}}}, {BY}",
+        "%m = f32[2,4]{1,0} fusion(%A), kind=kCustom, calls=%fused" if fused else f"%m = {call}",
+        "%d = f32[2,4] collective-permute-done(%p)",
+        "ROOT %r = f32[2,4] add(%m, %d)",
+    )
+    (only,) = found(text.replace(ADD, ADD + inside) if fused else text, experiment).found
+    assert only["overlapped"] == overlapped
 
 
 @pytest.mark.parametrize("operation", ["copy", "slice", "dynamic-slice", "dynamic-update-slice"])
@@ -556,6 +970,7 @@ def test_a_module_that_the_reader_cannot_bear_is_said_to_be_one(experiment, tmp_
     assert gather(experiment, "shard_map", tmp_path, None) == {
         "collectives": None,
         "collectives_unknown": [said],
+        "collectives_missing": [said],
         "compiler_warnings": None,
     }
 
@@ -565,6 +980,7 @@ def test_a_backend_that_shows_no_module(experiment, tmp_path: Path):
     found = gather(experiment, "shard_map", tmp_path, "")
     assert found["collectives"] is None
     assert found["collectives_unknown"] == ["the backend does not show the compiled module"]
+    assert found["collectives_missing"] == ["the backend does not show the compiled module"]
     assert found["compiler_warnings"] == []
 
 

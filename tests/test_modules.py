@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.evidence import hlo
@@ -89,6 +89,24 @@ STEP_OF_A_GRAPH = [
     inserted("all-reduce", "loss", "data", 8196, moves=["loss", "hidden", "out"], to=["loss"], **MERGED),
 ]
 
+# [32, 32] of x and out on each device, [32, 64] of w1, [64, 32] of w2, all of b2. Without check_vma psum's transpose is
+# psum, and shard_map's sums the cotangents over the axes on which an array is replicated: x's, w1's and w2's, b2's.
+UNCHECKED = [
+    written("all-reduce", "out", "model", 4096),
+    written("all-reduce", "out", "model", 4096, gradient=True),
+    written("all-reduce", "hidden", "model", 4096, gradient=True),
+    written("all-reduce", "out", "data model", 32 * 4, gradient=True),
+]
+WEIGHTS = 2 * 64 * 32 * 4
+GATHERED = ("model", 64 * 32 * 4, 2 * 64 * 32 * 4)
+
+UNCHECKED_ON_CPUS = [
+    *UNCHECKED,
+    # Forward and backward.
+    written("all-reduce", "loss", "data", 4 + 4),
+    written("all-reduce", "hidden", "data", WEIGHTS, gradient=True, nodes=["hidden", "out"]),
+]
+
 # A quarter of A, [128, 64], goes around.
 BACK = {"axes": ["x"], "groups": ring(4, -1)}
 CHUNK = 128 * 64 * 4
@@ -139,6 +157,21 @@ EXPECTED: dict[str, list[Any]] = {
     f"gradient_step/constraint.v5e_2x4.{OLD}": STEP_OF_A_GRAPH,
     f"gradient_step/shard_map.cpu.{NEW}": STEP,
     f"gradient_step/shard_map.v5e_2x4.{NEW}": STEP,
+    f"unchecked_gradient/shard_map.cpu.{OLD}": [
+        *UNCHECKED_ON_CPUS,
+        inserted("all-gather", "grad.w1", *GATHERED, moves=["hidden"], to=[]),
+    ],
+    f"unchecked_gradient/shard_map.cpu.{NEW}": [
+        *UNCHECKED_ON_CPUS,
+        inserted("all-gather", "hidden", *GATHERED, moves=["hidden"], to=[], gradient=True),
+    ],
+    # The loss of the forward pass goes with the weights' gradients; that of the backward pass has gone ahead.
+    f"unchecked_gradient/shard_map.v5e_2x2.{NEW}": [
+        *UNCHECKED,
+        written("all-reduce", "loss", "data", 4, gradient=True),
+        written("all-reduce", "loss", "data", 4 + WEIGHTS, nodes=["loss", "hidden", "out"]),
+        inserted("all-gather", "hidden", *GATHERED, moves=["hidden"], to=[], gradient=True, **meanwhile("hidden")),
+    ],
     f"ring_matmul/shard_map.v5e_2x2.{OLD}": RING,
     f"ring_matmul/shard_map.v5e_2x2.{NEW}": RING,
     f"ring_matmul/constraint.v5e_2x2.{NEW}": [
@@ -265,6 +298,7 @@ def test_every_line_of_a_module_is_read(name):
     )
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(name for name in EXPECTED if EXPECTED[name])), st.data())
 def test_a_collective_whose_line_is_damaged_does_not_vanish(name, data):
     folder, _, file = name.partition("/")

@@ -136,6 +136,7 @@ SHARD_MAP_ONLY = [
     "all_to_all(R, 'x', 0, 1, tiled=True)",
     "all_gather(A, 'y', axis_index_groups=[[1], [0]])",
 ]
+IN_GROUPS = [f"{name}(A, ('x', 'y'), axis_index_groups=[[0, 3], [2, 1]])" for name in ("psum", "pmean", "pmax", "pmin")]
 OPERANDS = """
 mesh: {axes: [x, y], shape: [2, 2]}
 arrays:
@@ -164,7 +165,8 @@ def test_collectives_compute_what_the_interpreter_does(shape, tmp_path):
 
 
 def test_collectives_that_only_shard_map_has(tmp_path):
-    outcome = harness.run(on_every_device(SHARD_MAP_ONLY, check_vma=False, program="shard_map"), tmp_path)
+    given = on_every_device([*SHARD_MAP_ONLY, *IN_GROUPS], check_vma=False, program="shard_map")
+    outcome = harness.run(given, tmp_path)
     assert outcome.failures() == []
 
 

@@ -1,26 +1,28 @@
 """A compiled module in; what it communicates out: kinds, lines, axes, bytes, counts, overlap.
 
-What cannot be read, attributed or counted becomes a sentence in `Collectives.unknown`; nothing is dropped.
+What cannot be read, attributed or counted becomes a sentence in `Collectives.unknown`; nothing is dropped. What is not
+known of a collective is null in its entry; where there may be one without an entry, `missing` has the sentence too.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from runner.evidence import groups, hlo
-from runner.evidence.hlo import Computation, Instruction, Module
-from runner.evidence.nodes import Origin, Origins
+from runner.evidence import custom_calls, groups, hlo
+from runner.evidence.flow import MOVES, Flow
+from runner.evidence.hlo import Computation, Instruction, Module, Shape
+from runner.evidence.nodes import Origin, Origins, asked, backward, stacks
 from runner.expect import KINDS
 from runner.layout import Mesh
 
 _LISTED = 64
 """The largest number of devices for which groups are listed that the axes tell as well."""
 
-_ALIKE = re.compile(r"all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|collective|nccl|megascale", re.IGNORECASE)
-"""Names of operations that surely communicate."""
+_ALIKE = re.compile(r"all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|collective", re.IGNORECASE)
+"""Names of opcodes that surely communicate."""
 
 _CONNECTING = ("channel_id=", "replica_groups=", "source_target_pairs=")
 """Attributes of operations that communicate."""
@@ -35,15 +37,9 @@ _IDLE = frozenset(
 )
 """Opcodes that compute nothing worth hiding a communication behind."""
 
-_MOVES = frozenset(
-    {"parameter", "get-tuple-element", "tuple", "bitcast", "bitcast-convert", "copy", "transpose", "reshape", "convert"}
-    | {"copy-start", "copy-done", "constant"}
-)
-"""Opcodes that leave every value as it is: they are looked through."""
+_HEAVY = ("dot", "convolution", "scatter", "sort", "triangular-solve", "cholesky", "fft")
 
-_HEAVY = ("dot", "convolution", "custom-call", "scatter", "sort", "triangular-solve", "cholesky", "fft")
-
-_START, _DONE = '"AsyncCollectiveStart"', '"AsyncCollectiveDone"'
+_START, _DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
 """The custom calls that begin and end what TPU's compiler calls an async collective fusion."""
 
 
@@ -51,11 +47,13 @@ _START, _DONE = '"AsyncCollectiveStart"', '"AsyncCollectiveDone"'
 class Collectives:
     """The record's `collectives`, and the sentences about what is not in them.
 
-    `carriers` are the instructions in whose execution a collective goes on, each with the `instruction` of its entry.
+    `missing` are those of the sentences after which a collective may have no entry. `carriers` are the instructions in
+    whose execution a collective goes on, each with the `instruction` of its entry.
     """
 
     found: list[dict[str, Any]] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
     carriers: dict[str, str] = field(default_factory=dict)
 
 
@@ -82,6 +80,7 @@ class _Reader:
         self._module = module
         self._origins = origins
         self._mesh = mesh
+        self._flow = Flow(module, origins)
         self._result = Collectives()
         self._counts: dict[str, int | None] = {}
         self._continued: set[str] = set()
@@ -90,11 +89,11 @@ class _Reader:
     def read(self) -> Collectives:
         module, result = self._module, self._result
         if module.entry is None:
-            result.unknown.append("the module has no entry computation that could be read")
+            self._may_lack("the module has no entry computation that could be read")
             return result
         if module.unread:
             lines = "1 line" if len(module.unread) == 1 else f"{len(module.unread)} lines"
-            result.unknown.append(f"{lines} of the module could not be read, the first: {module.unread[0][:200]}")
+            self._may_lack(f"{lines} of the module could not be read, the first: {module.unread[0][:200]}")
         if module.replicas > 1:
             result.unknown.append(f"the module has {module.replicas} replicas; groups are read as if it had one")
         for computation in module.computations.values():
@@ -108,8 +107,13 @@ class _Reader:
             if computation.name not in visited:
                 for instruction in computation.instructions.values():
                     if _kind(instruction) and computation.name not in self._continued:
-                        result.unknown.append(f"{instruction.name} stands in {computation.name}, which nothing calls")
+                        self._may_lack(f"{instruction.name} stands in {computation.name}, which nothing calls")
         return result
+
+    def _may_lack(self, sentence: str) -> None:
+        """Note that there may be a collective that is not found."""
+        self._result.unknown.append(sentence)
+        self._result.missing.append(sentence)
 
     def _find_chains(self, computation: Computation) -> None:
         for instruction in computation.instructions.values():
@@ -121,8 +125,7 @@ class _Reader:
         """Whether a fusion's computation has a custom call to `target`."""
         if instruction.opcode != "fusion":
             return False
-        inside = self._module.inside(instruction)
-        return any(inner.opcode == "custom-call" and target in inner.attributes for inner in inside)
+        return any(_target(inner) == target for inner in self._module.inside(instruction))
 
     def _carried_on(self, computation: Computation, start: Instruction) -> tuple[Instruction, ...]:
         """The fusions through which an async collective fusion goes on, up to the one that is done with it."""
@@ -151,14 +154,13 @@ class _Reader:
             if kind is not None:
                 yield self._place(kind, computation, instruction)
                 continue
-            if _suspicious(instruction):
-                self._result.unknown.append(
-                    f"{instruction.name} ({instruction.opcode}) seems to communicate, in a way that is not known"
-                )
+            doubt = _doubt(computation, instruction)
+            if doubt is not None:
+                self._may_lack(doubt)
             for role, name in instruction.called:
                 inner = self._module.computations.get(name)
                 if inner is None:
-                    self._result.unknown.append(f"{instruction.name} calls {name}, which the module does not have")
+                    self._may_lack(f"{instruction.name} calls {name}, which the module does not have")
                 elif name in self._continued:
                     visited.add(name)
                 elif role not in ("to_apply", "comparator", "select", "scatter") or instruction.opcode == "call":
@@ -190,18 +192,21 @@ class _Reader:
 
     def _entry(self, place: _Place) -> dict[str, Any]:
         instruction, computation = place.instruction, place.computation
-        own = self._own_origins(place)
-        inserted = not any(origin.written for origin in own)
+        names = self._names(place)
+        own = list(dict.fromkeys(origin for name in names for origin in self._origins.of(name)))
+        inserted = not any(asked(stack) for name in names for stack in stacks(name))
         between = None
         if inserted:
-            taken = self._producers(computation, instruction)
-            needed = self._consumers(*self._result_of(place))
+            taken = self._flow.producers(computation, instruction.operands)
+            needed = self._flow.consumers(*self._result_of(place))
             between = {"from": _nodes(taken), "to": _nodes(needed)}
             if all(not origin.primitive for origin in own):
                 # It has no name but that of the array that it moves: what needs it caused it.
                 own = needed or own or taken
-            if not own:
-                self._result.unknown.append(f"{instruction.name} leads back to no line of the experiment")
+        else:
+            own += [origin for origin in self._differentiated(place) if origin not in own]
+        if not own:
+            self._result.unknown.append(f"{instruction.name} leads back to no line of the experiment")
         nodes = _nodes(own)
         bytes_in, bytes_out, dtype = self._bytes(place)
         axes, listed = self._axes(place)
@@ -217,7 +222,7 @@ class _Reader:
             "dtype": dtype,
             "bytes_in": bytes_in,
             "bytes_out": bytes_out,
-            "bytes": max(bytes_in, bytes_out),
+            "bytes": None if bytes_in is None or bytes_out is None else max(bytes_in, bytes_out),
             "count": self._count_of(place),
             "asynchronous": place.asynchronous,
             "overlapped": self._overlapped(place),
@@ -232,23 +237,37 @@ class _Reader:
             return place.computation, place.instruction
         return (started_in, place.chain[-1]) if place.chain else place.start
 
-    def _own_origins(self, place: _Place) -> list[Origin]:
-        """The lines that the instruction names; of a merged one also those whose results are taken out of it."""
-        instruction, computation = place.instruction, place.computation
-        found = list(self._origins.of(instruction.op_name))
-        for other in (place.start[1], *place.chain[-1:]):
-            found = found or list(self._origins.of(other.op_name))
-        if len(instruction.shapes) > 1 and not instruction.opcode.endswith("-start"):
-            taken = sorted(
-                (u for u in computation.users.get(instruction.name, ()) if u.opcode == "get-tuple-element"),
-                key=lambda user: int(user.attribute("index") or 0),
-            )
-            # A user without a line of its own tells nothing.
-            found += [origin for user in taken for origin in self._origins.of(user.op_name)]
-        if not found:
-            # What reduces still has the name that the collective lost.
-            for inner in self._module.inside(instruction, "to_apply"):
-                found = found or list(self._origins.of(inner.op_name))
+    def _names(self, place: _Place) -> list[str]:
+        """The names of what it does; of a merged one also those of the results that are taken out of it.
+
+        A name without a line tells something only where the program asks for a collective by it.
+        """
+
+        def telling(instructions: Iterable[Instruction]) -> list[str]:
+            return [one.op_name for one in instructions if self._origins.tells(one.op_name)]
+
+        found = telling((place.instruction, place.start[1], *place.chain[-1:]))[:1] + telling(self._elements(place))
+        # What reduces still has the name that the collective lost.
+        return found or telling(self._module.inside(place.instruction, "to_apply"))[:1]
+
+    def _elements(self, place: _Place) -> list[Instruction]:
+        """The instructions that take the results of a merged one apart, in their order."""
+        instruction = place.instruction
+        if len(instruction.shapes) < 2 or instruction.opcode.endswith("-start"):
+            return []
+        users = place.computation.users.get(instruction.name, ())
+        return sorted((user for user in users if user.opcode == "get-tuple-element"), key=Instruction.index)
+
+    def _differentiated(self, place: _Place) -> list[Origin]:
+        """The lines whose cotangents it sums where `shard_map`'s transpose asks for the sum, which is in no line."""
+        operands = place.instruction.operands
+        parts = [(user.op_name, operands[user.index() : user.index() + 1]) for user in self._elements(place)]
+        found: list[Origin] = []
+        for name, taken in parts or [(name, operands) for name in self._names(place)]:
+            lost = self._origins.lost(name)
+            if lost:
+                lines = self._flow.producers(place.computation, taken) or self._flow.consumers(*self._result_of(place))
+                found += [replace(line, gradient=all(map(backward, lost))) for line in lines]
         return list(dict.fromkeys(found))
 
     def _count_of(self, place: _Place) -> int | None:
@@ -279,21 +298,23 @@ class _Reader:
             total += times * around
         return total
 
-    def _bytes(self, place: _Place) -> tuple[int, int, str]:
-        """Bytes into and out of one device, and the dtype."""
+    def _bytes(self, place: _Place) -> tuple[int | None, int | None, str]:
+        """Bytes into and out of one device, None where they are not known, and the dtype."""
         instruction, computation = place.instruction, place.computation
         if place.kind == "reduce-scatter" and instruction.opcode == "all-reduce":
             computation, instruction = place.start
-        taken = [computation.instructions[name] for name in instruction.operands if name in computation.instructions]
-        shapes = [shape for operand in taken for shape in operand.shapes if shape.dtype != "token"]
-        given = instruction.shapes
+        operands = [computation.instructions.get(name) for name in instruction.operands]
+        taken = None if None in operands else [shape for one in operands if one is not None for shape in one.shapes]
+        given = list(instruction.shapes)
         if instruction.opcode.endswith("-start") or place.kind in ("send", "recv"):
-            given = place.chain[-1].shapes if place.chain else ()
-        for shape in (*shapes, *given):
-            if not shape.bits and shape.dtype != "token":
-                self._result.unknown.append(f"the size of a {shape.dtype} in {place.instruction.name} is not known")
-        dtypes = dict.fromkeys(shape.dtype for shape in (shapes or given) if shape.dtype != "token")
-        return sum(s.bytes for s in shapes), sum(s.bytes for s in given), ", ".join(dtypes)
+            given = list(place.chain[-1].shapes) if place.chain else None
+        moved = (taken or []) + (given or [])
+        for dtype in dict.fromkeys(shape.dtype for shape in moved if not shape.bits and shape.dtype != "token"):
+            self._result.unknown.append(f"the size of a {dtype} in {place.instruction.name} is not known")
+        if taken is None:
+            self._result.unknown.append(f"what {place.instruction.name} takes is not in {computation.name}")
+        dtypes = dict.fromkeys(shape.dtype for shape in (taken or given or ()) if shape.dtype != "token")
+        return _size(taken), _size(given), ", ".join(dtypes)
 
     def _axes(self, place: _Place) -> tuple[tuple[str, ...] | None, list[list[int]] | None]:
         """The mesh axes, and the groups or pairs where there are no axes or few devices."""
@@ -343,7 +364,9 @@ class _Reader:
     def _computed(self, instruction: Instruction) -> Iterator[str]:
         """The lines whose work an instruction does, if it does any."""
         opcode = instruction.opcode
-        if opcode in _IDLE or opcode in _MOVES or _kind(instruction) or opcode.endswith(("-start", "-done")):
+        if opcode in _IDLE or opcode in MOVES or _kind(instruction) or opcode.endswith(("-start", "-done")):
+            return
+        if opcode == "custom-call" and not custom_calls.computing(_target(instruction) or ""):
             return
         inside = list(self._module.inside(instruction))
         reduces = any(one.opcode == "reduce" for one in (instruction, *inside))
@@ -353,7 +376,7 @@ class _Reader:
         heavy = [
             origin
             for inner in inside
-            if inner.opcode in _HEAVY and not _communicates(inner)
+            if inner.opcode in _HEAVY or custom_calls.computing(_target(inner) or "")
             for origin in self._origins.of(inner.op_name)
         ]
         if heavy:
@@ -361,110 +384,15 @@ class _Reader:
         elif not self._communicates_inside(instruction):
             yield from (origin.node for origin in self._origins.of(instruction.op_name))
 
-    def _producers(self, computation: Computation, instruction: Instruction) -> list[Origin]:
-        """The lines whose values it takes, through whatever has no line of its own."""
-        found: dict[Origin, None] = {}
-        front = [(computation, name) for name in instruction.operands]
-        seen = set()
-        while front:
-            where, name = front.pop(0)
-            if (where.name, name) in seen or name not in where.instructions:
-                continue
-            seen.add((where.name, name))
-            producer = where.instructions[name]
-            origins = self._origins.of(producer.op_name)
-            if origins and (producer.opcode == "parameter" or not self._only_moves(producer)):
-                found |= dict.fromkeys(origins)
-            elif producer.opcode == "parameter":
-                front += self._given(where, producer)
-            elif producer.opcode == "get-tuple-element":
-                front += self._element(where, producer)
-            elif producer.opcode != "constant":
-                front += [(where, operand) for operand in producer.operands]
-        return list(found)
-
-    def _only_moves(self, instruction: Instruction) -> bool:
-        """Whether an instruction leaves every value as it is; what its name says is then where the result is used."""
-        if instruction.opcode != "fusion":
-            return instruction.opcode in _MOVES
-        return all(self._only_moves(inner) for inner in self._module.inside(instruction))
-
-    def _given(self, computation: Computation, parameter: Instruction) -> list[tuple[Computation, str]]:
-        """What the caller hands to a parameter."""
-        found = []
-        for outer, by, _ in self._module.callers.get(computation.name, ()):
-            number = parameter.parameter()
-            if number < len(by.operands):
-                found.append((outer, by.operands[number]))
-        return found
-
-    def _element(self, computation: Computation, element: Instruction) -> list[tuple[Computation, str]]:
-        """What stands in the tuple that an element is taken out of; of a loop's, what enters the loop."""
-        source = computation.instructions.get(element.operands[0])
-        index = int(element.attribute("index") or 0)
-        if source is not None and source.opcode == "parameter":
-            for outer, by, role in self._module.callers.get(computation.name, ()):
-                entered = outer.instructions.get(by.operands[0]) if role == "body" else None
-                if entered is not None and entered.opcode == "tuple" and index < len(entered.operands):
-                    return [(outer, entered.operands[index])]
-        if source is not None and source.opcode == "tuple" and index < len(source.operands):
-            return [(computation, source.operands[index])]
-        return [(computation, element.operands[0])]
-
-    def _consumers(self, computation: Computation, instruction: Instruction) -> list[Origin]:
-        """The lines that take its result, inside of fusions and loops too; none where it is returned."""
-        found: dict[Origin, None] = {}
-        around: dict[Origin, None] = {}
-        # The result, or the element of a tuple that holds it.
-        front: list[tuple[Computation, Instruction, int | None]] = [(computation, instruction, None)]
-        seen = set()
-        while front:
-            where, giver, index = front.pop(0)
-            if (where.name, giver.name, index) in seen:
-                continue
-            seen.add((where.name, giver.name, index))
-            if giver.root:
-                callers = self._module.callers.get(where.name, ())
-                front += [(outer, by, index) for outer, by, role in callers if role in ("calls", "to_apply", "body")]
-            for user in where.users.get(giver.name, ()):
-                if user.opcode == "get-tuple-element":
-                    if index is None or index == int(user.attribute("index") or 0):
-                        front.append((where, user, None))
-                    continue
-                if user.opcode == "tuple":
-                    front += [(where, user, place) for place, name in enumerate(user.operands) if name == giver.name]
-                    continue
-                if user.opcode.endswith(("-done", "-update")):
-                    front.append((where, user, index))
-                    continue
-                origins = self._origins.of(user.op_name)
-                inside = self._parameters(user, giver)
-                if inside:
-                    front += [(c, parameter, index) for c, parameter in inside]
-                    if not self._only_moves(user):
-                        around |= dict.fromkeys(origins)
-                elif origins and not self._only_moves(user):
-                    found |= dict.fromkeys(origins)
-                else:
-                    front.append((where, user, index))
-        return list(found or around)
-
-    def _parameters(self, user: Instruction, giver: Instruction) -> list[tuple[Computation, Instruction]]:
-        """What an operand is called in the computations of a fusion, a loop or a call."""
-        if user.opcode not in ("fusion", "while", "call", "async-start"):
-            return []
-        found = []
-        for role, name in user.called:
-            inner = self._module.computations.get(name)
-            if inner is None or role == "condition":
-                continue
-            numbers = [number for number, operand in enumerate(user.operands) if operand == giver.name]
-            found += [(inner, inner.parameters[number]) for number in numbers if number in inner.parameters]
-        return found
-
 
 def _nodes(origins: Iterable[Origin]) -> list[str]:
     return list(dict.fromkeys(origin.node for origin in origins))
+
+
+def _size(shapes: Iterable[Shape] | None) -> int | None:
+    """The bytes of all these arrays; None where that of one is not known."""
+    shapes = None if shapes is None else [shape for shape in shapes if shape.dtype != "token"]
+    return None if shapes is None or not all(shape.bits for shape in shapes) else sum(s.bytes for s in shapes)
 
 
 def _kind(instruction: Instruction) -> str | None:
@@ -473,20 +401,26 @@ def _kind(instruction: Instruction) -> str | None:
     return opcode if opcode in KINDS else None
 
 
-def _communicates(instruction: Instruction) -> bool:
-    return instruction.opcode == "custom-call" and bool(
-        _ALIKE.search(instruction.attribute("custom_call_target") or "")
-    )
+def _target(instruction: Instruction) -> str | None:
+    """What a custom call calls."""
+    if instruction.opcode != "custom-call":
+        return None
+    return (instruction.attribute("custom_call_target") or "").strip('"')
 
 
-def _suspicious(instruction: Instruction) -> bool:
-    """Whether it communicates, to judge by its name or attributes, and is none of the known kinds."""
-    opcode = instruction.opcode
+def _doubt(computation: Computation, instruction: Instruction) -> str | None:
+    """Why an instruction that is no known collective may communicate, if it may."""
+    opcode, target = instruction.opcode, _target(instruction)
+    if target is not None:
+        begins = target == _START and any(map(_kind, computation.instructions.values()))
+        if begins or custom_calls.local(target):
+            return None
+        return f"{instruction.name} calls {target or 'what is not said'}, which is not known to stay on its device"
     if opcode.endswith(("-done", "-update")):
-        return opcode.rsplit("-", 1)[0] not in (*KINDS, "async", *_LOCAL)
-    if _communicates(instruction):
-        return _START not in instruction.attributes and _DONE not in instruction.attributes
-    return bool(_ALIKE.search(opcode)) or any(attribute in instruction.attributes for attribute in _CONNECTING)
+        alike = opcode.rsplit("-", 1)[0] not in (*KINDS, "async", *_LOCAL)
+    else:
+        alike = bool(_ALIKE.search(opcode)) or any(attribute in instruction.attributes for attribute in _CONNECTING)
+    return f"{instruction.name} ({opcode}) seems to communicate, in a way that is not known" if alike else None
 
 
 def _done(computation: Computation, start: Instruction) -> tuple[Instruction, ...]:

@@ -14,7 +14,7 @@ from runner.profiling import Profile
 def gather(
     experiment: Experiment, program: str, folder: Path, said: str | None, taken: Profile | None = None
 ) -> dict[str, Any]:
-    """The `collectives`, `collectives_unknown` and `compiler_warnings` of a program's record.
+    """The `collectives`, `collectives_unknown`, `collectives_missing` and `compiler_warnings` of a program's record.
 
     Also its `profile`, where one was `taken`. `said` is what the compiler wrote to standard error; None where nobody
     could hear it.
@@ -30,12 +30,17 @@ def gather(
             listed = found.found
         except Exception as error:
             # What a compiler of tomorrow prints must not end a run that is otherwise complete.
-            found = collectives.Collectives(unknown=[f"the module could not be read: {type(error).__name__}: {error}"])
+            found = _nothing(f"the module could not be read: {type(error).__name__}: {error}")
     else:
-        found = collectives.Collectives(unknown=["the backend does not show the compiled module"])
+        found = _nothing("the backend does not show the compiled module")
     return {
         "collectives": listed,
         "collectives_unknown": list(dict.fromkeys(found.unknown)),
+        "collectives_missing": list(dict.fromkeys(found.missing)),
         "compiler_warnings": heard,
         **({"profile": profile.read(taken, module, origins, found)} if taken else {}),
     }
+
+
+def _nothing(why: str) -> collectives.Collectives:
+    return collectives.Collectives(unknown=[why], missing=[why])

@@ -76,8 +76,6 @@ def _of_mesh(axes: str, device_ids: str | None, along: str) -> Groups | None:
     for axis in re.findall(r"[^,\s]+", along):
         name, _, part = axis.partition(":")
         name = name.strip("'\"")
-        if name not in sizes:
-            return None
         before, size = map(int, re.findall(r"\d+", part)) if part else (1, sizes[name])
         cuts[name].append((before, size))
         wanted.append((name, before))

@@ -99,6 +99,10 @@ class Instruction:
         """The number of a parameter."""
         return int(self.operands[0])
 
+    def index(self) -> int:
+        """The place of a `get-tuple-element` in its tuple."""
+        return int(self.attribute("index") or 0)
+
 
 @dataclass
 class Computation:
@@ -298,29 +302,36 @@ def _counted(module: Module, loop: Instruction, computation: Computation) -> int
     if test.opcode != "compare" or test.attribute("direction") != "LT" or {entered.opcode, ends.opcode} != {"tuple"}:
         return None
 
-    def value(where: Computation, name: str) -> int | None:
-        """A constant, or an element of the carry that starts as one and that no step changes."""
+    def given(where: Computation, name: str) -> Instruction | None:
+        """What is behind the copies of a value."""
         found = where.instructions.get(name)
         while found is not None and found.opcode in ("copy", "bitcast", "copy-done", "copy-start"):
             found = where.instructions.get(found.operands[0])
-        if found is None or found.opcode != "get-tuple-element" or where is computation:
-            return constant(found)
-        index = int(found.attribute("index") or 0)
-        kept = body.instructions.get(ends.operands[index])
-        if kept is None or kept.opcode != "get-tuple-element" or kept.attribute("index") != str(index):
-            return None
-        return value(computation, entered.operands[index])
+        return found
 
-    left = condition.instructions.get(test.operands[0])
-    if left is None or left.opcode != "get-tuple-element":
+    def carried(where: Computation, name: str) -> int | None:
+        """Which element of the carry a value is."""
+        found = given(where, name)
+        return found.index() if found is not None and found.opcode == "get-tuple-element" else None
+
+    def value(where: Computation, name: str) -> int | None:
+        """A constant, or an element of the carry that starts as one and that no step changes."""
+        index = None if where is computation else carried(where, name)
+        if index is None:
+            return constant(given(where, name))
+        return value(computation, entered.operands[index]) if carried(body, ends.operands[index]) == index else None
+
+    index = carried(condition, test.operands[0])
+    if index is None:
         return None
-    index = int(left.attribute("index") or 0)
     stepped = body.instructions.get(ends.operands[index])
     start, end = value(computation, entered.operands[index]), value(condition, test.operands[1])
     if start is None or end is None or stepped is None or stepped.opcode != "add":
         return None
     steps = [step for name in stepped.operands if (step := value(body, name)) is not None]
-    return max(0, math.ceil((end - start) / steps[0])) if len(steps) == 1 and steps[0] > 0 else None
+    if len(steps) != 1 or steps[0] <= 0 or index not in [carried(body, name) for name in stepped.operands]:
+        return None
+    return max(0, math.ceil((end - start) / steps[0]))
 
 
 def constant(instruction: Instruction | None) -> int | None:

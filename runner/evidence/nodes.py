@@ -19,9 +19,13 @@ _FUNCTION = re.compile(r"\bp?jit\([^()]*\)*$")
 _PRIMITIVES = frozenset(
     {"psum", "psum_invariant", "psum2", "pmax", "pmin", "ppermute", "pbroadcast", "all_to_all", "ragged_all_to_all"}
     | {"all_gather", "all_gather_invariant", "all_gather_reduced", "reduce_scatter", "psum_scatter", "unreduced_psum"}
-    | {"unreduced_reduce_scatter", "pgather", "psend", "precv", "pcollectivebroadcast", "all_gather_start"}
+    | {"unreduced_reduce_scatter", "pgather", "psend", "precv", "pcollectivebroadcast", "pbroadcast_dynamic"}
+    | {"unreduced_pmax", "unreduced_pmin"}
 )
-"""JAX's collective primitives: what stands last in the name of a collective that the program itself asks for."""
+"""JAX's collective primitives: what stands last in the name of a collective that the program itself asks for.
+
+Source: jax/_src/lax/parallel.py, where those that begin an asynchronous one end in `_start`.
+"""
 
 
 @dataclass(frozen=True)
@@ -32,10 +36,40 @@ class Origin:
     primitive: str
     gradient: bool
 
-    @property
-    def written(self) -> bool:
-        """Whether the operation is a collective of the program's own."""
-        return self.primitive in _PRIMITIVES
+
+def stacks(op_name: str) -> list[str]:
+    """The name stacks in the name of an instruction: several where the compiler merged instructions.
+
+    `a/b;a/c` of two that computed the same, `a/(b:c)` of two that became one collective (openxla/xla#40903).
+    """
+    opened = re.search(r"(?:^|/)\(", op_name)
+    if opened is None or not op_name.endswith(")"):
+        return op_name.split(";")
+    before, inside = op_name[: opened.end() - 1], op_name[opened.end() : -1]
+    return [stack for part in _parts(inside) for stack in stacks(before + part)]
+
+
+def _parts(text: str) -> list[str]:
+    """What stands between the colons that no parenthesis encloses."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character == ":" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def asked(stack: str) -> bool:
+    """Whether a name stack is that of a collective of the program's own: of a line, or of JAX's differentiation."""
+    scopes, _, primitive = stack.rpartition("/")
+    return bool(scopes) and primitive.removesuffix("_start") in _PRIMITIVES
+
+
+def backward(stack: str) -> bool:
+    """Whether a name stack is that of a backward pass."""
+    return any(part.startswith("transpose(") for part in stack.split("/"))
 
 
 Scope = Mapping[str, "Scope | None"]
@@ -54,8 +88,16 @@ class Origins:
 
     def _of(self, op_name: str) -> tuple[Origin, ...]:
         """The origins of an instruction; several where the compiler merged operations. Empty where it does not say."""
-        found = [origin for stack in op_name.split(";") if (origin := self._origin(stack)) is not None]
+        found = [origin for stack in stacks(op_name) if (origin := self._origin(stack)) is not None]
         return tuple(dict.fromkeys(found))
+
+    def lost(self, op_name: str) -> list[str]:
+        """The name stacks of collectives that the program asks for in no line."""
+        return [stack for stack in stacks(op_name) if asked(stack) and self._origin(stack) is None]
+
+    def tells(self, op_name: str) -> bool:
+        """Whether a name leads to a line, or is that of a collective that the program asks for."""
+        return bool(self.of(op_name)) or bool(self.lost(op_name))
 
     def _origin(self, stack: str) -> Origin | None:
         if stack in self._arrays:
@@ -68,8 +110,8 @@ class Origins:
             if skip:
                 skip = False
                 continue
-            # A loop of JAX's own stands between a repeat and its body.
-            skip = bool(path) and part == "while" and following in ("body", "cond")
+            # A loop of JAX's own stands between a repeat and its body, which may have lines of these names.
+            skip = part == "while" and following in ("body", "cond")
             if skip:
                 continue
             name = _unwrapped(part)
@@ -82,8 +124,7 @@ class Origins:
             scope = inner
         if not path:
             return None
-        gradient = any(part.startswith("transpose(") for part in parts)
-        return Origin(".".join(path), parts[-1], gradient)
+        return Origin(".".join(path), parts[-1], backward(stack))
 
 
 def _unwrapped(part: str) -> str:

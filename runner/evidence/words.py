@@ -9,8 +9,10 @@ from typing import Any
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
-def bytes_text(count: int) -> str:
+def bytes_text(count: int | None) -> str:
     """A number of bytes to two digits in powers of 1000, as bandwidths are counted: `64 B`, `2.1 MB`, `17 GB`."""
+    if count is None:
+        return "an unknown number of bytes"
     size, units = float(count), list(_UNITS)
     while abs(size) >= 999.5 and len(units) > 1:
         size /= 1000

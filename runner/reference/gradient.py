@@ -204,7 +204,7 @@ def nudged(experiment: Experiment, arrays: Mapping[str, np.ndarray], seed: int =
         value = arrays[array.name]
         kind = dtypes.dtype(value.dtype.name)
         if kind.kind == "float":
-            factor = 1 + kind.eps * rng.choice([-1.0, 0.0, 1.0], value.shape)
+            factor = 1 + kind.eps / 2 * rng.choice([-1.0, 0.0, 1.0], value.shape)
             value = (value.astype(np.float64) * factor).astype(value.dtype)
         moved[array.name] = value
     return moved

@@ -82,4 +82,4 @@ def _how(one: Mapping[str, Any]) -> str:
         told.append(
             "overlap unknown" if others is None else f"overlaps {', '.join(others)}" if others else "no overlap"
         )
-    return ", ".join(told) or "as written"
+    return ", ".join(told) or ("by differentiation" if one["gradient"] else "as written")

@@ -1,0 +1,62 @@
+"""The target of a custom call in; whether it is known to stay on its device, and whether it computes anything, out.
+
+A compiled module calls libraries by name, and some of them communicate: NCCL and MPI behind the FFI
+(openxla/xla#42689), Pallas kernels with remote copies (`tpu_custom_call`, `mosaic_gpu_v2`), TPU's SparseCore, DCN
+between slices. So the names that are known to be local are listed; every other is taken for one that may communicate.
+"""
+
+from __future__ import annotations
+
+import re
+
+_COMPUTING = (
+    # LAPACK and its kin on CPUs: jaxlib/cpu/cpu_kernels.cc, listed by `jaxlib.lapack.registrations()`.
+    r"lapack_[a-z0-9]+(_ffi)?",
+    r"tridiagonal_solve_perturbed_ffi",
+    # XLA's for CPUs: xla/service/cpu/onednn_ops_rewriter.cc, xla/service/topk_rewriter.cc.
+    r"__onednn\$\w+",
+    r"(Approx)?TopK",
+    # XLA's for GPUs, under the same names on ROCm: xla/service/gpu/cublas_cudnn.cc, cusolver_rewriter.cc and
+    # transforms/sort_rewriter.cc.
+    r"__(cublas|cudnn|cusolver|cub)\$[\w$]+",
+    # JAX's own for GPUs: jaxlib/gpu/{solver,blas,sparse,rnn,hybrid,linalg,prng}.cc.
+    r"(cu|hip|oneapi)(solver|blas|sparse|dnn|hybrid)_\w+",
+    r"(cu|hip|oneapi)_(threefry2x32_ffi|lu_pivots_to_permutation|cholesky_update_ffi|tridiagonal_solve_perturbed)",
+    # JAX's for TPUs (jax/_src/tpu/linalg) and what libtpu 0.0.51 makes of them.
+    r"Qr|Eigh|LuDecomposition|ProductOfElementaryHouseholderReflectors",
+    r"Cholesky|EighTpu|QrDecompositionBlock|CompactWyHelper|Lu(Real|Complex)DecompositionBlock|MaskAggregatorBlock",
+    r"InvertDiagBlocks(Lower|Upper)Triangular|PartialReduce|TopKWithUnique|TopKBatchMajorSmallK",
+    r"Resize(Nearest|Bilinear)(Grad)?",
+)
+"""Targets that compute."""
+
+_IDLE = (
+    # Where memory is, and where a value lies: xla/service/host_memory_offload_annotations.h.
+    r"annotate_device_placement|AllocateBuffer|MoveTo(Host|Device)|PinToDevice(Sram)?",
+    # How a value is partitioned: xla/service/spmd, xla/service/spmd/shardy/constants.h.
+    r"Sharding|SPMD(FullToShard|ShardToFull)Shape|xla\.sdy\.\w+|LayoutConstraint",
+    # Shapes that are bounded but not known: xla/service/dynamic_padder.cc.
+    r"PadToStatic|PadRealToStatic|SliceToDynamic",
+    # How TPU's compiler handles memory, wide numbers and indices: what libtpu 0.0.51 registers an emitter for, and what
+    # was seen in its modules.
+    r"ConcatBitcast|ZeroCrop|X(64|128)(SplitLow|SplitHigh|Combine)|WindowPrefetch|DeviceId|SliceId",
+    r"AssumeGatherIndicesInBound|GatherScatterIndicesBitpacked",
+)
+"""Targets that annotate, allocate or move within the device's memory."""
+
+_computing, _idle = (re.compile("|".join(f"(?:{target})" for target in targets)) for targets in (_COMPUTING, _IDLE))
+
+
+def local(target: str) -> bool:
+    """Whether a custom call to `target` is known to communicate with no other device."""
+    return computing(target) or idle(target)
+
+
+def computing(target: str) -> bool:
+    """Whether it is known to compute on its device, and so may hide a communication behind it."""
+    return _computing.fullmatch(target) is not None
+
+
+def idle(target: str) -> bool:
+    """Whether it is known to compute nothing."""
+    return _idle.fullmatch(target) is not None

@@ -1,0 +1,131 @@
+"""An instruction of a compiled module in; the lines whose values it takes, and those that take its result, out.
+
+Values are followed through whatever only moves them, into and out of tuples, fusions, calls and loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runner.evidence.hlo import Computation, Instruction, Module
+from runner.evidence.nodes import Origin, Origins
+from runner.expect import KINDS
+
+MOVES = frozenset(
+    {"parameter", "get-tuple-element", "tuple", "bitcast", "bitcast-convert", "copy", "transpose", "reshape", "convert"}
+    | {"copy-start", "copy-done", "constant"}
+)
+"""Opcodes that leave every value as it is: they are looked through."""
+
+
+class Flow:
+    """The flow of values in one module."""
+
+    def __init__(self, module: Module, origins: Origins) -> None:
+        self._module = module
+        self._origins = origins
+
+    def producers(self, computation: Computation, operands: Iterable[str]) -> list[Origin]:
+        """The lines whose values these are, through whatever has no line of its own."""
+        found: dict[Origin, None] = {}
+        front = [(computation, name) for name in operands]
+        seen = set()
+        while front:
+            where, name = front.pop(0)
+            if (where.name, name) in seen or name not in where.instructions:
+                continue
+            seen.add((where.name, name))
+            producer = where.instructions[name]
+            origins = self._origins.of(producer.op_name)
+            if origins and (producer.opcode == "parameter" or not self._only_moves(producer)):
+                found |= dict.fromkeys(origins)
+            elif producer.opcode == "parameter":
+                front += self._given(where, producer)
+            elif producer.opcode == "get-tuple-element":
+                front += self._element(where, producer)
+            elif producer.opcode != "constant":
+                front += [(where, operand) for operand in producer.operands]
+        return list(found)
+
+    def _only_moves(self, instruction: Instruction) -> bool:
+        """Whether an instruction leaves every value as it is; what its name says is then where the result is used."""
+        if instruction.opcode != "fusion":
+            return instruction.opcode in MOVES
+        return all(self._only_moves(inner) for inner in self._module.inside(instruction))
+
+    def _given(self, computation: Computation, parameter: Instruction) -> list[tuple[Computation, str]]:
+        """What the caller hands to a parameter."""
+        found = []
+        for outer, by, _ in self._module.callers.get(computation.name, ()):
+            number = parameter.parameter()
+            if number < len(by.operands):
+                found.append((outer, by.operands[number]))
+        return found
+
+    def _element(self, computation: Computation, element: Instruction) -> list[tuple[Computation, str]]:
+        """What stands in the tuple that an element is taken out of; of a loop's, what enters the loop.
+
+        Of a merged collective, what it takes for an element whose sum no line asks for.
+        """
+        source, index = computation.instructions.get(element.operands[0]), element.index()
+        if source is not None and source.opcode in KINDS and self._origins.lost(element.op_name):
+            return [(computation, operand) for operand in source.operands[index : index + 1]]
+        if source is not None and source.opcode == "parameter":
+            for outer, by, role in self._module.callers.get(computation.name, ()):
+                entered = outer.instructions.get(by.operands[0]) if role == "body" else None
+                if entered is not None and entered.opcode == "tuple" and index < len(entered.operands):
+                    return [(outer, entered.operands[index])]
+        if source is not None and source.opcode == "tuple" and index < len(source.operands):
+            return [(computation, source.operands[index])]
+        return [(computation, element.operands[0])]
+
+    def consumers(self, computation: Computation, instruction: Instruction) -> list[Origin]:
+        """The lines that take its result, inside of fusions and loops too; none where it is returned."""
+        found: dict[Origin, None] = {}
+        around: dict[Origin, None] = {}
+        # The result, or the element of a tuple that holds it.
+        front: list[tuple[Computation, Instruction, int | None]] = [(computation, instruction, None)]
+        seen = set()
+        while front:
+            where, giver, index = front.pop(0)
+            if (where.name, giver.name, index) in seen:
+                continue
+            seen.add((where.name, giver.name, index))
+            if giver.root:
+                callers = self._module.callers.get(where.name, ())
+                front += [(outer, by, index) for outer, by, role in callers if role in ("calls", "to_apply", "body")]
+            for user in where.users.get(giver.name, ()):
+                if user.opcode == "get-tuple-element":
+                    if index is None or index == user.index():
+                        front.append((where, user, None))
+                    continue
+                if user.opcode == "tuple":
+                    front += [(where, user, place) for place, name in enumerate(user.operands) if name == giver.name]
+                    continue
+                if user.opcode.endswith(("-done", "-update")):
+                    front.append((where, user, index))
+                    continue
+                origins = self._origins.of(user.op_name)
+                inside = self._parameters(user, giver)
+                if inside:
+                    front += [(c, parameter, index) for c, parameter in inside]
+                    if not self._only_moves(user):
+                        around |= dict.fromkeys(origins)
+                elif origins and not self._only_moves(user):
+                    found |= dict.fromkeys(origins)
+                else:
+                    front.append((where, user, index))
+        return list(found or around)
+
+    def _parameters(self, user: Instruction, giver: Instruction) -> list[tuple[Computation, Instruction]]:
+        """What an operand is called in the computations of a fusion, a loop or a call."""
+        if user.opcode not in ("fusion", "while", "call", "async-start"):
+            return []
+        found = []
+        for role, name in user.called:
+            inner = self._module.computations.get(name)
+            if inner is None or role == "condition":
+                continue
+            numbers = [number for number, operand in enumerate(user.operands) if operand == giver.name]
+            found += [(inner, inner.parameters[number]) for number in numbers if number in inner.parameters]
+        return found

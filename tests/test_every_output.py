@@ -1,0 +1,253 @@
+"""A check looks at every output, operand, device and number that there is, not at the first or all but the last."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.checks import layout, pinned, replicas
+from runner.faults import InvalidExperiment
+from runner.layout import Layout
+from runner.programs import WRITERS
+from runner.target import Held, Output, ProgramRun
+from tests import harness
+
+IDS = [7, 5, 3, 1]
+"""The devices of the mesh in row-major order: their ids are not their positions."""
+
+TEXT = """
+arrays:
+  A: {shape: [4, 4], spec: [x, y]}
+  B: {shape: [4], spec: [y]}
+  E: {shape: [4], spec: []}
+graph: {C: A + 0, D: B + 0, F: E + 0}
+outputs: {C: [x, y], D: [y], F: []}
+"""
+# C has a part on each device, D two copies of two, F four of one.
+SHAPES = {"C": (4, 4), "D": (4,), "F": (4,)}
+
+
+def promised(name: str) -> Layout:
+    given = harness.experiment(TEXT)
+    return Layout(given.mesh, SHAPES[name], given.outputs[name])
+
+
+def run(program: str = "constraint") -> ProgramRun:
+    """What a program leaves that does everything right; every element is its place in the whole."""
+    given = harness.experiment(TEXT)
+    outputs = {}
+    for name, shape in SHAPES.items():
+        lies, whole = promised(name), np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        blocks = list(dict.fromkeys(lies.block(position) for position in range(4)))
+        held = [
+            Held(i, IDS[i], lies.ranges(i), blocks.index(lies.block(i)), whole[lies.index(i)].copy()) for i in range(4)
+        ]
+        outputs[name] = Output("float32", shape, None, tuple(held))
+    operands = {array.name: [(IDS[i], array.layout.ranges(i)) for i in range(4)] for array in given.arrays}
+    return ProgramRun(program, outputs=outputs, operands=operands, device_ids=IDS)
+
+
+def changed(ran: ProgramRun, name: str, position: int, **fields: Any) -> ProgramRun:
+    """The same but for what one device holds of one output."""
+    held = list(ran.outputs[name].held)
+    held[position] = replace(held[position], **fields)
+    ran.outputs[name] = replace(ran.outputs[name], held=tuple(held))
+    return ran
+
+
+def context(**more: Any) -> Any:
+    """What these checks ask of a run's context."""
+    found = {"experiment": harness.experiment(TEXT), "layout": promised, "not_pinned": None, **more}
+    return SimpleNamespace(outputs={name: (shape, "float32") for name, shape in SHAPES.items()}, **found)
+
+
+# replicas
+
+
+def test_all_copies_are_counted() -> None:
+    assert replicas.check(context(), run()) == {"status": "passed", "copies": 0 + 2 + 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "position", "told"),
+    [
+        ("D", 2, "D[0:2] on devices 3 differs from device 7"),
+        ("D", 3, "D[2:4] on devices 1 differs from device 5"),
+        ("F", 1, "F[0:4] on devices 5 differs from device 7"),
+        ("F", 3, "F[0:4] on devices 1 differs from device 7"),
+    ],
+)
+def test_a_copy_that_differs_is_found_in_every_output_and_on_every_device(name: str, position: int, told: str) -> None:
+    found = replicas.check(context(), changed(run(), name, position, copy=9))
+    assert found == {"status": "failed", "reason": told, "wrong": 1, "copies": 5}
+
+
+def test_every_copy_that_differs_is_named() -> None:
+    ran = changed(changed(run(), "F", 1, copy=8), "F", 3, copy=9)
+    found = replicas.check(context(), changed(ran, "D", 2, copy=9))
+    assert found["reason"] == (
+        "D[0:2] on devices 3 differs from device 7; F[0:4] on devices 5, 1 differs from device 7"
+    )
+    assert found["wrong"] == 2
+
+
+def copies_of(outputs: int, devices: int) -> ProgramRun:
+    """Outputs of which no device holds what the first one does."""
+    held = tuple(Held(i, i, ((0, 2),), i, np.full(2, i)) for i in range(devices))
+    return ProgramRun("auto", outputs={f"o{n}": Output("float32", (2,), None, held) for n in range(outputs)})
+
+
+@pytest.mark.parametrize(
+    ("devices", "told"), [(9, "1, 2, 3, 4, 5, 6, 7, 8"), (10, "1, 2, 3, 4, 5, 6, 7, 8, …"), (2, "1")]
+)
+def test_many_devices_are_named_in_part(devices: int, told: str) -> None:
+    found = replicas.check(context(), copies_of(1, devices))
+    assert found["reason"] == f"o0[0:2] on devices {told} differs from device 0"
+
+
+@pytest.mark.parametrize(("outputs", "named"), [(4, 4), (5, 4)])
+def test_many_outputs_are_named_in_part_and_counted_in_full(outputs: int, named: int) -> None:
+    found = replicas.check(context(), copies_of(outputs, 2))
+    assert found["reason"] == "; ".join(f"o{n}[0:2] on devices 1 differs from device 0" for n in range(named))
+    assert found["wrong"] == outputs
+
+
+# layout
+
+
+def test_what_lies_where_it_should() -> None:
+    assert layout.check(context(), run()) == {"status": "passed"}
+
+
+@pytest.mark.parametrize("name", ["A", "B", "E"])
+@pytest.mark.parametrize("position", range(4))
+@pytest.mark.parametrize("program", ["auto", "constraint", "explicit", "shard_map"])
+def test_every_operand_on_every_device_has_to_lie_as_its_spec_says(name: str, position: int, program: str) -> None:
+    ran = run(program)
+    device, ranges = ran.operands[name][position]
+    elsewhere = tuple((start + 1, stop) for start, stop in ranges)
+    ran.operands[name][position] = (device, elsewhere)
+    found = layout.check(context(), ran)
+    assert (found["status"], found["wrong"]) == ("failed", 1)
+    assert found["reason"].startswith(f"device {IDS[position]} holds {name}[")
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("position", range(4))
+@pytest.mark.parametrize("program", ["constraint", "explicit", "shard_map"])
+def test_every_output_on_every_device_has_to_lie_as_its_spec_says(name: str, position: int, program: str) -> None:
+    whole = tuple((0, size + 1) for size in SHAPES[name])
+    found = layout.check(context(), changed(run(program), name, position, ranges=whole))
+    assert (found["status"], found["wrong"]) == ("failed", 1)
+    assert found["reason"].startswith(f"device {IDS[position]} holds {name}[")
+
+
+def test_many_that_lie_elsewhere_are_named_in_part_and_counted_in_full() -> None:
+    ran = run()
+    for position in range(4):
+        changed(ran, "D", position, ranges=((0, 1),))
+    changed(ran, "F", 2, ranges=((0, 1),))
+    found = layout.check(context(), ran)
+    assert found["reason"].count("; ") == 3
+    assert found["wrong"] == 5
+
+
+# values
+
+
+def pins(**values: Any) -> Any:
+    """A context that pins these values."""
+    return context(experiment=harness.experiment(TEXT, expect={"values": values}))
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"C": [[0, 1], [4, 5]], "D": [0, 1, 2, 4]}, "D[3] is 3.0, but expect.values pins 4"),
+        ({"C": [[0, 1], [4, 6]], "D": [0, 1, 2, 3]}, "C[1, 1] is 5.0, but expect.values pins 6"),
+        ({"C": [[0]], "D": [0], "F": [0, 2]}, "F[1] is 1.0, but expect.values pins 2"),
+    ],
+)
+def test_every_pinned_number_is_compared(values: Any, told: str) -> None:
+    found = pinned.check(pins(**values), run())
+    assert (found["status"], found["reason"], found["max_abs_error"]) == ("failed", told, 1.0)
+    assert list(found["outputs"]) == list(values)
+
+
+def test_pinned_numbers_that_are_right() -> None:
+    found = pinned.check(pins(C=np.arange(16).reshape(4, 4).tolist(), D=[0, 1, 2, 3], F=[0]), run())
+    assert (found["status"], found["max_abs_error"]) == ("passed", 0.0)
+    assert [output["compared"] for output in found["outputs"].values()] == [[4, 4], [4], [1]]
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"C": [[0]], "D": [0, 1, 2, 3, 4]}, "D"),
+        ({"C": [[0], [1], [2], [3], [4]]}, "C"),
+        ({"C": [[0, 1, 2, 3, 4]]}, "C"),
+        ({"C": [0]}, "C"),
+        ({"D": [[0]]}, "D"),
+        ({"D": [0], "F": [0, 1, 2, 3, 4]}, "F"),
+    ],
+)
+def test_every_pinned_block_has_to_lie_in_its_output(values: Any, key: str) -> None:
+    with pytest.raises(InvalidExperiment, match=rf"^expect\.values\.{key}: the pinned values have shape "):
+        pinned.fit(pins(**values))
+
+
+@pytest.mark.parametrize("values", [{"C": [[0] * 4] * 4, "D": [0] * 4}, {"C": [[0]]}, {"C": [[0, 0]], "F": [0, 0]}, {}])
+def test_a_pinned_block_may_fill_its_output(values: Any) -> None:
+    pinned.fit(pins(**values))
+
+
+def test_what_an_override_released_need_not_fit() -> None:
+    released = pins(D=[0] * 5)
+    released.not_pinned = "the file pins them for its own dims.I, which the command line overrides"
+    pinned.fit(released)
+
+
+@pytest.mark.parametrize(
+    "overrides", [["seed=1", "dims.I=8"], ["program=auto", "seed=1"], ["mesh=x2", "program=auto", "arrays.A.shape=[2]"]]
+)
+def test_every_override_is_looked_at(overrides: list[str]) -> None:
+    assert pinned.not_pinned(overrides) is not None
+
+
+# value and agreement
+
+
+PLANTED = """
+arrays:
+  A: {shape: [4, 4], init: "arange(1, 17)", spec: [x, y]}
+graph: {C: A * 2, D: A * 3, F: A * 4}
+per_device: {C: A * 2, D: A * 3, F: A * 4}
+outputs: {C: [x, y], D: [x, y], F: [x, y]}
+"""
+
+
+@pytest.mark.parametrize("name", ["C", "D", "F"])
+@pytest.mark.parametrize("program", ["auto", "vmap"])
+def test_an_output_that_one_program_gets_wrong_is_found_in_all_of_them(
+    name: str, program: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = WRITERS[program]
+
+    def write(*arguments: Any) -> str:
+        text, planted = re.subn(rf"^( +{name} = .*)$", r"\1 + 1", right(*arguments), count=1, flags=re.MULTILINE)
+        assert planted
+        return text
+
+    monkeypatch.setitem(WRITERS, program, write)
+    outcome = harness.run(PLANTED, tmp_path)
+    for other, checks in outcome.checks.items():
+        assert checks["value"]["status"] == ("failed" if other == program else "passed"), other
+        assert checks["agreement"]["status"] == "failed", other
+        assert name in checks["agreement"]["reason"], other
+        told = set(outcome.runs) - {other} if other == program else {program}
+        assert set(re.findall(r"differs from (\w+)", checks["agreement"]["reason"])) == told, other

@@ -279,6 +279,15 @@ def _short(overrides: Iterable[str]) -> list[str]:
     return [override.lstrip("+") for override in overrides]
 
 
+def mutants(rows: Iterable[tuple[str, str, str]]) -> None:
+    """For each mutant its outcome, the checks that noticed it, and what was changed."""
+    styles = {"noticed": "green", "survived": "bold red"}
+    _table(
+        ("mutant", "by", "change"),
+        [((outcome, styles.get(outcome, "dim")), (by, ""), (change, "")) for outcome, by, change in rows],
+    )
+
+
 def sweep(points: Sequence[Record], folder: Path) -> None:
     """The table of all points of a sweep."""
     rows = []

@@ -70,7 +70,7 @@ def _mend(context: Context) -> tuple[Edit | None, bool]:
     return best, True
 
 
-_LARGER = 16
+_LARGER = 8
 """How many times the largest array a line may have, before an edit is taken for one that fits nothing."""
 
 _INDICES = 2.0
@@ -154,7 +154,7 @@ class Trial:
 def most(context: Context) -> int:
     """How many elements an edited line may have on a device."""
     sizes = [math.prod(shape) for shape, _ in context.outputs.values()]
-    return 1_000_000 + _LARGER * max([*sizes, *(array.size for array in context.arrays.values())])
+    return 4096 + _LARGER * max([*sizes, *(array.size for array in context.arrays.values())])
 
 
 def _arithmetic(context: Context, *, casts: bool) -> dict[Section, Arithmetic]:

@@ -152,7 +152,7 @@ def _operands_back(edits: Edits, site: Site, parts: Sequence[_Part]) -> Iterator
     tree = site.expression.tree
     for node in trees.nodes(tree):
         shown = trees.text(node)
-        for part in parts:
+        for part in () if isinstance(node, ast.Constant) else parts:
             rank = 1.8 if part.own else 0.8
             if trees.text(part.left) == shown:
                 new = ast.BinOp(node, part.op, part.right)
@@ -161,9 +161,16 @@ def _operands_back(edits: Edits, site: Site, parts: Sequence[_Part]) -> Iterator
                 new = ast.BinOp(part.left, part.op, node)
                 yield _put_back(edits, site, node, new, part.what, part.left, rank)
         if shown.startswith("axis_index("):
-            for size in (*edits.experiment.dims, *site.before):
+            sizes = [name for name, line in site.before.items() if _is_size(line.tree)]
+            for size in (*edits.experiment.dims, *sizes):
                 new = ast.BinOp(node, ast.Mult(), ast.Name(size))
                 yield _put_back(edits, site, node, new, "scale", ast.Name(size), 2.5)
+
+
+def _is_size(tree: ast.expr) -> bool:
+    """Whether a line says how large something is: `shape(A)[0]`, `M // axis_size('x')`."""
+    calls = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    return bool(calls) and calls <= {"shape", "axis_size"}
 
 
 def _put_back(

@@ -85,7 +85,7 @@ def interpret(
     """Run one section (or `statements` in its place) on `arrays`, which are whole and in their own dtype.
 
     `given` are all values that are known already, the arrays' too, where `statements` are not the first ones. Raises
-    `OverflowError` for a line that holds more than `most` elements on a device.
+    `OverflowError` for a value of more than `most` elements on a device.
 
     `keep` are the names whose values are asked for afterwards; None: all. Any other value is let go of when no later
     statement reads it. `script` sees, and may change, every discrete decision: `runner/reference/decisions.py`.
@@ -180,9 +180,12 @@ class _Interpreter:
 
     def _line(self, tree: ast.expr, path: str) -> PerDevice:
         self._path, self._floats = path, self.arithmetic.floats.get(path, {})
-        value = self._evaluate(tree)
-        if self.most is not None and (size := max(map(np.size, value))) > self.most:
-            raise OverflowError(f"{path} has {size} elements on a device")
+        return [self._bounded(value) for value in self._evaluate(tree)]
+
+    def _bounded(self, value: Any) -> Any:
+        size = getattr(value, "size", 0)
+        if self.most is not None and size > self.most:
+            raise OverflowError(f"{self._path} has {size} elements on a device")
         return value
 
     def _forget_all_but(self, names: frozenset[str] | None) -> None:
@@ -223,7 +226,7 @@ class _Interpreter:
             here = [operand[position] for operand in operands]
             key = tuple(map(id, here))
             if key not in done:
-                done[key] = self.held(function(*here), kind)
+                done[key] = self._bounded(self.held(function(*here), kind))
                 self.work += getattr(done[key], "size", 0)
             results.append(done[key])
             for operand in operands:

@@ -1,6 +1,6 @@
 """The `expect` of a configuration in; what each program is held to out.
 
-Every expectation of what the compiler does, and what is known to be `wrong`, may differ by program and by platform, as in
+What the compiler has to do, and what is known to be `wrong`, may differ by program and by platform, as in
 `collectives: {all-reduce: 1, tpu: {reduce-scatter: 1}, auto: {}}`. What stands under a program binds that program, what
 stands under a platform that platform, and the closest one counts.
 """
@@ -189,7 +189,9 @@ def _refuse_absent(value: Any, key: Key, names: Names) -> None:
     """Raise `InvalidExperiment` where a program is named that the experiment cannot have."""
     for branch in value if isinstance(value, Mapping) else ():
         if branch in names.sections:
-            message = f"program '{branch}' is written from {names.sections[branch]}, which this experiment does not have"
+            message = (
+                f"program '{branch}' is written from {names.sections[branch]}, which this experiment does not have"
+            )
             there = [program for program in names.programs if program not in names.sections]
             raise invalid((*key, branch), message + _list(there))
         if branch in names.programs or branch in names.platforms:

@@ -6,6 +6,7 @@ import numpy as np
 
 from runner.checks.compare import SAME, Beside, Difference, Tolerance, difference
 from runner.checks.context import Check, Context
+from runner.evidence.words import listed
 from runner.experiment import Section, program_section
 from runner.reference import magnitude
 from runner.target import Output, ProgramRun, Ranges
@@ -41,7 +42,7 @@ def check(context: Context, run: ProgramRun, others: list[ProgramRun], *, alike:
             if measured.wrong:
                 apart.append(f"{name} differs from {other.program} at {measured.wrong} of {measured.size} elements")
     if not compared:
-        reason = "; ".join(f"{name} of {' and '.join(programs)}" for name, programs in left_out.items())
+        reason = "; ".join(f"{name} of {listed(programs)}" for name, programs in left_out.items())
         return {"status": "not_run", "reason": f"{reason}: known to be wrong (expect.wrong)", "left_out": left_out}
     if apart:
         found.update(status="failed", reason="; ".join(apart))
@@ -51,9 +52,7 @@ def check(context: Context, run: ProgramRun, others: list[ProgramRun], *, alike:
 def _left_out(context: Context, run: ProgramRun, others: list[ProgramRun]) -> dict[str, list[str]]:
     """Of each output the programs, this one among them, that are known to give it wrong."""
     programs = [run.program, *(other.program for other in others)]
-    wrong = {
-        name: [program for program in programs if name in context.known_wrong(program)] for name in run.outputs
-    }
+    wrong = {name: [program for program in programs if name in context.known_wrong(program)] for name in run.outputs}
     return {name: found for name, found in wrong.items() if found}
 
 

@@ -38,7 +38,7 @@ def _of_output(context: Context, name: str, verdict: Check, wrong: frozenset[str
     if verdict["status"] == "failed":
         return {**verdict, "status": "known"}
     reason = (
-        f"it is right with jax {context.jax}, but expect.wrong knows it to be wrong: if that is mended, take it out, or "
-        f"name the versions that are wrong ({name}: '<{context.jax}')"
+        f"it is right with jax {context.jax}, but expect.wrong knows it to be wrong: if that is mended, take it out, "
+        f"or name the versions that are wrong ({name}: '<{context.jax}')"
     )
     return {**verdict, "status": "failed", "reason": reason}

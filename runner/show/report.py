@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from runner.evidence.words import listed
 from runner.expect import CHECKED
 from runner.record import Record
 from runner.show import collectives
@@ -242,7 +243,7 @@ def _failures(found: Record) -> None:
             there = left_out.setdefault(output, [])
             there += [program for program in programs if program not in there]
     if left_out:
-        told = "; ".join(f"{output} of {' and '.join(programs)}" for output, programs in left_out.items())
+        told = "; ".join(f"{output} of {listed(programs)}" for output, programs in left_out.items())
         _say(f"agreement leaves out what expect.wrong knows: {told}", "yellow")
 
 

@@ -489,8 +489,9 @@ def test_where_there_is_one_section_there_is_no_item_for_two(project: Project) -
 
 
 def checked(status: str, reason: str) -> Any:
-    """A program whose check `value` has this status."""
-    return program(status=status, checks={**program()["checks"], "value": {"status": status, "reason": reason}})
+    """The `vmap` of `FOUND`, whose check `value` has this status."""
+    found = FOUND["vmap"]
+    return found | {"status": status, "checks": {**found["checks"], "value": {"status": status, "reason": reason}}}
 
 
 def test_a_weak_check_fails_and_is_not_pinned(told: Project) -> None:

@@ -24,8 +24,8 @@ Record = dict[str, Any]
 def exit_status(status: str) -> int:
     """The exit status of a run.
 
-    0: nothing is wrong but what is known to be; 1: a check failed or is weak; 2: the experiment is invalid; 3: a program
-    could not be compiled or run.
+    0: nothing is wrong but what is known to be; 1: a check failed or is weak; 2: the experiment is invalid; 3: a
+    program could not be compiled or run.
     """
     return STATUSES[status]
 

@@ -18,7 +18,7 @@ import numpy as np
 from runner import dtypes
 from runner.checks import sections
 from runner.checks.context import Context
-from runner.checks.edits import Edit, Edits
+from runner.checks.edits import Edit, Edits, indices
 from runner.checks.mends import inserting
 from runner.data import Arrays
 from runner.experiment import Experiment, Section, expressions
@@ -59,8 +59,11 @@ def _mend(context: Context) -> tuple[Edit | None, bool]:
     edits = Edits(context.experiment, "per_device")
     best: Edit | None = None
     graph = {key: expression.text for s in context.experiment.graph for key, expression in expressions(s)}
-    all_of_them = [trial.ranked(edit) for edit in (*edits.changing(), *inserting(edits))]
-    for edit in sorted(all_of_them, key=lambda edit: edit.rank):
+    counting = indices(context.experiment, "per_device")
+    # A mistake in a line of indices is less likely, and a collective around one mends by accident what is wrong.
+    tried = [replace(edit, rank=edit.rank + _INDICES * (edit.line in counting)) for edit in edits.changing()]
+    tried += [edit for edit in inserting(edits) if edit.line not in counting or edit.kind != "collective"]
+    for edit in sorted(tried, key=lambda edit: edit.rank):
         if best is not None and edit.rank - _LIKE > _score(best, graph):
             break
         if time.perf_counter() - start > SECONDS:
@@ -73,8 +76,8 @@ def _mend(context: Context) -> tuple[Edit | None, bool]:
 _LARGER = 8
 """How many times the largest array a line may have, before an edit is taken for one that fits nothing."""
 
-_INDICES = 2.0
-"""How much less likely a mistake in a line of integers is."""
+_INDICES = 1.0
+"""How much less likely a mistake in a line is that no array enters."""
 
 _LIKE = 4.0
 """How much likelier an edit is after which a line reads as the graph's line of that name."""
@@ -118,12 +121,6 @@ class Trial:
         self._cases = [_case(context.experiment, each, uncast) for each in arrays]
         if context.uncast:
             self._cases.insert(0, _case(context.experiment, context.arrays, exact))
-
-    def ranked(self, edit: Edit) -> Edit:
-        """The edit, less likely where it is of a line of indices: there accident mends what is wrong with arrays."""
-        value = self._cases[0].values["per_device"].get(edit.line)
-        counts = value is not None and np.asarray(value[0]).dtype.kind in "iub"
-        return replace(edit, rank=edit.rank + _INDICES) if counts else edit
 
     def mends(self, edit: Edit) -> bool:
         """Whether the edited `per_device` computes the graph."""

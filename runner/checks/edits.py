@@ -9,7 +9,7 @@ broken with them (`runner/mutate.py`) and, as most of them undo each other, mend
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from runner.experiment import Experiment, Loop, Node, Section, Statement
@@ -253,6 +253,41 @@ def _sites(
             before[statement.name] = statement.expression
         else:
             yield from _sites(statement.body, (*path, statement.name), before)
+
+
+def indices(experiment: Experiment, section: Section) -> frozenset[str]:
+    """The lines that no array's values enter: sizes, positions, counts of devices."""
+    data = {array.name for array in experiment.arrays}
+
+    def visit(statements: Iterable[Statement], path: str) -> set[str]:
+        without = set[str]()
+        for statement in statements:
+            if isinstance(statement, Node):
+                if data.isdisjoint(_read(statement.expression.tree)):
+                    without.add(f"{path}{statement.name}")
+                else:
+                    data.add(statement.name)
+                continue
+            data.update(name for name, first in statement.carry if not data.isdisjoint(_read(first.tree)))
+            # What one step computes, the next one reads.
+            visit(statement.body, path)
+            without |= visit(statement.body, f"{path}{statement.name}.")
+            data.update(f"{statement.name}.{name}" for name, _ in statement.carry if name in data)
+        return without
+
+    return frozenset(visit(experiment.section(section), ""))
+
+
+def _read(tree: ast.AST) -> Iterator[str]:
+    """The names whose values an expression reads, not their shapes alone."""
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "shape":
+        return
+    if isinstance(tree, ast.Attribute):
+        yield ast.unparse(tree)
+    if isinstance(tree, ast.Name):
+        yield tree.id
+    for child in ast.iter_child_nodes(tree):
+        yield from _read(child)
 
 
 def _of_operator(

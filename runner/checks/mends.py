@@ -66,7 +66,7 @@ def _collectives_around(edits: Edits, site: Site) -> Iterator[Edit]:
                 rank += -0.25 if _is_product(site.before[node.id].tree) else 0.5
             again = is_reduced(site, node) or is_collective(node) or id(node) in collected
             rank += 3.0 if again or (whole and reduced_later) else 0.0
-            yield edits.edit(site, node, new, "missing", mend, rank)
+            yield edits.edit(site, node, new, "collective", mend, rank)
 
 
 def _is_line(node: ast.expr, site: Site) -> TypeGuard[ast.Name]:

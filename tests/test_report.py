@@ -115,7 +115,7 @@ def test_sections_that_differ_are_told_before_the_programs(capsys: pytest.Captur
         "sections failed",
         "  a psum is left out",
         "  C is not graph's",
-        "failed: 2 of 2 programs passed; /runs/mine/0/result.json",
+        "failed: sections failed, 2 of 2 programs passed; /runs/mine/0/result.json",
     ]
 
 

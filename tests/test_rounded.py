@@ -12,7 +12,7 @@ from runner import data
 from runner.reference import Oracle, Rounding, Undecided, measure
 from tests.harness import experiment
 
-EVERY = 15
+EVERY = 20
 """Of so many expressions one is computed in each dtype; `benchmarks/operations_rounding.py` computes them all."""
 
 KNOWN = {

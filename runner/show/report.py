@@ -325,7 +325,9 @@ def _verdict(found: Record, folder: Path) -> None:
     programs = found["programs"]
     passed = sum(program["status"] == "passed" for program in programs.values())
     done = "compiled, values not run" if _only_compiled(found) else "passed"
-    count = f": {passed} of {len(programs)} programs {done}" if programs else ""
+    failed = [f"{name} failed" for name, check in found.get("checks", {}).items() if check["status"] == "failed"]
+    counted = [*failed, *([f"{passed} of {len(programs)} programs {done}"] if programs else [])]
+    count = f": {', '.join(counted)}" if counted else ""
     text, style = _status(found["status"])
     _say(f"{text}{count}; {shown(folder / 'result.json')}", style)
 

@@ -7,7 +7,8 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +35,8 @@ def conf_folder() -> Path:
     return inside if inside.is_dir() else Path(__file__).parent.parent / "conf"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line `arguments`.
+def main(arguments: Sequence[str], task: Callable[[DictConfig], str] | None = None) -> int:
+    """Run the command line `arguments`: compose the configuration and do the `task` with it, which is to run it.
 
     Returns 0 when every check passed, 1 when one failed, 2 for invalid input, 3 when a program could not be run.
     """
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     if not (known.help or known.hydra_help or known.cfg or known.info or known.shell_completion):
         _ready.append(Worker())
     try:
-        return _compose_and_run(list(arguments), known, overrides)
+        return _compose_and_run(list(arguments), known, overrides, task or run_one)
     finally:
         while _ready:
             _ready.pop().close()
@@ -86,7 +87,9 @@ def _folders(known: argparse.Namespace, overrides: list[str]) -> list[Path]:
     return [*folders, conf_folder()]
 
 
-def _compose_and_run(arguments: list[str], known: argparse.Namespace, overrides: list[str]) -> int:
+def _compose_and_run(
+    arguments: list[str], known: argparse.Namespace, overrides: list[str], task: Callable[[DictConfig], str]
+) -> int:
     # Hydra then raises what it finds instead of printing it and leaving with status 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     import hydra
@@ -136,46 +139,79 @@ def _compose_once(known: argparse.Namespace, overrides: list[str]) -> None:
     Hydra.get_mode = lambda self, config_name, overrides: RunMode.RUN  # type: ignore[method-assign]
 
 
-def task(config: DictConfig) -> str:
-    """One job of Hydra: run one experiment and show what was found. Returns the run's status; never raises."""
+@dataclass(frozen=True)
+class Job:
+    """One job of Hydra: its resolved configuration, its folder, where its values stand, and what was overridden.
+
+    - `many`: whether it is one of a sweep's.
+    """
+
+    config: DictConfig
+    folder: Path
+    sources: Callable[[], Sources]
+    overrides: tuple[str, ...]
+    many: bool
+
+    def plain(self) -> dict[str, Any]:
+        """The resolved configuration. Raises what OmegaConf raises."""
+        from omegaconf import OmegaConf
+
+        return without_missing(OmegaConf.to_container(self.config, resolve=True))
+
+
+def job(config: DictConfig) -> Job:
+    """The job that Hydra does now."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    from runner import composition
-    from runner.run import run
-    from runner.show import report
-    from runner.sources import Sources
 
     settings = HydraConfig.get()
-    folder = Path(settings.runtime.output_dir)
-    many = settings.mode == RunMode.MULTIRUN
     overrides = tuple(settings.overrides.task)
 
     def sources() -> Sources:
         from runner import composition
+        from runner.sources import Sources
 
         folders = [Path(s.path) for s in settings.runtime.config_sources if s.schema == "file" and s.path]
         return Sources(composition.layers(folders, dict(settings.runtime.choices)), overrides)
 
+    many = settings.mode == RunMode.MULTIRUN
+    return Job(config, Path(settings.runtime.output_dir), sources, overrides, many)
+
+
+def started() -> Worker:
+    """The worker that was started while the configuration was being composed, or one more."""
+    return _ready.pop() if _ready else Worker()
+
+
+def run_one(config: DictConfig) -> str:
+    """Run one experiment and show what was found. Returns the run's status; never raises."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    from runner.run import run
+    from runner.show import report
+
+    now = job(config)
     try:
-        plain: Any = without_missing(OmegaConf.to_container(config, resolve=True))
-        found = run(plain, folder, sources, overrides, _ready.pop() if _ready else None)
+        found = run(now.plain(), now.folder, now.sources, now.overrides, started())
     except OmegaConfBaseException as error:
         from runner import composition
 
-        found = invalid(folder, composition.in_task(error, sources()), overrides)
+        found = invalid(now.folder, composition.in_task(error, now.sources()), now.overrides)
     except Exception as error:
         # In a sweep the other points still run; alone the traceback is what we need to mend it.
         traceback.print_exc()
         log.exception("a bug in shardproof")
-        found = crashed(folder, error, overrides)
+        found = crashed(now.folder, error, now.overrides)
 
     log.info("%s: %s", found["experiment"], found["status"])
-    report.run(found, folder, brief=many)
-    _finished.append(found["status"])
+    report.run(found, now.folder, brief=now.many)
+    ended(found["status"])
     return found["status"]
+
+
+def ended(status: str) -> None:
+    """Note the status of a job: the worst of them is the command's."""
+    _finished.append(status)
 
 
 def without_missing(value: Any) -> Any:

@@ -211,6 +211,7 @@ def _of_runs(old: Record, new: Record) -> list[str]:
         if was != now:
             found.append(f"{what}: {was} → {now}")
     found += _named("array", old.get("arrays", {}), new.get("arrays", {}), _array)
+    found += _named("check", old.get("checks", {}), new.get("checks", {}), _status)
     for program in old["programs"]:
         if program in new["programs"]:
             found += _of_programs(program, old["programs"][program], new["programs"][program])
@@ -223,7 +224,7 @@ def _of_programs(program: str, old: Record, new: Record) -> list[str]:
         for key in ("status", "error")
         if old[key] != new[key]
     ]
-    found += _named(f"{program}: check", old["checks"], new["checks"], lambda check: check["status"])
+    found += _named(f"{program}: check", old["checks"], new["checks"], _status)
     for key in ("temp_bytes", "peak_bytes"):
         sizes = [(side.get("memory") or {}).get(key) for side in (old, new)]
         if sizes[0] != sizes[1]:
@@ -242,6 +243,10 @@ def _named(what: str, old: dict[str, Any], new: dict[str, Any], say: Callable[[A
         elif was != now:
             found.append(f"{what} {name}: {was} → {now}")
     return found
+
+
+def _status(check: Record) -> str:
+    return check["status"]
 
 
 def _said(value: Any) -> str:

@@ -92,6 +92,14 @@ def make(experiment: Experiment, folder: Path) -> Arrays:
     return made
 
 
+def loading(experiment: Experiment) -> tuple[str, ...] | None:
+    """The key of the first array that is read from a file; None where none is."""
+    for array in experiment.arrays:
+        if "load(" in getattr(array.init, "text", ""):
+            return ("arrays", array.name, "init")
+    return None
+
+
 def check(experiment: Experiment, folder: Path) -> None:
     """Raise `InvalidExperiment` for what no `init` can have; nothing is made."""
     for array in experiment.arrays:

@@ -1,6 +1,6 @@
 """The `expect` of a configuration in; what each program is held to out.
 
-Every expectation but `values` may differ by program and by platform, as in
+What the compiler has to do, and what is known to be `wrong`, may differ by program and by platform, as in
 `collectives: {all-reduce: 1, tpu: {reduce-scatter: 1}, auto: {}}`. What stands under a program binds that program, what
 stands under a platform that platform, and the closest one counts.
 """
@@ -61,6 +61,9 @@ class Names:
     """Per program the lines of its section: `C`, `ring.lhs`."""
     values: Collection[str]
     """The values of `graph`."""
+    outputs: Collection[str]
+    sections: Mapping[str, str]
+    """The section of each program that the experiment lacks."""
     spec: Callable[[object, Key], Spec]
     """Reads a PartitionSpec that stands at a key."""
     size: Callable[[object, Key], int]
@@ -161,6 +164,72 @@ def _layouts(value: Any, key: Key, names: Names) -> dict[str, Spec]:
             hint = nearest(str(name), names.values) or _list(sorted(names.values))
             raise invalid((*key, name), f"graph computes no '{name}'{hint}")
     return {name: names.spec([] if spec is None else spec, (*key, name)) for name, spec in value.items()}
+
+
+# What is known to be wrong.
+
+
+def known_wrong(
+    config: Mapping[str, Any], programs: Collection[str], platform: str, names: Names
+) -> dict[str, dict[str, str]]:
+    """Per program the outputs that are known to be wrong on `platform`, each with versions of JAX: "" is all of them.
+
+    Raises `InvalidExperiment` for what cannot be meant.
+    """
+    key, value = ("expect", "wrong"), config.get("wrong")
+    _refuse_absent(value, key, names)
+
+    def of(program: str) -> dict[str, str]:
+        return _closest(value, key, program, platform, names, lambda value, key: _wrong(value, key, names)) or {}
+
+    return {program: of(program) for program in programs}
+
+
+def _refuse_absent(value: Any, key: Key, names: Names) -> None:
+    """Raise `InvalidExperiment` where a program is named that the experiment cannot have."""
+    for branch in value if isinstance(value, Mapping) else ():
+        if branch in names.sections:
+            message = (
+                f"program '{branch}' is written from {names.sections[branch]}, which this experiment does not have"
+            )
+            there = [program for program in names.programs if program not in names.sections]
+            raise invalid((*key, branch), message + _list(there))
+        if branch in names.programs or branch in names.platforms:
+            _refuse_absent(value[branch], (*key, branch), names)
+
+
+def _wrong(value: Any, key: Key, names: Names) -> dict[str, str]:
+    if isinstance(value, Mapping):
+        return {_output(name, (*key, name), names): _versions(said, (*key, name)) for name, said in value.items()}
+    if isinstance(value, list):
+        return {_output(name, (*key, i), names): "" for i, name in enumerate(value)}
+    return {_output(value, key, names): ""}
+
+
+def _output(name: Any, key: Key, names: Names) -> str:
+    if not isinstance(name, str) or name not in names.outputs:
+        known = (*names.outputs, *names.programs, *names.platforms)
+        hint = nearest(str(name), known) or f"; the outputs are {', '.join(names.outputs)}"
+        raise invalid(key, f"{name!r} is neither an output, nor a program or platform{hint}")
+    return name
+
+
+def _versions(said: Any, key: Key) -> str:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        if isinstance(said, str) and len(SpecifierSet(said)):
+            return said
+    except InvalidSpecifier:
+        pass
+    raise invalid(key, f"{said!r} does not say with which versions of JAX, as '<0.12' or '>=0.10, !=0.11.1' does")
+
+
+def among(version: str, versions: str) -> bool:
+    """Whether a version of JAX, also one that is not released yet, is among those of a specifier; "" has them all."""
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(versions).contains(version, prereleases=True)
 
 
 def _list(names: Collection[str]) -> str:

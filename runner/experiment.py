@@ -168,6 +168,8 @@ class Experiment:
     """How far `per_device` is from `graph` on purpose: for an output, the share of its root mean square."""
     weak: frozenset[str] = frozenset()
     """The outputs whose `value` check may be blunt."""
+    wrong: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Per program the outputs that JAX is known to give wrong, with the versions that do: "" is all of them."""
 
     @cached_property
     def results(self) -> dict[str, Spec]:
@@ -272,6 +274,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     # One device with the work of all says nothing of hardware that has them all.
     left_out = tuple(program for program in programs if target.topology and not chosen and program == "vmap")
     programs = tuple(program for program in programs if program not in left_out)
+    expectable = _expectable(sections, grad, outputs, mesh, dims)
     experiment = Experiment(
         name=name,
         summary=config["summary"],
@@ -294,7 +297,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
         tested=_tested(config["test"]),
         approximate=_approximate(config["expect"].get("sections") or {}, outputs, sections),
         weak=_weak(config["expect"].get("weak"), outputs),
-        expected=expect.read(config["expect"], programs, target.platform, _expectable(sections, grad, mesh, dims)),
+        expected=expect.read(config["expect"], programs, target.platform, expectable),
+        wrong=expect.known_wrong(config["expect"], programs, target.platform, expectable),
         **{key: config[key] for key in _AS_THEY_ARE if key in config},
     )
     if experiment.precision not in PRECISIONS:
@@ -753,7 +757,11 @@ def _weak(config: Any, outputs: Mapping[str, Spec]) -> frozenset[str]:
 
 
 def _expectable(
-    sections: Mapping[Section, tuple[Statement, ...]], grad: Gradient | None, mesh: Mesh, dims: Mapping[str, int]
+    sections: Mapping[Section, tuple[Statement, ...]],
+    grad: Gradient | None,
+    outputs: Mapping[str, Spec],
+    mesh: Mesh,
+    dims: Mapping[str, int],
 ) -> expect.Names:
     gradients = grad.names if grad else ()
     return expect.Names(
@@ -761,6 +769,8 @@ def _expectable(
         platforms=PLATFORMS,
         lines={program: {*lines(sections[program_section(program)]), *gradients} for program in PROGRAMS},
         values=results(sections["graph"]),
+        outputs=tuple(outputs),
+        sections={p: section for p in PROGRAMS if not sections[section := program_section(p)]},
         spec=lambda value, key: _spec(value, key, mesh),
         size=lambda value, key: _size(value, key, dims, mesh),
     )

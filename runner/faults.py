@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 Key = tuple[str | int, ...]
 """A path through the configuration: `("arrays", "A", "spec", 1)`."""
@@ -24,6 +25,11 @@ class Fault:
         """The fault as plain data, to cross from one process to another."""
         return {"key": list(self.key), "message": self.message, "expression": self.expression,
                 "start": self.start, "end": self.end}  # fmt: skip
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Fault:
+        """The fault that `to_json` made plain."""
+        return cls(tuple(plain["key"]), plain["message"], plain["expression"], plain["start"], plain["end"])
 
 
 class InvalidExperiment(Exception):

@@ -15,6 +15,7 @@ from runner.checks import (
     diagnosis,
     expectations,
     gradient,
+    known,
     layout,
     oracles,
     pinned,
@@ -74,6 +75,7 @@ class Findings:
         outputs = {name: (tuple(shape), dtype) for name, (shape, dtype) in types["outputs"].items()}
         not_pinned = pinned.not_pinned(found["overrides"])
         self._context = oracles.consult(self._experiment, self._arrays, outputs, types.get("floats", {}), not_pinned)
+        self._context.jax = found["environment"]["jax"] or ""
         pinned.fit(self._context)
         if self._arrays is None:
             return
@@ -176,6 +178,7 @@ class Findings:
                 mine = of_interpreter and program_section(run.program) == "per_device"
                 who = blame.INTERPRETER if mine else blame.blame(context, values, run.program, alike=alike)
                 checks["value"]["diagnosis"] = [who, *_differs(found, run.program)]
+            checks = known.judge(context, run.program, checks)
             profiled = self._profiles.get(run.program)
             evidence = {**run.evidence, **gather(context.experiment, run.program, folder, run.said, profiled)}
             if "profile" in evidence and not evidence["profile"]["devices"]:
@@ -214,8 +217,7 @@ class Findings:
 
 def _status(checks: dict[str, Check]) -> str:
     """The status that some checks give."""
-    statuses = {check["status"] for check in checks.values()}
-    return next((status for status in ("failed", "weak") if status in statuses), "passed")
+    return record.worst([check["status"] for check in checks.values() if check["status"] != "not_run"])
 
 
 def _check(context: Context, run: ProgramRun) -> dict[str, Check]:

@@ -1,4 +1,4 @@
-"""One file of an experiment in; its pytest items out: one per target, program and check, and one per golden."""
+"""One file of an experiment in; its pytest items out: per target one for its sections, one per program and check."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.experiment import Experiment, read
 from runner.faults import InvalidExperiment
 from runner.golden import Pinned, Place
 from runner.record import Record
-from runner.show.report import reasons
+from runner.show.report import FAULTS, reasons
 from runner.sources import shown
 
 if TYPE_CHECKING:
@@ -81,7 +81,10 @@ class ExperimentFile(pytest.File):
             absent = experiment.target.topology
             self._missing[target] = topology.missing(absent) if absent else None
             parent = self if target == "cpu" else _Target.from_parent(self, name=target)
-            programs = [
+            inside: list[pytest.Item | pytest.Collector] = []
+            if experiment.graph and experiment.per_device:
+                inside.append(SectionsItem.from_parent(parent, name="sections", file=self, target=target))
+            inside += [
                 _Program.from_parent(
                     parent,
                     name=name,
@@ -93,10 +96,10 @@ class ExperimentFile(pytest.File):
             ]
             self.pinned |= {(target, name) for name in experiment.programs}
             if isinstance(parent, _Target):
-                parent.programs = programs
+                parent.inside = inside
                 yield parent
             else:
-                yield from programs
+                yield from inside
 
     def _refuse_ambiguity(self) -> None:
         own = conf_folder().resolve()
@@ -153,10 +156,10 @@ class ExperimentFile(pytest.File):
 class _Target(pytest.Collector):
     """The items of an experiment for another target than simulated CPU devices."""
 
-    programs: Sequence[pytest.Collector] = ()
+    inside: Sequence[pytest.Item | pytest.Collector] = ()
 
-    def collect(self) -> Iterable[pytest.Collector]:
-        return self.programs
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        return self.inside
 
 
 class _Program(pytest.Collector):
@@ -172,33 +175,97 @@ class _Program(pytest.Collector):
             yield kind.from_parent(self, name=check, program=self)
 
 
-class CheckItem(pytest.Item):
-    """One check of one program."""
+class _Check(pytest.Item):
+    """One check of an experiment."""
 
-    def __init__(self, *, program: _Program, **more: Any) -> None:
+    def __init__(self, *, file: ExperimentFile, target: str, **more: Any) -> None:
         super().__init__(**more)
-        self.program, self.target, self.file = program.name, program.target, program.file
+        self.file, self.target = file, target
 
-    def runtest(self) -> None:
-        verdict = self.result()["checks"].get(self.name)
+    def judge(self, verdict: Record | None, of: str) -> None:
+        """Fail, skip or expect to fail as a verdict says; `of` is what it is a verdict on."""
         if verdict is None:
-            raise _Failure(f"the record has no check '{self.name}' of {self.program}")
+            raise _Failure(f"the record has no check '{self.name}' of {of}")
         if verdict["status"] == "not_run":
             pytest.skip(verdict["reason"])
+        if verdict["status"] == "known":
+            # Where it is right after all its status is failed: this is strict.
+            pytest.xfail("; ".join([FAULTS["known"], *reasons(verdict)]))
         if verdict["status"] != "passed":
-            raise _Failure("\n".join([f"{self.program}: {self.name} failed", *_indented(reasons(verdict))]))
+            fault = FAULTS.get(verdict["status"], verdict["status"])
+            raise _Failure("\n".join([f"{of}: {self.name} {fault}", *_indented(reasons(verdict))]))
 
     @property
     def ran(self) -> Run:
         """The run that it looks at."""
         return self.file.state.run(self.file, self.target)
 
-    def result(self) -> Record:
-        """What the record says of the program. Skips where JAX cannot express it; raises where it did not run."""
+    def record(self) -> Record:
+        """The record of the run. Skips where nothing can be compiled for the target."""
         missing = self.file.missing(self.target)
         if missing:
             pytest.skip(missing)
-        record = self.ran.record
+        return self.ran.record
+
+    def command(self) -> str:
+        """The command that shows it again."""
+        own = self.file.folder == conf_folder().resolve()
+        where = [] if own else ["--config-dir", shown(self.file.folder)]
+        overrides = self.file.composed(self.target).sources.overrides
+        return shlex.join(["python", "-m", "runner", *where, *overrides, *self.chosen()])
+
+    def chosen(self) -> list[str]:
+        """The override that chooses what it is about."""
+        return []
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Our message, without a traceback: what, where the run folder is, how to see it again."""
+        if not isinstance(excinfo.value, _Failure):
+            return super().repr_failure(excinfo, style)
+        self.ran.failed = True
+        return f"{excinfo.value}\nrun folder: {self.ran.folder}\nto run it: {self.command()}"
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Where it is, and the heading of a failure."""
+        target = [] if self.target == "cpu" else [self.target]
+        return self.path, None, " ".join([self.file.experiment, *target, *self.where_in_run(), self.name])
+
+    def where_in_run(self) -> list[str]:
+        """What of the run it is about, in the heading of a failure."""
+        return []
+
+
+class SectionsItem(_Check):
+    """Whether `graph` and `per_device` say the same, which no program is asked for."""
+
+    def runtest(self) -> None:
+        record = self.record()
+        verdict = record.get("checks", {}).get(self.name)
+        if verdict is None and record["error"]:
+            raise _Failure(record["error"])
+        self.judge(verdict, self.file.experiment)
+
+
+class CheckItem(_Check):
+    """One check of one program."""
+
+    def __init__(self, *, program: _Program, **more: Any) -> None:
+        super().__init__(file=program.file, target=program.target, **more)
+        self.program = program.name
+
+    def runtest(self) -> None:
+        self.judge(self.result()["checks"].get(self.name), self.program)
+
+    def chosen(self) -> list[str]:
+        # The agreement is with the other programs.
+        return [] if self.name == "agreement" else [f"program={self.program}"]
+
+    def where_in_run(self) -> list[str]:
+        return [self.program]
+
+    def result(self) -> Record:
+        """What the record says of the program. Skips where JAX cannot express it; raises where it did not run."""
+        record = self.record()
         if self.program in record["not_supported"]:
             self.not_supported(record["not_supported"][self.program])
         result = record["programs"].get(self.program)
@@ -244,27 +311,6 @@ class CheckItem(pytest.Item):
         assert self.parent is not None
         return shlex.join(["pytest", f"{self.parent.nodeid}::{_GOLDEN}", "--update-golden"])
 
-    def command(self) -> str:
-        """The command that shows it again."""
-        own = self.file.folder == conf_folder().resolve()
-        where = [] if own else ["--config-dir", shown(self.file.folder)]
-        overrides = self.file.composed(self.target).sources.overrides
-        # The agreement is with the other programs.
-        program = [] if self.name == "agreement" else [f"program={self.program}"]
-        return shlex.join(["python", "-m", "runner", *where, *overrides, *program])
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Our message, without a traceback: what, where the run folder is, how to see it again."""
-        if not isinstance(excinfo.value, _Failure):
-            return super().repr_failure(excinfo, style)
-        self.ran.failed = True
-        return f"{excinfo.value}\nrun folder: {self.ran.folder}\nto run it: {self.command()}"
-
-    def reportinfo(self) -> tuple[Path, None, str]:
-        """Where it is, and the heading of a failure."""
-        target = [] if self.target == "cpu" else [self.target]
-        return self.path, None, " ".join([self.file.experiment, *target, self.program, self.name])
-
 
 class GoldenItem(CheckItem):
     """Whether collectives, bytes and layouts of one program are those that its golden pins."""
@@ -277,9 +323,10 @@ class GoldenItem(CheckItem):
         if before is not None and not changes:
             return
         update = self.config.getoption("update_golden")
-        failing = [name for name, verdict in result["checks"].items() if verdict["status"] == "failed"]
+        statuses = {name: verdict["status"] for name, verdict in result["checks"].items()}
+        failing = [f"{name} {FAULTS[status]}" for name, status in statuses.items() if status in ("failed", "weak")]
         if failing and (update or before is None):
-            raise _Failure(f"{self.program} is not pinned in {self.where} while its {' and '.join(failing)} failed")
+            raise _Failure(f"{self.program} is not pinned in {self.where} while its {' and '.join(failing)}")
         if update:
             self.pin(now, changes or [f"{self.program} was not pinned before"])
         elif before is None:

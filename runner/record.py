@@ -15,14 +15,18 @@ from runner import __version__
 
 SCHEMA = 1
 
-STATUSES = {"passed": 0, "weak": 1, "failed": 1, "invalid": 2, "error": 3}
+STATUSES = {"passed": 0, "known": 0, "weak": 1, "failed": 1, "invalid": 2, "error": 3}
 """The statuses of a run from the best to the worst, and its exit status."""
 
 Record = dict[str, Any]
 
 
 def exit_status(status: str) -> int:
-    """0 every check passed, 1 one failed or is weak, 2 the experiment is invalid, 3 it could not be compiled or run."""
+    """The exit status of a run.
+
+    0: nothing is wrong but what is known to be; 1: a check failed or is weak; 2: the experiment is invalid; 3: a
+    program could not be compiled or run.
+    """
     return STATUSES[status]
 
 

@@ -107,7 +107,7 @@ def _do(
     found: Record,
 ) -> None:
     """One job for one target: its programs are compiled and, where its devices are here, run and checked."""
-    loading = _loading(experiment)
+    loading = data.loading(experiment)
     data_folder = sources().folder(loading) if loading else Path.cwd()
     data.check(experiment, data_folder)
     # At the sizes for which hardware is not here, data may be too large for this machine.
@@ -128,7 +128,7 @@ def _do(
         for event in events:
             match event["event"]:
                 case "invalid":
-                    raise InvalidExperiment(findings.explained(_fault(event["fault"])))
+                    raise InvalidExperiment(findings.explained(Fault.from_json(event["fault"])))
                 case "types":
                     findings.consult_oracles(event, Path(left_here))
                 case "finished":
@@ -152,15 +152,3 @@ def _tracing(experiment: Experiment) -> tuple[str, ...]:
     """The program that takes the trace, where one is asked for and the real program runs."""
     runs = "shard_map" in experiment.programs and experiment.target.topology is None
     return ("trace",) if experiment.trace and runs else ()
-
-
-def _loading(experiment: Experiment) -> tuple[str, ...] | None:
-    """The key of the first array that is read from a file."""
-    for array in experiment.arrays:
-        if "load(" in getattr(array.init, "text", ""):
-            return ("arrays", array.name, "init")
-    return None
-
-
-def _fault(plain: dict[str, Any]) -> Fault:
-    return Fault(tuple(plain["key"]), plain["message"], plain["expression"], plain["start"], plain["end"])

@@ -26,6 +26,10 @@ _EXECUTED = ("value", "replicas", "agreement", "gradient", "values")
 """The checks that need the program's results."""
 
 
+_OF_RESULTS = ("values", "sections", "weak", "wrong")
+"""The keys of `expect` that say what results are held to."""
+
+
 def smaller(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str, Any], Experiment] | str:
     """The configuration and the experiment at `verify_dims` on simulated devices; or why there is no verification.
 
@@ -40,7 +44,7 @@ def smaller(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str
         "target": {"platform": "cpu"},
         "verify_dims": {},
         # The others are of the whole sizes, and of the hardware that is not here.
-        "expect": {"values": config["expect"].get("values")},
+        "expect": {name: config["expect"].get(name) for name in _OF_RESULTS},
         # How long simulated devices take at other sizes is of no use.
         "profile": False,
     }
@@ -65,6 +69,8 @@ def sizes(dims: Mapping[str, int]) -> str:
 
 def not_run(found: Record, reason: str) -> None:
     """Say in every check that needs results why it was not run."""
+    for check in found.get("checks", {}).values():
+        check["reason"] = f"{check['reason']}; {reason}"
     for program in found["programs"].values():
         for name in _EXECUTED:
             if name in program["checks"]:
@@ -84,6 +90,8 @@ def adopt(found: Record, verified: Record, dims: Mapping[str, int]) -> None:
     found["warnings"] += [f"{at}: {warning}" for warning in verified["warnings"]]
     if "trace" in verified:
         found["trace"] = {**verified["trace"], "dims": dict(dims)}
+    if "checks" in verified:
+        found["checks"] = _at(dims, verified["checks"])
     for name, program in found["programs"].items():
         other = verified["programs"].get(name)
         if other is None:

@@ -71,6 +71,7 @@ def record(programs: dict[str, Any] | None = None, **more: Any) -> Any:
         "mesh": {"axes": ["x", "y"], "shape": [2, 2]},
         "target": {"platform": "cpu", "devices": 4, "kind": "cpu"},
         "arrays": {"A": {"shape": [4, 4], "dtype": "float32", "spec": [None, "x"], "shard_shape": [4, 2]}},
+        "checks": {"sections": {"status": "passed"}},
         "programs": {"shard_map": program(collective())} if programs is None else programs,
         "not_supported": {},
         "environment": {"jax": "0.10.2", "jaxlib": "0.10.2", "python": "3.11.7", "runner": "0.1.0", "git": None},

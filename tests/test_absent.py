@@ -146,6 +146,27 @@ def test_sizes_at_which_the_experiment_cannot_be_verified():
     )
 
 
+def only_compiled() -> dict[str, Any]:
+    """The record of an experiment that was compiled for hardware that is not here."""
+    absent = {"sections": {"status": "not_run", "reason": "v5e:4x4 is not here"}}
+    return {"status": "passed", "error": None, "warnings": [], "programs": {}, "not_supported": {}, "checks": absent}
+
+
+def test_the_sections_are_held_against_each_other_where_it_is_verified():
+    found = only_compiled()
+    failed = {"status": "failed", "reason": "C is not graph's"}
+    verified = only_compiled() | {"status": "failed", "checks": {"sections": failed}, "target": {"platform": "cpu"}}
+    verification.adopt(found, verified, {"I": 8})
+    assert (found["status"], found["checks"]) == ("failed", {"sections": {**failed, "dims": {"I": 8}}})
+
+
+def test_where_nothing_is_verified_the_sections_say_so():
+    found = only_compiled()
+    verification.not_run(found, "verify_dims names no sizes to run it at")
+    reason = "v5e:4x4 is not here; verify_dims names no sizes to run it at"
+    assert found["checks"] == {"sections": {"status": "not_run", "reason": reason}}
+
+
 def test_where_there_is_no_verification_it_is_said_why():
     assert smaller(**target("v5e:4x4")) == "verify_dims names no sizes to run it at"
     huge = target("v5p:8x8x16", dims={"I": 64, "J": 1024, "K": 64}, verify_dims={"J": 8})
@@ -324,8 +345,10 @@ def test_a_wrong_program_fails_at_verify_dims(tmp_path):
     wrong = ("per_device.C=partial * 2", "check_vma=false", "program=shard_map")
     done, found = run(tmp_path, "target=v5e_2x4", "mesh=x2_y4", *BIG, "++verify_dims={J:16}", *wrong)
     assert (done.returncode, found["status"]) == (1, "failed")
-    assert found["programs"]["shard_map"]["checks"]["value"]["dims"] == {"J": 16}
-    assert "shard_map: value failed" in done.stdout
+    assert (found["checks"]["sections"]["status"], found["checks"]["sections"]["dims"]) == ("failed", {"J": 16})
+    value = found["programs"]["shard_map"]["checks"]["value"]
+    assert (value["status"], value["dims"]) == ("passed", {"J": 16})
+    assert "sections failed" in done.stdout
 
 
 @needs_libtpu

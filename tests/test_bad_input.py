@@ -227,6 +227,16 @@ WITHOUT_JAX = {
         GOOD + "expect:\n  values: {D: [1]}\n",
         "experiment/mine.yaml:22:15  expect.values.D\n  'D' is not an output",
     ),
+    "an output that cannot be wrong": (
+        GOOD + "expect:\n  wrong: {auto: [C, D]}\n",
+        "experiment/mine.yaml:22:21  expect.wrong.auto[1]\n"
+        "  'D' is neither an output, nor a program or platform; the outputs are C",
+    ),
+    "versions that are none": (
+        GOOD + "expect:\n  wrong: {auto: {C: 0.12}}\n",
+        "experiment/mine.yaml:22:21  expect.wrong.auto.C\n"
+        "  0.12 does not say with which versions of JAX, as '<0.12' or '>=0.10, !=0.11.1' does",
+    ),
 }
 
 

@@ -116,6 +116,10 @@ def test_times_rounding_estimates_and_versions_are_told_but_are_no_difference(
             ],
         ),
         (
+            {"status": "failed", "checks": {"sections": {"status": "failed"}}},
+            ["status: passed → failed", "check sections: passed → failed"],
+        ),
+        (
             {"programs": {"vmap": program()}, "not_supported": {"shard_map": "no such thing (JAX 0.12)"}},
             ["program shard_map disappeared: no such thing (JAX 0.12)", "program vmap appeared"],
         ),

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from runner import data
-from runner.checks import diagnosis, oracles, sections
+from runner.checks import diagnosis, mends, oracles, sections
 from runner.checks.context import Context
+from runner.checks.edits import Edits
 from runner.experiment import expressions
 from runner.reference import interpret
 from tests.harness import experiment
@@ -123,7 +124,7 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "one axis of two": (
         "sum(Q, axis=1)", {"C": "psum(sum(Q, axis=1), 'x')"},
-        "a psum over 'y' is left out: with per_device.C: psum(psum(sum(Q, axis=1), 'x'), 'y')",
+        "per_device.C: psum(sum(Q, axis=1), 'x') runs over the wrong axis: over 'x' and 'y' instead of 'x'",
     ),
     "one psum too many": (
         "A @ B", {"total": "psum(A @ B, 'x')", "C": "psum(total, 'y')"},
@@ -191,7 +192,15 @@ def test_a_plain_factor_is_said(line: str, factor: str) -> None:
 
 
 def test_a_value_that_is_wrong_here_and_there_has_no_factor() -> None:
-    assert diagnosis.diagnose(context("A @ B", {"C": "psum(A @ B, 'x') + 1"})) == []
+    assert diagnosis.diagnose(context("A @ B", {"C": "psum(A @ B, 'x') + sin(axis_index('x'))"})) == [
+        "per_device.C: sin(axis_index('x')) in psum(A @ B, 'x') + sin(axis_index('x')) is one term too many: "
+        "without it, it equals the graph"
+    ]
+
+
+def test_what_no_single_edit_mends_is_not_found() -> None:
+    given = context("A @ B", {"half": "tanh(A) @ sin(B)", "C": "psum(half, 'y')"})
+    assert diagnosis.diagnose(given) == ["no single edit of per_device was found that computes the graph"]
 
 
 @pytest.mark.parametrize("value", [".nan", ".inf", "0"])
@@ -207,15 +216,17 @@ def test_complex_values_are_no_trouble() -> None:
 
 def test_an_axis_of_size_1_is_not_accused() -> None:
     mesh = {"axes": ["x", "y"], "shape": [4, 1]}
-    edits = diagnosis.edits(context("A @ B", {"C": "A @ B"}, mesh=mesh).experiment)
-    assert not [edit for edit in edits if "'y'" in edit.meaning]
+    edits = Edits(context("A @ B", {"C": "psum(A, 'x') @ B"}, mesh=mesh).experiment, "per_device")
+    meanings = [edit.mend for edit in (*edits.changing(), *mends.inserting(edits))]
+    assert [meaning for meaning in meanings if "'x'" in meaning]
+    assert not [meaning for meaning in meanings if "'y'" in meaning]
 
 
 def test_the_search_ends_in_time_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnosis, "SECONDS", 0.0)
-    monkeypatch.setattr(diagnosis, "_mends", lambda *_: pytest.fail("an edit was tried"))
+    monkeypatch.setattr(diagnosis.Trial, "mends", lambda *_: pytest.fail("an edit was tried"))
     given = context("A @ B", {"C": "psum(A @ B, 'x') + 1"})
-    assert diagnosis.diagnose(given) == ["no single edit tried within 0 s mends it"]
+    assert diagnosis.diagnose(given) == ["no single edit of per_device was found within 0 s that computes the graph"]
 
 
 def test_the_experiment_is_as_it_was_afterwards() -> None:

@@ -31,12 +31,15 @@ def blank() -> Record:
     }  # fmt: skip
 
 
+JAX = "0.13.0"
+
+
 def found(folder: Path, *events: dict[str, Any], text: str = TEXT, **changes: Any) -> Record:
     """The record after a worker said `events`."""
     given = experiment(text, **changes)
     record = blank()
     findings = Findings(given, data.make(given, folder), record)
-    types = {"outputs": {"C": [[4, 2], "float32"]}, "nodes": {}, "unsupported": {}, "versions": {}}
+    types = {"outputs": {"C": [[4, 2], "float32"]}, "nodes": {}, "unsupported": {}, "versions": {"jax": JAX}}
     target = {"platform": "cpu", "devices": given.mesh.size, "kind": "cpu"}
     findings.consult_oracles({**types, "target": target}, folder)
     for event in events:
@@ -45,10 +48,10 @@ def found(folder: Path, *events: dict[str, Any], text: str = TEXT, **changes: An
     return record
 
 
-def finished(folder: Path, program: str, devices: list[int], *, vmap: bool = False) -> dict[str, Any]:
-    """A program that did everything right: the event, and the file that belongs to it."""
+def finished(folder: Path, program: str, devices: list[int], *, vmap: bool = False, off: float = 0) -> dict[str, Any]:
+    """A program that did everything right, but for `off`: the event, and the file that belongs to it."""
     rows = [[0, 2], [0, 2], [2, 4], [2, 4]]
-    right = np.arange(8, dtype=np.float32).reshape(4, 2) + 1
+    right = np.arange(8, dtype=np.float32).reshape(4, 2) + np.float32(1 + off)
     handover.leave(folder / f"{program}.bin", [right[:2], right[2:]])
     (folder / f"hlo_{program}.txt").write_text("")
     # JAX tells the shards in an order of its own.
@@ -95,6 +98,35 @@ def test_on_too_many_devices_they_are_not_listed(tmp_path: Path, devices: int, l
     # The picture still has them, by index range.
     (_, output) = record["pictures"]["arrays"]
     assert output["shards"] == [{"ranges": [[0, 4], [0, 2]], "devices": list(range(devices))}]
+
+
+def test_a_run_in_which_only_what_is_known_is_wrong_is_known(tmp_path: Path) -> None:
+    events = [finished(tmp_path, "auto", DEVICES, off=1), finished(tmp_path, "shard_map", DEVICES)]
+    record = found(tmp_path, *events, expect={"wrong": {"auto": ["C"]}})
+    auto, shard_map = (record["programs"][program] for program in ("auto", "shard_map"))
+    assert (record["status"], auto["status"], shard_map["status"]) == ("known", "known", "passed")
+    assert auto["checks"]["value"]["diagnosis"] == ["shard_map and the oracle agree, auto alone is wrong: the compiler"]
+    assert auto["checks"]["agreement"]["status"] == "not_run"
+
+
+def test_a_run_in_which_what_is_known_to_be_wrong_is_right_fails_and_blames_nobody(tmp_path: Path) -> None:
+    events = [finished(tmp_path, "auto", DEVICES), finished(tmp_path, "shard_map", DEVICES)]
+    record = found(tmp_path, *events, expect={"wrong": {"auto": ["C"]}})
+    auto = record["programs"]["auto"]
+    assert (record["status"], auto["status"], record["programs"]["shard_map"]["status"]) == (
+        "failed",
+        "failed",
+        "passed",
+    )
+    assert auto["checks"]["value"]["outputs"]["C"]["reason"].startswith(f"it is right with jax {JAX}, but expect.wrong")
+    assert "diagnosis" not in auto["checks"]["value"]
+
+
+def test_what_is_known_of_one_program_excuses_no_other(tmp_path: Path) -> None:
+    events = [finished(tmp_path, "auto", DEVICES, off=1), finished(tmp_path, "shard_map", DEVICES, off=1)]
+    record = found(tmp_path, *events, expect={"wrong": {"auto": ["C"]}})
+    assert [record["programs"][program]["status"] for program in ("auto", "shard_map")] == ["known", "failed"]
+    assert record["status"] == "failed"
 
 
 # What proves nothing.

@@ -174,7 +174,7 @@ def test_a_psum_that_was_removed_is_named(ran: Callable[[Path], Project], tmp_pa
         "my_conf/experiment/mine.yaml", MINE.replace("psum(partial, 'x')", "partial + 0") + "check_vma: false\n"
     )
     said = project.pytest("my_conf/experiment/mine.yaml", status=1)
-    assert "FAILED my_conf/experiment/mine.yaml::shard_map::value" in said
+    assert "FAILED my_conf/experiment/mine.yaml::sections" in said
     assert "a psum over 'x' is left out: with per_device.C: psum(partial + 0, 'x') it equals the graph" in said
     assert "to run it: python -m runner --config-dir my_conf +experiment=mine program=shard_map" in said
     assert "FAILED my_conf/experiment/mine.yaml::shard_map::golden" in said
@@ -238,7 +238,10 @@ def test_ids_name_the_file_the_program_and_the_check(project: Project) -> None:
     lines = [line for line in said.splitlines() if "::" in line]
     programs = ("auto", "constraint", "explicit", "shard_map", "vmap")
     checks = ("value", "layout", "replicas", "agreement", "golden")
-    assert lines == [f"my_conf/experiment/mine.yaml::{p}::{c}" for p in programs for c in checks]
+    assert lines == [
+        "my_conf/experiment/mine.yaml::sections",
+        *(f"my_conf/experiment/mine.yaml::{p}::{c}" for p in programs for c in checks),
+    ]
 
 
 def test_the_gradient_and_the_expectations_are_items(project: Project) -> None:
@@ -256,7 +259,7 @@ def test_an_argument_that_is_a_folder_of_experiments_is_collected(project: Proje
     said = project.pytest("my_conf/experiment/mine.yaml::shard_map::value", "--collect-only", "-q", status=0)
     assert "my_conf/experiment/mine.yaml::shard_map::value\n" in said
     assert "1 test collected" in said
-    assert project.pytest("my_conf/experiment", "--collect-only", "-q", status=0).count("mine.yaml::") == 25
+    assert project.pytest("my_conf/experiment", "--collect-only", "-q", status=0).count("mine.yaml::") == 26
 
 
 def test_no_other_yaml_file_is_collected(project: Project) -> None:
@@ -316,7 +319,7 @@ def test_a_file_that_is_only_a_base_of_others_has_no_items(project: Project) -> 
     project.write("my_conf/experiment/base.yaml", base)
     project.write("my_conf/experiment/mine.yaml", own)
     said = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
-    assert said.count("mine.yaml::") == 25
+    assert said.count("mine.yaml::") == 26
     assert "base.yaml" not in said
     project.write("my_conf/experiment/mine.yaml", MINE)
     alone = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=2)
@@ -425,7 +428,7 @@ def test_an_experiment_is_run_once_also_by_several_workers(told: Project) -> Non
     for dist in ("load", "loadgroup", "loadscope"):
         (told.folder / "runs.txt").unlink(missing_ok=True)
         said = told.pytest("--experiments", "my_conf", "-n", "2", "--dist", dist, "--update-golden", status=0)
-        assert "75 passed" in said
+        assert "78 passed" in said
         assert sorted((told.folder / "runs.txt").read_text().split()) == ["mine", "second", "third"]
     assert said.count("updated: ") == 0
     assert sorted(path.name for path in told.goldens.iterdir()) == ["mine.json", "second.json", "third.json"]
@@ -441,7 +444,9 @@ def test_other_targets_have_ids_and_goldens_of_their_own(told: Project) -> None:
     assert "python -m runner --config-dir my_conf +experiment=mine target=my_tpu program=auto" in said
     assert sorted(told.golden()["jax 0.10"]) == ["cpu", "my_tpu"]
     told.write("my_conf/experiment/mine.yaml", MINE + "test: {targets: [cpu, my_tpu]}\n")
-    assert "50 passed" in told.pytest("--experiments", "my_conf", status=0)
+    assert "52 passed" in told.pytest("--experiments", "my_conf", status=0)
+    listed = told.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
+    assert "my_conf/experiment/mine.yaml::my_tpu::sections\n" in listed
 
 
 def test_what_jax_cannot_express_is_skipped_unless_a_golden_says_that_it_could(told: Project) -> None:
@@ -463,6 +468,50 @@ def test_a_check_that_was_not_run_is_skipped_with_its_reason(told: Project) -> N
     assert re.search(r"SKIPPED \[1\] .* vmap runs on one device", said)
 
 
+def test_sections_that_differ_fail_an_item_of_their_own(told: Project) -> None:
+    differ = {"status": "failed", "diagnosis": ["a psum is left out"], "reason": "C is not graph's"}
+    told.tell(checks={"sections": differ}, status="failed")
+    said = told.pytest("--experiments", "my_conf", status=1)
+    assert re.findall(r"^FAILED (\S+)", said, re.MULTILINE) == ["my_conf/experiment/mine.yaml::sections"]
+    assert "\nmine: sections failed\n  a psum is left out\n  C is not graph's\nrun folder: " in said
+    assert re.search(r"^to run it: python -m runner --config-dir my_conf \+experiment=mine$", said, re.MULTILINE)
+    told.tell(checks={})
+    assert "the record has no check 'sections' of mine" in told.pytest("--experiments", "my_conf", status=1)
+    told.tell(checks={"sections": {"status": "not_run", "reason": "not here"}})
+    assert re.search(r"SKIPPED \[1\] .* not here", told.pytest("--experiments", "my_conf", "-rs", status=0))
+
+
+def test_where_there_is_one_section_there_is_no_item_for_two(project: Project) -> None:
+    project.write("my_conf/experiment/mine.yaml", re.sub(r"per_device:.*?(?=outputs)", "", MINE, flags=re.DOTALL))
+    said = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
+    assert "sections" not in said
+    assert "mine.yaml::auto::value" in said
+
+
+def checked(status: str, reason: str) -> Any:
+    """The `vmap` of `FOUND`, whose check `value` has this status."""
+    found = FOUND["vmap"]
+    return found | {"status": status, "checks": {**found["checks"], "value": {"status": status, "reason": reason}}}
+
+
+def test_a_weak_check_fails_and_is_not_pinned(told: Project) -> None:
+    told.tell(programs={**FOUND, "vmap": checked("weak", "C: it would not notice 20 %")}, status="weak")
+    said = told.pytest("--experiments", "my_conf", status=1)
+    assert re.findall(r"^FAILED (\S+)", said, re.MULTILINE) == ["my_conf/experiment/mine.yaml::vmap::value"]
+    assert "\nvmap: value is weak\n  C: it would not notice 20 %\n" in said
+    (told.goldens / "mine.json").unlink()
+    said = told.pytest("--experiments", "my_conf", "--update-golden", status=1)
+    assert "vmap is not pinned in goldens/mine.json (jax 0.10 on cpu) while its value is weak" in said
+    assert "vmap" not in told.golden()["jax 0.10"]["cpu"]
+
+
+def test_what_is_known_to_be_wrong_is_expected_to_fail(told: Project) -> None:
+    told.tell(programs={**FOUND, "vmap": checked("known", "C is wrong")}, status="known")
+    said = told.pytest("--experiments", "my_conf", "-rx", status=0)
+    assert "25 passed, 1 xfailed" in said
+    assert "XFAIL my_conf/experiment/mine.yaml::vmap::value - failed, as expect.wrong knows; C is wrong" in said
+
+
 def test_a_check_that_the_record_lacks_fails(told: Project) -> None:
     found = program(collective())
     del found["checks"]["replicas"]
@@ -477,9 +526,10 @@ def test_a_program_or_worker_that_died_fails_with_its_last_words(told: Project) 
     said = told.pytest("--experiments", "my_conf", status=1)
     assert "auto: the process was ended by SIGABRT\n" in said
     environment = {"jax": None}
-    told.tell(programs={}, status="error", error="the process ended with status 1", environment=environment)
+    died = {"programs": {}, "checks": {}, "status": "error", "error": "the process ended with status 1"}
+    told.tell(**died, environment=environment)
     said = told.pytest("--experiments", "my_conf", status=1)
-    assert said.count("\nthe process ended with status 1\n") == 25
+    assert said.count("\nthe process ended with status 1\n") == 26
     assert "Traceback" not in said
 
 

@@ -185,6 +185,47 @@ def test_what_is_exact_notices_all_that_is_decided(capsys: pytest.CaptureFixture
     assert "all but undecided" in told(capsys, record(programs={"auto": valued({"C": undecided})}))
 
 
+KNOWN = {
+    "status": "known", "max_abs_error": 3.0, "rtol": 1e-6, "atol": 2e-6,
+    "diagnosis": ["vmap and the oracle agree, auto alone is wrong: the compiler"],
+    "outputs": {
+        "C": {
+            "status": "known", "oracle": "graph", "rtol": 1e-6, "atol": 2e-6, "max_abs_error": 3.0,
+            "wrong": 9, "of": 64, "devices": [2],
+        },
+    },
+}  # fmt: skip
+
+
+def test_what_is_known_to_be_wrong_is_told_and_so_is_what_agreement_leaves_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    left_out = {"C": ["auto"]}
+    other = {"agreement": {"status": "not_run", "reason": "C of auto", "left_out": left_out}}
+    programs = {"auto": passed(status="known", checks={"value": KNOWN}), "vmap": passed(checks=other)}
+    assert told(capsys, record(status="known", programs=programs)).splitlines()[-5:] == [
+        "auto: value failed, as expect.wrong knows",
+        "  vmap and the oracle agree, auto alone is wrong: the compiler",
+        "  C differs from graph's oracle at 9 of 64 elements, on devices 2; "
+        "largest error 3, allowed 2.0e-06 + 1.0e-06·|reference|",
+        "agreement leaves out what expect.wrong knows: C of auto",
+        "known: 1 of 2 programs passed, 1 is wrong as expect.wrong knows; /runs/mine/0/result.json",
+    ]
+
+
+def test_what_is_known_is_told_from_what_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    mended = {**KNOWN["outputs"]["C"], "status": "failed", "wrong": 0, "reason": "it is right with jax 0.13.0"}
+    value = {**KNOWN, "status": "failed", "diagnosis": [], "outputs": {**KNOWN["outputs"], "D": mended}}
+    out = told(capsys, record(status="failed", programs={"auto": passed(status="failed", checks={"value": value})}))
+    assert out.splitlines()[-4:] == [
+        "auto: value failed",
+        "  C differs from graph's oracle at 9 of 64 elements, on devices 2; "
+        "largest error 3, allowed 2.0e-06 + 1.0e-06·|reference|, as expect.wrong knows",
+        "  D: it is right with jax 0.13.0",
+        "failed: 0 of 1 programs passed; /runs/mine/0/result.json",
+    ]
+
+
 def test_a_program_that_died_is_in_the_table_and_says_how(capsys: pytest.CaptureFixture[str]) -> None:
     died = {"status": "error", "error": "the process was ended by SIGABRT", "checks": {}}
     out = told(capsys, record(status="error", programs={"auto": passed(), "vmap": died}))

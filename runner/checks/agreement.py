@@ -6,13 +6,14 @@ import numpy as np
 
 from runner.checks.compare import SAME, Beside, Difference, Tolerance, carried, difference
 from runner.checks.context import Check, Context
+from runner.evidence.words import listed
 from runner.experiment import Section, program_section
 from runner.reference import magnitude
 from runner.target import Output, ProgramRun, Ranges
 
 
 def check(context: Context, run: ProgramRun, others: list[ProgramRun], *, alike: bool = True) -> Check:
-    """Compare a program's outputs with those of every other program that ran.
+    """Compare a program's outputs with those of every other program that ran, but for what is known to be wrong.
 
     `alike` is whether the two sections say the same: where they do not, programs of different sections differ.
     """
@@ -23,9 +24,15 @@ def check(context: Context, run: ProgramRun, others: list[ProgramRun], *, alike:
         )
         return {"status": "not_run", "reason": reason}
     found: Check = {"status": "passed", "max_abs_error": 0.0, "with": [other.program for other in comparable]}
-    apart = []
+    left_out = _left_out(context, run, comparable)
+    if left_out:
+        found["left_out"] = left_out
+    apart, compared = [], False
     for name, output in run.outputs.items():
         for other in comparable:
+            if {run.program, other.program} & {*left_out.get(name, ())}:
+                continue
+            compared = True
             theirs = other.outputs[name]
             if output.dtype != theirs.dtype:
                 apart.append(f"{name} is {output.dtype}, but {theirs.dtype} in {other.program}")
@@ -34,9 +41,19 @@ def check(context: Context, run: ProgramRun, others: list[ProgramRun], *, alike:
             found["max_abs_error"] = max(found["max_abs_error"], measured.max_abs)
             if measured.wrong:
                 apart.append(f"{name} differs from {other.program} at {measured.wrong} of {measured.size} elements")
+    if not compared:
+        reason = "; ".join(f"{name} of {listed(programs)}" for name, programs in left_out.items())
+        return {"status": "not_run", "reason": f"{reason}: known to be wrong (expect.wrong)", "left_out": left_out}
     if apart:
         found.update(status="failed", reason="; ".join(apart))
     return found
+
+
+def _left_out(context: Context, run: ProgramRun, others: list[ProgramRun]) -> dict[str, list[str]]:
+    """Of each output the programs, this one among them, that are known to give it wrong."""
+    programs = [run.program, *(other.program for other in others)]
+    wrong = {name: [program for program in programs if name in context.known_wrong(program)] for name in run.outputs}
+    return {name: found for name, found in wrong.items() if found}
 
 
 def _sections(context: Context, name: str, *runs: ProgramRun) -> list[Section]:

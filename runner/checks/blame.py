@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from runner.checks.compare import difference
 from runner.checks.context import Check, Context
+from runner.evidence.words import listed
 from runner.experiment import program_section
 from runner.target import ProgramRun
 
@@ -41,10 +42,10 @@ def blame(context: Context, verdicts: Mapping[str, Check], program: str, *, alik
     comparable = [other for other in verdicts if alike or program_section(other) == program_section(program)]
     right = [other for other in comparable if all(_passed(verdicts[other], name) for name in wrong)]
     others = [other for other in comparable if other not in right]
-    of = f" in {_and(wrong)}" if len(outputs) > len(wrong) else ""
+    of = f" in {listed(wrong)}" if len(outputs) > len(wrong) else ""
     if right:
-        alone = f"{program} alone is" if others == [program] else f"{_and(others)} are"
-        return f"{_and([*right, 'the oracle'])} agree{of}, {alone} wrong: the compiler"
+        alone = f"{program} alone is" if others == [program] else f"{listed(others)} are"
+        return f"{listed([*right, 'the oracle'])} agree{of}, {alone} wrong: the compiler"
     if context.graph is not None and context.per_device is not None:
         oracle = "both oracles" if alike else "the oracle of its section"
     else:
@@ -56,7 +57,3 @@ def blame(context: Context, verdicts: Mapping[str, Check], program: str, *, alik
 
 def _passed(verdict: Check, name: str) -> bool:
     return verdict["outputs"].get(name, {}).get("status") in ("passed", "weak")
-
-
-def _and(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

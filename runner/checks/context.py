@@ -10,6 +10,7 @@ import numpy as np
 
 from runner.checks.compare import Beside, Tolerance, tolerance
 from runner.data import Arrays
+from runner.expect import among
 from runner.experiment import Experiment, Section, program_section
 from runner.layout import Layout
 from runner.reference import Gradients, Oracle, PerDevice, Rounding
@@ -43,6 +44,8 @@ class Context:
     uncast: Mapping[Section, Mapping[str, PerDevice]] = field(default_factory=dict)
     not_pinned: str | None = None
     """Why the experiment's pinned values do not bind this run, if they do not."""
+    jax: str = ""
+    """The version of JAX that ran."""
     gradients: Gradients = field(default_factory=Gradients)
     """The oracles of the gradients, whose values are among those of the two sections."""
 
@@ -68,6 +71,11 @@ class Context:
             if found is not None and name in found.values:
                 return section
         return None
+
+    def known_wrong(self, program: str) -> frozenset[str]:
+        """The outputs of a program that `expect.wrong` knows to be wrong with this JAX."""
+        known = self.experiment.wrong.get(program, {})
+        return frozenset(name for name, versions in known.items() if among(self.jax, versions))
 
     def rounding(self, section: Section, name: str) -> Rounding:
         """What rounding does to an output of a section."""

@@ -1,8 +1,8 @@
 """A wrong per-device program in; what is wrong with it, in words, out.
 
-When the per-device program, run by the NumPy interpreter, does not compute what `graph` says, single edits of it are tried
-until one does: of the experiment's arrays and of others, in float64, so that what is reported holds. Of several that do, the
-likeliest is said. A plain factor between the two is reported as well.
+When the per-device program, run by the NumPy interpreter, does not compute what `graph` says, single edits of it are
+tried until one does: of the experiment's arrays and of others, in float64, so that what is reported holds. Of several
+that do, the likeliest is said. A plain factor between the two is reported as well.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
 import numpy as np
@@ -19,25 +19,31 @@ from runner import dtypes
 from runner.checks import sections
 from runner.checks.context import Context
 from runner.checks.edits import Edit, Edits
+from runner.checks.mends import inserting
 from runner.data import Arrays
-from runner.experiment import Experiment, Statement, expressions
+from runner.experiment import Experiment, Section, expressions
+from runner.faults import Key
 from runner.reference import PerDevice, interpret
 from runner.reference.interpreter import Arithmetic
+
+SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 
 SECONDS = 5.0
 """How long edits are tried before the search gives up, and says so."""
 
-_MISFITS = (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError)
+MISFITS = (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError)
 """What NumPy raises of an edit that does not fit the shapes, as most do not."""
 
 
 def diagnose(context: Context) -> list[str]:
     """What is wrong with the per-device program: sentences, most telling first; "not found" where no edit mends it."""
     results = context.experiment.results
-    if context.per_device is not None and all(sections.compare(context, name).agree for name in results):
-        # Only a gradient differs, or what a cast hides: that an edit leaves the results right says nothing of these.
-        if not context.uncast or all(sections.compare(context, n, before_casts=True).agree for n in results):
-            return []
+    compared = [sections.compare(context, name) for name in results] if context.per_device is not None else []
+    if context.uncast:
+        compared += [sections.compare(context, name, before_casts=True) for name in results]
+    if compared and all(each.agree for each in compared):
+        # Only a gradient differs: that an edit leaves the results right says nothing of it.
+        return []
     found, complete = _mend(context)
     factors = [text for name in results if (text := _factor(context, name))]
     if found is not None:
@@ -50,10 +56,11 @@ def _mend(context: Context) -> tuple[Edit | None, bool]:
     """The likeliest edit that mends the program, and whether all were tried."""
     start = time.perf_counter()
     trial = Trial(context)
-    edits = Edits(context.experiment)
+    edits = Edits(context.experiment, "per_device")
     best: Edit | None = None
     graph = {key: expression.text for s in context.experiment.graph for key, expression in expressions(s)}
-    for edit in sorted([*edits.changing(), *edits.inserting()], key=lambda edit: edit.rank):
+    all_of_them = [trial.ranked(edit) for edit in (*edits.changing(), *inserting(edits))]
+    for edit in sorted(all_of_them, key=lambda edit: edit.rank):
         if best is not None and edit.rank - _LIKE > _score(best, graph):
             break
         if time.perf_counter() - start > SECONDS:
@@ -63,11 +70,17 @@ def _mend(context: Context) -> tuple[Edit | None, bool]:
     return best, True
 
 
+_LARGER = 8
+"""How many times the largest array a line may have, before an edit is taken for one that fits nothing."""
+
+_INDICES = 2.0
+"""How much less likely a mistake in a line of integers is."""
+
 _LIKE = 4.0
 """How much likelier an edit is after which a line reads as the graph's line of that name."""
 
 
-def _score(edit: Edit, graph: Mapping[tuple[str, ...], str]) -> float:
+def _score(edit: Edit, graph: Mapping[Key, str]) -> float:
     """The rank of an edit, the lower, the more alike the line that it gives and the graph's are."""
     texts = {key: expression.text for s in edit.statements for key, expression in expressions(s)}
     mine = next((text for key, text in texts.items() if _dotted(key) == edit.line), "")
@@ -76,22 +89,21 @@ def _score(edit: Edit, graph: Mapping[tuple[str, ...], str]) -> float:
     return edit.rank - _LIKE * (alike == 1.0) - 0.5 * alike
 
 
-def _dotted(key: tuple[str, ...]) -> str:
-    return ".".join(part for part in key if part != "body")
+def _dotted(key: Key) -> str:
+    return ".".join(str(part) for part in key if part != "body")
 
 
 @dataclass(frozen=True)
 class _Case:
-    """Some arrays, what the graph gives of them, and every value of the per-device program as it is."""
+    """Some arrays, and every value of each section as it is."""
 
     arrays: Arrays
-    arithmetic: Arithmetic
-    graph: Mapping[str, PerDevice]
-    per_device: Mapping[str, PerDevice]
+    arithmetic: Mapping[Section, Arithmetic]
+    values: Mapping[Section, Mapping[str, PerDevice]]
 
 
 class Trial:
-    """Tries edits of a per-device program against its graph, on the experiment's arrays and on others like them.
+    """Tries edits of a section against the graph and against itself, on the experiment's arrays and on others.
 
     On arrays of accident an edit may mend a program that it does not mend: where `x` is 4 devices long, a factor of 4
     is a psum too many. So every float is moved.
@@ -99,49 +111,63 @@ class Trial:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        experiment = context.experiment
-        exact = {s: Arithmetic(context.floats.get(s, {})) for s in ("graph", "per_device")}
-        uncast = {s: Arithmetic(context.floats.get(s, {}), casts=False) for s in ("graph", "per_device")}
-        arrays = [context.arrays, moved(experiment, context.arrays, 1)]
-        self._cases = [_case(experiment, each, uncast["graph"], uncast["per_device"]) for each in arrays]
+        exact, uncast = _arithmetic(context, casts=True), _arithmetic(context, casts=False)
+        # A collective too many in a loop grows what it carries at every step.
+        self._most = most(context)
+        arrays = [context.arrays, moved(context.experiment, context.arrays, 1)]
+        self._cases = [_case(context.experiment, each, uncast) for each in arrays]
         if context.uncast:
-            self._cases.insert(0, _case(experiment, context.arrays, exact["graph"], exact["per_device"]))
+            self._cases.insert(0, _case(context.experiment, context.arrays, exact))
+
+    def ranked(self, edit: Edit) -> Edit:
+        """The edit, less likely where it is of a line of indices: there accident mends what is wrong with arrays."""
+        value = self._cases[0].values["per_device"].get(edit.line)
+        counts = value is not None and np.asarray(value[0]).dtype.kind in "iub"
+        return replace(edit, rank=edit.rank + _INDICES) if counts else edit
 
     def mends(self, edit: Edit) -> bool:
-        """Whether the edited program computes the graph."""
-        return all(self._equal(case, edit.statements, edit.first, case.graph) for case in self._cases)
+        """Whether the edited `per_device` computes the graph."""
+        return all(self._equal(case, "per_device", edit, case.values["graph"]) for case in self._cases)
 
-    def same(self, edit: Edit) -> bool:
-        """Whether the edited program computes what the program computes as it is."""
-        results = self._context.experiment.results
-        return all(
-            self._equal(case, edit.statements, edit.first, {name: case.per_device[name] for name in results})
-            for case in self._cases
-        )
+    def same(self, edit: Edit, section: Section) -> bool:
+        """Whether the edited section computes what it computes as it is."""
+        return all(self._equal(case, section, edit, case.values[section]) for case in self._cases)
 
-    def _equal(
-        self, case: _Case, statements: tuple[Statement, ...], first: int, wanted: Mapping[str, PerDevice]
-    ) -> bool:
+    def _equal(self, case: _Case, section: Section, edit: Edit, wanted: Mapping[str, PerDevice]) -> bool:
         experiment = self._context.experiment
         try:
             after = interpret(
                 experiment,
-                "per_device",
+                section,
                 case.arrays,
-                statements[first:],
+                edit.statements[edit.first :],
                 keep=experiment.results,
-                arithmetic=case.arithmetic,
-                given=case.per_device,
+                arithmetic=case.arithmetic[section],
+                given=case.values[section],
+                most=self._most,
             ).values
-        except _MISFITS:
+        except MISFITS:
             return False
         return all(sections.agree(self._context, name, wanted[name], after[name]) for name in experiment.results)
 
 
-def _case(experiment: Experiment, arrays: Arrays, of_graph: Arithmetic, of_devices: Arithmetic) -> _Case:
-    graph = interpret(experiment, "graph", arrays, keep=experiment.results, arithmetic=of_graph).values
-    per_device = interpret(experiment, "per_device", arrays, arithmetic=of_devices).values
-    return _Case(arrays, of_devices, graph, per_device)
+def most(context: Context) -> int:
+    """How many elements an edited line may have on a device."""
+    sizes = [math.prod(shape) for shape, _ in context.outputs.values()]
+    return 4096 + _LARGER * max([*sizes, *(array.size for array in context.arrays.values())])
+
+
+def _arithmetic(context: Context, *, casts: bool) -> dict[Section, Arithmetic]:
+    return {section: Arithmetic(context.floats.get(section, {}), casts=casts) for section in SECTIONS}
+
+
+def _case(experiment: Experiment, arrays: Arrays, arithmetic: Mapping[Section, Arithmetic]) -> _Case:
+    values: dict[Section, Mapping[str, PerDevice]] = {
+        section: interpret(experiment, section, arrays, arithmetic=arithmetic[section]).values
+        for section in SECTIONS
+        if experiment.section(section)
+    }
+    return _Case(arrays, arithmetic, values)
 
 
 def moved(experiment: Experiment, arrays: Arrays, seed: int) -> Arrays:

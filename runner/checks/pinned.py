@@ -35,6 +35,7 @@ def check(context: Context, run: ProgramRun) -> Check:
     if context.not_pinned is not None:
         return {"status": "not_run", "reason": context.not_pinned}
     found: Check = {"status": "passed", "max_abs_error": 0.0, "outputs": {}}
+    wrong = []
     for name, value in context.experiment.values.items():
         pinned = np.asarray(value)
         output = run.outputs[name]
@@ -43,12 +44,15 @@ def check(context: Context, run: ProgramRun) -> Check:
         allowed = Tolerance(_PRINTED_EPS * eps, _PRINTED_EPS * eps * magnitude([pinned]))
         apart = difference(corner, pinned, output.dtype, allowed)
         found["max_abs_error"] = max(found["max_abs_error"], apart.max_abs)
-        found["outputs"][name] = {"compared": list(pinned.shape), "rtol": allowed.rtol, "atol": allowed.atol}
+        status = "failed" if apart.wrong else "passed"
+        compared = {"compared": list(pinned.shape), "rtol": allowed.rtol, "atol": allowed.atol}
+        found["outputs"][name] = {"status": status, **compared}
         if apart.wrong:
             assert apart.first is not None
             at = tuple(apart.first)
-            found["status"] = "failed"
-            found["reason"] = f"{name}{list(at)} is {corner[at]}, but expect.values pins {pinned[at]}"
+            wrong.append(f"{name}{list(at)} is {corner[at]}, but expect.values pins {pinned[at]}")
+    if wrong:
+        found |= {"status": "failed", "reason": "; ".join(wrong)}
     return found
 
 

@@ -9,8 +9,9 @@ from runner.target import Held, ProgramRun
 def check(context: Context, run: ProgramRun) -> Check:
     """Compare the copies of every shard of every output."""
     copies = 0
-    wrong = []
+    wrong, outputs = [], {}
     for name, output in run.outputs.items():
+        before = len(wrong)
         groups: dict[tuple[tuple[int, int], ...], list[Held]] = {}
         for held in output.held:
             groups.setdefault(held.ranges, []).append(held)
@@ -20,8 +21,10 @@ def check(context: Context, run: ProgramRun) -> Check:
             if differing:
                 where = ", ".join(f"{a}:{b}" for a, b in ranges)
                 wrong.append(f"{name}[{where}] on devices {_list(differing)} differs from device {members[0].device}")
+        outputs[name] = {"status": "failed" if len(wrong) > before else "passed"}
     if wrong:
-        return {"status": "failed", "reason": "; ".join(wrong[:4]), "wrong": len(wrong), "copies": copies}
+        reason = "; ".join(wrong[:4])
+        return {"status": "failed", "reason": reason, "wrong": len(wrong), "copies": copies, "outputs": outputs}
     return {"status": "passed", "copies": copies}
 
 

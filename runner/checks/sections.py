@@ -117,18 +117,21 @@ def compare(
 
 
 def agree(context: Context, name: str, wanted: PerDevice, found: PerDevice) -> bool:
-    """Whether two values of `name`, one of the graph or both of `per_device`, agree in float64, of whatever arrays."""
+    """Whether two values of `name` agree in float64, of whatever arrays; the graph has one for all devices."""
     layout, dtype = context.layout(name), dtypes.dtype(context.outputs[name][1])
     wide = None if dtype.exact else np.complex128 if dtype.kind == "complex" else np.float64
+    kind = dtype.name if wide is None else np.dtype(wide).name
     allowed = Tolerance(0.0, 0.0 if dtype.exact else ROUGH * magnitude(wanted))
     done: dict[tuple[int, int], bool] = {}
     for position in range(layout.mesh.size):
-        whole = len(wanted) == 1
-        key = (id(found[position]), hash(layout.ranges(position)) if whole else id(wanted[position]))
+        ranges = hash(layout.ranges(position))
+        key = (ranges if len(found) == 1 else id(found[position]), ranges if len(wanted) == 1 else id(wanted[position]))
         if key not in done:
-            expected = np.asarray(wanted[0])[layout.index(position)] if whole else np.asarray(wanted[position])
-            kind = dtype.name if wide is None else np.dtype(wide).name
-            done[key] = not difference(found[position], expected, kind, allowed).wrong
+            one, other = (
+                np.asarray(value[0])[layout.index(position)] if len(value) == 1 else np.asarray(value[position])
+                for value in (found, wanted)
+            )
+            done[key] = one.shape == other.shape and not difference(one, other, kind, allowed).wrong
         if not done[key]:
             return False
     return True

@@ -1,12 +1,17 @@
-"""What a record says of a collective in; the words for it out."""
+"""What a record says of a collective, or of several names, in; the words for it out."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def listed(names: Sequence[str]) -> str:
+    """`auto, constraint and explicit`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def bytes_text(count: int | None) -> str:

@@ -80,16 +80,18 @@ def interpret(
     arithmetic: Arithmetic = EXACT,
     script: Script | None = None,
     given: Mapping[str, PerDevice] | None = None,
+    most: int | None = None,
 ) -> Interpretation:
     """Run one section (or `statements` in its place) on `arrays`, which are whole and in their own dtype.
 
-    `given` are all values that are known already, the arrays' too, where `statements` are not the first ones.
+    `given` are all values that are known already, the arrays' too, where `statements` are not the first ones. Raises
+    `OverflowError` for a value of more than `most` elements on a device.
 
     `keep` are the names whose values are asked for afterwards; None: all. Any other value is let go of when no later
     statement reads it. `script` sees, and may change, every discrete decision: `runner/reference/decisions.py`.
     """
     mesh = experiment.mesh if section == "per_device" else WHOLE
-    interpreter = _Interpreter(mesh, experiment.dims, experiment.x64, arithmetic, script or Script())
+    interpreter = _Interpreter(mesh, experiment.dims, experiment.x64, arithmetic, script or Script(), most)
     interpreter.values.update(given or {})
     for array in experiment.arrays if given is None else ():
         whole = interpreter.held(arrays[array.name], array.dtype)
@@ -133,6 +135,7 @@ class _Interpreter:
     x64: bool
     arithmetic: Arithmetic
     script: Script
+    most: int | None = None
     values: dict[str, PerDevice] = field(default_factory=dict)
     moved: frozenset[str] = frozenset()
     """The names that are read for the last time, and once, where they are read next."""
@@ -177,7 +180,13 @@ class _Interpreter:
 
     def _line(self, tree: ast.expr, path: str) -> PerDevice:
         self._path, self._floats = path, self.arithmetic.floats.get(path, {})
-        return self._evaluate(tree)
+        return [self._bounded(value) for value in self._evaluate(tree)]
+
+    def _bounded(self, value: Any) -> Any:
+        size = getattr(value, "size", 0)
+        if self.most is not None and size > self.most:
+            raise OverflowError(f"{self._path} has {size} elements on a device")
+        return value
 
     def _forget_all_but(self, names: frozenset[str] | None) -> None:
         if names is not None:
@@ -217,7 +226,7 @@ class _Interpreter:
             here = [operand[position] for operand in operands]
             key = tuple(map(id, here))
             if key not in done:
-                done[key] = self.held(function(*here), kind)
+                done[key] = self._bounded(self.held(function(*here), kind))
                 self.work += getattr(done[key], "size", 0)
             results.append(done[key])
             for operand in operands:

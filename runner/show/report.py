@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from runner.evidence.words import listed
 from runner.expect import CHECKED
 from runner.record import Record
 from runner.show import collectives
@@ -16,6 +17,7 @@ from runner.sources import shown
 
 _STYLES = {
     "passed": "green",
+    "known": "yellow",
     "weak": "bold yellow",
     "failed": "bold red",
     "invalid": "bold yellow",
@@ -187,8 +189,8 @@ def _measured(value: Record) -> tuple[str, str]:
 
 
 def _badness(output: Record) -> tuple[int, float, float]:
-    """What failed before what is weak; of these, what used most of its tolerance."""
-    status = ("passed", "weak", "failed").index(output["status"])
+    """What failed, what is known to, what is weak; of those that are alike, what used most of its tolerance."""
+    status = ("passed", "weak", "known", "failed").index(output["status"])
     return status, output["max_abs_error"] if output.get("wrong") else 0.0, output.get("share", 0.0)
 
 
@@ -290,11 +292,22 @@ def _failures(found: Record) -> None:
         if result["error"]:
             _say(f"{program}: {result['error']}", "red")
         for name, check in result["checks"].items():
-            if check["status"] not in ("failed", "weak"):
-                continue
-            _say(f"{program}: {name} {'failed' if check['status'] == 'failed' else 'is weak'}", "red")
-            for line in reasons(check):
-                print(f"  {line}")
+            if check["status"] in FAULTS:
+                _say(f"{program}: {name} {FAULTS[check['status']]}", "yellow" if check["status"] == "known" else "red")
+                for line in reasons(check):
+                    print(f"  {line}")
+    left_out: dict[str, list[str]] = {}
+    for result in found["programs"].values():
+        for output, programs in result["checks"].get("agreement", {}).get("left_out", {}).items():
+            there = left_out.setdefault(output, [])
+            there += [program for program in programs if program not in there]
+    if left_out:
+        told = "; ".join(f"{output} of {listed(programs)}" for output, programs in left_out.items())
+        _say(f"agreement leaves out what expect.wrong knows: {told}", "yellow")
+
+
+FAULTS = {"failed": "failed", "weak": "is weak", "known": "failed, as expect.wrong knows"}
+"""The statuses of a check that found something to say, in words."""
 
 
 def reasons(check: Record) -> list[str]:
@@ -304,17 +317,18 @@ def reasons(check: Record) -> list[str]:
         lines.append(check["reason"])
     lines += check.get("details", ())
     for name, output in check.get("outputs", {}).items():
-        if output.get("status") != "failed" or "oracle" not in output:
+        if output.get("status") not in ("failed", "known") or "oracle" not in output:
             continue
+        known = ", as expect.wrong knows" if output["status"] == "known" != check["status"] else ""
         if output["wrong"]:
             devices = ", ".join(map(str, output["devices"][:16])) + (", …" if len(output["devices"]) > 16 else "")
             lines.append(
                 f"{name} differs from {_ORACLES[output['oracle']]} at {output['wrong']} of {output['of']} elements, "
                 f"on devices {devices}; largest error {output['max_abs_error']:.3g}, "
-                f"allowed {output['atol']:.1e} + {output['rtol']:.1e}·|reference|"
+                f"allowed {output['atol']:.1e} + {output['rtol']:.1e}·|reference|{known}"
             )
         elif "reason" in output:
-            lines.append(f"{name}: {output['reason']}")
+            lines.append(f"{name}: {output['reason']}{known}")
     return lines
 
 
@@ -327,7 +341,9 @@ def _verdict(found: Record, folder: Path) -> None:
     done = "compiled, values not run" if _only_compiled(found) else "passed"
     failed = [f"{name} failed" for name, check in found.get("checks", {}).items() if check["status"] == "failed"]
     counted = [*failed, *([f"{passed} of {len(programs)} programs {done}"] if programs else [])]
+    known = sum(program["status"] == "known" for program in programs.values())
     count = f": {', '.join(counted)}" if counted else ""
+    count += f", {known} {'is' if known == 1 else 'are'} wrong as expect.wrong knows" if known else ""
     text, style = _status(found["status"])
     _say(f"{text}{count}; {shown(folder / 'result.json')}", style)
 
@@ -338,6 +354,15 @@ def _only_compiled(found: Record) -> bool:
 
 def _short(overrides: Iterable[str]) -> list[str]:
     return [override.lstrip("+") for override in overrides]
+
+
+def mutants(rows: Iterable[tuple[str, str, str]]) -> None:
+    """For each mutant its outcome, the checks that noticed it, and what was changed."""
+    styles = {"noticed": "green", "survived": "bold red"}
+    _table(
+        ("mutant", "by", "change"),
+        [((outcome, styles.get(outcome, "dim")), (by, ""), (change, "")) for outcome, by, change in rows],
+    )
 
 
 def sweep(points: Sequence[Record], folder: Path) -> None:

@@ -1,0 +1,103 @@
+"""Every experiment broken in every way: what notices it, and is it named? `python benchmarks/mutants.py [NAME …]`
+
+Says of each experiment how many mutants were noticed, refused and equivalent and which survived; and of a sample of
+those whose values differ, how many the diagnosis named at the right line, at another one, or did not find.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+
+from benchmarks.seeds import configured
+from runner import data, verification
+from runner.checks import diagnosis, oracles
+from runner.checks.context import Context
+from runner.checks.mutants import Mutant, mutants
+from runner.configuration import compose
+from runner.experiment import read
+from runner.reference import interpret
+from runner.reference.interpreter import Arithmetic
+from runner.worker.types import infer
+
+
+def main() -> None:
+    """Break the experiments that are named, or all, and say what became of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--diagnosed", type=int, default=10, help="how many mutants of each experiment are diagnosed")
+    parser.add_argument("--folder", type=Path, default=Path(__file__).resolve().parents[1] / "conf")
+    parser.add_argument("--verbose", action="store_true", help="say what was not named at the right line")
+    given = parser.parse_args()
+    jax.config.update("jax_platforms", "cpu")
+    names = given.names or sorted(file.stem for file in (given.folder / "experiment").glob("*.yaml"))
+    outcomes: Counter[str] = Counter()
+    named: Counter[str] = Counter()
+    for name in names:
+        start = time.perf_counter()
+        context = consulted(name, given.folder)
+        found = mutants(context)
+        here = Counter(mutant.outcome for mutant in found)
+        outcomes += here
+        print(f"{name:48} {dict(here)}  {time.perf_counter() - start:.1f} s", flush=True)
+        for mutant in found:
+            if mutant.outcome == "survived":
+                print(f"    survived: {mutant.edit.line}: {mutant.edit.before} → {mutant.edit.after}")
+        wrong = [mutant for mutant in found if "sections" in mutant.noticed]
+        for mutant in random.Random(name).sample(wrong, min(given.diagnosed, len(wrong))):
+            start = time.perf_counter()
+            verdict, said = diagnosed(context, mutant)
+            named[verdict] += 1
+            if given.verbose and verdict != "right":
+                took = time.perf_counter() - start
+                print(f"    {verdict} ({took:.1f} s): {mutant.edit.line}: {mutant.edit.before} → {mutant.edit.after}")
+                print(f"        {said}", flush=True)
+    print(f"{sum(outcomes.values())} mutants: {dict(outcomes)}")
+    print(f"{sum(named.values())} diagnosed: {dict(named)}")
+    sys.exit(bool(outcomes["survived"]))
+
+
+def consulted(name: str, folder: Path) -> Context:
+    """The oracles of an experiment, at `verify_dims` where it names these."""
+    composed = compose(name, folder)
+    experiment = read(composed.plain)
+    if experiment.verify_dims:
+        smaller = verification.smaller(composed.plain, experiment)
+        assert not isinstance(smaller, str), smaller
+        experiment = smaller[1]
+    with tempfile.TemporaryDirectory() as scratch, configured(experiment):
+        types = infer(experiment)
+        outputs = {n: (typed.shape, typed.dtype) for n, typed in types.outputs.items()}
+        arrays = data.make(experiment, Path(scratch))
+    not_pinned = "it runs at verify_dims" if experiment.dims != read(composed.plain).dims else None
+    return oracles.consult(experiment, arrays, outputs, types.floats, not_pinned)
+
+
+def diagnosed(context: Context, mutant: Mutant) -> tuple[str, str]:
+    """Whether the diagnosis of a mutant names its line: `right`, `elsewhere` or `not found`; and its sentence."""
+    assert context.per_device is not None
+    experiment = replace(context.experiment, per_device=mutant.edit.statements)
+    exact = Arithmetic(context.floats.get("per_device", {}))
+    values = interpret(experiment, "per_device", context.arrays, keep=experiment.results, arithmetic=exact).values
+    changed = replace(context, experiment=experiment, per_device=replace(context.per_device, values=values))
+    if context.uncast:
+        changed.uncast = {**context.uncast, "per_device": oracles.uncast(changed, "per_device")}
+    said = diagnosis.diagnose(changed)
+    sentence = said[0] if said else "nothing"
+    if not said or sentence.startswith("no single edit"):
+        return "not found", sentence
+    lines = re.findall(r"per_device\.([\w.]+):", sentence)
+    return "right" if mutant.edit.line in lines else "elsewhere", sentence
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""An experiment's oracles in; it broken in every way that people break one, and which checks notice each, out.
+
+A mutant is a single edit (`runner/checks/edits.py`) of `per_device`, or of `graph` where there is no `per_device`.
+What it computes is interpreted: in float64 for the comparison of the sections, and as the target rounds for the checks
+of values, which hold it to the oracle of the file as it is. So a mutant stands for a mistake in the file, and for a
+program that is wrong in that way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from runner import dtypes
+from runner.checks import pinned, replicas, sections, value
+from runner.checks.context import Context
+from runner.checks.diagnosis import MISFITS, Trial, most
+from runner.checks.edits import Edit, Edits
+from runner.experiment import Section
+from runner.reference import PerDevice, interpret
+from runner.reference.interpreter import Arithmetic
+from runner.reference.rounded import plain
+from runner.reference.rounding import machine
+from runner.target import Held, Output, ProgramRun
+
+CHECKS = ("sections", "value", "values", "replicas")
+"""The checks that may notice a mutant without a compiler: `values` are the numbers that the file pins."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One edit and what became of it.
+
+    - `noticed`: the checks that fail; `refused`: why it computes nothing, as NumPy or the runner says it.
+    - `equivalent`: why no check could notice it. Where all three are empty, it survived.
+    """
+
+    edit: Edit
+    noticed: tuple[str, ...] = ()
+    refused: str | None = None
+    equivalent: str | None = None
+
+    @property
+    def outcome(self) -> str:
+        """`noticed`, `refused`, `equivalent` or `survived`."""
+        if self.noticed:
+            return "noticed"
+        return "refused" if self.refused else "equivalent" if self.equivalent else "survived"
+
+
+def broken(experiment_has_devices: bool) -> Section:
+    """The section that is broken."""
+    return "per_device" if experiment_has_devices else "graph"
+
+
+def mutants(context: Context) -> list[Mutant]:
+    """Every mutant of an experiment, in the order of its lines; an edit that gives the same text twice is one."""
+    section = broken(bool(context.experiment.per_device))
+    judge = _Judge(context, section)
+    edits = {(edit.line, edit.before, edit.after): edit for edit in Edits(context.experiment, section).changing()}
+    return [judge.judged(edit) for edit in edits.values()]
+
+
+class _Judge:
+    def __init__(self, context: Context, section: Section) -> None:
+        self._context = context
+        self._section: Section = section
+        self._trial = Trial(context)
+        exact = Arithmetic(context.floats.get(section, {}))
+        self._values = interpret(context.experiment, section, context.arrays, arithmetic=exact).values
+
+    def judged(self, edit: Edit) -> Mutant:
+        context = self._context
+        exact = Arithmetic(context.floats.get(self._section, {}))
+        rounded = Arithmetic(exact.floats, machine(context.experiment))
+        try:
+            values = self._interpreted(edit, exact, self._values)
+            drawn = self._interpreted(edit, rounded, None)
+        except MISFITS as misfit:
+            return Mutant(edit, refused=f"{type(misfit).__name__}: {misfit}")
+        for name in context.experiment.results:
+            layout = context.layout(name)
+            for position, held in enumerate(drawn[name]):
+                wanted = layout.shape if self._section == "graph" else layout.shard_shape
+                if np.shape(held) != wanted:
+                    return Mutant(edit, refused=f"{name} has shape {list(np.shape(held))} on device {position}")
+        noticed = self._noticed(values, drawn)
+        if not noticed and self._trial.same(edit, self._section):
+            return Mutant(edit, equivalent=self._why(edit, values))
+        return Mutant(edit, tuple(noticed))
+
+    def _interpreted(
+        self, edit: Edit, arithmetic: Arithmetic, given: Mapping[str, PerDevice] | None
+    ) -> dict[str, PerDevice]:
+        """All values in float64, which start from those of the lines before the edit; or what a target rounds."""
+        context, first = self._context, edit.first if given is not None else 0
+        statements = edit.statements[first:]
+        with np.errstate(all="ignore"):
+            found = interpret(
+                context.experiment,
+                self._section,
+                context.arrays,
+                statements,
+                arithmetic=arithmetic,
+                given=given,
+                most=most(context),
+            )
+        return {name: [plain(held) for held in value] for name, value in found.values.items()}
+
+    def _noticed(self, values: Mapping[str, PerDevice], drawn: Mapping[str, PerDevice]) -> list[str]:
+        context, noticed = self._context, []
+        if self._section == "per_device" and context.graph is not None:
+            apart = [sections.compare(context, name, values[name]) for name in context.experiment.results]
+            noticed += [] if all(one.agree for one in apart) else ["sections"]
+        run = self._run(drawn)
+        verdicts = {"value": value.check(context, run), "replicas": replicas.check(context, run)}
+        if context.experiment.values:
+            verdicts["values"] = pinned.check(context, run)
+        return noticed + [name for name in CHECKS if verdicts.get(name, {}).get("status") == "failed"]
+
+    def _run(self, drawn: Mapping[str, PerDevice]) -> ProgramRun:
+        """What a program would leave on its devices that computes as the mutant does."""
+        context, outputs = self._context, {}
+        for name in context.experiment.results:
+            layout, dtype = context.layout(name), context.outputs[name][1]
+            held, copies = [], dict[bytes, int]()
+            for position in range(context.experiment.mesh.size):
+                part = (
+                    drawn[name][position] if self._section == "per_device" else drawn[name][0][layout.index(position)]
+                )
+                with np.errstate(all="ignore"):
+                    part = np.asarray(part).astype(dtypes.dtype(dtype).numpy)
+                copy = copies.setdefault(part.tobytes(), len(copies))
+                held.append(Held(position, position, layout.ranges(position), copy, part))
+            outputs[name] = Output(dtype, layout.shape, None, tuple(held))
+        program = "shard_map" if self._section == "per_device" else "auto"
+        return ProgramRun(program, outputs=outputs, device_ids=list(range(context.experiment.mesh.size)))
+
+    def _why(self, edit: Edit, values: Mapping[str, PerDevice]) -> str:
+        before, after = self._values.get(edit.line), values.get(edit.line)
+        if before is None or after is None:
+            return f"the loop that {edit.line} is a line of gives the same"
+        if all(_alike(a, b) for a, b in zip(before, after, strict=True)):
+            return f"{edit.line} is the same on every device"
+        return f"{edit.line} differs, but in nothing that an output reads"
+
+
+def _alike(one: PerDevice, other: PerDevice) -> bool:
+    a, b = np.asarray(one), np.asarray(other)
+    return a.shape == b.shape and bool(np.allclose(a, b, rtol=sections.ROUGH, atol=0.0, equal_nan=True))

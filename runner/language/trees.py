@@ -1,0 +1,97 @@
+"""Expressions as Python's trees: their parts, and the same with another part in one place."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterator
+
+
+def nodes(tree: ast.expr) -> Iterator[ast.expr]:
+    """The parts of an expression that have a value of their own, the whole first."""
+    yield tree
+    match tree:
+        case ast.Call(args=args, keywords=keywords):
+            children = [*args, *(keyword.value for keyword in keywords)]
+        case ast.BinOp(left=left, right=right):
+            children = [left, right]
+        case ast.Compare(left=left, comparators=comparators):
+            children = [left, *comparators]
+        case ast.Tuple(elts=elements) | ast.List(elts=elements):
+            children = elements
+        case ast.UnaryOp(operand=operand):
+            children = [operand]
+        case ast.Subscript(value=value, slice=index):
+            children = [value, *(index.elts if isinstance(index, ast.Tuple) else [index])]
+            children = [child for child in children if not isinstance(child, ast.Slice)]
+        case ast.Attribute(value=value, attr="T"):
+            children = [value]
+        case _:
+            children = []
+    for child in children:
+        yield from nodes(child)
+
+
+def swapped(tree: ast.expr, old: ast.expr, new: ast.expr) -> ast.expr:
+    """`tree` with `new` in the place of `old`; what lies beside the way there is shared."""
+    if tree is old:
+        return new
+    copied = copy.copy(tree)
+    for name, value in ast.iter_fields(tree):
+        if isinstance(value, ast.expr):
+            setattr(copied, name, swapped(value, old, new))
+        elif isinstance(value, list):
+            setattr(copied, name, [_swapped_in(each, old, new) for each in value])
+    return copied
+
+
+def _swapped_in(value: object, old: ast.expr, new: ast.expr) -> object:
+    if isinstance(value, ast.expr):
+        return swapped(value, old, new)
+    if isinstance(value, ast.keyword):
+        return ast.keyword(value.arg, swapped(value.value, old, new))
+    return value
+
+
+def text(tree: ast.expr) -> str:
+    return ast.unparse(tree)
+
+
+def plus(node: ast.expr, by: int) -> ast.expr:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int) and not isinstance(node.value, bool):
+        return ast.Constant(node.value + by)
+    return ast.BinOp(node, ast.Add() if by > 0 else ast.Sub(), ast.Constant(abs(by)))
+
+
+def transposed(node: ast.expr) -> ast.expr:
+    if isinstance(node, ast.Attribute) and node.attr == "T":
+        return node.value
+    return ast.Attribute(node, "T", ast.Load())
+
+
+def axes_text(axes: tuple[str, ...]) -> str:
+    return " and ".join(f"'{axis}'" for axis in axes)
+
+
+def axes_node(axes: tuple[str, ...]) -> ast.expr:
+    constants: list[ast.expr] = [ast.Constant(axis) for axis in axes]
+    return constants[0] if len(constants) == 1 else ast.Tuple(constants)
+
+
+def with_argument(call: ast.Call, at: int, new: ast.expr) -> ast.Call:
+    return ast.Call(call.func, [*call.args[:at], new, *call.args[at + 1 :]], call.keywords)
+
+
+def with_keyword(call: ast.Call, at: int, new: ast.expr) -> ast.Call:
+    keywords = list(call.keywords)
+    keywords[at] = ast.keyword(keywords[at].arg, new)
+    return ast.Call(call.func, call.args, keywords)
+
+
+def axes_by_position(call: ast.Call) -> ast.Call:
+    """`psum(x, axis_name='x')` as `psum(x, 'x')`."""
+    named = [keyword for keyword in call.keywords if keyword.arg == "axis_name"]
+    if not named:
+        return call
+    rest = [keyword for keyword in call.keywords if keyword is not named[0]]
+    return ast.Call(call.func, [*call.args, named[0].value], rest)

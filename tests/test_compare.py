@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner import data, dtypes
-from runner.checks.compare import Beside, Difference, Tolerance, Whole, as_a_whole, difference, tolerance
+from runner.checks.compare import Beside, Difference, Tolerance, Whole, as_a_whole, carried, difference, tolerance
 from runner.reference import Rounding, magnitude, measure
 from runner.reference.interpreter import ANY
 from runner.reference.rounded import Machine, rounded
@@ -236,10 +236,39 @@ def test_complex_numbers_lie_between_others_part_by_part() -> None:
         assert (found.wrong, found.between, found.excused) == (0, between, excused)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "bound", "start", "end", "further"),
+    [
+        ("bool", True, True, False, 0),
+        ("uint8", 3, 200, 3, -194),
+        ("int64", 2**62, 1, 3, 2**62 + 2),
+        ("float32", 1.0, 2.0, -1.0, -2.0),
+        ("float32", -math.inf, -math.inf, -math.inf, -math.inf),
+        ("float32", 1.0, 1.0, math.inf, math.inf),
+        ("complex64", 1 + 1j, 1.0, 2j, 3j),
+    ],
+)
+def test_a_bound_is_carried_as_far_as_another(dtype: str, bound: Any, start: Any, end: Any, further: Any) -> None:
+    kind = dtypes.dtype(dtype).numpy
+    given = (np.asarray([value]).astype(kind) for value in (bound, start, end))
+    assert carried(*given, dtype).tolist() == [further]
+
+
 def test_what_the_dtype_cannot_hold_may_be_nothing_finite_and_no_other_number() -> None:
     beyond = Beside(overflows=np.array([True, True, False]))
     found = apart_beside([math.nan, 3.0, 1.0], [500.0, 500.0, 1.0], beyond)
     assert (found.wrong, found.overflowing) == (1, 1)
+
+
+@pytest.mark.parametrize(("dtype", "beyond"), [("float8_e4m3fn", -512.0), ("float16", 7e4)])
+def test_what_overflows_is_no_error_beside_what_does_not(dtype: str, beyond: float) -> None:
+    overflows = Beside(overflows=np.array([True, False]))
+    with np.errstate(over="ignore"):
+        nothing = np.asarray([beyond, 1.0]).astype(dtypes.dtype(dtype).numpy)
+    found = difference(nothing, np.array([beyond, 1.0]), dtype, LOOSE, overflows)
+    assert (found.wrong, found.overflowing) == (0, 1)
+    found = difference(nothing[::-1], np.array([beyond, 1.0]), dtype, LOOSE, overflows)
+    assert (found.wrong, found.overflowing) == (2, 0)
 
 
 def apart_beside(actual: Any, expected: Any, beside: Beside) -> Difference:

@@ -11,7 +11,7 @@ import pytest
 from runner import data, handover
 from runner.findings import Findings
 from runner.record import Record
-from tests.harness import experiment
+from tests.harness import experiment, run
 
 TEXT = """
 arrays:
@@ -127,3 +127,65 @@ def test_what_is_known_of_one_program_excuses_no_other(tmp_path: Path) -> None:
     record = found(tmp_path, *events, expect={"wrong": {"auto": ["C"]}})
     assert [record["programs"][program]["status"] for program in ("auto", "shard_map")] == ["known", "failed"]
     assert record["status"] == "failed"
+
+
+# What proves nothing.
+
+
+@pytest.mark.parametrize(
+    ("line", "warning"),
+    [
+        ("A * 0", "the reference of 'C' is all zero, which proves nothing"),
+        ("A * 0 * inf", "the reference of 'C' is NaN everywhere, which proves nothing"),
+        ("A * 0 - inf", "the reference of 'C' is infinite everywhere, which proves nothing"),
+        ("A * 0 + 3", "the reference of 'C' has one value everywhere, which proves little"),
+    ],
+)
+def test_a_reference_that_proves_nothing_is_a_warning(tmp_path: Path, line: str, warning: str) -> None:
+    assert found(tmp_path, text=TEXT, graph={"C": line}, per_device={"C": line})["warnings"] == [warning]
+
+
+def test_an_output_that_no_array_enters_is_a_warning_for_each_section(tmp_path: Path) -> None:
+    lines = {"graph": {"b": "arange(8)", "C": "reshape(b, (4, 2)) * 1.0"}, "per_device": {"C": "A + 1"}}
+    assert found(tmp_path, **lines)["warnings"] == ["'C' of graph does not depend on any array"]
+    lines = {"graph": {"C": "A + 1"}, "per_device": {"C": "reshape(arange(4), (2, 2)) + 0.5 * axis_index('x')"}}
+    assert found(tmp_path, **lines)["warnings"] == ["'C' of per_device does not depend on any array"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["A + 1", "A * 1e-30", "A - A * (1 - 1e-7)", "where(A > 6, A, 0)", "where(A > 6, A, inf)", "A / A", "log(A - 1)"],
+)
+def test_what_is_small_or_zero_or_not_finite_in_part_is_no_warning(tmp_path: Path, line: str) -> None:
+    assert found(tmp_path, graph={"C": line}, per_device={"C": line})["warnings"] == []
+
+
+# What rounding may decide otherwise.
+
+EDGE = TEXT.replace("arange(8)", "arange(8) / 10")
+
+
+def test_what_is_undecided_is_in_the_record_with_its_place(tmp_path: Path) -> None:
+    lines = {"f": "floor(A * 10 + 1)", "C": "f * 1"}
+    record = found(tmp_path, finished(tmp_path, "auto", DEVICES), text=EDGE, graph=lines, per_device=lines)
+    verdict = record["programs"]["auto"]["checks"]["value"]["outputs"]["C"]
+    assert verdict["status"] == "passed"
+    place = {"line": "f", "operation": "floor", "elements": 8}
+    assert verdict["undecided"] == {"count": 16, "between": 0, "excused": 0, "places": [place]}
+    assert verdict["of"] == 16
+
+
+@pytest.mark.parametrize("edge", ["f > 3", "where(f > 3, A, -inf)", "astype(where(f > 3, 200, 3), 'uint8')"])
+def test_what_is_undecided_may_be_of_any_dtype(tmp_path: Path, edge: str) -> None:
+    # 0.3 times 10 in float32, which float64 knows to be more than 3.
+    lines = {"f": "A * 10", "C": edge}
+    checks = run(EDGE, tmp_path, graph=lines, per_device=lines).checks["auto"]
+    assert (checks["value"]["status"], checks["agreement"]["status"]) == ("passed", "passed")
+    assert checks["value"]["outputs"]["C"]["undecided"]["count"] == 2
+    # 3 itself, which float64 may miss too.
+    lines = {"f": "A * 1", "C": edge}
+    held = run(TEXT, tmp_path, graph=lines, per_device=lines).sections
+    assert held is not None
+    assert held["status"] == "passed"
+    places = [{"section": name, "line": "C", "operation": ">", "elements": 1} for name in ("graph", "per_device")]
+    assert held["outputs"]["C"]["undecided"] == {"count": 2, "excused": 0, "places": places}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,21 @@ from runner.show import report
 FOLDER = Path("/runs/mine/0")
 
 
+def output(**changes: Any) -> dict[str, Any]:
+    """The verdict on one output."""
+    return {
+        "status": "passed", "oracle": "graph", "max_abs_error": 1e-7, "rtol": 1e-6, "atol": 2e-6, "share": 0.05,
+        "wrong": 0, "of": 64, "devices": [], "power": 3e-6,
+    } | changes  # fmt: skip
+
+
+def valued(outputs: dict[str, Any], status: str = "passed") -> dict[str, Any]:
+    """A program of which only the check of its values is told."""
+    return passed(status=status, checks={"value": {"status": status, "outputs": outputs}})
+
+
 def passed(**changes: Any) -> dict[str, Any]:
-    value = {"status": "passed", "max_abs_error": 1e-7, "rtol": 1e-6, "atol": 2e-6, "outputs": {}}
+    value = {"status": "passed", "max_abs_error": 1e-7, "rtol": 1e-6, "atol": 2e-6, "outputs": {"C": output()}}
     checks = {"value": value, "layout": {"status": "not_run", "reason": "vmap"}}
     timing = {"compile_s": 0.05, "run_s": {"median": 0.0001}}
     return {"status": "passed", "error": None, "checks": checks, "timing": timing} | changes
@@ -72,9 +86,9 @@ def test_a_run_that_passed(capsys: pytest.CaptureFixture[str]) -> None:
         "mine: What it shows.\n"
         "mesh x=2 × y=2 on 4 simulated cpu devices, jax 0.10.2\n"
         "\n"
-        "program  status  value   layout  largest error       compile  run\n"
-        "auto     passed  passed  –       1.0e-07 of 2.0e-06  50 ms    0.10 ms\n"
-        "vmap     passed  passed  –       1.0e-07 of 2.0e-06  50 ms    0.10 ms\n"
+        "program  status  value   layout  largest error  notices      compile  run\n"
+        "auto     passed  passed  –       1.0e-07 in C   3.0e-06 rms  50 ms    0.10 ms\n"
+        "vmap     passed  passed  –       1.0e-07 in C   3.0e-06 rms  50 ms    0.10 ms\n"
         "\n"
         "passed: 2 of 2 programs passed; /runs/mine/0/result.json\n"
     )
@@ -101,7 +115,7 @@ def test_sections_that_differ_are_told_before_the_programs(capsys: pytest.Captur
         "sections failed",
         "  a psum is left out",
         "  C is not graph's",
-        "failed: 2 of 2 programs passed; /runs/mine/0/result.json",
+        "failed: sections failed, 2 of 2 programs passed; /runs/mine/0/result.json",
     ]
 
 
@@ -113,6 +127,62 @@ def test_a_weak_check_says_what_it_would_not_notice(capsys: pytest.CaptureFixtur
         "  C: it would not notice 20 %",
         "weak: 0 of 1 programs passed; /runs/mine/0/result.json",
     ]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "cells"),
+    [
+        # The error of what failed, though another is further from its oracle in numbers.
+        ({"C": output(max_abs_error=9.0), "D": output(status="failed", wrong=1)}, "1.0e-07 in D   3.0e-06 rms"),
+        ({"C": output(max_abs_error=9.0), "D": output(status="weak")}, "1.0e-07 in D   3.0e-06 rms"),
+        ({"C": output(max_abs_error=9.0), "D": output(share=0.9)}, "1.0e-07 in D   3.0e-06 rms"),
+        ({"C": output(share=0.9), "D": output(power=0.5)}, "1.0e-07 in C   5.0e-01 rms in D"),
+        ({"C": output(power=None)}, "1.0e-07 in C   –"),
+        ({"C": output(power=0.0)}, "1.0e-07 in C   anything"),
+        ({"C": output(power=0.0), "D": output(power=None)}, "1.0e-07 in C   anything"),
+        ({"C": {"status": "not_run", "reason": "no oracle knows it"}}, "–              –"),
+    ],
+)  # fmt: skip
+def test_the_worst_output_is_named_and_the_bluntest(
+    capsys: pytest.CaptureFixture[str], outputs: dict[str, Any], cells: str
+) -> None:
+    out = told(capsys, record(programs={"auto": valued(outputs)}))
+    assert re.sub(r" +", " ", out.splitlines()[4]) == re.sub(r" +", " ", f"auto passed passed {cells} 50 ms 0.10 ms")
+
+
+def places(*operations: str, **changes: Any) -> dict[str, Any]:
+    decided = [{"line": f"v{i}", "operation": name, "elements": 9} for i, name in enumerate(operations)]
+    return output(undecided={"count": 12, "between": 0, "excused": 0, "places": decided} | changes)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "text"),
+    [
+        (places("floor"), "12 of 64 elements of C are undecided: floor in v0 may fall to either side by rounding"),
+        (places("<", "argmax"), "12 of 64 elements of C are undecided: < in v0 and argmax in v1 may fall"),
+        (places("<", "argmax", "sign"), "undecided: < in v0, argmax in v1 and sign in v2 may fall"),
+        (places("<", "argmax", "sign", "astype"), "undecided: < in v0, argmax in v1 and 2 more may fall"),
+        (places("floor", count=1), "1 of 64 elements of C is undecided: floor in v0 may fall"),
+        (places(), "12 of 64 elements of C are undecided\n"),
+        (places("floor", between=3, excused=1), "rounding; of these 3 lie between what that leads to, 1 beyond\n"),
+    ],
+)
+def test_what_rounding_may_decide_otherwise_is_told_with_its_place(
+    capsys: pytest.CaptureFixture[str], verdict: dict[str, Any], text: str
+) -> None:
+    assert text in told(capsys, record(programs={"auto": valued({"C": verdict})}))
+
+
+def test_what_is_undecided_in_every_program_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    both = {"auto": valued({"C": places("floor")}), "vmap": valued({"C": places("floor")})}
+    assert "\n12 of 64 elements" in told(capsys, record(programs=both))
+    one = {"auto": valued({"C": output()}), "vmap": valued({"C": places("floor", count=2)})}
+    assert "\nvmap: 2 of 64 elements" in told(capsys, record(programs=one))
+
+
+def test_what_is_exact_notices_all_that_is_decided(capsys: pytest.CaptureFixture[str]) -> None:
+    undecided = places("floor") | {"power": 0.0}
+    assert "all but undecided" in told(capsys, record(programs={"auto": valued({"C": undecided})}))
 
 
 KNOWN = {
@@ -159,7 +229,7 @@ def test_what_is_known_is_told_from_what_is_not(capsys: pytest.CaptureFixture[st
 def test_a_program_that_died_is_in_the_table_and_says_how(capsys: pytest.CaptureFixture[str]) -> None:
     died = {"status": "error", "error": "the process was ended by SIGABRT", "checks": {}}
     out = told(capsys, record(status="error", programs={"auto": passed(), "vmap": died}))
-    assert "vmap     error   –       –       –                   –        –\n" in out
+    assert "vmap     error   –       –       –              –            –        –\n" in out
     assert "vmap: the process was ended by SIGABRT\n" in out
     assert out.endswith("error: 1 of 2 programs passed; /runs/mine/0/result.json\n")
 

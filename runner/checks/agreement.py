@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from runner.checks.compare import SAME, Beside, Difference, Tolerance, difference
+from runner.checks.compare import SAME, Beside, Difference, Tolerance, carried, difference
 from runner.checks.context import Check, Context
 from runner.evidence.words import listed
 from runner.experiment import Section, program_section
@@ -85,7 +85,8 @@ def _beside(context: Context, name: str, sections: set[Section], ranges: Ranges,
         rounding = context.rounding(section, name)
         if rounding.low is not None and rounding.high is not None:
             least, most = (context.assembled(section, name, bound)[at] for bound in (rounding.low, rounding.high))
-            low, high, open_ = low - (most - least), high + (most - least), True
+            dtype = context.outputs[name][1]
+            low, high, open_ = carried(low, most, least, dtype), carried(high, least, most, dtype), True
         if rounding.overflows is not None:
             overflows, open_ = overflows | context.assembled(section, name, rounding.overflows)[at], True
     return Beside(np.asarray(low), np.asarray(high), overflows) if open_ else None

@@ -277,13 +277,26 @@ def _apart(
         apart = np.abs(_exact(got) - _exact(wanted)).astype(np.float64)
         return apart, apart > 0, np.zeros(got.shape, bool)
     with np.errstate(all="ignore"):
+        same = got == wanted
         if _overflows(wanted, kind):
             # What the dtype cannot hold overflows in JAX too.
             wanted = wanted.astype(kind.numpy).astype(wanted.dtype)
         both_nan = np.isnan(got) & np.isnan(wanted)
-        apart = np.where((got == wanted) | both_nan, 0.0, np.abs(got - wanted))
+        apart = np.where(same | (got == wanted) | both_nan, 0.0, np.abs(got - wanted))
         within = np.isfinite(wanted) & (apart <= allowed.atol + allowed.rtol * np.abs(wanted))
     return np.where(np.isnan(apart), math.inf, apart), ~(within | (apart == 0)), both_nan
+
+
+def carried(bound: Any, start: Any, end: Any, dtype: str) -> np.ndarray:
+    """A bound of elements of `dtype`, as far on as `end` is from `start`: not at all where these are one number."""
+    kind = dtypes.dtype(dtype)
+    wide = _wide(kind)
+    bound, start, end = (
+        _exact(np.asarray(each)) if wide is None else np.asarray(each).astype(wide, copy=False)
+        for each in (bound, start, end)
+    )
+    with np.errstate(all="ignore"):
+        return np.where(start == end, bound, bound + (end - start))
 
 
 def _exact(value: np.ndarray) -> np.ndarray:

@@ -5,12 +5,12 @@ It needs no program: it holds whatever JAX does, and also where JAX can express 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from runner import dtypes
-from runner.checks.compare import EXCUSED, SAME, Beside, Tolerance, difference
+from runner.checks.compare import EXCUSED, SAME, Beside, Tolerance, carried, difference
 from runner.checks.context import Check, Context
 from runner.reference import PerDevice, magnitude
 from runner.reference.rounding import SAFETY_OF_FLOAT64
@@ -53,7 +53,7 @@ def check(context: Context) -> Check:
             "wrong": one.wrong,
             "of": one.size,
             "devices": list(one.devices),
-            **({"undecided": one.undecided, "excused": one.excused} if one.undecided else {}),
+            **_undecided(context, name, one),
         }
         for name, one in compared.items()
     }
@@ -65,6 +65,17 @@ def check(context: Context) -> Check:
     if apart:
         found |= {"status": "failed", "reason": "; ".join(apart)}
     return found
+
+
+def _undecided(context: Context, name: str, one: Comparison) -> Check:
+    if not one.undecided:
+        return {}
+    places = [
+        {"section": section, **asdict(place)}
+        for section, values in context.in_float64.items()
+        for place in values[name].places
+    ]
+    return {"undecided": {"count": one.undecided, "excused": one.excused, "places": places}}
 
 
 def _apart(name: str, one: Comparison) -> str:
@@ -171,5 +182,7 @@ def _beside(context: Context, name: str, position: int) -> Beside | None:
         low, high = graph.low[0][at], graph.high[0][at]
     if per_device.low is not None and per_device.high is not None:
         own = context.oracle("per_device").values[name][position]
-        low, high = low - (own - per_device.low[position]), high + (per_device.high[position] - own)
+        dtype = context.outputs[name][1]
+        low = carried(low, own, per_device.low[position], dtype)
+        high = carried(high, own, per_device.high[position], dtype)
     return Beside(np.asarray(low), np.asarray(high))

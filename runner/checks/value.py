@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from runner import dtypes
 from runner.checks.compare import EXCUSED, SAME, Beside, Difference, Tolerance, Whole, as_a_whole, difference, nearest
 from runner.checks.context import Check, Context
 from runner.experiment import Section
+from runner.reference import Rounding
 from runner.reference.rounding import row_step
 from runner.target import Held, Output, ProgramRun
 
@@ -80,7 +82,7 @@ def _verdict(context: Context, section: Section, name: str, output: Output) -> C
         "of": total.size,
         "devices": devices,
         **({"nan": total.nans} if total.nans else {}),
-        **_undecided(total),
+        **_undecided(total, rounding),
         **({"overflowing": total.overflowing} if total.overflowing else {}),
     }
     if excused:
@@ -119,10 +121,12 @@ def _blunt(total: Difference, power: float | None) -> str | None:
     return None
 
 
-def _undecided(total: Difference) -> Check:
+def _undecided(total: Difference, rounding: Rounding) -> Check:
     if not total.undecided:
         return {}
-    return {"undecided": total.undecided, "between": total.between, "excused": total.excused}
+    places = [asdict(place) for place in rounding.places]
+    counts = {"count": total.undecided, "between": total.between, "excused": total.excused}
+    return {"undecided": {**counts, "places": places}}
 
 
 def _outside(measure: str, told: Check) -> str:

@@ -3,7 +3,7 @@
 from runner.reference.decisions import PerDevice
 from runner.reference.gradient import Gradients, consult
 from runner.reference.interpreter import Interpretation, interpret, magnitude
-from runner.reference.rounding import Moments, Oracle, Rounding, measure
+from runner.reference.rounding import Moments, Oracle, Rounding, Undecided, measure
 
 __all__ = [
     "Gradients",
@@ -12,6 +12,7 @@ __all__ = [
     "Oracle",
     "PerDevice",
     "Rounding",
+    "Undecided",
     "consult",
     "interpret",
     "magnitude",

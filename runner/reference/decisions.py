@@ -31,7 +31,8 @@ class Decision:
       `cast` for a rounding to a narrower dtype.
     - `operands`, `result`: what it was given and what it gave, on every device.
     - `windows`: for each operand how far rounding may carry it; `near`: which elements of the result it may change.
-    - `other`: the result where it does; `axis`: along which elements are put in order; `line`: where it stands.
+    - `other`: the result where it does; `axis`: along which elements are put in order.
+    - `line`, `operation`: where it stands, and what is called there.
     """
 
     kind: str
@@ -44,6 +45,7 @@ class Decision:
     other: PerDevice = field(default_factory=list)
     axis: int | None = None
     line: str = ""
+    operation: str = ""
 
     @property
     def undecided(self) -> int:

@@ -289,7 +289,9 @@ class _Interpreter:
     ) -> PerDevice:
         """A function of floats that jumps, as the script has it decided."""
         result = self._lift(function, node, *operands)
-        return self.script.decide(Decision(decides, function, operands, result, axis=axis, line=self._path))
+        return self.script.decide(
+            Decision(decides, function, operands, result, axis=axis, line=self._path, operation=_called(node))
+        )
 
     def _call(self, operation: Operation, node: ast.Call) -> PerDevice:
         positional = [self._evaluate(argument) for argument in node.args]
@@ -358,7 +360,7 @@ class _Interpreter:
         result = self._lift(rounding, node, raw)
         if not _is_floating(raw):
             return result
-        return self.script.decide(Decision("cast", rounding, [raw], result, line=self._path))
+        return self.script.decide(Decision("cast", rounding, [raw], result, line=self._path, operation=_called(node)))
 
     def _collective(
         self, operation: Operation, node: ast.Call, positional: list[PerDevice], keywords: dict[str, PerDevice]
@@ -370,6 +372,23 @@ class _Interpreter:
             return self._everywhere(result)
         # Entries that are one object must stay one object through widening.
         return self._lift(lambda value: value, node, result)
+
+
+_SYMBOLS: Mapping[type[ast.AST], str] = {
+    ast.FloorDiv: "//", ast.Mod: "%", ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">",
+    ast.GtE: ">=",
+}  # fmt: skip
+"""The operators that jump."""
+
+
+def _called(node: ast.expr) -> str:
+    """The operation or the operator that a node calls."""
+    match node:
+        case ast.BinOp(op=op) | ast.Compare(ops=[op]):
+            return _SYMBOLS[type(op)]
+        case ast.Call(func=ast.Name(id=name)):
+            return name
+    raise AssertionError(ast.dump(node))
 
 
 def _read_later(statements: Sequence[Statement], wanted: frozenset[str] | None) -> list[frozenset[str] | None]:

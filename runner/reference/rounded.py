@@ -101,6 +101,9 @@ class Rounded(np.ndarray):
         if isinstance(options.get("dtype"), np.dtype) and options["dtype"].kind in "fc":
             # The carrier's: the oracle asks for float64.
             del options["dtype"]
+        if method == "reduceat":
+            # NumPy has it among the inputs, also where it is given by name.
+            options.pop("indices", None)
         with np.errstate(all="ignore"):
             if method == "at":
                 _added_at(ufunc, inputs[0], inputs[1:], kind, machine)
@@ -111,6 +114,8 @@ class Rounded(np.ndarray):
                 result = _scanned(_operand(inputs[0], kind), kind, machine, **options)
             elif method == "reduceat" and ufunc in (np.add, np.multiply) and dtypes.dtype(kind).itemsize < 4:
                 result = _by_segments(ufunc, _operand(inputs[0], kind), inputs[1], kind, machine)
+            elif method == "reduceat":
+                result = ufunc.reduceat(_operand(inputs[0], kind), inputs[1], **options)
             elif ufunc in (np.matmul, np.vecdot):
                 operands = [_multiplied(_operand(value, kind), kind, machine) for value in inputs]
                 result = ufunc(*_turned(ufunc, operands, machine), **options)

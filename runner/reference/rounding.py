@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.experiment import Experiment, Section
+from runner.experiment import Experiment, Section, Statement
 from runner.reference.decisions import Following, PerDevice, Recording, Script, Taking
 from runner.reference.interpreter import Arithmetic, Floats, interpret
 from runner.reference.rounded import NEAREST, Machine, plain
@@ -74,6 +74,18 @@ def row_step(shape: tuple[int, ...]) -> int:
     return max(1, -(-math.prod(shape) // _MANY)) if shape else 1
 
 
+@dataclass(frozen=True)
+class Undecided:
+    """A line that decides what rounding may decide otherwise.
+
+    `operation` is what it calls, `elements` how many of its results may be others, in all steps of a loop.
+    """
+
+    line: str
+    operation: str
+    elements: int
+
+
 @dataclass
 class Rounding:
     """What rounding does to one value.
@@ -84,7 +96,7 @@ class Rounding:
     - `overflows`: on each device, where a draw left the dtype's range and float64 did not; None: nowhere.
     - `others`: on each device what it is if undecided decisions are taken as rounded numbers take them, and if all are
       taken otherwise; `low`, `high`: the least and the largest of all that was found to be possible. None where nothing
-      hangs on a decision.
+      hangs on a decision. `places`: where those decisions stand, as far as the value depends on them.
     """
 
     error: float = 0.0
@@ -95,6 +107,7 @@ class Rounding:
     low: PerDevice | None = None
     high: PerDevice | None = None
     others: tuple[PerDevice, ...] = ()
+    places: tuple[Undecided, ...] = ()
 
     def take_in(self, exact: PerDevice, drawn: PerDevice, whole: Callable[[PerDevice], np.ndarray | None]) -> None:
         """Add what one draw tells; `whole` puts together what the devices hold, where that is known."""
@@ -125,13 +138,13 @@ class Rounding:
 class Oracle:
     """What one section computes: its values in float64, and for each what rounding does to it.
 
-    - `undecided`: for each line, how many elements of its decisions rounding may decide otherwise.
+    - `undecided`: the lines that decide what rounding may decide otherwise.
     - `recorded`: the decisions that it took; `work`: how many elements were computed.
     """
 
     values: dict[str, PerDevice]
     rounding: dict[str, Rounding] = field(default_factory=dict)
-    undecided: dict[str, int] = field(default_factory=dict)
+    undecided: tuple[Undecided, ...] = ()
     recorded: Recording = field(default_factory=Recording)
     work: int = 0
 
@@ -189,7 +202,8 @@ def measure(
         _take_in(oracle, oracle.rounding, again.values(Following(recorded, SAFETY), seeded), whole)
     oracle.undecided = _undecided(recorded)
     if oracle.undecided:
-        _take_otherwise(again, oracle, oracle.rounding, recorded, again.values(Script(), machine))
+        rounded = again.values(Script(), machine)
+        _take_otherwise(again, oracle, oracle.rounding, recorded, oracle.undecided, rounded)
     return oracle
 
 
@@ -223,8 +237,10 @@ def of_float64(
     for draw in range(2):
         drawn = again.values(Following(recorded, SAFETY_OF_FLOAT64), Machine(seed=draw), "float64")
         _take_in(oracle, rounding, drawn, lambda name, value: None)
-    if _undecided(recorded):
-        _take_otherwise(again, oracle, rounding, recorded, again.values(Script(), Machine(), "float64"))
+    undecided = _undecided(recorded)
+    if undecided:
+        rounded = again.values(Script(), Machine(), "float64")
+        _take_otherwise(again, oracle, rounding, recorded, undecided, rounded)
     return rounding
 
 
@@ -245,11 +261,22 @@ def _take_in(oracle: Oracle, rounding: Mapping[str, Rounding], drawn: Mapping[st
             known.take_in(oracle.values[name], drawn[name], lambda value, name=name: whole(name, value))
 
 
-def _undecided(recorded: Recording) -> dict[str, int]:
-    counts: Counter[str] = Counter()
+def _undecided(recorded: Recording) -> tuple[Undecided, ...]:
+    counts: Counter[tuple[str, str]] = Counter()
     for decision in recorded.decisions:
-        counts[decision.line] += decision.undecided
-    return {line: count for line, count in counts.items() if count}
+        # `ring/body/acc` is `ring.acc`.
+        counts[".".join(decision.line.split("/")[::2]), decision.operation] += decision.undecided
+    return tuple(Undecided(*place, count) for place, count in counts.items() if count)
+
+
+def _enter(statements: Sequence[Statement], name: str) -> frozenset[str]:
+    """The lines of a section on which one of its values depends."""
+    read, lines = {name}, set()
+    for statement in reversed(statements):
+        if statement.defines & read:
+            lines.add(statement.name)
+            read |= statement.names
+    return frozenset(lines)
 
 
 def _take_otherwise(
@@ -257,6 +284,7 @@ def _take_otherwise(
     oracle: Oracle,
     rounding: Mapping[str, Rounding],
     recorded: Recording,
+    undecided: Sequence[Undecided],
     decided_rounded: Mapping[str, PerDevice],
 ) -> None:
     """Interpret the section with its undecided decisions taken otherwise, and see what hangs on them."""
@@ -268,6 +296,8 @@ def _take_otherwise(
         if isinstance(exact[0], np.ndarray | np.generic):
             known.others = tuple(other[name] for other in others[:2])
             known.low, known.high = _bounds([exact, *(other[name] for other in others)])
+            lines = _enter(again.experiment.section(again.section), name)
+            known.places = tuple(place for place in undecided if place.line.split(".")[0] in lines)
 
 
 def _bounds(led: Sequence[PerDevice]) -> tuple[PerDevice, PerDevice]:

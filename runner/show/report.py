@@ -151,17 +151,76 @@ def _programs(found: Record) -> None:
             row.append(_status(status, "–" if status == "not run" else status))
         if expected:
             row.append(_expectations([result["checks"][name] for name in expected if name in result["checks"]]))
-        value = result["checks"].get("value", {})
-        measured = "max_abs_error" in value
-        row.append((f"{value['max_abs_error']:.1e} of {value['atol']:.1e}" if measured else "–", ""))
+        row += [(text, "") for text in _measured(result["checks"].get("value", {}))]
         timing = result.get("timing")
         row.append((f"{timing['compile_s'] * 1e3:.0f} ms" if timing else "–", ""))
         row.append((_run_time(timing) if timing else "–", ""))
         rows.append(row)
-    _table(("program", "status", *names, *(["expect"] if expected else []), "largest error", "compile", "run"), rows)
+    head = ("program", "status", *names, *(["expect"] if expected else []), *_MEASURED, "compile", "run")
+    _table(head, rows)
     print()
+    undecided = _undecided(found)
+    for line in undecided:
+        print(line)
+    if undecided:
+        print()
     if found["target"].get("topology"):
         _not_here(found)
+
+
+_MEASURED = ("largest error", "notices")
+
+
+def _measured(value: Record) -> tuple[str, str]:
+    """Of a `value` check the worst output's error, and the bluntest's power, each with the name of its output."""
+    outputs = {name: output for name, output in value.get("outputs", {}).items() if "max_abs_error" in output}
+    if not outputs:
+        return "–", "–"
+    worst = max(outputs, key=lambda name: _badness(outputs[name]))
+    error = f"{outputs[worst]['max_abs_error']:.1e} in {worst}"
+    powers = {name: output["power"] for name, output in outputs.items() if output.get("power") is not None}
+    if not powers:
+        return error, "–"
+    # Of several that are as blunt, the one that is named already.
+    bluntest = max(powers, key=lambda name: (powers[name], "undecided" in outputs[name], name == worst))
+    exactly = "all but undecided" if "undecided" in outputs[bluntest] else "anything"
+    power = f"{powers[bluntest]:.1e} rms" if powers[bluntest] else exactly
+    return error, power if bluntest == worst else f"{power} in {bluntest}"
+
+
+def _badness(output: Record) -> tuple[int, float, float]:
+    """What failed, what is known to, what is weak; of those that are alike, what used most of its tolerance."""
+    status = ("passed", "weak", "known", "failed").index(output["status"])
+    return status, output["max_abs_error"] if output.get("wrong") else 0.0, output.get("share", 0.0)
+
+
+_PLACES = 3
+"""Of so many lines that decide, each is named."""
+
+
+def _undecided(found: Record) -> list[str]:
+    """What hangs on decisions that rounding may take otherwise, and where those stand, program by program."""
+    told: dict[str, list[str]] = {}
+    for program, result in found["programs"].items():
+        for name, output in result["checks"].get("value", {}).get("outputs", {}).items():
+            if "undecided" in output:
+                told.setdefault(_open(name, output), []).append(program)
+    ran = [program for program, result in found["programs"].items() if "outputs" in result["checks"].get("value", {})]
+    return [text if programs == ran else f"{', '.join(programs)}: {text}" for text, programs in told.items()]
+
+
+def _open(name: str, output: Record) -> str:
+    undecided = output["undecided"]
+    places = [f"{place['operation']} in {place['line']}" for place in undecided["places"]]
+    if len(places) > _PLACES:
+        places = [*places[: _PLACES - 1], f"{len(places) - _PLACES + 1} more"]
+    where = " and ".join([", ".join(places[:-1]), places[-1]] if len(places) > 1 else places)
+    are = "is" if undecided["count"] == 1 else "are"
+    text = f"{undecided['count']} of {output['of']} elements of {name} {are} undecided"
+    text += f": {where} may fall to either side by rounding" if places else ""
+    if undecided["between"] or undecided["excused"]:
+        text += f"; of these {undecided['between']} lie between what that leads to, {undecided['excused']} beyond"
+    return text
 
 
 def _expectations(checks: Sequence[Record]) -> Cell:
@@ -280,8 +339,10 @@ def _verdict(found: Record, folder: Path) -> None:
     programs = found["programs"]
     passed = sum(program["status"] == "passed" for program in programs.values())
     done = "compiled, values not run" if _only_compiled(found) else "passed"
+    failed = [f"{name} failed" for name, check in found.get("checks", {}).items() if check["status"] == "failed"]
+    counted = [*failed, *([f"{passed} of {len(programs)} programs {done}"] if programs else [])]
     known = sum(program["status"] == "known" for program in programs.values())
-    count = f": {passed} of {len(programs)} programs {done}" if programs else ""
+    count = f": {', '.join(counted)}" if counted else ""
     count += f", {known} {'is' if known == 1 else 'are'} wrong as expect.wrong knows" if known else ""
     text, style = _status(found["status"])
     _say(f"{text}{count}; {shown(folder / 'result.json')}", style)

@@ -1,0 +1,89 @@
+"""What rounding is measured to do: enough for what JAX does in every dtype; and where it may decide otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.operations_rounding import DTYPES, compared, expressions
+from runner import data
+from runner.reference import Oracle, Rounding, Undecided, measure
+from tests.harness import experiment
+
+EVERY = 20
+"""Of so many expressions one is computed in each dtype; `benchmarks/operations_rounding.py` computes them all."""
+
+KNOWN = {
+    # JAX starts a maximum at -inf, which float8_e4m3fn has not: the result is NaN.
+    *("softmax(A)", "softmax(A, axis=0)", "log_softmax(A)", "log_softmax(A, axis=0)"),
+    *("segment_max(B, J, num_segments=4)", "segment_min(B, J, num_segments=4)"),
+    *("cumlogsumexp(A)", "cumlogsumexp(A, axis=1)", "cumlogsumexp(A, axis=0, reverse=True)"),
+    # JAX rounds the quotient before it is an integer.
+    *("floor_divide(A, U)", "divmod(A, U)[0]"),
+    # JAX rounds after each term of a sum, NumPy's counterpart after the last one.
+    *("norm(A)", "vector_norm(A)", "einsum('ij->', A)"),
+}
+"""The expressions that in 8 bits may lie outside."""
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_jax_computes_lies_within_what_rounding_was_measured_to_do(dtype: str) -> None:
+    sample = expressions()[DTYPES.index(dtype) :: EVERY]
+    refused: list[str] = []
+    rows = list(compared(dtype, sample, refused=refused))
+    assert len(rows) + len(refused) == len(sample)
+    assert len(rows) > 0.9 * len(sample)
+    known = KNOWN if dtype == "float8_e4m3fn" else set()
+    assert [str(row) for row in rows if row.outside and row.expression not in known] == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["sum", "prod", "max", "min"])
+def test_segments_are_rounded_after_each_step(name: str, dtype: str) -> None:
+    (row,) = compared(dtype, [f"segment_{name}(B, J, num_segments=4)"])
+    assert not row.outside
+    assert (row.rounding > 0) == (name in ("sum", "prod"))
+
+
+# What rounding may decide otherwise.
+
+TEXT = """
+arrays:
+  B: {shape: [4], init: [0.1, 0.2, 0.3, 0.4]}
+outputs: {out: []}
+"""
+
+
+def measured(**lines: Any) -> tuple[Oracle, Rounding]:
+    of = experiment(TEXT, program="auto", graph=lines)
+    oracle = measure(of, "graph", data.make(of, Path()), {})
+    return oracle, oracle.rounding["out"]
+
+
+def test_a_decision_far_from_its_edge_is_decided() -> None:
+    oracle, rounding = measured(out="floor(B * 10 + 0.25)")
+    assert (oracle.undecided, rounding.places, rounding.low) == ((), (), None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "places"),
+    [
+        ({"a": "B * 10", "out": "floor(a)"}, [("out", "floor", 4)]),
+        ({"a": "floor(B * 10)", "out": "a * 2"}, [("a", "floor", 4)]),
+        ({"a": "B * 10", "out": "a // 1"}, [("out", "//", 4)]),
+        ({"a": "B * 10", "out": "where(a < arange(4), 1, 2)"}, []),
+        ({"a": "B * 10", "out": "where(a < 1 + arange(4), 1, 2)"}, [("out", "<", 4)]),
+        ({"a": "B * 10", "out": "astype(a, 'int32')"}, [("out", "astype", 4)]),
+        ({"a": "floor(B * 10)", "b": "floor(B * 10)", "out": "a + 1"}, [("a", "floor", 4)]),
+        ({"a": "floor(B * 10)", "out": "floor(B * 5 * 2) + a"}, [("a", "floor", 4), ("out", "floor", 4)]),
+    ],
+)
+def test_an_undecided_value_says_which_lines_decide(lines: dict[str, str], places: list[tuple[str, str, int]]) -> None:
+    assert list(measured(**lines)[1].places) == [Undecided(*place) for place in places]
+
+
+def test_the_line_of_a_loop_that_decides_is_named_as_everywhere_with_all_its_steps() -> None:
+    ring = {"repeat": 3, "carry": {"acc": "B * 0"}, "body": {"acc": "acc + floor(B * 10)"}}
+    assert measured(ring=ring, out="ring.acc")[1].places == (Undecided("ring.acc", "floor", 12),)

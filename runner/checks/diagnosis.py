@@ -61,14 +61,18 @@ def _mend(context: Context) -> tuple[Edit | None, bool]:
     graph = {key: expression.text for s in context.experiment.graph for key, expression in expressions(s)}
     counting = indices(context.experiment, "per_device")
     # A mistake in a line of indices is less likely, and a collective around one mends by accident what is wrong.
-    tried = [replace(edit, rank=edit.rank + _INDICES * (edit.line in counting)) for edit in edits.changing()]
-    tried += [edit for edit in inserting(edits) if edit.line not in counting or edit.kind != "collective"]
-    for edit in sorted(tried, key=lambda edit: edit.rank):
-        if best is not None and edit.rank - _LIKE > _score(best, graph):
-            break
+    changing, putting_back = (
+        [replace(edit, rank=edit.rank + _INDICES * (edit.line in counting)) for edit in each]
+        for each in (edits.changing(), inserting(edits))
+    )
+    putting_back = [edit for edit in putting_back if edit.line not in counting or edit.kind != "collective"]
+    # The first are few: they are all tried, however long the others take.
+    for edit in (*sorted(changing, key=_rank), *sorted(putting_back, key=_rank)):
+        if best is not None and _score(edit, graph) >= _score(best, graph):
+            continue
         if time.perf_counter() - start > SECONDS:
             return best, False
-        if trial.mends(edit) and (best is None or _score(edit, graph) < _score(best, graph)):
+        if trial.mends(edit):
             best = edit
     return best, True
 
@@ -76,11 +80,15 @@ def _mend(context: Context) -> tuple[Edit | None, bool]:
 _LARGER = 8
 """How many times the largest array a line may have, before an edit is taken for one that fits nothing."""
 
-_INDICES = 1.0
+_INDICES = 1.5
 """How much less likely a mistake in a line is that no array enters."""
 
 _LIKE = 4.0
 """How much likelier an edit is after which a line reads as the graph's line of that name."""
+
+
+def _rank(edit: Edit) -> float:
+    return edit.rank
 
 
 def _score(edit: Edit, graph: Mapping[Key, str]) -> float:

@@ -9,7 +9,7 @@ broken with them (`runner/mutate.py`) and, as most of them undo each other, mend
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from runner.experiment import Experiment, Loop, Node, Section, Statement
@@ -51,11 +51,12 @@ class Edit:
 
 @dataclass(frozen=True)
 class Site:
-    """One expression of the program: where it stands (`("ring", "acc")`) and what stands before it at its level."""
+    """One expression of the program: where it stands (`("ring", "acc")`), what stands before it, its loop's index."""
 
     path: tuple[str, ...]
     expression: Expression
     before: dict[str, Expression]
+    index: str | None = None
 
     @property
     def name(self) -> str:
@@ -239,20 +240,23 @@ class Edits:
                 first = next(i for i, s in enumerate(self._statements) if s.name == here[0])
                 steps = f"{statement.steps + by} step{'s' if statement.steps + by != 1 else ''}"
                 mend = f"per_device.{'.'.join(here)}: the repeat is {what}: with {steps} it equals the graph"
-                yield Edit(".".join(here), changed, first, "loop", f"{statement.steps} steps", steps, mend, 2.5)
+                yield Edit(".".join(here), changed, first, "loop", f"{statement.steps} steps", steps, mend, 1.0)
             yield from self._of_loops(statement.body, here)
 
 
 def _sites(
-    statements: tuple[Statement, ...], path: tuple[str, ...] = (), outer: dict[str, Expression] | None = None
+    statements: tuple[Statement, ...],
+    path: tuple[str, ...] = (),
+    outer: Mapping[str, Expression] | None = None,
+    index: str | None = None,
 ) -> Iterator[Site]:
     before = dict(outer or {})
     for statement in statements:
         if isinstance(statement, Node):
-            yield Site((*path, statement.name), statement.expression, dict(before))
+            yield Site((*path, statement.name), statement.expression, dict(before), index)
             before[statement.name] = statement.expression
         else:
-            yield from _sites(statement.body, (*path, statement.name), before)
+            yield from _sites(statement.body, (*path, statement.name), before, statement.index)
 
 
 def indices(experiment: Experiment, section: Section) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
@@ -59,8 +60,8 @@ def _collectives_around(edits: Edits, site: Site) -> Iterator[Edit]:
             article = "an" if collective[0] in "ai" else "a"
             mend = f"{article} {collective} over {over} is left out: {with_it}"
             likely = collective == (meant or "psum") or (unmoved and collective == "ppermute")
-            rank = (0.0 if likely else 2.0 if collective in ("psum", "pmean") else 4.0) - (0.5 if bare else 0.0)
-            rank += 0.0 if whole or meant else 3.0
+            rank = (0.0 if likely else 3.5 if collective in ("psum", "pmean") else 4.0) - (0.5 if bare else 0.0)
+            rank += 0.0 if meant or bare else 1.5 if whole else 3.0
             if not whole and _is_line(node, site):
                 # People write `partial: A @ B` and `C: psum(partial, 'x')`, but `total: psum(sum(x), 'x')`.
                 rank += -0.25 if _is_product(site.before[node.id].tree) else 0.5
@@ -161,6 +162,9 @@ def _operands_back(edits: Edits, site: Site, parts: Sequence[_Part]) -> Iterator
                 new = ast.BinOp(part.left, part.op, node)
                 yield _put_back(edits, site, node, new, part.what, part.left, rank)
         if shown.startswith("axis_index("):
+            indices = [ast.Name(site.index)] if site.index is not None else []
+            for op, index in itertools.product((ast.Add(), ast.Sub()), indices):
+                yield _put_back(edits, site, node, ast.BinOp(node, op, index), "term", index, 2.5)
             sizes = [name for name, line in site.before.items() if _is_size(line.tree)]
             for size in (*edits.experiment.dims, *sizes):
                 new = ast.BinOp(node, ast.Mult(), ast.Name(size))

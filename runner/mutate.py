@@ -49,8 +49,9 @@ def _task(config: DictConfig) -> str:
     from runner import composition
 
     job = app.job(config)
+    worker = app.started()
     try:
-        status = _mutate(job.plain(), job.folder, job.sources, app.started())
+        status = _mutate(job.plain(), job.folder, job.sources, worker)
     except OmegaConfBaseException as error:
         print(composition.in_task(error, job.sources()), file=sys.stderr)
         status = "invalid"
@@ -61,6 +62,8 @@ def _task(config: DictConfig) -> str:
         traceback.print_exc()
         print(f"this is a bug in shardproof, please report it: {type(error).__name__}: {error}", file=sys.stderr)
         status = "error"
+    finally:
+        worker.close()
     app.ended(status)
     return status
 

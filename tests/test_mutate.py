@@ -1,0 +1,156 @@
+"""What a green run is worth: each way to break an experiment is noticed, refused, equivalent, or said to survive."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner import data, verification
+from runner.app import conf_folder
+from runner.checks import oracles
+from runner.checks.context import Context
+from runner.checks.mutants import Mutant, mutants
+from runner.configuration import compose
+from runner.experiment import Experiment, read
+from runner.worker.types import infer
+from tests import harness
+
+SHIPPED = sorted(file.stem for file in (conf_folder() / "experiment").glob("*.yaml"))
+
+
+def consulted(experiment: Experiment, folder: Path, not_pinned: str | None = None) -> Context:
+    with harness.configured(experiment):
+        types = infer(experiment)
+    outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
+    return oracles.consult(experiment, data.make(experiment, folder), outputs, types.floats, not_pinned)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_no_mutant_of_a_shipped_experiment_survives(name: str, tmp_path: Path) -> None:
+    plain = compose(name, conf_folder()).plain
+    experiment, not_pinned = read(plain), None
+    if experiment.verify_dims:
+        smaller = verification.smaller(plain, experiment)
+        assert not isinstance(smaller, str)
+        experiment, not_pinned = smaller[1], "it is smaller than what is pinned"
+    found = mutants(consulted(experiment, tmp_path, not_pinned))
+    assert [mutant.edit for mutant in found if mutant.outcome == "survived"] == []
+    # A program with a collective can be broken.
+    text = " ".join(map(str, experiment.per_device))
+    assert any(mutant.noticed for mutant in found) or not ("psum(" in text or "pmean(" in text)
+
+
+TEXT = """
+arrays:
+  A: {shape: [4, 8], spec: [null, x], init: "INIT"}
+  B: {shape: [4, 8], spec: [null, x]}
+graph: {C: "sum(A * B, axis=1)"}
+per_device: {part: "sum(A * B, axis=1)", C: "psum(part, 'x')"}
+outputs: {C: []}
+"""
+
+
+def of(text: str, folder: Path, **changes: Any) -> dict[str, Mutant]:
+    found = mutants(consulted(harness.experiment(text, **changes), folder))
+    return {f"{mutant.edit.line}: {mutant.edit.after}": mutant for mutant in found}
+
+
+def test_each_mutant_is_judged(tmp_path: Path) -> None:
+    found = of(TEXT.replace("INIT", "uniform(0.5, 1)"), tmp_path)
+    assert found["C: part"].noticed == ("sections", "value", "replicas")
+    assert found["C: pmean(part, 'x')"].noticed == ("sections", "value")
+    assert found["part: A / B"].noticed == ("sections", "value")
+    refused = found["part: sum(A * B, axis=2)"]
+    assert refused.outcome == "refused"
+    assert refused.refused is not None
+    assert refused.refused.startswith("AxisError: ")
+    assert found["part: sum(A * B, axis=-1)"].equivalent == "part is the same on every device"
+    assert "survived" not in {mutant.outcome for mutant in found.values()}
+
+
+def test_what_these_arrays_cannot_tell_survives(tmp_path: Path) -> None:
+    found = of(TEXT.replace("INIT", "ones"), tmp_path)
+    survived = {name for name, mutant in found.items() if mutant.outcome == "survived"}
+    assert survived == {"part: B"}
+
+
+def test_what_nothing_reads_is_equivalent(tmp_path: Path) -> None:
+    text = TEXT.replace("INIT", "uniform(0.5, 1)").replace('C: "psum(', 'spare: "part * 2", C: "psum(')
+    assert of(text, tmp_path)["spare: part / 2"].equivalent == "spare differs, but in nothing that an output reads"
+
+
+ALONE = """
+arrays: {A: {shape: [8], spec: [x]}}
+per_device: {C: "psum(sum(A), 'x') * 2"}
+outputs: {C: []}
+"""
+
+
+def test_where_nothing_is_held_against_a_section_its_values_are_held_against_what_it_says(tmp_path: Path) -> None:
+    found = of(ALONE, tmp_path)
+    assert found["C: psum(sum(A), 'x') / 2"].noticed == ("value",)
+
+
+def test_a_graph_alone_is_held_against_its_pinned_values(tmp_path: Path) -> None:
+    text = """
+arrays: {A: {shape: [4, 8], spec: [null, x], init: "2"}}
+graph: {C: "sum(A * A, axis=1)"}
+outputs: {C: []}
+"""
+    found = of(text, tmp_path, expect={"values": {"C": [32.0]}})
+    assert found["C: A / A"].noticed == ("value", "values")
+    assert found["C: sum(A * A, axis=-1)"].outcome == "equivalent"
+
+
+def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "runner.mutate", *arguments, f"hydra.run.dir={folder}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_command_says_what_became_of_each(tmp_path: Path) -> None:
+    ran = command("+experiment=case3_allreduce", folder=tmp_path)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "noticed  sections value values replicas  C: psum(partial, 'x') → partial\n" in ran.stdout
+    told = (
+        "10 mutants of case3_allreduce's per_device: 7 noticed (sections 7, value 7, values 7, replicas 2), "
+        "3 refused, 0 equivalent, 0 survived"
+    )
+    assert told in ran.stdout
+    plain = json.loads((tmp_path / "mutants.json").read_text())
+    assert Counter(mutant["outcome"] for mutant in plain) == {"noticed": 7, "refused": 3}
+
+
+def test_the_command_fails_where_one_survives(tmp_path: Path) -> None:
+    folder = tmp_path / "experiment"
+    folder.mkdir()
+    head = "# @package _global_\ndefaults: [{override /mesh: x4}]\nname: mine\n"
+    (folder / "mine.yaml").write_text(head + TEXT.replace("INIT", "ones"))
+    ran = command("--config-dir", str(tmp_path), "+experiment=mine", folder=tmp_path / "out")
+    assert (ran.returncode, ran.stderr) == (1, "")
+    assert "survived                             part: A * B → B" in ran.stdout
+    assert ran.stdout.rstrip().splitlines()[-3].endswith("1 survived")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["-m", "+experiment=case3_allreduce"], "command line: --multirun\n  mutants are made of one experiment"),
+        (["+experiment=case3_alreduce"], "did you mean 'case3_allreduce'?"),
+        (["+experiment=case3_allreduce", "dims.J=7"], "has size 7, which x=2 does not divide"),
+    ],
+)
+def test_bad_input_has_one_message(arguments: list[str], told: str, tmp_path: Path) -> None:
+    ran = command(*arguments, folder=tmp_path)
+    assert ran.returncode == 2
+    assert told in ran.stderr
+    assert "Traceback" not in ran.stderr

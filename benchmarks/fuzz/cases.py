@@ -11,7 +11,6 @@ import copy
 import math
 import random
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +18,7 @@ import jax
 import yaml
 
 from benchmarks.fuzz.devices import per_device
+from benchmarks.fuzz.shrink import texts, used_names
 from runner import dtypes
 from runner.experiment import read
 from runner.faults import InvalidExperiment
@@ -345,17 +345,3 @@ def ancestors(section: Config, name: str) -> set[str]:
         waiting += fresh
     return found
 
-
-def texts(line: Any) -> Iterator[str]:
-    """The expressions of a line, those of a repeat's carry and body too."""
-    if not isinstance(line, dict):
-        yield str(line)
-        return
-    yield from map(str, line["carry"].values())
-    for inner in line["body"].values():
-        yield from texts(inner)
-
-
-def used_names(text: str) -> set[str]:
-    """The names in an expression; of `ring.acc`, `ring`."""
-    return {node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)}

@@ -7,7 +7,6 @@ a matmul over one too; for everything else the operands are gathered, and the re
 from __future__ import annotations
 
 import ast
-import math
 import random
 from dataclasses import dataclass, field
 from typing import Any
@@ -213,7 +212,3 @@ def _transpose(state: _State, tree: ast.expr) -> tuple[str, Spec] | None:
             return ast.unparse(tree), state.specs[name][::-1]
     return None
 
-
-def devices(plain: Config) -> int:
-    """How many devices the mesh of a case has."""
-    return math.prod(plain["mesh"]["shape"])

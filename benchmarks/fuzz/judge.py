@@ -10,7 +10,6 @@ import contextlib
 import io
 import os
 import queue
-import re
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
@@ -19,9 +18,14 @@ from types import ModuleType
 from typing import Any
 
 import jax
+import numpy as np
 
-from runner import run
+from runner import data, run
+from runner.dtypes import NAMES as NAMES
+from runner.experiment import read
+from runner.layout import Layout
 from runner.process import Event, Worker
+from runner.reference import interpret
 from runner.sources import Sources
 from runner.worker import job
 from tests.harness import load
@@ -93,7 +97,7 @@ def judge(
         folder = Path(scratch)
         try:
             with contextlib.redirect_stdout(io.StringIO()):
-                record = run.run(config, folder, lambda: Sources([], ()), worker=worker)
+                record = run.run(config, folder, lambda: Sources(), worker=worker)
         except Exception:
             return {"status": "bug", "found": [["bug", "", traceback.format_exc()]]}
         sources = {
@@ -144,9 +148,34 @@ def prepare() -> None:
     os.dup2(log.fileno(), 2)
 
 
-_NUMBERS = re.compile(r"\[[^\]]*\]|'[^']*'|\d+")
+
+def oracle(config: dict[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
+    """What the oracles of the sections say of the outputs, whole: nested lists."""
+    experiment = read(config)
+    arrays = data.make(experiment, folder)
+    found: dict[str, dict[str, Any]] = {}
+    for section in ("graph", "per_device"):
+        if experiment.section(section):
+            values = interpret(experiment, section, arrays, keep=experiment.results).values
+            found[section] = {}
+            for name, spec in experiment.results.items():
+                local = values[name]
+                shape = np.shape(local[0])
+                if section == "graph":
+                    whole = np.asarray(local[0])
+                else:
+                    padded = (*spec, *[()] * (len(shape) - len(spec)))
+                    sizes = [n * experiment.mesh.axis_size(axes) for n, axes in zip(shape, padded, strict=True)]
+                    whole = Layout(experiment.mesh, tuple(sizes), spec).assembled(local)
+                found[section][name] = whole.astype(str).tolist() if whole.dtype.kind == "c" else whole.tolist()
+    return found
 
 
-def template(words: str) -> str:
-    """The first line of a message without what differs from case to case."""
-    return _NUMBERS.sub("…", words.strip().splitlines()[0] if words.strip() else "")[:160]
+_JUDGED = [0]
+
+
+def forget() -> None:
+    """Let go, now and then, of what JAX keeps of programs that will not run again."""
+    _JUDGED[0] += 1
+    if _JUDGED[0] % 25 == 0:
+        jax.clear_caches()

@@ -35,7 +35,7 @@ DEVICES = 8
 
 
 def _load(path: Path) -> ModuleType:
-    return load(path.read_text(encoding="utf-8"), path)
+    return load(path.read_text(encoding="utf-8"), path.with_name(f"loaded_{path.name}"))
 
 
 class Here(Worker):

@@ -58,6 +58,22 @@ def shrink(config: Config, types: Types, test: Test) -> Config:
 
 def edits(config: Config, types: Types) -> Iterator[Config]:
     """Smaller experiments, each by one step."""
+    yield from _parsable(_all_edits(config, types))
+
+
+def _parsable(configs: Iterator[Config]) -> Iterator[Config]:
+    """Those whose expressions are Python: a part of a subscript is none."""
+    for config in configs:
+        lines = [text for section in SECTIONS for line in config.get(section, {}).values() for text in texts(line)]
+        try:
+            for text in lines:
+                ast.parse(text, mode="eval")
+        except SyntaxError:
+            continue
+        yield config
+
+
+def _all_edits(config: Config, types: Types) -> Iterator[Config]:
     for drop in (_without_sections, _with_fewer_outputs, _with_earlier_outputs, _with_values_as_arrays, _with_operands):
         yield from drop(config, types)
     for drop in (_with_single_steps, _with_fewer_constraints, _with_plainer_specs, _on_smaller_meshes, _with_smaller_sizes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from runner.checks.compare import SAME, Beside, Difference, Tolerance, difference
+from runner.checks.compare import SAME, Beside, Difference, Tolerance, difference, subtractable
 from runner.checks.context import Check, Context
 from runner.experiment import Section, program_section
 from runner.reference import magnitude
@@ -67,8 +67,9 @@ def _beside(context: Context, name: str, sections: set[Section], ranges: Ranges,
     for section in sections:
         rounding = context.rounding(section, name)
         if rounding.low is not None and rounding.high is not None:
-            least, most = (context.assembled(section, name, bound)[at] for bound in (rounding.low, rounding.high))
-            low, high, open_ = low - (most - least), high + (most - least), True
+            bounds = (context.assembled(section, name, bound)[at] for bound in (rounding.low, rounding.high))
+            least, most = map(subtractable, bounds)
+            low, high, open_ = subtractable(low) - (most - least), subtractable(high) + (most - least), True
         if rounding.overflows is not None:
             overflows, open_ = overflows | context.assembled(section, name, rounding.overflows)[at], True
     return Beside(np.asarray(low), np.asarray(high), overflows) if open_ else None

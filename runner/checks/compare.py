@@ -273,8 +273,7 @@ def _apart(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The distance of each element, whether it is too far, whether both are NaN."""
     if kind.exact:
-        # Python's integers, since float64 cannot tell all those of 64 bits apart.
-        apart = np.abs(_exact(got) - _exact(wanted)).astype(np.float64)
+        apart = np.abs(subtractable(got) - subtractable(wanted)).astype(np.float64)
         return apart, apart > 0, np.zeros(got.shape, bool)
     with np.errstate(all="ignore"):
         if _overflows(wanted, kind):
@@ -286,8 +285,9 @@ def _apart(
     return np.where(np.isnan(apart), math.inf, apart), ~(within | (apart == 0)), both_nan
 
 
-def _exact(value: np.ndarray) -> np.ndarray:
-    if value.dtype.kind == "f":
+def subtractable(value: np.ndarray) -> np.ndarray:
+    """Truth values and integers such that their differences are exact: those of 64 bits as Python's."""
+    if value.dtype.kind in "fc":
         return value
     return value.astype(object if value.dtype.itemsize == 8 else np.int64)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from runner import dtypes
-from runner.checks.compare import EXCUSED, SAME, Beside, Tolerance, difference
+from runner.checks.compare import EXCUSED, SAME, Beside, Tolerance, difference, subtractable
 from runner.checks.context import Check, Context
 from runner.reference import PerDevice, magnitude
 from runner.reference.rounding import SAFETY_OF_FLOAT64
@@ -167,6 +167,9 @@ def _beside(context: Context, name: str, position: int) -> Beside | None:
     if graph.low is not None and graph.high is not None:
         low, high = graph.low[0][at], graph.high[0][at]
     if per_device.low is not None and per_device.high is not None:
-        own = context.oracle("per_device").values[name][position]
-        low, high = low - (own - per_device.low[position]), high + (per_device.high[position] - own)
+        own, least, most = map(
+            subtractable,
+            (context.oracle("per_device").values[name][position], per_device.low[position], per_device.high[position]),
+        )
+        low, high = subtractable(low) - (own - least), subtractable(high) + (most - own)
     return Beside(np.asarray(low), np.asarray(high))

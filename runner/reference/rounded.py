@@ -116,7 +116,9 @@ class Rounded(np.ndarray):
                 result = ufunc(*_turned(ufunc, operands, machine), **options)
             else:
                 drawn = machine.seed is not None
-                operands = [_operand(value, kind, wide=drawn, integers=ufunc is np.ldexp) for value in inputs]
+                numbers = inputs[:1] if method == "reduceat" else inputs
+                operands = [_operand(value, kind, wide=drawn, integers=ufunc is np.ldexp) for value in numbers]
+                operands += inputs[len(numbers) :]
                 result = getattr(ufunc, method)(*operands, **options)
                 if ufunc not in _EXACT:
                     result = _inexact(result, kind, machine)

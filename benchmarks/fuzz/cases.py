@@ -318,7 +318,7 @@ _ANY = read(config("{arrays: {A: {shape: [1], spec: []}}, graph: {B: A}, outputs
 
 def _differentiate(draft: Draft, plain: Config) -> None:
     """Add a loss that is the sum of the last float of the graph, and its gradients by the arrays that it is made of."""
-    smooth = [n for n, t in draft.types.items() if n not in draft.arrays and t.kind == "float"]
+    smooth = [n for n, t in draft.types.items() if n not in draft.arrays and t.kind == "float" and _smooth(draft, n)]
     of = [name for name in draft.arrays if draft.types[name].kind == "float"]
     if not smooth or not of:
         return
@@ -330,6 +330,40 @@ def _differentiate(draft: Draft, plain: Config) -> None:
     draft.types["loss"] = found
     plain["outputs"]["loss"] = []
     plain["grad"] = {"of": "loss", "wrt": wrt}
+
+
+def _smooth(draft: Draft, name: str) -> bool:
+    """Whether a value and all that it is made of come of operations that have a derivative wherever they are defined."""
+    lines = [draft.graph[n] for n in {name.split(".")[0], *ancestors(draft.graph, name)} if n in draft.graph]
+    return all(
+        _SMOOTH.issuperset(_calls(text)) and all(draft.types[n].kind == "float" for n in ancestors(draft.graph, name) if n in draft.types)
+        for line in lines
+        for text in texts(line)
+    )
+
+
+def _calls(text: str) -> set[str]:
+    """The operations that an expression calls, and the operators that are not smooth."""
+    found = set()
+    for node in ast.walk(ast.parse(text, mode="eval")):
+        match node:
+            case ast.Call(func=ast.Name(id=called)):
+                found.add(called)
+            case ast.BinOp(op=ast.Mod() | ast.FloorDiv()) | ast.Compare():
+                found.add("//")
+    return found
+
+
+_SMOOTH = frozenset(
+    "add subtract multiply square negative positive exp exp2 expm1 sin cos tanh arctan atan sinh cosh arcsinh erf erfc "
+    "logistic sigmoid silu swish gelu softplus log_sigmoid squareplus mish sum mean var logsumexp logmeanexp softmax "
+    "log_softmax logaddexp cumsum cumlogsumexp diff trapezoid matmul dot vdot inner tensordot einsum vecdot matvec vecmat "
+    "outer kron cross trace convolve correlate polyval conv_general_dilated conv conv_transpose reshape ravel transpose "
+    "permute_dims matrix_transpose swapaxes moveaxis expand_dims squeeze broadcast_to concatenate concat stack vstack "
+    "hstack dstack column_stack append split array_split hsplit vsplit unstack tile repeat flip fliplr flipud rot90 roll "
+    "pad tril triu diag diagonal atleast_1d atleast_2d atleast_3d slice slice_in_dim index_in_dim array asarray "
+    "dot_product_attention ones zeros eye zeros_like ones_like full full_like stop_gradient segment_sum".split()
+)
 
 
 def ancestors(section: Config, name: str) -> set[str]:

@@ -10,8 +10,12 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from benchmarks.fuzz import cases, judge
+from runner import dtypes
 
 
 def main() -> None:
@@ -23,26 +27,28 @@ def main() -> None:
         channel.write(json.dumps({"event": event, **more}) + "\n")
         channel.flush()
 
-    from benchmarks.fuzz import cases, judge
-
     judge.prepare()
     for line in sys.stdin:
-        request = json.loads(line)
-        config = request.get("config")
-        try:
-            if config is None:
-                names = frozenset(request["dtypes"]) if request.get("dtypes") else frozenset(judge.NAMES)
-                config, operations = cases.case(request["seed"], request["number"], names)
-                tell("case", config=config, operations=operations)
-            else:
-                config = cases.complete(config)
-            verdict = judge.judge(config, request.get("programs"), lambda program: tell("program", program=program))
-            if request.get("oracle"):
-                verdict["oracle"] = judge.oracle(config, Path.cwd())
-        except Exception:
-            verdict = {"status": "generator", "found": [["generator", "", traceback.format_exc()]]}
-        tell("verdict", **verdict)
+        tell("verdict", **answer(json.loads(line), tell))
         judge.forget()
+
+
+def answer(request: dict[str, Any], tell: Callable[..., None]) -> dict[str, Any]:
+    """The verdict on a request; `tell` hears of the case and of each program."""
+    config = request.get("config")
+    try:
+        if config is None:
+            names = frozenset(request["dtypes"]) if request.get("dtypes") else frozenset(dtypes.NAMES)
+            config, operations = cases.case(request["seed"], request["number"], names)
+            tell("case", config=config, operations=operations)
+        else:
+            config = cases.complete(config)
+        verdict = judge.judge(config, request.get("programs"), lambda program: tell("program", program=program))
+        if request.get("oracle"):
+            verdict["oracle"] = judge.oracle(config, Path.cwd())
+    except Exception:
+        return {"status": "generator", "found": [["generator", "", traceback.format_exc()]]}
+    return verdict
 
 
 if __name__ == "__main__":

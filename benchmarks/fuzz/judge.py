@@ -10,6 +10,7 @@ import contextlib
 import io
 import os
 import queue
+import re
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
@@ -21,7 +22,6 @@ import jax
 import numpy as np
 
 from runner import data, run
-from runner.dtypes import NAMES as NAMES
 from runner.experiment import read
 from runner.layout import Layout
 from runner.process import Event, Worker
@@ -32,6 +32,9 @@ from tests.harness import load
 
 Verdict = dict[str, Any]
 DEVICES = 8
+
+_REFUSED = re.compile(r"NotImplementedError|UNIMPLEMENTED|Unimplemented|not implemented")
+"""What JAX and XLA say of a dtype or an operation that a backend has not."""
 
 
 def _load(path: Path) -> ModuleType:
@@ -90,7 +93,7 @@ def judge(
     """Run an experiment and say what came of it.
 
     `status` is that of the record, or `bug` where the runner itself failed. `found` lists `(kind, program, words)` of
-    all that went wrong, the kinds being `bug`, `error`, the names of checks, and `weak`.
+    all that went wrong, the kinds being `bug`, `error`, `refused` (what a backend has not), the names of checks, and `weak`.
     """
     worker = Here(programs, tell)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
@@ -123,7 +126,7 @@ def _found(record: dict[str, Any]) -> list[list[str]]:
         found.append(["sections", "", _words(sections)])
     for name, program in record["programs"].items():
         if program["status"] == "error":
-            found.append(["error", name, program["error"]])
+            found.append(["refused" if _REFUSED.search(program["error"]) else "error", name, program["error"]])
         for check, verdict in program["checks"].items():
             if verdict["status"] in ("failed", "weak"):
                 found.append([check if verdict["status"] == "failed" else "weak", name, _words(verdict)])

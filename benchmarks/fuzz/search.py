@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,8 @@ def template(words: str) -> str:
 class Child:
     """A process that judges one request at a time, and is started anew when it has died."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: Sequence[str] = (sys.executable, "-m", "benchmarks.fuzz.child")) -> None:
+        self._command = command
         self._process: subprocess.Popen[str] | None = None
         self._served = 0
 
@@ -108,7 +110,7 @@ class Child:
         self.close()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.fuzz.child"],
+            self._command,
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -155,10 +157,16 @@ class Search:
     """One folder of findings, and the child that makes them."""
 
     def __init__(
-        self, folder: Path, seed: int, dtypes: list[str] | None, programs: list[str] | None, limit: float
+        self,
+        folder: Path,
+        seed: int = 0,
+        dtypes: list[str] | None = None,
+        programs: list[str] | None = None,
+        limit: float = 120.0,
+        child: Child | None = None,
     ) -> None:
         self._folder, self._seed, self._dtypes, self._programs, self._limit = folder, seed, dtypes, programs, limit
-        self._child = Child()
+        self._child = child or Child()
         self._log = folder / "cases.jsonl"
         (folder / "experiment").mkdir(parents=True, exist_ok=True)
 
@@ -175,7 +183,7 @@ class Search:
             start = time.monotonic()
             verdict = self._judge(number)
             spent += time.monotonic() - start
-            found += self._take(number, verdict, time.monotonic() - start)
+            found += self.take(number, verdict, time.monotonic() - start)
             number += 1
         return found
 
@@ -183,13 +191,13 @@ class Search:
         """Judge one case."""
         start = time.monotonic()
         verdict = self._judge(number)
-        return self._take(number, verdict, time.monotonic() - start)
+        return self.take(number, verdict, time.monotonic() - start)
 
     def _judge(self, number: int) -> dict[str, Any]:
         request = {"seed": self._seed, "number": number, "dtypes": self._dtypes, "programs": self._programs}
         return self._child.ask(request, self._limit)
 
-    def _take(self, number: int, verdict: dict[str, Any], seconds: float) -> bool:
+    def take(self, number: int, verdict: dict[str, Any], seconds: float) -> bool:
         """Write down what became of a case, and shrink what is wrong with it."""
         wrong = finding(verdict)
         record: dict[str, Any] = {
@@ -200,6 +208,7 @@ class Search:
             "operations": verdict.get("operations", []),
             "ran": verdict.get("ran", {}),
             "not_supported": {name: template(why) for name, why in verdict.get("not_supported", {}).items()},
+            "refused": [template(words) for kind, _, words in verdict["found"] if kind == "refused"],
             "weak": [template(words) for kind, _, words in verdict["found"] if kind == "weak"],
         }
         if verdict["status"] == "invalid":
@@ -277,6 +286,7 @@ class Search:
         for title, counted in (
             ("invalid", Counter(r["invalid"] for r in records if "invalid" in r)),
             ("left out", Counter(f"{p}: {w}" for r in records for p, w in r["not_supported"].items())),
+            ("not implemented", Counter(words for r in records for words in set(r["refused"]))),
             ("weak", Counter(words for r in records for words in set(r["weak"]))),
             ("found", Counter(f"{r['kind']} {r['mark']}{' the compiler' if r.get('compiler') else ''}" for r in records if "kind" in r)),
         ):

@@ -1,0 +1,151 @@
+"""The fuzzer: its cases are functions of their numbers, what is wrong is found, and shrunk to what matters."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from benchmarks.fuzz import cases, judge
+from benchmarks.fuzz.child import answer
+from benchmarks.fuzz.search import Child, Search, finding
+from benchmarks.fuzz.shrink import shrink
+from runner.experiment import read
+from runner.language import operations
+from runner.programs import WRITERS
+from tests.samples import SAMPLES
+
+
+class Here(Child):
+    """A child that is this process, where a bug can be planted."""
+
+    def ask(self, request: dict[str, Any], limit: float) -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+        verdict = answer(request, lambda event, **more: seen.update(more))
+        return seen | verdict
+
+
+FOUR_LINES = {
+    "name": "planted",
+    "mesh": {"axes": ["x", "y"], "shape": [2, 2]},
+    "arrays": {
+        "A": {"shape": [8, 4], "dtype": "float32", "init": "normal", "spec": ["x", "y"]},
+        "B": {"shape": [4, 8], "dtype": "float32", "init": "normal", "spec": ["y", None]},
+    },
+    "graph": {"product": "A @ B", "squashed": "tanh(product * 2)", "total": "sum(squashed, axis=0)", "other": "sort(A)"},
+    "constraints": {"product": ["x", None]},
+    "outputs": {"total": ["y"], "other": [None, "x"]},
+}
+
+
+def searched(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the log says of the four lines, and the experiment to which they were shrunk."""
+    child = Here()
+    search = Search(folder, child=child)
+    verdict = child.ask({"config": FOUR_LINES}, 60) | {"config": cases.complete(FOUR_LINES), "operations": []}
+    search.take(0, verdict, 0.0)
+    smallest = yaml.safe_load((folder / "experiment" / "finding_0.yaml").read_text(encoding="utf-8"))
+    return search.records()[0], smallest
+
+
+def test_a_case_is_a_function_of_its_seed_and_number() -> None:
+    assert [cases.case(3, number) for number in range(8)] == [cases.case(3, number) for number in range(8)]
+    assert cases.case(3, 0) != cases.case(4, 0)
+
+
+def test_cases_are_experiments_of_all_kinds() -> None:
+    drawn = [cases.case(0, number) for number in range(80)]
+    experiments = [read(config) for config, _ in drawn]
+    assert len({operation for _, made in drawn for operation in made} & SAMPLES.keys()) > 80
+    assert {len(experiment.mesh.axes) for experiment in experiments} == {1, 2, 3}
+    assert any(experiment.per_device for experiment in experiments)
+    assert any(experiment.constraints for experiment in experiments)
+    assert any(experiment.grad for experiment in experiments)
+    assert len({array.dtype for experiment in experiments for array in experiment.arrays}) > 6
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_case_runs_in_all_its_programs(number: int) -> None:
+    verdict = answer({"seed": 11, "number": number}, lambda *_, **__: None)
+    assert verdict["status"] in ("passed", "weak"), verdict["found"]
+    assert {"auto", "constraint"} <= verdict["ran"].keys()
+
+
+def test_a_bug_in_an_operation_is_found_and_shrunk_to_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = dataclasses.replace(operations.OPERATIONS["tanh"], numpy=lambda x: x / (1 + abs(x)))
+    monkeypatch.setitem(operations.OPERATIONS, "tanh", row)
+    record, smallest = searched(tmp_path)
+    assert (record["kind"], record["programs"]) == ("value", ["auto", "constraint", "explicit"])
+    assert not record["compiler"]
+    (line,) = smallest["graph"].values()
+    assert line.startswith("tanh(")
+    assert "constraints" not in smallest
+
+
+def test_a_bug_in_a_writer_is_found_and_shrunk_to_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = WRITERS["constraint"]
+    monkeypatch.setitem(WRITERS, "constraint", lambda *given: write(*given).replace("jnp.sum(", "jnp.max("))
+    record, smallest = searched(tmp_path)
+    assert (record["kind"], record["programs"], record["compiler"]) == ("value", ["constraint"], True)
+    (line,) = smallest["graph"].values()
+    assert line.startswith("sum(")
+    alone = (tmp_path / "finding_0.py").read_text(encoding="utf-8")
+    assert "jnp.max(" in alone
+    assert "WANTED = {" in alone
+
+
+def test_a_bug_in_a_check_is_told_from_what_the_check_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.findings.layout.check", lambda *_: 1 / 0)
+    verdict = answer({"config": FOUR_LINES}, lambda *_, **__: None)
+    found = finding(verdict)
+    assert found is not None
+    assert found.kind == "bug"
+    assert "ZeroDivisionError" in found.mark
+
+
+def test_shrinking_leaves_what_the_failure_needs() -> None:
+    smallest = shrink(FOUR_LINES, {}, lambda config: {} if "sort(" in str(config["graph"]) else None)
+    assert smallest["graph"] == {"other": "sort(A)"}
+    assert smallest["mesh"] == {"axes": ["y"], "shape": [2]} or smallest["mesh"] == {"axes": ["x"], "shape": [2]}
+    assert smallest["arrays"] == {"A": {"shape": [1, 1], "dtype": "float32", "init": "ones", "spec": []}}
+
+
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [("import os; input(); os.abort()", "crash"), ("import time; input(); time.sleep(60)", "hang")],
+    ids=["crash", "hang"],
+)
+def test_the_end_of_the_child_is_a_finding(program: str, kind: str) -> None:
+    child = Child([sys.executable, "-c", program])
+    found = finding(child.ask({}, 3.0))
+    child.close()
+    assert found is not None
+    assert found.kind == kind
+
+
+def test_a_search_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    class Passing(Child):
+        def ask(self, request: dict[str, Any], limit: float) -> dict[str, Any]:
+            asked.append(request["number"])
+            return {"status": "passed", "found": [], "operations": ["tanh"]}
+
+    asked: list[int] = []
+    for _ in range(2):
+        search = Search(tmp_path, child=Passing())
+        while len(asked) % 3 != 2:
+            search.run(1e-9)
+        search.run(1e-9)
+    assert asked == list(range(len(asked)))
+    assert "3 cases" in Search(tmp_path, child=Passing()).summary() or len(asked) > 3
+
+
+def test_what_a_backend_has_not_is_no_finding() -> None:
+    given = {**FOUR_LINES, "graph": {"other": "eigvalsh(astype(A[:4], 'bfloat16'))"}, "outputs": {"other": []}}
+    verdict = answer({"config": given}, lambda *_, **__: None)
+    assert {kind for kind, _, _ in verdict["found"]} <= {"refused"}
+    assert finding(verdict) is None
+    assert judge.DEVICES == 8

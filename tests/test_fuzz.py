@@ -107,6 +107,27 @@ def test_a_bug_in_a_check_is_told_from_what_the_check_finds(tmp_path: Path, monk
     assert "ZeroDivisionError" in found.mark
 
 
+ONCE_WRONG = {
+    "a segment reduction of floats": ("segment_prod(F, I[:, 0], num_segments=4)", "float32"),
+    "a truth value that hangs on rounding": ("gelu(flip(F)) <= gelu(flip(F))", "float32"),
+    "arrays of different shapes": ("array_equal(F * 1.1, F[:2] * 1.1)", "float32"),
+    "a pole at 0": ("digamma(F * 0)", "float32"),
+    "attention of matrices": ("dot_product_attention(F, F, F)", "float32"),
+}
+"""What once ended the run, or was taken for wrong, by what is said of it: a line and the dtype of `F`."""
+
+
+@pytest.mark.parametrize("said", ONCE_WRONG)
+def test_what_the_search_found_is_right_now(said: str) -> None:
+    line, dtype = ONCE_WRONG[said]
+    arrays = {
+        "F": {"shape": [4, 8], "dtype": dtype, "init": "normal", "spec": ["x", "y"]},
+        "I": {"shape": [4, 8], "dtype": "int32", "init": "integers(0, 4)", "spec": ["x"]},
+    }
+    given = {"name": "once", "mesh": FOUR_LINES["mesh"], "arrays": arrays, "graph": {"out": line}, "outputs": {"out": []}}
+    assert answer({"config": given}, lambda *_, **__: None)["found"] == []
+
+
 def test_shrinking_leaves_what_the_failure_needs() -> None:
     smallest = shrink(FOUR_LINES, {}, lambda config: {} if "sort(" in str(config["graph"]) else None)
     assert smallest["graph"] == {"other": "sort(A)"}

@@ -274,12 +274,13 @@ def like(draw, *arguments):
 @st.composite
 def attention(draw):
     batch, length, keys, heads, key_heads, width = 2, 3, draw(pick(3, 4)), 2, draw(pick(1, 2)), 2
+    first = draw(pick(0, 0, 1))
     rows = [
-        draw(floats(UNIT, shape))
+        draw(floats(UNIT, shape[first:]))
         for shape in (
-            (batch, length, heads, width),
-            (batch, keys, key_heads, width),
-            (batch, keys, key_heads, width),
+            (1 if first else batch, length, heads, width),
+            (1 if first else batch, keys, key_heads, width),
+            (1 if first else batch, keys, key_heads, width),
         )
     ]
     mask = np.tril(np.ones((length, keys), bool))[None, None]

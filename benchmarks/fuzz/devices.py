@@ -130,8 +130,10 @@ def _whole(state: _State, name: str) -> str:
     if name not in state.gathered:
         text = name
         for dimension, axes in enumerate(state.specs[name]):
-            if axes:
-                text = f"all_gather({text}, {_axes(axes)}, axis={dimension}, tiled=True)"
+            # vmap has no all_gather over several axes at once.
+            at_once = state.rng.random() < 0.2
+            for over in [axes] * bool(axes) if at_once else [(axis,) for axis in reversed(axes)]:
+                text = f"all_gather({text}, {_axes(over)}, axis={dimension}, tiled=True)"
         state.gathered[name] = f"{name}_all"
         state.lines[state.gathered[name]] = text
     return state.gathered[name]

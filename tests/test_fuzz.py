@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.fuzz import cases, judge
+from benchmarks.fuzz import cases
 from benchmarks.fuzz.child import answer
 from benchmarks.fuzz.search import Child, Search, finding
 from benchmarks.fuzz.shrink import shrink
@@ -36,8 +36,8 @@ FOUR_LINES = {
         "A": {"shape": [8, 4], "dtype": "float32", "init": "normal", "spec": ["x", "y"]},
         "B": {"shape": [4, 8], "dtype": "float32", "init": "normal", "spec": ["y", None]},
     },
-    "graph": {"product": "A @ B", "squashed": "tanh(product * 2)", "total": "sum(squashed, axis=0)", "other": "sort(A)"},
-    "constraints": {"product": ["x", None]},
+    "graph": {"m": "A @ B", "squashed": "tanh(m * 2)", "total": "sum(squashed, axis=0)", "other": "sort(A)"},
+    "constraints": {"m": ["x", None]},
     "outputs": {"total": ["y"], "other": [None, "x"]},
 }
 
@@ -53,14 +53,14 @@ def searched(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def test_a_case_is_a_function_of_its_seed_and_number() -> None:
-    assert [cases.case(3, number) for number in range(8)] == [cases.case(3, number) for number in range(8)]
+    assert [cases.case(3, i) for i in range(4)] == [cases.case(3, i) for i in range(4)]
     assert cases.case(3, 0) != cases.case(4, 0)
 
 
 def test_cases_are_experiments_of_all_kinds() -> None:
-    drawn = [cases.case(0, number) for number in range(80)]
+    drawn = [cases.case(0, number) for number in range(50)]
     experiments = [read(config) for config, _ in drawn]
-    assert len({operation for _, made in drawn for operation in made} & SAMPLES.keys()) > 80
+    assert len({operation for _, made in drawn for operation in made} & SAMPLES.keys()) > 60
     assert {len(experiment.mesh.axes) for experiment in experiments} == {1, 2, 3}
     assert any(experiment.per_device for experiment in experiments)
     assert any(experiment.constraints for experiment in experiments)
@@ -68,7 +68,7 @@ def test_cases_are_experiments_of_all_kinds() -> None:
     assert len({array.dtype for experiment in experiments for array in experiment.arrays}) > 6
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(2))
 def test_a_case_runs_in_all_its_programs(number: int) -> None:
     verdict = answer({"seed": 11, "number": number}, lambda *_, **__: None)
     assert verdict["status"] in ("passed", "weak"), verdict["found"]
@@ -108,23 +108,28 @@ def test_a_bug_in_a_check_is_told_from_what_the_check_finds(tmp_path: Path, monk
 
 
 ONCE_WRONG = {
-    "a segment reduction of floats": ("segment_prod(F, I[:, 0], num_segments=4)", "float32"),
-    "a truth value that hangs on rounding": ("gelu(flip(F)) <= gelu(flip(F))", "float32"),
-    "arrays of different shapes": ("array_equal(F * 1.1, F[:2] * 1.1)", "float32"),
-    "a pole at 0": ("digamma(F * 0)", "float32"),
-    "attention of matrices": ("dot_product_attention(F, F, F)", "float32"),
+    "a segment reduction of floats": "segment_prod(F, I[:, 0], num_segments=4)",
+    "a truth value that hangs on rounding": "gelu(flip(F)) <= gelu(flip(F))",
+    "arrays of different shapes": "array_equal(F * 1.1, F[:2] * 1.1)",
+    "a pole at 0": "digamma(F * 0)",
+    "attention of matrices": "dot_product_attention(F, F, F)",
 }
-"""What once ended the run, or was taken for wrong, by what is said of it: a line and the dtype of `F`."""
+"""What once ended the run, or was taken for wrong: a line, by what is said of it."""
 
 
 @pytest.mark.parametrize("said", ONCE_WRONG)
 def test_what_the_search_found_is_right_now(said: str) -> None:
-    line, dtype = ONCE_WRONG[said]
     arrays = {
-        "F": {"shape": [4, 8], "dtype": dtype, "init": "normal", "spec": ["x", "y"]},
+        "F": {"shape": [4, 8], "dtype": "float32", "init": "normal", "spec": ["x", "y"]},
         "I": {"shape": [4, 8], "dtype": "int32", "init": "integers(0, 4)", "spec": ["x"]},
     }
-    given = {"name": "once", "mesh": FOUR_LINES["mesh"], "arrays": arrays, "graph": {"out": line}, "outputs": {"out": []}}
+    given = {
+        **FOUR_LINES,
+        "constraints": {},
+        "arrays": arrays,
+        "graph": {"out": ONCE_WRONG[said]},
+        "outputs": {"out": []},
+    }
     assert answer({"config": given}, lambda *_, **__: None)["found"] == []
 
 
@@ -149,19 +154,17 @@ def test_the_end_of_the_child_is_a_finding(program: str, kind: str) -> None:
 
 
 def test_a_search_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    asked: list[int] = []
+
     class Passing(Child):
         def ask(self, request: dict[str, Any], limit: float) -> dict[str, Any]:
             asked.append(request["number"])
             return {"status": "passed", "found": [], "operations": ["tanh"]}
 
-    asked: list[int] = []
-    for _ in range(2):
-        search = Search(tmp_path, child=Passing())
-        while len(asked) % 3 != 2:
-            search.run(1e-9)
-        search.run(1e-9)
-    assert asked == list(range(len(asked)))
-    assert "3 cases" in Search(tmp_path, child=Passing()).summary() or len(asked) > 3
+    for seconds in (1e-9, 1e-9, 1e-9):
+        Search(tmp_path, child=Passing()).run(seconds)
+    assert asked == [0, 1, 2]
+    assert Search(tmp_path, child=Passing()).summary().startswith("3 cases")
 
 
 def test_what_a_backend_has_not_is_no_finding() -> None:
@@ -169,4 +172,3 @@ def test_what_a_backend_has_not_is_no_finding() -> None:
     verdict = answer({"config": given}, lambda *_, **__: None)
     assert {kind for kind, _, _ in verdict["found"]} <= {"refused"}
     assert finding(verdict) is None
-    assert judge.DEVICES == 8

@@ -86,7 +86,7 @@ def case(seed: int, number: int, names: frozenset[str] = frozenset(dtypes.NAMES)
     """
     rng = random.Random(f"{seed}/{number}")
     shape = rng.choice(MESHES)
-    mesh = dict(zip(rng.sample(AXES, len(shape)), shape, strict=True))
+    mesh: dict[str, int] = dict(zip(rng.sample(AXES, len(shape)), shape, strict=True))
     draft = Draft(rng, mesh, _sizes(rng, shape), rng.random() < 0.06, names)
     for i in range(rng.choice((1, 1, 2, 2, 3, 4, 5, 6))):
         if rng.random() < 0.06 and draft.types:
@@ -106,7 +106,8 @@ def case(seed: int, number: int, names: frozenset[str] = frozenset(dtypes.NAMES)
             plain.setdefault("constraints", {})[name] = _spec(draft, draft.types[name].shape)
     computed = [name for name in draft.types if name not in draft.arrays]
     read_again = {name for text in draft.graph.values() for part in texts(text) for name in used_names(part)}
-    shown = [n for n in computed[:-1] if rng.random() < (0.15 if n.split(".")[0] in read_again else 0.8)] + computed[-1:]
+    often = {name: 0.15 if name.split(".")[0] in read_again else 0.8 for name in computed}
+    shown = [name for name in computed[:-1] if rng.random() < often[name]] + computed[-1:]
     plain["outputs"] = {name: _spec(draft, draft.types[name].shape) for name in shown}
     if rng.random() < 0.15:
         _differentiate(draft, plain)
@@ -251,7 +252,7 @@ def _dtype(draft: Draft, kind: str) -> str:
 
 def _init(role: str, draft: Draft) -> str:
     bounds = {"I": f"integers(0, {draft.sizes[8]})", "J": f"integers(0, {draft.sizes[4]})"}
-    return bounds.get(role, ROLES[role]["init"])
+    return bounds.get(role) or ROLES[role]["init"]
 
 
 class _Renamed(ast.NodeTransformer):
@@ -271,8 +272,8 @@ class _Renamed(ast.NodeTransformer):
         if self._mutated and rng.random() < 0.5:
             return ast.Constant(rng.choice((0, 1, 2, 3, value + 1, max(value - 1, 0), rng.choice(SIZES))))
         if self._mapped:
-            products = {**self._draft.sizes, 16: 2 * self._draft.sizes[8], 32: self._draft.sizes[4] * self._draft.sizes[8]}
-            return ast.Constant(products.get(value, value))
+            sizes = self._draft.sizes
+            return ast.Constant({**sizes, 16: 2 * sizes[8], 32: sizes[4] * sizes[8]}.get(value, value))
         return node
 
 
@@ -333,13 +334,12 @@ def _differentiate(draft: Draft, plain: Config) -> None:
 
 
 def _smooth(draft: Draft, name: str) -> bool:
-    """Whether a value and all that it is made of come of operations that have a derivative wherever they are defined."""
-    lines = [draft.graph[n] for n in {name.split(".")[0], *ancestors(draft.graph, name)} if n in draft.graph]
-    return all(
-        _SMOOTH.issuperset(_calls(text)) and all(draft.types[n].kind == "float" for n in ancestors(draft.graph, name) if n in draft.types)
-        for line in lines
-        for text in texts(line)
-    )
+    """Whether a value comes, all the way, of operations that have a derivative wherever they are defined."""
+    above = ancestors(draft.graph, name)
+    if any(draft.types[n].kind != "float" for n in above if n in draft.types):
+        return False
+    lines = [draft.graph[n] for n in {name.split(".")[0], *above} if n in draft.graph]
+    return all(_SMOOTH.issuperset(_calls(text)) for line in lines for text in texts(line))
 
 
 def _calls(text: str) -> set[str]:
@@ -354,16 +354,19 @@ def _calls(text: str) -> set[str]:
     return found
 
 
-_SMOOTH = frozenset(
-    "add subtract multiply square negative positive exp exp2 expm1 sin cos tanh arctan atan sinh cosh arcsinh erf erfc "
-    "logistic sigmoid silu swish gelu softplus log_sigmoid squareplus mish sum mean var logsumexp logmeanexp softmax "
-    "log_softmax logaddexp cumsum cumlogsumexp diff trapezoid matmul dot vdot inner tensordot einsum vecdot matvec vecmat "
-    "outer kron cross trace convolve correlate polyval conv_general_dilated conv conv_transpose reshape ravel transpose "
-    "permute_dims matrix_transpose swapaxes moveaxis expand_dims squeeze broadcast_to concatenate concat stack vstack "
-    "hstack dstack column_stack append split array_split hsplit vsplit unstack tile repeat flip fliplr flipud rot90 roll "
-    "pad tril triu diag diagonal atleast_1d atleast_2d atleast_3d slice slice_in_dim index_in_dim array asarray "
-    "dot_product_attention ones zeros eye zeros_like ones_like full full_like stop_gradient segment_sum".split()
-)
+_SMOOTH_NAMES = """
+add subtract multiply square negative positive exp exp2 expm1 sin cos tanh arctan atan sinh cosh
+arcsinh erf erfc logistic sigmoid silu swish gelu softplus log_sigmoid squareplus mish sum mean var
+logsumexp logmeanexp softmax log_softmax logaddexp cumsum cumlogsumexp diff trapezoid matmul dot
+vdot inner tensordot einsum vecdot matvec vecmat outer kron cross trace convolve correlate polyval
+conv_general_dilated conv conv_transpose reshape ravel transpose permute_dims matrix_transpose
+swapaxes moveaxis expand_dims squeeze broadcast_to concatenate concat stack vstack hstack dstack
+column_stack append split array_split hsplit vsplit unstack tile repeat flip fliplr flipud rot90
+roll pad tril triu diag diagonal atleast_1d atleast_2d atleast_3d slice slice_in_dim index_in_dim
+array asarray dot_product_attention ones zeros eye zeros_like ones_like full full_like stop_gradient
+segment_sum
+"""
+_SMOOTH = frozenset(_SMOOTH_NAMES.split())
 
 
 def ancestors(section: Config, name: str) -> set[str]:
@@ -378,4 +381,3 @@ def ancestors(section: Config, name: str) -> set[str]:
         found |= fresh
         waiting += fresh
     return found
-

@@ -14,14 +14,16 @@ from typing import Any
 Config = dict[str, Any]
 Spec = tuple[tuple[str, ...], ...]
 
-ELEMENTWISE = frozenset(
-    "add subtract multiply divide true_divide maximum minimum fmax fmin hypot arctan2 equal not_equal less less_equal "
-    "greater greater_equal square reciprocal negative positive abs absolute sign stop_gradient floor ceil trunc rint exp "
-    "exp2 expm1 sin cos tan arctan atan sinh cosh tanh arcsinh erf erfc logistic isnan isinf isfinite signbit relu relu6 "
-    "sigmoid silu swish gelu softplus log_sigmoid leaky_relu elu selu celu hard_tanh hard_sigmoid soft_sign sqrt log log1p "
-    "rsqrt logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not invert where "
-    "real imag conj nan_to_num copysign logaddexp clip".split()
-)
+_ELEMENTWISE_NAMES = """
+add subtract multiply divide true_divide maximum minimum fmax fmin hypot arctan2 equal not_equal
+less less_equal greater greater_equal square reciprocal negative positive abs absolute sign
+stop_gradient floor ceil trunc rint exp exp2 expm1 sin cos tan arctan atan sinh cosh tanh arcsinh
+erf erfc logistic isnan isinf isfinite signbit relu relu6 sigmoid silu swish gelu softplus
+log_sigmoid leaky_relu elu selu celu hard_tanh hard_sigmoid soft_sign sqrt log log1p rsqrt
+logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not invert
+where real imag conj nan_to_num copysign logaddexp clip
+"""
+ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
 REDUCTIONS = {"sum": "psum", "mean": "pmean", "max": "pmax", "min": "pmin", "amax": "pmax", "amin": "pmin"}
 
 
@@ -64,7 +66,8 @@ def _plain(spec: Spec) -> list[Any]:
 
 
 def _names(tree: ast.AST, state: _State) -> list[str]:
-    return [ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Name | ast.Attribute) and ast.unparse(n) in state.specs]
+    found = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)]
+    return [name for name in found if name in state.specs]
 
 
 def _line(state: _State, name: str, tree: ast.expr) -> None:
@@ -208,9 +211,9 @@ def _matmul(state: _State, tree: ast.expr) -> tuple[str, Spec] | None:
 
 def _transpose(state: _State, tree: ast.expr) -> tuple[str, Spec] | None:
     match tree:
-        case ast.Attribute(value=ast.Name(id=name), attr="T") | ast.Call(
-            func=ast.Name(id="transpose"), args=[ast.Name(id=name)], keywords=[]
+        case (
+            ast.Attribute(value=ast.Name(id=name), attr="T")
+            | ast.Call(func=ast.Name(id="transpose"), args=[ast.Name(id=name)], keywords=[])
         ):
             return ast.unparse(tree), state.specs[name][::-1]
     return None
-

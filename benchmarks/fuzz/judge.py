@@ -27,7 +27,7 @@ from runner.layout import Layout
 from runner.process import Event, Worker
 from runner.reference import interpret
 from runner.sources import Sources
-from runner.worker import job
+from runner.worker import job as jobs
 from tests.harness import load
 
 Verdict = dict[str, Any]
@@ -51,18 +51,18 @@ class Here(Worker):
         self.types: Event = {}
         self.trouble: str | None = None
 
-    def submit(self, job_: dict[str, Any]) -> None:
+    def submit(self, job: dict[str, Any]) -> None:
         if self._programs is not None:
-            job_ = {**job_, "programs": [name for name in job_["programs"] if name in self._programs]}
-        precision = job_["config"].get("precision", "highest")
-        before, job._load = job._load, _load
+            job = {**job, "programs": [name for name in job["programs"] if name in self._programs]}
+        precision = job["config"].get("precision", "highest")
+        before, jobs._load = jobs._load, _load
         try:
             with jax.default_matmul_precision(None if precision == "default" else precision):
-                job.run(job_, self._emit)
+                jobs.run(job, self._emit)
         except Exception:
             self.trouble = traceback.format_exc()
         finally:
-            job._load = before
+            jobs._load = before
 
     def _emit(self, event: Event) -> None:
         if event["event"] == "started":
@@ -93,7 +93,7 @@ def judge(
     """Run an experiment and say what came of it.
 
     `status` is that of the record, or `bug` where the runner itself failed. `found` lists `(kind, program, words)` of
-    all that went wrong, the kinds being `bug`, `error`, `refused` (what a backend has not), the names of checks, and `weak`.
+    all that went wrong. The kinds are `bug`, `error`, `refused` (what a backend has not), names of checks, and `weak`.
     """
     worker = Here(programs, tell)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
@@ -149,7 +149,6 @@ def prepare() -> None:
     jax.config.update("jax_num_cpu_devices", DEVICES)
     log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
     os.dup2(log.fileno(), 2)
-
 
 
 def oracle(config: dict[str, Any], folder: Path) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Cases in; a folder with what became of each, and with every finding shrunk, out. Runs them in a child that may die."""
+"""Cases in; a folder with what became of each, every finding shrunk, out. They run in a child, which may die."""
 
 from __future__ import annotations
 
@@ -22,7 +22,19 @@ from benchmarks.fuzz import script
 from benchmarks.fuzz.shrink import Config, Types, pruned, shrink
 
 ROOT = Path(__file__).parent.parent.parent
-ORDER = ("crash", "hang", "bug", "generator", "error", "sections", "value", "gradient", "layout", "replicas", "values", "agreement")
+ORDER = (
+    "crash",
+    "hang",
+    "bug",
+    "generator",
+    "error",
+    "sections",
+    "value",
+    "gradient",
+    "layout",
+    "replicas",
+    "agreement",
+)
 """What can go wrong, the most telling first: where a value is wrong, the programs disagree as well."""
 
 PATIENCE = 30.0
@@ -49,8 +61,9 @@ def finding(verdict: dict[str, Any]) -> Finding | None:
         here = [(program, words) for what, program, words in verdict["found"] if what == kind]
         if here:
             programs = tuple(program for program, _ in here if program)
-            well = [name for name, status in verdict.get("ran", {}).items() if status != "error" and name not in programs]
-            return Finding(kind, programs, tuple(well), _mark(kind, here[0][1]), here[0][1])
+            ran = verdict.get("ran", {})
+            spared = tuple(name for name, status in ran.items() if status != "error" and name not in programs)
+            return Finding(kind, programs, spared, _mark(kind, here[0][1]), here[0][1])
     return None
 
 
@@ -283,12 +296,15 @@ class Search:
             f"status: {dict(Counter(record['status'] for record in records))}",
             f"programs: {dict(sorted(ran.items()))}",
         ]
+        found = [
+            f"{r['kind']} {r['mark']}{' the compiler' if r.get('compiler') else ''}" for r in records if "kind" in r
+        ]
         for title, counted in (
             ("invalid", Counter(r["invalid"] for r in records if "invalid" in r)),
             ("left out", Counter(f"{p}: {w}" for r in records for p, w in r["not_supported"].items())),
             ("not implemented", Counter(words for r in records for words in set(r["refused"]))),
             ("weak", Counter(words for r in records for words in set(r["weak"]))),
-            ("found", Counter(f"{r['kind']} {r['mark']}{' the compiler' if r.get('compiler') else ''}" for r in records if "kind" in r)),
+            ("found", Counter(found)),
         ):
             told += [f"{title}:"] + [f"  {count:5} {what}" for what, count in counted.most_common(25)]
         return "\n".join(told)

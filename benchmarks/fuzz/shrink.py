@@ -76,8 +76,9 @@ def _parsable(configs: Iterator[Config]) -> Iterator[Config]:
 def _all_edits(config: Config, types: Types) -> Iterator[Config]:
     for drop in (_without_sections, _with_fewer_outputs, _with_earlier_outputs, _with_values_as_arrays, _with_operands):
         yield from drop(config, types)
-    for drop in (_with_single_steps, _with_fewer_constraints, _with_plainer_specs, _on_smaller_meshes, _with_smaller_sizes):
+    for drop in (_with_single_steps, _with_fewer_constraints, _with_plainer_specs, _on_smaller_meshes):
         yield from drop(config)
+    yield from _with_smaller_sizes(config)
     yield from _with_plainer_arrays(config)
 
 
@@ -106,7 +107,7 @@ def _with_fewer_outputs(config: Config, types: Types) -> Iterator[Config]:
 
 
 def _with_earlier_outputs(config: Config, types: Types) -> Iterator[Config]:
-    """The last line of the section gone, the one before it in its place."""
+    """A value in the middle in the place of the outputs."""
     section = _section(config)
     names = [name for name in types.get(section, {}) if "/" not in name]
     for name in names:
@@ -147,10 +148,11 @@ def _with_operands(config: Config, types: Types) -> Iterator[Config]:
 
 def _parts(tree: ast.expr) -> Iterator[str]:
     """The expression with one of its calls, operators or subscripts replaced by an operand of it."""
-    places = [n for n in ast.walk(tree) if isinstance(n, ast.Call | ast.BinOp | ast.UnaryOp | ast.Subscript | ast.Compare)]
+    kinds = ast.Call | ast.BinOp | ast.UnaryOp | ast.Subscript | ast.Compare
+    places = [node for node in ast.walk(tree) if isinstance(node, kinds)]
     for place in places:
         for child in ast.iter_child_nodes(place):
-            operand = place.args[0] if child is getattr(place, "func", None) and getattr(place, "args", None) else child
+            operand = place.args[0] if isinstance(place, ast.Call) and child is place.func and place.args else child
             if isinstance(operand, ast.expr) and not isinstance(operand, ast.Constant | ast.Slice | ast.keyword):
                 text = ast.unparse(_replaced(tree, place, operand))
                 if text != ast.unparse(tree):
@@ -161,15 +163,12 @@ def _parts(tree: ast.expr) -> Iterator[str]:
                 yield ast.unparse(_replaced(tree, place, ast.Call(place.func, place.args, fewer)))
 
 
-def _replaced(tree: ast.expr, place: ast.expr, by: ast.expr) -> ast.expr:
+def _replaced(tree: ast.expr, place: ast.AST, by: ast.expr) -> ast.AST:
     class Replace(ast.NodeTransformer):
         def visit(self, node: ast.AST) -> ast.AST:
             return by if node is place else self.generic_visit(node)
 
-    # Only the copy is changed: the nodes are found in it by their position.
-    nodes, copied = list(ast.walk(tree)), copy.deepcopy(tree)
-    place = list(ast.walk(copied))[nodes.index(place)]  # type: ignore[assignment]
-    return ast.fix_missing_locations(Replace().visit(copied))
+    return Replace().visit(copy.deepcopy(tree, {id(place): place}))
 
 
 def _with_single_steps(config: Config) -> Iterator[Config]:

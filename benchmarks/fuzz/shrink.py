@@ -74,6 +74,7 @@ def _parsable(configs: Iterator[Config]) -> Iterator[Config]:
 
 
 def _all_edits(config: Config, types: Types) -> Iterator[Config]:
+    yield from _without_aliases(config)
     for drop in (_without_sections, _with_fewer_outputs, _with_earlier_outputs, _with_values_as_arrays, _with_operands):
         yield from drop(config, types)
     for drop in (_with_single_steps, _with_fewer_constraints, _with_plainer_specs, _on_smaller_meshes):
@@ -94,6 +95,34 @@ def _without_sections(config: Config, types: Types) -> Iterator[Config]:
             if key == "graph":
                 smaller.pop("constraints", None)
             yield smaller
+
+
+def _without_aliases(config: Config) -> Iterator[Config]:
+    """A line that only gives another name to a value gone, and the value in its place."""
+    section = _section(config)
+    for name, line in config[section].items():
+        if isinstance(line, dict) or not str(line).isidentifier() or any(s in config for s in SECTIONS if s != section):
+            continue
+        smaller = _copy(config)
+        del smaller[section][name]
+        smaller[section] = {other: _renamed(text, name, line) for other, text in smaller[section].items()}
+        for key in ("outputs", "constraints"):
+            given = smaller.get(key, {})
+            if name in given and (key == "constraints" or line in smaller[section]):
+                given.setdefault(line, given.pop(name))
+        yield smaller
+
+
+def _renamed(line: Any, old: str, new: str) -> Any:
+    if isinstance(line, dict):
+        carry, body = ({n: _renamed(text, old, new) for n, text in line[key].items()} for key in ("carry", "body"))
+        return {**line, "carry": carry, "body": body}
+
+    class Rename(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.Name:
+            return ast.Name(new if node.id == old else node.id)
+
+    return ast.unparse(Rename().visit(ast.parse(str(line), mode="eval")))
 
 
 def _with_fewer_outputs(config: Config, types: Types) -> Iterator[Config]:

@@ -278,7 +278,7 @@ def _segmented(ufunc: np.ufunc, start: Callable[[np.dtype[Any]], Any]) -> Callab
         present, starts = np.unique(ids[kept][order], return_index=True)
         if present.size:
             with np.errstate(all="ignore"):
-                result[present] = combine(result[present], reduceat(data[kept][order], starts, axis=0))
+                result[present] = combine(result[present], reduceat(data[kept][order], indices=starts, axis=0))
         return result
 
     return reduce

@@ -97,6 +97,8 @@ class Rounded(np.ndarray):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         out = options.pop("out", None)
+        # NumPy hands the places of a `reduceat` on twice where they were given by name.
+        options.pop("indices", None)
         kind, machine = _joined(inputs)
         if isinstance(options.get("dtype"), np.dtype) and options["dtype"].kind in "fc":
             # The carrier's: the oracle asks for float64.

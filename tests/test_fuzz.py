@@ -168,6 +168,14 @@ def test_a_search_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert Search(tmp_path, child=Passing()).summary().startswith("3 cases")
 
 
+def test_what_jax_asserts_of_operands_is_refused_with_a_place() -> None:
+    line = "conv_transpose(A, reshape(B, (2, 4, 4)), (2,), 'SAME')"
+    given = {**FOUR_LINES, "constraints": {}, "graph": {"other": line}, "outputs": {"other": []}}
+    verdict = answer({"config": given}, lambda *_, **__: None)
+    assert verdict["status"] == "invalid"
+    assert "graph.other" in verdict["error"]
+
+
 def test_what_a_backend_has_not_is_no_finding() -> None:
     given = {**FOUR_LINES, "graph": {"other": "eigvalsh(astype(A[:4], 'bfloat16'))"}, "outputs": {"other": []}}
     verdict = answer({"config": given}, lambda *_, **__: None)

@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: run test lint bench clean
+.PHONY: run test lint bench fuzz clean
 
 run: $(VENV)/.installed
 	$(BIN)/python -m runner +experiment=case3_allreduce
@@ -20,6 +20,9 @@ lint: $(VENV)/.tests
 
 bench: $(VENV)/.tests
 	$(BIN)/python benchmarks/overhead.py
+
+fuzz: $(VENV)/.tests
+	$(BIN)/python -m benchmarks.fuzz --seconds 600
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -274,12 +274,13 @@ def like(draw, *arguments):
 @st.composite
 def attention(draw):
     batch, length, keys, heads, key_heads, width = 2, 3, draw(pick(3, 4)), 2, draw(pick(1, 2)), 2
+    first = draw(pick(0, 0, 1))
     rows = [
-        draw(floats(UNIT, shape))
+        draw(floats(UNIT, shape[first:]))
         for shape in (
-            (batch, length, heads, width),
-            (batch, keys, key_heads, width),
-            (batch, keys, key_heads, width),
+            (1 if first else batch, length, heads, width),
+            (1 if first else batch, keys, key_heads, width),
+            (1 if first else batch, keys, key_heads, width),
         )
     ]
     mask = np.tril(np.ones((length, keys), bool))[None, None]
@@ -421,7 +422,7 @@ CASES = {
     **dict.fromkeys(("rsqrt", "erf", "erfc", "logistic"), call(floats(EDGE))),
     "erf_inv": call(floats((*UNIT, 1.0, -1.0, 2.0))),
     "lgamma": call(floats((*PLAIN, float("inf")))),
-    "digamma": call(floats((*POSITIVE, -0.5, -1.5, -1.0))),
+    "digamma": call(floats((*POSITIVE, -0.5, -1.5, -1.0, 0.0, -0.0))),
     "xlogy": elementwise(lambda s: floats(PLAIN, s), lambda s: floats((*POSITIVE, 0.0), s)),
     **dict.fromkeys(("real", "imag", "conj", "conjugate"), call(st.one_of(numbers(), complexes()))),
     "angle": call(st.one_of(floats((*PLAIN, float("nan"))), ints(), complexes()), deg=st.booleans()),

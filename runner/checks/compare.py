@@ -218,7 +218,8 @@ def _beside(mine: np.ndarray, theirs: np.ndarray, kind: dtypes.DType, allowed: T
     if beside.overflows is not None:
         gone = beside.overflows.ravel() & ~np.isfinite(mine)
         overflowing = int(np.count_nonzero(gone))
-        mine = np.where(gone, theirs, mine)
+        # Not compared: the reference may be beyond the dtype as well, and overflows when it is.
+        mine, theirs = np.where(gone, 0, mine), np.where(gone, 0, theirs)
     if beside.low is not None and beside.high is not None:
         low, high = beside.low.ravel(), beside.high.ravel()
         several = _apart(low, high, kind, allowed)[1]
@@ -300,7 +301,7 @@ def carried(bound: Any, start: Any, end: Any, dtype: str) -> np.ndarray:
 
 
 def _exact(value: np.ndarray) -> np.ndarray:
-    if value.dtype.kind == "f":
+    if value.dtype.kind in "fc":
         return value
     return value.astype(object if value.dtype.itemsize == 8 else np.int64)
 

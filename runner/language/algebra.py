@@ -108,8 +108,12 @@ def dot_product_attention(
     scale: float | None = None,
     is_causal: bool = False,
 ) -> Any:
-    """`jax.nn.dot_product_attention` on (batch, length, heads, width); fewer key heads serve groups of query heads."""
-    query, key, value = floating(query), floating(key), floating(value)
+    """`jax.nn.dot_product_attention` on (batch, length, heads, width); fewer key heads serve groups of query heads.
+
+    What has fewer dimensions is taken for one of a batch, as JAX takes it.
+    """
+    shape = np.shape(query)
+    query, key, value = (np.expand_dims(x, tuple(range(4 - x.ndim))) for x in map(floating, (query, key, value)))
     groups = query.shape[-2] // key.shape[-2]
     key, value = np.repeat(key, groups, axis=-2), np.repeat(value, groups, axis=-2)
     logits = np.einsum("...tnh,...snh->...nts", query, key)
@@ -123,7 +127,7 @@ def dot_product_attention(
     logits = np.where(allowed, logits, -0.7 * float(np.finfo(np.float32).max))
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
     weights = weights / weights.sum(axis=-1, keepdims=True)
-    return np.einsum("...nts,...snh->...tnh", weights, value)
+    return np.reshape(np.einsum("...nts,...snh->...tnh", weights, value), shape)
 
 
 # Linear algebra. JAX gives NaN where LAPACK gives up; NumPy raises.

@@ -285,8 +285,9 @@ def nan_to_num(x: Any, *, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
 
 
 def digamma(x: Any) -> Any:
-    """`jax.lax.digamma`."""
-    return _special("digamma")(x)
+    """`jax.lax.digamma`: NaN at 0, as at its other poles."""
+    with np.errstate(all="ignore"):
+        return np.where(array(x) == 0, np.nan, _special("digamma")(x))[()]
 
 
 def _special(name: str) -> Callable[..., Any]:

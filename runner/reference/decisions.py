@@ -281,6 +281,9 @@ def _joined(near: Any, other: Any, candidate: Any, result: Any, step: float) -> 
 def _may_be_equal(operands: list[Any], own: list[Any], shifts: list[Any], result: Any) -> Any:
     """Where two numbers may be equal or not. Equal before and after rounding, they are so by no accident."""
     (a, b), (c, d) = operands[:2], own[:2]
+    if np.ndim(result) == 0 and np.shape(a) != np.shape(b):
+        # Arrays of different shapes are not equal, whatever is in them.
+        return np.zeros((), bool)
     off = sum(0.0 if shift is None else shift for shift in shifts[:2])
     near = (np.abs(a - b) <= off) & ~((a == b) & (c == d))
     return near if np.shape(near) == np.shape(result) else np.all(near)

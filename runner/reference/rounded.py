@@ -97,6 +97,8 @@ class Rounded(np.ndarray):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         out = options.pop("out", None)
+        # NumPy hands the places of a `reduceat` on twice where they were given by name.
+        options.pop("indices", None)
         kind, machine = _joined(inputs)
         if isinstance(options.get("dtype"), np.dtype) and options["dtype"].kind in "fc":
             # The carrier's: the oracle asks for float64.
@@ -121,7 +123,9 @@ class Rounded(np.ndarray):
                 result = ufunc(*_turned(ufunc, operands, machine), **options)
             else:
                 drawn = machine.seed is not None
-                operands = [_operand(value, kind, wide=drawn, integers=ufunc is np.ldexp) for value in inputs]
+                numbers = inputs[:1] if method == "reduceat" else inputs
+                operands = [_operand(value, kind, wide=drawn, integers=ufunc is np.ldexp) for value in numbers]
+                operands += inputs[len(numbers) :]
                 result = getattr(ufunc, method)(*operands, **options)
                 if ufunc not in _EXACT:
                     result = _inexact(result, kind, machine)

@@ -131,12 +131,13 @@ class Walker:
         return value
 
     def apply(self, node: ast.expr, call: Callable[..., Any], operands: list[Any]) -> Any:
-        """`call(*operands)`, which `node` stands for; a refusal becomes a fault at `node`."""
+        """`call(*operands)`, which `node` stands for; a refusal becomes a fault at `node`.
+
+        JAX asserts some of what it asks of operands: the ranks of a `conv_transpose`.
+        """
         try:
             return call(*operands)
         except (*REFUSALS, AssertionError) as error:
-            if isinstance(error, AssertionError) and not self.under_vmap:
-                raise
             raise self._expression.fault(refusal(error, operands), node) from None
 
     def value(self, node: ast.expr) -> Any:

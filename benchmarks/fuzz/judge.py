@@ -1,0 +1,183 @@
+"""One configuration in; what the runner's own flow makes of it, in this process, out.
+
+`Here` is a worker that runs its job at once in this process: the rest is `runner.run.run`, so that every verdict is the
+tool's. A process lasts for many experiments, with the devices of the largest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import queue
+import re
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+
+from runner import data, run
+from runner.experiment import read
+from runner.layout import Layout
+from runner.process import Event, Worker
+from runner.reference import interpret
+from runner.sources import Sources
+from runner.worker import job as jobs
+from tests.harness import load
+
+Verdict = dict[str, Any]
+DEVICES = 8
+
+_REFUSED = re.compile(r"NotImplementedError|UNIMPLEMENTED|Unimplemented|not implemented")
+"""What JAX and XLA say of a dtype or an operation that a backend has not."""
+
+
+def _load(path: Path) -> ModuleType:
+    return load(path.read_text(encoding="utf-8"), path.with_name(f"loaded_{path.name}"))
+
+
+class Here(Worker):
+    """A worker that is no process: it runs `programs` of its job, all where None, when the job is submitted."""
+
+    def __init__(self, programs: Sequence[str] | None, tell: Callable[[str], None]) -> None:
+        self._found: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._programs = programs
+        self._tell = tell
+        self.types: Event = {}
+        self.trouble: str | None = None
+
+    def submit(self, job: dict[str, Any]) -> None:
+        if self._programs is not None:
+            job = {**job, "programs": [name for name in job["programs"] if name in self._programs]}
+        precision = job["config"].get("precision", "highest")
+        before, jobs._load = jobs._load, _load
+        try:
+            with jax.default_matmul_precision(None if precision == "default" else precision):
+                jobs.run(job, self._emit)
+        except Exception:
+            self.trouble = traceback.format_exc()
+        finally:
+            jobs._load = before
+
+    def _emit(self, event: Event) -> None:
+        if event["event"] == "started":
+            self._tell(event["program"])
+        if event["event"] == "types":
+            self.types = event
+        self._found.put(event)
+
+    def next(self, timeout: float) -> Event | None:
+        return None if self._found.empty() else self._found.get()
+
+    def end(self) -> int:
+        return 0
+
+    def kill(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+    def log(self) -> str:
+        return self.trouble or ""
+
+
+def judge(
+    config: dict[str, Any], programs: Sequence[str] | None = None, tell: Callable[[str], None] = lambda _: None
+) -> Verdict:
+    """Run an experiment and say what came of it.
+
+    `status` is that of the record, or `bug` where the runner itself failed. `found` lists `(kind, program, words)` of
+    all that went wrong. The kinds are `bug`, `error`, `refused` (what a backend has not), names of checks, and `weak`.
+    """
+    worker = Here(programs, tell)
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
+        folder = Path(scratch)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                record = run.run(config, folder, lambda: Sources(), worker=worker)
+        except Exception:
+            return {"status": "bug", "found": [["bug", "", traceback.format_exc()]]}
+        sources = {
+            path.stem.removeprefix("program_"): path.read_text(encoding="utf-8") for path in folder.glob("program_*.py")
+        }
+    if worker.trouble is not None:
+        return {"status": "bug", "found": [["bug", "", worker.trouble]]}
+    return {
+        "status": record["status"],
+        "error": record["error"],
+        "found": _found(record),
+        "ran": {name: program["status"] for name, program in record["programs"].items()},
+        "not_supported": record["not_supported"],
+        "types": worker.types.get("nodes", {}),
+        "sources": sources,
+    }
+
+
+def _found(record: dict[str, Any]) -> list[list[str]]:
+    found = []
+    sections = record.get("checks", {}).get("sections", {})
+    if sections.get("status") == "failed":
+        found.append(["sections", "", _words(sections)])
+    for name, program in record["programs"].items():
+        if program["status"] == "error":
+            found.append(["refused" if _REFUSED.search(program["error"]) else "error", name, program["error"]])
+        for check, verdict in program["checks"].items():
+            if verdict["status"] in ("failed", "weak"):
+                found.append([check if verdict["status"] == "failed" else "weak", name, _words(verdict)])
+    return found
+
+
+def _words(verdict: dict[str, Any]) -> str:
+    """What a verdict says of the outputs that did not pass."""
+    words = [verdict["reason"]] if "reason" in verdict else []
+    for name, output in verdict.get("outputs", {}).items():
+        if isinstance(output, dict) and output.get("status") in ("failed", "weak"):
+            told = {key: value for key, value in output.items() if key not in ("status", "devices", "whole")}
+            words.append(f"{name}: {told}")
+    return "\n".join([*words, *verdict.get("diagnosis", [])])
+
+
+def prepare() -> None:
+    """Give this process its simulated devices, and the compiler's words a file."""
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+    os.dup2(log.fileno(), 2)
+
+
+def oracle(config: dict[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
+    """What the oracles of the sections say of the outputs, whole: nested lists."""
+    experiment = read(config)
+    arrays = data.make(experiment, folder)
+    found: dict[str, dict[str, Any]] = {}
+    for section in ("graph", "per_device"):
+        if experiment.section(section):
+            values = interpret(experiment, section, arrays, keep=experiment.results).values
+            found[section] = {}
+            for name, spec in experiment.results.items():
+                local = values[name]
+                shape = np.shape(local[0])
+                if section == "graph":
+                    whole = np.asarray(local[0])
+                else:
+                    padded = (*spec, *[()] * (len(shape) - len(spec)))
+                    sizes = [n * experiment.mesh.axis_size(axes) for n, axes in zip(shape, padded, strict=True)]
+                    whole = Layout(experiment.mesh, tuple(sizes), spec).assembled(local)
+                found[section][name] = whole.astype(str).tolist() if whole.dtype.kind == "c" else whole.tolist()
+    return found
+
+
+_JUDGED = [0]
+
+
+def forget() -> None:
+    """Let go, now and then, of what JAX keeps of programs that will not run again."""
+    _JUDGED[0] += 1
+    if _JUDGED[0] % 25 == 0:
+        jax.clear_caches()

@@ -1,0 +1,310 @@
+"""Cases in; a folder with what became of each, every finding shrunk, out. They run in a child, which may die."""
+
+from __future__ import annotations
+
+import json
+import queue
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.fuzz import script
+from benchmarks.fuzz.shrink import Config, Types, pruned, shrink
+
+ROOT = Path(__file__).parent.parent.parent
+ORDER = (
+    "crash",
+    "hang",
+    "bug",
+    "generator",
+    "error",
+    "sections",
+    "value",
+    "gradient",
+    "layout",
+    "replicas",
+    "agreement",
+)
+"""What can go wrong, the most telling first: where a value is wrong, the programs disagree as well."""
+
+PATIENCE = 30.0
+"""Seconds for shrinking one finding."""
+
+LIFETIME = 150
+"""Cases per child: what JAX keeps of its programs goes with the child."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What went wrong: its kind, the programs that it befell, one that it spared, and what tells it from another."""
+
+    kind: str
+    programs: tuple[str, ...]
+    spared: tuple[str, ...]
+    mark: str
+    words: str
+
+
+def finding(verdict: dict[str, Any]) -> Finding | None:
+    """The most telling of what is wrong in a verdict, if anything is."""
+    for kind in ORDER:
+        here = [(program, words) for what, program, words in verdict["found"] if what == kind]
+        if here:
+            programs = tuple(program for program, _ in here if program)
+            ran = verdict.get("ran", {})
+            spared = tuple(name for name, status in ran.items() if status != "error" and name not in programs)
+            return Finding(kind, programs, spared, _mark(kind, here[0][1]), here[0][1])
+    return None
+
+
+def _mark(kind: str, words: str) -> str:
+    if kind in ("bug", "generator"):
+        frames = re.findall(r'File "[^"]*?((?:runner|benchmarks|tests)/[^"]*)", line (\d+)', words)
+        last = ":".join(frames[-1]) if frames else ""
+        return f"{last} {words.strip().splitlines()[-1][:100]}"
+    return template(words) if kind == "error" else ""
+
+
+def template(words: str) -> str:
+    """The first line of a message without what differs from case to case."""
+    first = words.strip().splitlines()[0] if words.strip() else ""
+    return re.sub(r"\[[^\]]*\]|'[^']*'|\d+", "…", first)[:120]
+
+
+class Child:
+    """A process that judges one request at a time, and is started anew when it has died."""
+
+    def __init__(self, command: Sequence[str] = (sys.executable, "-m", "benchmarks.fuzz.child")) -> None:
+        self._command = command
+        self._process: subprocess.Popen[str] | None = None
+        self._served = 0
+
+    def ask(self, request: dict[str, Any], limit: float) -> dict[str, Any]:
+        """The verdict on a request; `crash` or `hang` are found where there is none."""
+        if self._process is None or self._served >= LIFETIME:
+            self._start()
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        self._served += 1
+        self._send(json.dumps(request))
+        seen: dict[str, Any] = {}
+        deadline = time.monotonic() + limit
+        while True:
+            try:
+                line = self._lines.get(timeout=max(deadline - time.monotonic(), 0.01))
+            except queue.Empty:
+                self.close()
+                return {**seen, "status": "hang", "found": [["hang", seen.get("program", ""), f"after {limit:g} s"]]}
+            if line is None:
+                code = process.wait()
+                self._log.seek(0)
+                words = self._log.read().decode(errors="replace")[-2000:]
+                self.close()
+                told = f"the process ended with {code}\n{words}"
+                return {**seen, "status": "crash", "found": [["crash", seen.get("program", ""), told]]}
+            event = json.loads(line)
+            what = event.pop("event")
+            if what == "verdict":
+                return {**seen, **event}
+            seen |= event
+
+    def _start(self) -> None:
+        self.close()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
+        self._process = subprocess.Popen(
+            self._command,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        self._served = 0
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=_listen, args=(self._process, self._lines), daemon=True).start()
+
+    def _send(self, line: str) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            # It has died; the reading end says so.
+            return
+
+    def close(self) -> None:
+        """End the child, if there is one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._log):
+                if stream is not None:
+                    try:
+                        stream.close()
+                    except BrokenPipeError:
+                        continue
+            self._process = None
+
+
+def _listen(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.put(line)
+    lines.put(None)
+    process.stdout.close()
+
+
+class Search:
+    """One folder of findings, and the child that makes them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        seed: int = 0,
+        dtypes: list[str] | None = None,
+        programs: list[str] | None = None,
+        limit: float = 120.0,
+        child: Child | None = None,
+    ) -> None:
+        self._folder, self._seed, self._dtypes, self._programs, self._limit = folder, seed, dtypes, programs, limit
+        self._child = child or Child()
+        self._log = folder / "cases.jsonl"
+        (folder / "experiment").mkdir(parents=True, exist_ok=True)
+
+    def close(self) -> None:
+        """End the child."""
+        self._child.close()
+
+    def run(self, seconds: float, first: int | None = None) -> int:
+        """Judge cases for so long, from `first` on, else from where the log ends; return how many found something."""
+        done = [record["case"] for record in self.records() if record["seed"] == self._seed]
+        number = first if first is not None else max(done, default=-1) + 1
+        spent, found = 0.0, 0
+        while spent < seconds:
+            start = time.monotonic()
+            verdict = self._judge(number)
+            spent += time.monotonic() - start
+            found += self.take(number, verdict, time.monotonic() - start)
+            number += 1
+        return found
+
+    def one(self, number: int) -> int:
+        """Judge one case."""
+        start = time.monotonic()
+        verdict = self._judge(number)
+        return self.take(number, verdict, time.monotonic() - start)
+
+    def _judge(self, number: int) -> dict[str, Any]:
+        request = {"seed": self._seed, "number": number, "dtypes": self._dtypes, "programs": self._programs}
+        return self._child.ask(request, self._limit)
+
+    def take(self, number: int, verdict: dict[str, Any], seconds: float) -> bool:
+        """Write down what became of a case, and shrink what is wrong with it."""
+        wrong = finding(verdict)
+        record: dict[str, Any] = {
+            "seed": self._seed,
+            "case": number,
+            "status": verdict["status"],
+            "seconds": round(seconds, 2),
+            "operations": verdict.get("operations", []),
+            "ran": verdict.get("ran", {}),
+            "not_supported": {name: template(why) for name, why in verdict.get("not_supported", {}).items()},
+            "refused": [template(words) for kind, _, words in verdict["found"] if kind == "refused"],
+            "weak": [template(words) for kind, _, words in verdict["found"] if kind == "weak"],
+        }
+        if verdict["status"] == "invalid":
+            record["invalid"] = template(verdict["error"])
+        if wrong is not None:
+            record |= {"kind": wrong.kind, "programs": wrong.programs, "mark": wrong.mark}
+            if "config" in verdict:
+                record |= self._report(number, pruned(verdict["config"]), verdict, wrong)
+            print(f"case {number}: {wrong.kind} {' '.join(wrong.programs)} {record.get('lines', '')}", flush=True)
+        with self._log.open("a", encoding="utf-8") as log:
+            log.write(json.dumps(record) + "\n")
+        return wrong is not None
+
+    def _report(self, number: int, config: Config, verdict: dict[str, Any], wrong: Finding) -> dict[str, Any]:
+        name = f"finding_{self._seed}_{number}" if self._seed else f"finding_{number}"
+        known = {record.get("mark") for record in self.records() if record.get("kind") == "bug"}
+        if wrong.kind == "bug" and wrong.mark in known:
+            return {"again": True}
+        smallest = self._shrink({**config, "name": name}, verdict.get("types", {}), wrong)
+        last = self._child.ask({"config": smallest, "programs": None, "oracle": True}, self._limit)
+        words = "\n\n".join(f"{kind} {program}\n{told}" for kind, program, told in last["found"]) or wrong.words
+        text = f"# @package _global_\n{yaml.safe_dump(smallest, sort_keys=False, default_flow_style=None, width=120)}"
+        (self._folder / "experiment" / f"{name}.yaml").write_text(text, encoding="utf-8")
+        (self._folder / f"{name}.txt").write_text(words + "\n", encoding="utf-8")
+        again = finding(last)
+        if again is not None and again.kind == "value":
+            alone = script.compared(last, again.programs[0])
+            (self._folder / f"{name}.py").write_text(alone, encoding="utf-8")
+        lines = smallest.get("graph") or smallest.get("per_device") or {}
+        return {
+            "lines": [str(line) for line in lines.values()],
+            "compiler": "wrong: the compiler" in words,
+            "left": again is not None and again.kind == wrong.kind,
+        }
+
+    def _shrink(self, config: Config, types: Types, wrong: Finding) -> Config:
+        programs = [*wrong.programs[:1], *wrong.spared[:1]] if wrong.programs else None
+        if wrong.kind == "agreement":
+            programs = None
+        end = time.monotonic() + PATIENCE
+
+        def test(smaller: Config) -> Types | None:
+            if time.monotonic() > end:
+                return None
+            verdict = self._child.ask({"config": smaller, "programs": programs}, self._limit)
+            found = finding(verdict)
+            if found is None or found.kind != wrong.kind or found.mark != wrong.mark:
+                return None
+            if programs is not None and wrong.kind != "crash" and found.programs != wrong.programs[:1]:
+                return None
+            if programs is not None and wrong.spared and not set(programs) <= set(verdict.get("ran", programs)):
+                return None
+            return verdict.get("types", {})
+
+        return shrink(config, types, test)
+
+    def records(self) -> list[dict[str, Any]]:
+        """What the log says of each case so far."""
+        if not self._log.is_file():
+            return []
+        return [json.loads(line) for line in self._log.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+
+    def summary(self) -> str:
+        """How many cases there were, of what, and what became of them."""
+        records = self.records()
+        seconds = sum(record["seconds"] for record in records)
+        operations = Counter(operation for record in records for operation in record["operations"])
+        ran = Counter(f"{name} {status}" for record in records for name, status in record["ran"].items())
+        told = [
+            f"{len(records)} cases in {seconds:.0f} s, {60 * len(records) / max(seconds, 1):.0f} a minute, "
+            f"of {len(operations)} operations",
+            f"status: {dict(Counter(record['status'] for record in records))}",
+            f"programs: {dict(sorted(ran.items()))}",
+        ]
+        found = [
+            f"{r['kind']} {r['mark']}{' the compiler' if r.get('compiler') else ''}" for r in records if "kind" in r
+        ]
+        for title, counted in (
+            ("invalid", Counter(r["invalid"] for r in records if "invalid" in r)),
+            ("left out", Counter(f"{p}: {w}" for r in records for p, w in r["not_supported"].items())),
+            ("not implemented", Counter(words for r in records for words in set(r["refused"]))),
+            ("weak", Counter(words for r in records for words in set(r["weak"]))),
+            ("found", Counter(found)),
+        ):
+            told += [f"{title}:"] + [f"  {count:5} {what}" for what, count in counted.most_common(25)]
+        return "\n".join(told)

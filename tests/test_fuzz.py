@@ -1,0 +1,183 @@
+"""The fuzzer: its cases are functions of their numbers, what is wrong is found, and shrunk to what matters."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from benchmarks.fuzz import cases
+from benchmarks.fuzz.child import answer
+from benchmarks.fuzz.search import Child, Search, finding
+from benchmarks.fuzz.shrink import shrink
+from runner.experiment import read
+from runner.language import operations
+from runner.programs import WRITERS
+from tests.samples import SAMPLES
+
+
+class Here(Child):
+    """A child that is this process, where a bug can be planted."""
+
+    def ask(self, request: dict[str, Any], limit: float) -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+        verdict = answer(request, lambda event, **more: seen.update(more))
+        return seen | verdict
+
+
+FOUR_LINES = {
+    "name": "planted",
+    "mesh": {"axes": ["x", "y"], "shape": [2, 2]},
+    "arrays": {
+        "A": {"shape": [8, 4], "dtype": "float32", "init": "normal", "spec": ["x", "y"]},
+        "B": {"shape": [4, 8], "dtype": "float32", "init": "normal", "spec": ["y", None]},
+    },
+    "graph": {"m": "A @ B", "squashed": "tanh(m * 2)", "total": "sum(squashed, axis=0)", "other": "sort(A)"},
+    "constraints": {"m": ["x", None]},
+    "outputs": {"total": ["y"], "other": [None, "x"]},
+}
+
+
+def searched(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the log says of the four lines, and the experiment to which they were shrunk."""
+    child = Here()
+    search = Search(folder, child=child)
+    verdict = child.ask({"config": FOUR_LINES}, 60) | {"config": cases.complete(FOUR_LINES), "operations": []}
+    search.take(0, verdict, 0.0)
+    smallest = yaml.safe_load((folder / "experiment" / "finding_0.yaml").read_text(encoding="utf-8"))
+    return search.records()[0], smallest
+
+
+def test_a_case_is_a_function_of_its_seed_and_number() -> None:
+    assert [cases.case(3, i) for i in range(4)] == [cases.case(3, i) for i in range(4)]
+    assert cases.case(3, 0) != cases.case(4, 0)
+
+
+def test_cases_are_experiments_of_all_kinds() -> None:
+    drawn = [cases.case(0, number) for number in range(50)]
+    experiments = [read(config) for config, _ in drawn]
+    assert len({operation for _, made in drawn for operation in made} & SAMPLES.keys()) > 60
+    assert {len(experiment.mesh.axes) for experiment in experiments} == {1, 2, 3}
+    assert any(experiment.per_device for experiment in experiments)
+    assert any(experiment.constraints for experiment in experiments)
+    assert any(experiment.grad for experiment in experiments)
+    assert len({array.dtype for experiment in experiments for array in experiment.arrays}) > 6
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_a_case_runs_in_all_its_programs(number: int) -> None:
+    verdict = answer({"seed": 11, "number": number}, lambda *_, **__: None)
+    assert verdict["status"] in ("passed", "weak"), verdict["found"]
+    assert {"auto", "constraint"} <= verdict["ran"].keys()
+
+
+def test_a_bug_in_an_operation_is_found_and_shrunk_to_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = dataclasses.replace(operations.OPERATIONS["tanh"], numpy=lambda x: x / (1 + abs(x)))
+    monkeypatch.setitem(operations.OPERATIONS, "tanh", row)
+    record, smallest = searched(tmp_path)
+    assert (record["kind"], record["programs"]) == ("value", ["auto", "constraint", "explicit"])
+    assert not record["compiler"]
+    (line,) = smallest["graph"].values()
+    assert line.startswith("tanh(")
+    assert "constraints" not in smallest
+
+
+def test_a_bug_in_a_writer_is_found_and_shrunk_to_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = WRITERS["constraint"]
+    monkeypatch.setitem(WRITERS, "constraint", lambda *given: write(*given).replace("jnp.sum(", "jnp.max("))
+    record, smallest = searched(tmp_path)
+    assert (record["kind"], record["programs"], record["compiler"]) == ("value", ["constraint"], True)
+    (line,) = smallest["graph"].values()
+    assert line.startswith("sum(")
+    alone = (tmp_path / "finding_0.py").read_text(encoding="utf-8")
+    assert "jnp.max(" in alone
+    assert "WANTED = {" in alone
+
+
+def test_a_bug_in_a_check_is_told_from_what_the_check_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.findings.layout.check", lambda *_: 1 / 0)
+    verdict = answer({"config": FOUR_LINES}, lambda *_, **__: None)
+    found = finding(verdict)
+    assert found is not None
+    assert found.kind == "bug"
+    assert "ZeroDivisionError" in found.mark
+
+
+ONCE_WRONG = {
+    "a segment reduction of floats": "segment_prod(F, I[:, 0], num_segments=4)",
+    "a truth value that hangs on rounding": "gelu(flip(F)) <= gelu(flip(F))",
+    "arrays of different shapes": "array_equal(F * 1.1, F[:2] * 1.1)",
+    "a pole at 0": "digamma(F * 0)",
+    "what is beyond the dtype": "cosh(mean(I) * 100 * ones((16,)) + 0.1 * F[0, 0]) * (arange(16) < 1)",
+    "attention of matrices": "dot_product_attention(F, F, F)",
+}
+"""What once ended the run, or was taken for wrong: a line, by what is said of it."""
+
+
+@pytest.mark.parametrize("said", ONCE_WRONG)
+def test_what_the_search_found_is_right_now(said: str) -> None:
+    arrays = {
+        "F": {"shape": [4, 8], "dtype": "float32", "init": "normal", "spec": ["x", "y"]},
+        "I": {"shape": [4, 8], "dtype": "int32", "init": "integers(0, 4)", "spec": ["x"]},
+    }
+    given = {
+        **FOUR_LINES,
+        "constraints": {},
+        "arrays": arrays,
+        "graph": {"out": ONCE_WRONG[said]},
+        "outputs": {"out": []},
+    }
+    assert finding(answer({"config": given}, lambda *_, **__: None)) is None
+
+
+def test_shrinking_leaves_what_the_failure_needs() -> None:
+    smallest = shrink(FOUR_LINES, {}, lambda config: {} if "sort(" in str(config["graph"]) else None)
+    assert smallest["graph"] == {"other": "sort(A)"}
+    assert smallest["mesh"] == {"axes": ["y"], "shape": [2]} or smallest["mesh"] == {"axes": ["x"], "shape": [2]}
+    assert smallest["arrays"] == {"A": {"shape": [1, 1], "dtype": "float32", "init": "ones", "spec": []}}
+
+
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [("import os; input(); os.abort()", "crash"), ("import time; input(); time.sleep(60)", "hang")],
+    ids=["crash", "hang"],
+)
+def test_the_end_of_the_child_is_a_finding(program: str, kind: str) -> None:
+    child = Child([sys.executable, "-c", program])
+    found = finding(child.ask({}, 3.0))
+    child.close()
+    assert found is not None
+    assert found.kind == kind
+
+
+def test_a_search_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    class Passing(Child):
+        def ask(self, request: dict[str, Any], limit: float) -> dict[str, Any]:
+            asked.append(request["number"])
+            return {"status": "passed", "found": [], "operations": ["tanh"]}
+
+    for seconds in (1e-9, 1e-9, 1e-9):
+        Search(tmp_path, child=Passing()).run(seconds)
+    assert asked == [0, 1, 2]
+    assert Search(tmp_path, child=Passing()).summary().startswith("3 cases")
+
+
+def test_what_jax_asserts_of_operands_is_refused_with_a_place() -> None:
+    line = "conv_transpose(A, reshape(B, (2, 4, 4)), (2,), 'SAME')"
+    given = {**FOUR_LINES, "constraints": {}, "graph": {"other": line}, "outputs": {"other": []}}
+    verdict = answer({"config": given}, lambda *_, **__: None)
+    assert verdict["status"] == "invalid"
+    assert "graph.other" in verdict["error"]
+
+
+def test_what_a_backend_has_not_is_no_finding() -> None:
+    given = {**FOUR_LINES, "graph": {"other": "eigvalsh(astype(A[:4], 'bfloat16'))"}, "outputs": {"other": []}}
+    verdict = answer({"config": given}, lambda *_, **__: None)
+    assert {kind for kind, _, _ in verdict["found"]} <= {"refused"}
+    assert finding(verdict) is None

@@ -52,8 +52,18 @@ def kron(a: Any, b: Any) -> Any:
 
 
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
-    """`jnp.cross` of vectors of three elements."""
-    return np.cross(*common(a, b), axisa=axisa, axisb=axisb, axisc=axisc, axis=axis)
+    """`jnp.cross`, of vectors of three elements or two."""
+    if axis is not None:
+        axisa = axisb = axisc = axis
+    a, b = common(a, b)
+    u, v = (np.moveaxis(each, which, 0) for each, which in ((a, axisa), (b, axisb)))
+    if len(u) == len(v) == 2:
+        return u[0] * v[1] - u[1] * v[0]
+    # Of two elements, the third is 0.
+    u, v = ((*each, 0 * each[0]) if len(each) == 2 else each for each in (u, v))
+    # NumPy's own would forget how a machine rounds the products.
+    parts = [u[i] * v[j] - u[j] * v[i] for i, j in ((1, 2), (2, 0), (0, 1))]
+    return np.stack(parts, axisc)
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:

@@ -127,6 +127,8 @@ class Rounded(np.ndarray):
                 operands = [_operand(value, kind, wide=drawn, integers=ufunc is np.ldexp) for value in numbers]
                 operands += inputs[len(numbers) :]
                 result = getattr(ufunc, method)(*operands, **options)
+                if ufunc is np.multiply and method == "__call__" and drawn:
+                    result = _fused(result, operands[0], kind, machine)
                 if ufunc not in _EXACT:
                     result = _inexact(result, kind, machine)
             result = _settled(result, kind, machine)
@@ -264,6 +266,15 @@ def _reordered(value: Any, kind: str, machine: Machine) -> Any:
     return _moved(
         value.astype(_wide(kind) if value.dtype.kind == "f" else np.complex128), accumulator, _seed(machine, 1)
     )
+
+
+def _fused(product: Any, first: Any, kind: str, machine: Machine) -> Any:
+    """A product that is not always rounded alike: of a * b - b * a a fused multiply-add rounds one."""
+    value, known = np.asarray(product), dtypes.dtype(kind)
+    if value.dtype.kind != "f" or known.kind != "float" or known.itemsize < 4:
+        return product
+    moved = value * (1.0 + known.eps / 2 * _draw(np.asarray(first), _seed(machine, 4)))
+    return np.where(value.astype(_carrier(kind)) == value, value, moved)
 
 
 def _inexact(result: Any, kind: str, machine: Machine) -> Any:

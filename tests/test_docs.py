@@ -127,6 +127,13 @@ def test_the_report_of_a_wrong_answer_has_the_script_and_an_experiment(script: P
     assert f"[{script.stem}]({script.stem}.md)" in (WRONG_ANSWERS / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("script", sorted(WRONG_ANSWERS.glob("crashes/*.py")), ids=lambda script: script.stem)
+def test_the_report_of_a_crash_has_the_script(script: Path) -> None:
+    assert script.read_text(encoding="utf-8") in script.with_suffix(".md").read_text(encoding="utf-8")
+    page = (WRONG_ANSWERS / "README.md").read_text(encoding="utf-8")
+    assert f"[{script.stem}](crashes/{script.stem}.md)" in page
+
+
 def test_the_page_of_sources_names_every_experiment_and_only_those() -> None:
     page = (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")
     rows = [line.split("|")[2] for line in page.splitlines() if line.startswith("|") and "---" not in line]

@@ -366,4 +366,4 @@ def test_nan_in_data_is_a_warning_and_the_check_says_so(tmp_path: Path) -> None:
     assert "warning: 1 of the 16 values of 'A' are NaN" in result.stdout
     check = record.read(tmp_path / "run")["programs"]["auto"]["checks"]["value"]
     assert "count as equal" in check["note"]
-    assert check["outputs"]["C"]["against"]["graph"]["nan"] == 16
+    assert check["outputs"]["C"]["nan"] == 16

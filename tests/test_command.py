@@ -31,13 +31,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return folders
 
 
+_NO_ARRAY = [f"'out' of {section} does not depend on any array" for section in ("graph", "per_device")]
+WITHOUT_ARRAYS = {"distributed_axis_index": _NO_ARRAY, "distributed_fold_rng": _NO_ARRAY}
+"""The documents' examples of what a device knows of itself."""
+
+
 @SAME_WORKER
 def test_every_experiment_passes_in_every_program_that_it_supports(runs: dict[str, Path]) -> None:
     assert sorted(runs) == sorted(EXPERIMENTS)
     for name, folder in runs.items():
         found = record.read(folder)
         assert found["status"] == "passed", name
-        assert found["warnings"] == [], name
+        assert found["warnings"] == WITHOUT_ARRAYS.get(name, []), name
         assert found["programs"], name
         for program, result in found["programs"].items():
             statuses = {check: verdict["status"] for check, verdict in result["checks"].items()}

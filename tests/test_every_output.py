@@ -84,7 +84,8 @@ def test_all_copies_are_counted() -> None:
 )
 def test_a_copy_that_differs_is_found_in_every_output_and_on_every_device(name: str, position: int, told: str) -> None:
     found = replicas.check(context(), changed(run(), name, position, copy=9))
-    assert found == {"status": "failed", "reason": told, "wrong": 1, "copies": 5}
+    outputs = {other: {"status": "failed" if other == name else "passed"} for other in SHAPES}
+    assert found == {"status": "failed", "reason": told, "wrong": 1, "copies": 5, "outputs": outputs}
 
 
 def test_every_copy_that_differs_is_named() -> None:

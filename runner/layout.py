@@ -7,8 +7,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 Coordinates = tuple[int, ...]
 """A device's place in the mesh: one index per mesh axis."""
@@ -112,6 +114,9 @@ class Layout:
 
         With a `step` only every `step`th row of it.
         """
+        # Pictures and specs need no NumPy.
+        import numpy as np
+
         if not any(self.spec):
             return np.asarray(held[0])[::step] if step > 1 else np.asarray(held[0])
         rows = -(-self.shape[0] // step)

@@ -175,7 +175,7 @@ def test_a_psum_that_was_removed_is_named(ran: Callable[[Path], Project], tmp_pa
     )
     said = project.pytest("my_conf/experiment/mine.yaml", status=1)
     assert "FAILED my_conf/experiment/mine.yaml::sections" in said
-    assert "a psum over 'x' is left out: with per_device.C: psum(partial + 0, 'x') it equals the graph" in said
+    assert "a psum over 'x' is left out: with per_device.C: psum(partial, 'x') + 0 it equals the graph" in said
     assert "to run it: python -m runner --config-dir my_conf +experiment=mine program=shard_map" in said
     assert "FAILED my_conf/experiment/mine.yaml::shard_map::golden" in said
     assert "all-reduce of C over x disappeared from shard_map: -64 B per device" in said

@@ -19,9 +19,9 @@ from pathlib import Path
 import yaml
 from omegaconf import OmegaConf
 
+from runner.config.schema import ExperimentConfig
 from runner.evidence.gather import gather
-from runner.experiment import read
-from runner.schema import ExperimentConfig
+from runner.experiment.reader import read
 
 ROOT = Path(__file__).parent.parent
 LIMIT = 1.0

@@ -19,14 +19,15 @@ from pathlib import Path
 import jax
 
 from benchmarks.seeds import configured
-from runner import data, verification
 from runner.checks import diagnosis, oracles
 from runner.checks.context import Context
 from runner.checks.mutants import Mutant, mutants
-from runner.configuration import compose
-from runner.experiment import read
+from runner.config.compose import compose
+from runner.experiment import data
+from runner.experiment.reader import read
 from runner.reference import interpret
 from runner.reference.interpreter import Arithmetic
+from runner.run import verification
 from runner.worker.types import infer
 
 

@@ -22,10 +22,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from runner import data
 from runner.checks import oracles
 from runner.checks.compare import EXCUSED, Beside, Difference, difference, tolerance
-from runner.experiment import Experiment
+from runner.experiment import data
+from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment
 from runner.reference import Oracle
 from runner.worker.types import infer

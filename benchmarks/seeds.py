@@ -23,12 +23,14 @@ from typing import Any
 
 import jax
 
-from runner import data, verification
 from runner.checks import agreement, oracles, replicas, sections, value
-from runner.configuration import compose
-from runner.experiment import Experiment, read
+from runner.config.compose import compose
+from runner.experiment import data
+from runner.experiment.model import Experiment
+from runner.experiment.reader import read
+from runner.link.target import ProgramRun, program_run
 from runner.programs import WRITERS
-from runner.target import ProgramRun, program_run
+from runner.run import verification
 from runner.worker.execute import leave
 from runner.worker.gradient import unsharded
 from runner.worker.types import infer

@@ -21,13 +21,14 @@ import jax
 from omegaconf import OmegaConf
 from seeds import configured, execute, load
 
-from runner import data
 from runner.checks import oracles, sections, value
 from runner.checks.context import Check
-from runner.experiment import Experiment, read
+from runner.config.schema import ExperimentConfig
+from runner.experiment import data
+from runner.experiment.model import Experiment
+from runner.experiment.reader import read
 from runner.programs import WRITERS
 from runner.programs.source import Types
-from runner.schema import ExperimentConfig
 from runner.worker.types import infer
 
 DTYPES = {"float32": 1.0001, "bfloat16": 1.05, "float16": 1.05, "float8_e4m3fn": 1.1}

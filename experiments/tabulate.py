@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from runner import record
+from runner.record import record
 
 
 def shown(spec: list[Any] | None) -> str:

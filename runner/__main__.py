@@ -11,7 +11,7 @@ _READER_LEFT = 128 + 13
 
 def main() -> None:
     """Run the command line and leave with its exit status."""
-    from runner.app import main as run
+    from runner.cli.app import main as run
 
     try:
         status = run(sys.argv[1:])

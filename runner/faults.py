@@ -1,4 +1,4 @@
-"""What is wrong with an experiment: a key, a message, and where in an expression. Drawn by `runner/sources.py`."""
+"""What is wrong with an experiment: a key, a message, where in an expression. `runner/config/sources.py` draws it."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from runner.evidence import collectives, hlo
 from runner.evidence.collectives import Collectives
 from runner.evidence.nodes import Origins
-from runner.experiment import Experiment, program_section
+from runner.experiment.model import Experiment, program_section
 from tests import harness
 
 MODULES = Path(__file__).parent / "modules"

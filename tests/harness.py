@@ -12,14 +12,15 @@ import jax
 import yaml
 from omegaconf import OmegaConf
 
-from runner import data
 from runner.checks import agreement, gradient, layout, oracles, replicas, sections, value
 from runner.checks.context import Context
-from runner.experiment import Experiment, read
+from runner.config.schema import ExperimentConfig
+from runner.experiment import data
+from runner.experiment.model import Experiment
+from runner.experiment.reader import read
+from runner.link.target import ProgramRun, program_run
 from runner.programs import WRITERS
 from runner.programs.source import Types
-from runner.schema import ExperimentConfig
-from runner.target import ProgramRun, program_run
 from runner.worker.execute import execute
 from runner.worker.gradient import unsharded
 from runner.worker.types import infer

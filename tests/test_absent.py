@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
-from runner import record, topology, verification
 from runner.checks import layout
 from runner.checks.context import Context
+from runner.experiment import topology
 from runner.faults import InvalidExperiment
+from runner.link.target import Output, Place, ProgramRun
 from runner.programs import WRITERS
-from runner.target import Output, Place, ProgramRun
+from runner.record import record
+from runner.run import verification
 from tests import harness
 from tests.command import ROOT, run_command
 
@@ -219,7 +221,7 @@ def test_every_target_file_names_its_topology():
 def test_libtpu_knows_every_target_file_and_its_devices():
     script = """
 import json, os, sys
-from runner import topology
+from runner.experiment import topology
 os.environ.update(topology.LIBTPU_ENVIRONMENT)
 import jax
 jax.config.update("jax_platforms", "cpu")

@@ -12,7 +12,7 @@ import pytest
 # Runs the command line and says, last, whether this process has imported JAX.
 COMMAND = """
 import sys
-from runner.app import main
+from runner.cli.app import main
 status = main(sys.argv[1:])
 print("jax imported" if "jax" in sys.modules else "jax not imported")
 sys.exit(status)
@@ -348,7 +348,7 @@ def test_what_only_jax_can_know_is_a_message_about_a_line_too(tmp_path: Path, mi
 
 
 def test_an_invalid_experiment_leaves_a_record(tmp_path: Path) -> None:
-    from runner import record
+    from runner.record import record
 
     run(tmp_path, edited("spec: [null, x]", "spec: [null, z]"))
     found = record.read(tmp_path / "run")
@@ -358,7 +358,7 @@ def test_an_invalid_experiment_leaves_a_record(tmp_path: Path) -> None:
 
 
 def test_nan_in_data_is_a_warning_and_the_check_says_so(tmp_path: Path) -> None:
-    from runner import record
+    from runner.record import record
 
     values = "[[.nan, 1, 2, 3], [4, 5, 6, 7], [8, 9, 1, 2], [3, 4, 5, 6]]"
     result = run(tmp_path, edited('"arange(16)", spec: [null', f"{values}, spec: [null"))

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner import data
 from runner.checks import agreement, layout, oracles, pinned, replicas, sections, value
 from runner.checks.context import Context
+from runner.experiment import data
 from runner.faults import InvalidExperiment
+from runner.link.target import Held, Output, ProgramRun
 from runner.reference.interpreter import ANY
-from runner.target import Held, Output, ProgramRun
 from tests.harness import experiment
 
 TEXT = """

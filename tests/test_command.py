@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner import record
+from runner.record import record
 from tests.command import EXPERIMENTS, LARGE, ROOT, SMALLER, alone, run_command
 
 CASE3 = [[152, 158, 164, 170], [504, 526, 548, 570], [856, 894, 932, 970], [1208, 1262, 1316, 1370]]

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner import data, dtypes
+from runner import dtypes
 from runner.checks.compare import Beside, Difference, Tolerance, Whole, as_a_whole, carried, difference, tolerance
+from runner.experiment import data
 from runner.reference import Rounding, magnitude, measure
 from runner.reference.interpreter import ANY
 from runner.reference.rounded import Machine, rounded

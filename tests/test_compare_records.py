@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from runner import compare, golden, record
+from runner.cli import compare
+from runner.record import golden, record
 from tests.command import ROOT
 from tests.evidence import collective, output, program
 from tests.evidence import record as found
@@ -154,7 +155,7 @@ def test_a_run_that_ended_before_it_began_can_be_compared(capsys: pytest.Capture
 
 
 def test_a_point_whose_configuration_could_not_be_composed_can_be_compared(capsys: pytest.CaptureFixture[str]) -> None:
-    from runner.app import invalid
+    from runner.cli.app import invalid
 
     invalid(Path("a"), "no mesh", ["+experiment=case"])
     lines = said(capsys, "a", write("b"), status=1)

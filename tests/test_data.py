@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner import data, dtypes
-from runner.experiment import Experiment
+from runner import dtypes
+from runner.experiment import data
+from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment
 from tests.harness import experiment
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner import data
 from runner.checks import diagnosis, mends, oracles, sections
 from runner.checks.context import Context
 from runner.checks.edits import Edits
-from runner.experiment import expressions
+from runner.experiment import data
+from runner.experiment.model import expressions
 from runner.reference import interpret
 from tests.harness import experiment
 

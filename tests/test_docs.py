@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner import catalogue, schema
+from runner.cli import catalogue
+from runner.config import schema
 from runner.language.__main__ import markdown
 from runner.language.operations import OPERATIONS
 from tests.command import EXPERIMENTS, ROOT
@@ -23,8 +24,10 @@ def test_the_page_of_operations_is_the_table() -> None:
 
 
 def test_the_page_of_experiments_is_what_the_files_say_without_jax() -> None:
-    script = "import sys; from runner import app, catalogue; print(catalogue.markdown(app.conf_folder()), end='')"
-    script += "; sys.exit('jax' in sys.modules)"
+    script = (
+        "import sys; from runner.cli.catalogue import markdown; from runner.config.compose import conf_folder; "
+        "print(markdown(conf_folder()), end=''); sys.exit('jax' in sys.modules)"
+    )
     ran = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, check=False, encoding="utf-8")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8") == ran.stdout

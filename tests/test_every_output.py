@@ -13,8 +13,8 @@ import pytest
 from runner.checks import layout, pinned, replicas
 from runner.faults import InvalidExperiment
 from runner.layout import Layout
+from runner.link.target import Held, Output, ProgramRun
 from runner.programs import WRITERS
-from runner.target import Held, Output, ProgramRun
 from tests import harness
 
 IDS = [7, 5, 3, 1]

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from runner import expect
 from runner.checks.expectations import check
 from runner.evidence import warnings
 from runner.evidence.nodes import Origins
-from runner.expect import Expectations
-from runner.experiment import Experiment
+from runner.experiment import expect
+from runner.experiment.expect import Expectations
+from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment
 from tests import compiled
 from tests.command import run_command

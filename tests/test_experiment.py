@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from runner.experiment import Experiment, Loop, expressions, read
+from runner.experiment.model import Experiment, Loop, expressions
+from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, key_text
 
 BASE = """

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner import data, handover
-from runner.findings import Findings
-from runner.record import Record
+from runner.experiment import data
+from runner.link import handover
+from runner.record.record import Record
+from runner.run.findings import Findings
 from tests.harness import experiment, run
 
 TEXT = """

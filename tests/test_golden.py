@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner import differences, golden
 from runner.evidence import words
+from runner.record import differences, golden
 from tests.command import ROOT
 from tests.evidence import collective, output, program
 

@@ -13,14 +13,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from runner import data, record
 from runner.checks import gradient, oracles
-from runner.experiment import DIFFERENCES, Gradient
+from runner.experiment import data
+from runner.experiment.model import Gradient
+from runner.experiment.reader import DIFFERENCES
 from runner.faults import InvalidExperiment
+from runner.link.target import ProgramRun
 from runner.programs import WRITERS, source
+from runner.record import record
 from runner.reference import Gradients
 from runner.reference.gradient import nudged
-from runner.target import ProgramRun
 from runner.worker.gradient import unsharded
 from tests import harness
 from tests.command import run_command

@@ -18,7 +18,7 @@ from runner.evidence import custom_calls, groups, hlo
 from runner.evidence.gather import gather
 from runner.evidence.hlo import Instruction, Shape
 from runner.evidence.nodes import Origin, Origins, asked, stacks
-from runner.experiment import Experiment
+from runner.experiment.model import Experiment
 from runner.layout import Mesh
 from tests import harness
 from tests.compiled import found

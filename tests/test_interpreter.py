@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner import data
+from runner.experiment import data
 from runner.language.operations import OPERATIONS
 from runner.reference import Interpretation, interpret
 from tests.harness import experiment

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from runner import data, verification
-from runner.app import conf_folder
 from runner.checks import oracles
 from runner.checks.context import Context
 from runner.checks.mutants import Mutant, mutants
-from runner.configuration import compose
-from runner.experiment import Experiment, read
+from runner.config.compose import compose, conf_folder
+from runner.experiment import data
+from runner.experiment.model import Experiment
+from runner.experiment.reader import read
+from runner.run import verification
 from runner.worker.types import infer
 from tests import harness
 

@@ -10,11 +10,11 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from runner import run
 from runner.checks import blame
+from runner.config.schema import ExperimentConfig
+from runner.config.sources import Sources
 from runner.language import operations
-from runner.schema import ExperimentConfig
-from runner.sources import Sources
+from runner.run import run
 from tests.command import ROOT
 from tests.test_checks import context
 

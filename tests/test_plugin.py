@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from runner import golden
+from runner.record import golden
 from tests.command import ROOT
 from tests.evidence import collective, output, program, record
 
@@ -39,7 +39,7 @@ outputs:
 FAKE = """\
 import json
 from pathlib import Path
-from runner import run
+from runner.run import run
 
 def told(config, folder, sources, overrides=(), worker=None):
     # What there is in records.json instead of a run: by experiment and target.
@@ -77,7 +77,7 @@ class Project:
         """What a session says; `status` is what its exit status must be."""
         # The entry point is there where the project is installed as it stands; a test must not depend on that.
         installed = any(point.name == "shardproof" for point in entry_points(group="pytest11"))
-        plugin = [] if installed else ["-p", "runner.pytest_plugin"]
+        plugin = [] if installed else ["-p", "runner.testing.plugin"]
         result = subprocess.run(
             [sys.executable, "-W", "error", "-m", "pytest", *plugin, "-p", "no:cacheprovider", *arguments],
             cwd=self.folder,

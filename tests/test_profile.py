@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from runner import profiling, run, verification
-from runner.evidence import collectives, hlo, profile
+from runner.config.sources import Sources
+from runner.evidence import collectives, hlo, planes, profile
 from runner.evidence.nodes import Origins
+from runner.evidence.planes import Event, Recorded, Taken
 from runner.evidence.profile import own_times
-from runner.experiment import read
-from runner.profiling import Event, Recorded, Taken
+from runner.experiment.reader import read
+from runner.run import run, verification
 from runner.show import profile as table
 from runner.show import report
-from runner.sources import Sources
 from tests import evidence, harness
 from tests.command import run_command
 from tests.test_target import TYPES, errors, hear, told
@@ -337,7 +337,7 @@ def test_a_cpu_executes_on_the_threads_of_the_host() -> None:
         ]),
         Line("tf_XLAEigen/2", [made("end: b", 280, 0.2, _ct=0, _c=2)]),
     ]  # fmt: skip
-    recorded = profiling.read([Plane("/host:metadata", []), Plane("/host:CPU", [RUNS, *threads])])
+    recorded = planes.read([Plane("/host:metadata", []), Plane("/host:CPU", [RUNS, *threads])])
     assert recorded == Recorded(
         (
             Event(1, 0, 0, 10, 30, 30, "a", "a", "jit_f"),
@@ -348,7 +348,7 @@ def test_a_cpu_executes_on_the_threads_of_the_host() -> None:
 
 def test_an_end_that_the_trace_lacks_is_told() -> None:
     thread = [on_cpu("a", 10, 20, 1, 0, 1), made("end: a", 29, 0.2, _c=1), on_cpu("b", 30, 5, 1, 0, 2)]
-    recorded = profiling.read([Plane("/host:CPU", [Line("tf_XLAEigen/2", thread)])])
+    recorded = planes.read([Plane("/host:CPU", [Line("tf_XLAEigen/2", thread)])])
     assert [one.done for one in recorded.events] == [30, 35]
     assert recorded.unknown == ("the trace does not say when 1 of 2 events were done",)
 
@@ -361,7 +361,7 @@ def test_a_gpu_executes_on_streams_synthetic() -> None:
     ]
     lines = [Line("Stream #13(Compute)", launched), Line("XLA Ops", [made("a", 10, 55, hlo_op="a")])]
     host = Plane("/host:CPU", [RUNS, Line("thread", [on_cpu("a", 1, 2, 1, 0, 1)])])
-    recorded = profiling.read([host, Plane("/device:GPU:0", lines), Plane("/device:GPU:1", [lines[0]])])
+    recorded = planes.read([host, Plane("/device:GPU:0", lines), Plane("/device:GPU:1", [lines[0]])])
     found = [(one.device, one.run, one.start, one.name, one.instruction, one.module) for one in recorded.events]
     assert found == [
         (device, *what)
@@ -388,7 +388,7 @@ def test_a_tpu_names_events_by_the_text_of_their_instructions_synthetic() -> Non
         Plane("/device:TPU:3", device),
         Plane("/device:TPU:0 SparseCore 1", [Line("Sparse Core Ops", [made("x", 0, 1)])]),
     ]
-    recorded = profiling.read(planes)
+    recorded = planes.read(planes)
     assert [(one.device, one.run, one.instruction, one.module) for one in recorded.events] == [
         (3, 0, "while", "jit_f"),
         (3, 0, "permute", "jit_f"),
@@ -401,12 +401,12 @@ def test_a_tpu_names_events_by_the_text_of_their_instructions_synthetic() -> Non
 def test_the_events_reach_the_parent_as_they_are(tmp_path: Path) -> None:
     recorded = Recorded((event("a", 0, 10, done=2**40), event("b", 5, 6, run=-1, name="é")), ("a sentence",))
     run_s = {"median": 0.1, "min": 0.1, "max": 0.1, "n": 1}
-    left = profiling.leave(tmp_path / "profile_auto.bin", recorded) | {
+    left = planes.leave(tmp_path / "profile_auto.bin", recorded) | {
         "folder": "profile/auto",
         "runs": 1,
         "run_s": run_s,
     }
-    assert profiling.collect(json.loads(json.dumps(left)), tmp_path) == Taken("profile/auto", 1, run_s, recorded)
+    assert planes.collect(json.loads(json.dumps(left)), tmp_path) == Taken("profile/auto", 1, run_s, recorded)
     assert list(tmp_path.iterdir()) == []
 
 

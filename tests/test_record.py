@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner import __version__, record
+from runner import __version__
+from runner.record import record
 
 
 def test_a_file_replaces_the_old_one_and_nothing_else_is_left(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.operations_rounding import DTYPES, compared, expressions
-from runner import data
+from runner.experiment import data
 from runner.reference import Oracle, Rounding, Undecided, measure
 from tests.harness import experiment
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.composition import layers
+from runner.config.composition import layers
+from runner.config.sources import Layer, Place, Sources, key_place, listing, shown, text_place
 from runner.faults import Fault, Key
-from runner.sources import Layer, Place, Sources, key_place, listing, shown, text_place
 
 TEXT = """\
 name: mine

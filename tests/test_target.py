@@ -14,9 +14,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from runner import handover
-from runner.process import Worker
-from runner.target import Held, Output, listen, program_run
+from runner.link import handover
+from runner.link.process import Worker
+from runner.link.target import Held, Output, listen, program_run
 
 SCRIPT = """
 import json, os, signal, sys, time
@@ -127,7 +127,7 @@ def test_a_hang_is_ended_and_the_others_run() -> None:
 
 
 def test_a_worker_that_closes_its_output_but_stays_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.process._PARTING", 0.2)
+    monkeypatch.setattr("runner.link.process._PARTING", 0.2)
     events, _ = hear(TYPES + "say('started', program=names[0]); os.close(1); time.sleep(60)", TYPES + "finish(*names)")
     assert list(errors(events)) == ["auto"]
 

@@ -11,14 +11,16 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from runner import data, record, run, tracing
-from runner.experiment import read
+from runner.config.schema import ExperimentConfig
+from runner.config.sources import Sources
+from runner.experiment import data, naming
+from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
 from runner.language import operations
+from runner.record import record
 from runner.reference import interpret
-from runner.schema import ExperimentConfig
+from runner.run import run
 from runner.show import trace
-from runner.sources import Sources
 from tests.command import EXPERIMENTS, ROOT, alone, run_command
 from tests.test_target import TYPES, hear, told
 
@@ -410,7 +412,7 @@ def test_naming_changes_no_value(tmp_path: Path, name: str) -> None:
     small = {key: min(size, 64) if isinstance(size, int) else size for key, size in dims.items()}
     experiment = read(configured(text, mesh=mesh, dims=small, expect={}))
     arrays = data.make(experiment, tmp_path)
-    traced = tracing.named(experiment)
+    traced = naming.named(experiment)
     before = interpret(experiment, "per_device", arrays)
     after = interpret(traced.experiment, "per_device", arrays)
     assert traced.whole == ()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner import record
+from runner.record import record
 from tests.command import EXPERIMENTS, ROOT
 
 

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 import yaml
 
-from runner import data, record, verification
 from runner.checks import agreement, known, oracles, pinned, replicas, value
 from runner.checks.context import Check, Context
-from runner.expect import among
+from runner.experiment import data
+from runner.experiment.expect import among
 from runner.faults import InvalidExperiment, key_text
+from runner.link.target import Held, Output, ProgramRun
+from runner.record import record
 from runner.reference.interpreter import ANY
-from runner.target import Held, Output, ProgramRun
+from runner.run import verification
 from tests.command import ROOT, run_command
 from tests.harness import config, experiment
 

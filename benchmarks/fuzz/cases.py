@@ -20,7 +20,7 @@ import yaml
 from benchmarks.fuzz.devices import per_device
 from benchmarks.fuzz.shrink import texts, used_names
 from runner import dtypes
-from runner.experiment import read
+from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
 from runner.language.check import Scope, canonical, check
 from runner.language.syntax import SyntaxFault, parse

@@ -21,12 +21,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from runner import data, run
-from runner.experiment import read
+from runner.config.sources import Sources
+from runner.experiment import data
+from runner.experiment.reader import read
 from runner.layout import Layout
-from runner.process import Event, Worker
+from runner.link.process import Event, Worker
 from runner.reference import interpret
-from runner.sources import Sources
+from runner.run import run
 from runner.worker import job as jobs
 from tests.harness import load
 

@@ -35,7 +35,7 @@ class ShardproofSweeper(BasicSweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         """Run all points, then show the table."""
-        from runner.app import finish_sweep
+        from runner.cli.app import finish_sweep
 
         assert self.config is not None
         results = super().sweep(arguments)
@@ -86,7 +86,7 @@ class _Sorting(Launcher):
         return self._launcher.launch(points, initial_job_idx=first)
 
     def _record(self, number: int, overrides: Sequence[str], error: Exception) -> None:
-        from runner.app import invalid_point
+        from runner.cli.app import invalid_point
 
         folder = Path(self._config.hydra.sweep.dir) / str(number)
         sources = self._loader.get_search_path().get_path()

@@ -7,9 +7,9 @@ import numpy as np
 from runner.checks.compare import SAME, Beside, Difference, Tolerance, carried, difference
 from runner.checks.context import Check, Context
 from runner.evidence.words import listed
-from runner.experiment import Section, program_section
+from runner.experiment.model import Section, program_section
+from runner.link.target import Output, ProgramRun, Ranges
 from runner.reference import magnitude
-from runner.target import Output, ProgramRun, Ranges
 
 
 def check(context: Context, run: ProgramRun, others: list[ProgramRun], *, alike: bool = True) -> Check:

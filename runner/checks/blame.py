@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from runner.checks.compare import difference
 from runner.checks.context import Check, Context
 from runner.evidence.words import listed
-from runner.experiment import program_section
-from runner.target import ProgramRun
+from runner.experiment.model import program_section
+from runner.link.target import ProgramRun
 
 
 def interpreter_is_wrong(context: Context, runs: Sequence[ProgramRun]) -> bool:

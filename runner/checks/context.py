@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from runner.checks.compare import Beside, Tolerance, tolerance
-from runner.data import Arrays
-from runner.expect import among
-from runner.experiment import Experiment, Section, program_section
+from runner.experiment.data import Arrays
+from runner.experiment.expect import among
+from runner.experiment.model import Experiment, Section, program_section
 from runner.layout import Layout
 from runner.reference import Gradients, Oracle, PerDevice, Rounding
 from runner.reference.interpreter import Floats

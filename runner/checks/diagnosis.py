@@ -20,8 +20,8 @@ from runner.checks import sections
 from runner.checks.context import Context
 from runner.checks.edits import Edit, Edits, indices
 from runner.checks.mends import inserting
-from runner.data import Arrays
-from runner.experiment import Experiment, Section, expressions
+from runner.experiment.data import Arrays
+from runner.experiment.model import Experiment, Section, expressions
 from runner.faults import Key
 from runner.reference import PerDevice, interpret
 from runner.reference.interpreter import Arithmetic

@@ -2,7 +2,7 @@
 
 A collective missing, doubled, of another kind, over another axis, in the other direction, on another dimension, before
 instead of after; a loop one step short or long; another edge of a mask; a missing scale, term or sign. A program is
-broken with them (`runner/mutate.py`) and, as most of them undo each other, mended (`runner/checks/diagnosis.py`);
+broken with them (`runner/cli/mutate.py`) and, as most of them undo each other, mended (`runner/checks/diagnosis.py`);
 `runner/checks/mends.py` has those that put back what is missing.
 """
 
@@ -12,7 +12,7 @@ import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from runner.experiment import Experiment, Loop, Node, Section, Statement
+from runner.experiment.model import Experiment, Loop, Node, Section, Statement
 from runner.language import trees
 from runner.language.operations import OPERATIONS
 from runner.language.syntax import Expression

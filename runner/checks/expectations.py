@@ -8,10 +8,10 @@ from typing import Any
 
 from runner.checks.context import Check
 from runner.evidence.words import bytes_text, collective, described
-from runner.expect import KINDS, Expectations
-from runner.experiment import Experiment
+from runner.experiment.expect import KINDS, Expectations
+from runner.experiment.model import Experiment
 from runner.layout import Layout, Mesh, Spec, spec_text
-from runner.record import Record
+from runner.record.record import Record
 
 
 def check(experiment: Experiment, program: str, evidence: Record) -> dict[str, Check]:

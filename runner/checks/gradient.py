@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from runner.checks.context import Check, Context
-from runner.experiment import program_section
+from runner.experiment.model import program_section
+from runner.link.target import ProgramRun
 from runner.reference.gradient import DIRECTIONS, RTOL
-from runner.target import ProgramRun
 
 
 def check(context: Context, run: ProgramRun) -> Check:

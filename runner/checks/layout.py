@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runner.checks.context import Check, Context
 from runner.layout import Layout
-from runner.target import ProgramRun
+from runner.link.target import ProgramRun
 
 
 def check(context: Context, run: ProgramRun) -> Check:

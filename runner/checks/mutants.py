@@ -18,12 +18,12 @@ from runner.checks import pinned, replicas, sections, value
 from runner.checks.context import Context
 from runner.checks.diagnosis import MISFITS, Trial, most
 from runner.checks.edits import Edit, Edits
-from runner.experiment import Section
+from runner.experiment.model import Section
+from runner.link.target import Held, Output, ProgramRun
 from runner.reference import PerDevice, interpret
 from runner.reference.interpreter import Arithmetic
 from runner.reference.rounded import plain
 from runner.reference.rounding import machine
-from runner.target import Held, Output, ProgramRun
 
 CHECKS = ("sections", "value", "values", "replicas")
 """The checks that may notice a mutant without a compiler: `values` are the numbers that the file pins."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from runner.checks.context import Context
-from runner.data import Arrays
-from runner.experiment import Experiment, Section, Statement
+from runner.experiment.data import Arrays
+from runner.experiment.model import Experiment, Section, Statement
 from runner.reference import Oracle, PerDevice, Rounding, gradient, interpret, measure
 from runner.reference.interpreter import Arithmetic, Floats
 from runner.reference.rounding import machine, of_float64

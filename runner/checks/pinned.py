@@ -10,8 +10,8 @@ from runner import dtypes
 from runner.checks.compare import Tolerance, difference
 from runner.checks.context import Check, Context
 from runner.faults import invalid
+from runner.link.target import ProgramRun
 from runner.reference import magnitude
-from runner.target import ProgramRun
 
 _PRINTED_EPS = 16
 """Printed numbers come from other machines, whose transcendental functions differ in the last bits."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runner.checks.context import Check, Context
-from runner.target import Held, ProgramRun
+from runner.link.target import Held, ProgramRun
 
 
 def check(context: Context, run: ProgramRun) -> Check:

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from runner import dtypes, tracing
+from runner import dtypes
 from runner.checks.compare import SAME, Beside, Difference, difference, tolerance
 from runner.checks.context import Context
+from runner.experiment import naming
+from runner.link.target import ProgramRun
 from runner.reference import measure
 from runner.reference.interpreter import ANY
-from runner.target import ProgramRun
 
 RECORDED = 256
 """Values of up to this many elements on each device are in the record."""
@@ -46,8 +47,8 @@ def take(
         "left_out": [],
     }
     elements = sum(np.size(value) for values in context.per_device.values.values() for value in values)
-    if held is None and elements > tracing.ELEMENTS:
-        found["reason"] = reason or tracing.too_large(elements)
+    if held is None and elements > naming.ELEMENTS:
+        found["reason"] = reason or naming.too_large(elements)
         return found
     comparison = _Comparison(context, held)
     found["taken_from"] = "interpreter" if held is None else "shard_map"
@@ -61,7 +62,7 @@ def take(
         if node["agrees"] is False and found["first_difference"] is None:
             found["first_difference"] = _first(node)
     found["left_out"] += [
-        f"the steps of {name}: with them the trace would have more than {tracing.VALUES} values"
+        f"the steps of {name}: with them the trace would have more than {naming.VALUES} values"
         for name in comparison.traced.whole
     ]
     found["steps_one_by_one"] = list(comparison.traced.stepped)
@@ -93,12 +94,12 @@ class _Comparison:
     def __init__(self, context: Context, held: Mapping[str, np.ndarray] | None) -> None:
         self._context = context
         self._held = held
-        self.traced = tracing.named(context.experiment)
+        self.traced = naming.named(context.experiment)
         floats = {node: {ANY: value.dtype.name} for node, value in (held or {}).items()}
         self._oracle = measure(self.traced.experiment, "per_device", context.arrays, floats)
         self._shown = {value.node: value.name for value in self.traced.values}
 
-    def node(self, value: tracing.Value) -> dict[str, Any] | None:
+    def node(self, value: naming.Value) -> dict[str, Any] | None:
         """One line of the trace; None for what is no array."""
         described = self._described(value.node)
         if described is None:

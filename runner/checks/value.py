@@ -10,10 +10,10 @@ import numpy as np
 from runner import dtypes
 from runner.checks.compare import EXCUSED, SAME, Beside, Difference, Tolerance, Whole, as_a_whole, difference, nearest
 from runner.checks.context import Check, Context
-from runner.experiment import Section
+from runner.experiment.model import Section
+from runner.link.target import Held, Output, ProgramRun
 from runner.reference import Rounding
 from runner.reference.rounding import row_step
-from runner.target import Held, Output, ProgramRun
 
 WEAK = 0.1
 """A check that would not have noticed a mistake of this share of an output's root mean square is too blunt."""

@@ -15,7 +15,7 @@ from runner.evidence import custom_calls, groups, hlo
 from runner.evidence.flow import MOVES, Flow
 from runner.evidence.hlo import Computation, Instruction, Module, Shape
 from runner.evidence.nodes import Origin, Origins, asked, backward, stacks
-from runner.expect import KINDS
+from runner.experiment.expect import KINDS
 from runner.layout import Mesh
 
 _LISTED = 64

@@ -7,8 +7,8 @@ from typing import Any
 
 from runner.evidence import collectives, hlo, profile, warnings
 from runner.evidence.nodes import Origins
-from runner.experiment import Experiment, program_section
-from runner.profiling import Profile
+from runner.evidence.planes import Profile
+from runner.experiment.model import Experiment, program_section
 
 
 def gather(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from runner.experiment import Experiment, Loop, Section, Statement
+from runner.experiment.model import Experiment, Loop, Section, Statement
 from runner.programs.source import Names
 
 _WRAPPED = re.compile(r"^(?:[\w.]+\()*([^()]*)\)*$")

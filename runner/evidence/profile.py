@@ -16,7 +16,7 @@ from typing import Any
 from runner.evidence.collectives import Collectives
 from runner.evidence.hlo import Instruction, Module
 from runner.evidence.nodes import Origin, Origins
-from runner.profiling import Event, Profile, Recorded
+from runner.evidence.planes import Event, Profile, Recorded
 
 _CALLS = ("while", "conditional", "call", "async-start")
 """Opcodes of instructions whose computations execute as instructions of their own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from runner.experiment import Experiment
+from runner.experiment.model import Experiment
 from runner.programs import auto, constraint, explicit, shard_map, vmap
 from runner.programs.source import Types
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner import dtypes
-from runner.experiment import Array, Experiment
+from runner.experiment.model import Array, Experiment
 from runner.programs.source import Names, sharding, tuple_of
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner.experiment import Experiment
+from runner.experiment.model import Experiment
 from runner.programs import global_view
 from runner.programs.source import Types
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from runner.experiment import Experiment
+from runner.experiment.model import Experiment
 from runner.layout import Spec
 from runner.programs import absent, source
 from runner.programs.source import Lines, Names, Repairs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner.experiment import Experiment
+from runner.experiment.model import Experiment
 from runner.layout import spec_text
 from runner.programs import absent, source
 from runner.programs.source import Lines, Names, Types

@@ -21,8 +21,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner import __version__, data, dtypes
-from runner.experiment import Array, Experiment, Loop, Node, Statement, program_section
+from runner import __version__, dtypes
+from runner.experiment import data
+from runner.experiment.model import Array, Experiment, Loop, Node, Statement, program_section
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, computation
 from runner.language.syntax import Expression
 from runner.layout import Spec, spec_text

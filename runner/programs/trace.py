@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
+from runner.experiment.naming import Traced
 from runner.layout import spec_text
 from runner.programs import source
 from runner.programs.source import Lines, Names, Typed
-from runner.tracing import Traced
 
 
 def write(traced: Traced, folder: Path, kept: Mapping[str, Typed]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner.experiment import Array, Experiment
+from runner.experiment.model import Array, Experiment
 from runner.layout import Layout
 from runner.programs import absent, source
 from runner.programs.source import Lines, Names, Types

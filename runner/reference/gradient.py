@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
-from runner.data import Arrays
-from runner.experiment import DIFFERENCES, Experiment, Section
+from runner.experiment.data import Arrays
+from runner.experiment.model import Experiment, Section
+from runner.experiment.reader import DIFFERENCES
 from runner.layout import Layout
 from runner.reference.decisions import PerDevice, Replaying
 from runner.reference.interpreter import Arithmetic, Floats, interpret

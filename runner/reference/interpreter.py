@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
-from runner.experiment import Array, Experiment, Loop, Node, Section, Statement
+from runner.experiment.model import Array, Experiment, Loop, Node, Section, Statement
 from runner.language import counterparts
 from runner.language.casts import drawn, narrowed
 from runner.language.operations import CONSTANTS, OPERATIONS, Decides, Operation

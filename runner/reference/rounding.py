@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.experiment import Experiment, Section, Statement
+from runner.experiment.model import Experiment, Section, Statement
 from runner.reference.decisions import Following, PerDevice, Recording, Script, Taking
 from runner.reference.interpreter import Arithmetic, Floats, interpret
 from runner.reference.rounded import NEAREST, Machine, plain

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.evidence.words import bytes_text, subject
-from runner.record import Record
+from runner.record.record import Record
 
 HEAD = ("collective", "of", "over", "runs", "in → out per device", "dtype", "how", "programs")
 

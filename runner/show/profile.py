@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.record import Record
+from runner.record.record import Record
 
 HEAD = ("line", "collective", "per run", "share")
 

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from runner.config.sources import listing as experiments
+from runner.config.sources import shown
 from runner.evidence.words import listed
-from runner.expect import CHECKED
-from runner.record import Record
+from runner.experiment.expect import CHECKED
+from runner.record.record import Record
 from runner.show import collectives
 from runner.show.pictures import ArrayPicture, MeshPicture
-from runner.sources import listing as experiments
-from runner.sources import shown
 
 _STYLES = {
     "passed": "green",

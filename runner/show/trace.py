@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
-from runner.record import Record
+from runner.record.record import Record
 
 _ELEMENTS = 64
 """Values of up to this many elements on each device are printed."""

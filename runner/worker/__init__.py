@@ -1,1 +1,1 @@
-"""The worker: the process in which JAX lives. `runner/target.py` starts it and listens to it."""
+"""The worker: the process in which JAX lives. `runner/link/target.py` starts it and listens to it."""

@@ -15,8 +15,8 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import AxisType
 
-from runner import topology
-from runner.experiment import Experiment
+from runner.experiment import topology
+from runner.experiment.model import Experiment
 from runner.faults import invalid
 from runner.worker.compilation import compile_program, ranges, spec_of
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.record import write_text
+from runner.record.record import write_text
 from runner.worker.walk import REFUSALS, refusal
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from runner import handover
-from runner.experiment import Experiment
+from runner.experiment.model import Experiment
+from runner.link import handover
 from runner.worker.compilation import compile_program, ranges, spec_of
 
 

@@ -20,7 +20,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from runner import dtypes
-from runner.experiment import Experiment
+from runner.experiment.model import Experiment
 from runner.faults import invalid
 from runner.layout import Spec
 from runner.programs.source import Repair, Repairs

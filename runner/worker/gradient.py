@@ -16,8 +16,8 @@ import jax
 import numpy as np
 
 from runner import dtypes
-from runner.data import Arrays
-from runner.experiment import Experiment
+from runner.experiment.data import Arrays
+from runner.experiment.model import Experiment
 from runner.language.casts import drawn, narrowed
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.syntax import place

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jaxlib.version
 
-from runner import data, handover, profiling
-from runner.experiment import Experiment, read
+from runner.experiment import data
+from runner.experiment.model import Experiment
+from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, invalid
+from runner.link import handover, steps
 from runner.programs import WRITERS
 from runner.programs.source import Floats
-from runner.record import write_text
+from runner.record.record import write_text
 from runner.worker import gradient
 from runner.worker.compilation import NotLowered
 from runner.worker.execute import Execution, execute
@@ -56,8 +58,8 @@ def run(job: dict[str, Any], emit: Emit) -> None:
         return
     if absent is not None:
         experiment = absent.experiment
-    steps = [step for step in job["programs"] if (profiling.profiled(step) or step) not in types.unsupported]
-    programs = [step for step in steps if profiling.profiled(step) is None]
+    asked = [step for step in job["programs"] if (steps.profiled(step) or step) not in types.unsupported]
+    programs = [step for step in asked if steps.profiled(step) is None]
     sources = {
         program: WRITERS[program](experiment, Path(job["data"]), types) for program in programs if program in WRITERS
     }
@@ -97,9 +99,9 @@ def run(job: dict[str, Any], emit: Emit) -> None:
         }
     )
     executions: dict[str, Execution] = {}
-    for program in steps:
+    for program in asked:
         emit({"event": "started", "program": program})
-        profiled = profiling.profiled(program)
+        profiled = steps.profiled(program)
         try:
             if profiled is not None:
                 # What it holds of the devices' memory goes before the next program runs.
@@ -111,7 +113,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
             else:
                 execution = execute(experiment, program, modules[program], folder, arrays)
                 found = execution.found
-                if profiling.step(program) in steps:
+                if steps.profile_of(program) in asked:
                     executions[program] = execution
                 del execution
             if f"{program}_layouts" in modules:

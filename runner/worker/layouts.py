@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from runner import dtypes
-from runner.experiment import Experiment
+from runner.experiment.model import Experiment
 from runner.worker.compilation import spec_of
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from runner.experiment import Experiment
+from runner.experiment.model import Experiment
 from runner.worker.versions import varying_axes
 
 _DIMENSIONS = ("scatter_dimension", "split_axis", "concat_axis")

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from runner import profiling
+from runner.evidence import planes
 
 _RUNS = 5
 """How many runs are profiled: a median needs no more, and the trace stays small."""
@@ -43,7 +43,7 @@ def take(program: str, run: Callable[[], Any], seconds: float, folder: Path, arr
     finally:
         shutil.rmtree(taken, ignore_errors=True)
     return {
-        **profiling.leave(arrays / f"profile_{program}.bin", recorded),
+        **planes.leave(arrays / f"profile_{program}.bin", recorded),
         "folder": kept.relative_to(folder).as_posix(),
         "runs": runs,
         "run_s": {"median": statistics.median(times), "min": min(times), "max": max(times), "n": runs},
@@ -60,7 +60,7 @@ def _record(folder: Path, run: Callable[[], Any], runs: int) -> list[float]:
     try:
         for number in range(runs):
             start = time.perf_counter()
-            with jax.profiler.StepTraceAnnotation(profiling.ANNOTATION, step_num=number):
+            with jax.profiler.StepTraceAnnotation(planes.ANNOTATION, step_num=number):
                 run()
             times.append(time.perf_counter() - start)
         time.sleep(_SETTLING)
@@ -69,9 +69,9 @@ def _record(folder: Path, run: Callable[[], Any], runs: int) -> list[float]:
     return times
 
 
-def _read(path: Path) -> profiling.Recorded:
+def _read(path: Path) -> planes.Recorded:
     with warnings.catch_warnings():
         # jaxlib's types have no __module__. From Python 3.12 on that is a warning, and where warnings are errors,
         # jaxlib aborts the process.
         warnings.simplefilter("ignore", DeprecationWarning)
-        return profiling.read(jax.profiler.ProfileData.from_file(os.fspath(path)).planes)
+        return planes.read(jax.profiler.ProfileData.from_file(os.fspath(path)).planes)

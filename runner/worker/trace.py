@@ -11,9 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from runner import handover, tracing
-from runner.experiment import Experiment
+from runner.experiment import naming
+from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment
+from runner.link import handover
 from runner.programs import trace
 from runner.programs.source import Typed
 from runner.worker.types import per_device
@@ -43,7 +44,7 @@ class Trace:
 
 def prepare(experiment: Experiment, folder: Path) -> Trace:
     """Write the program that takes the trace; `folder` is where `load` looks."""
-    traced = tracing.named(experiment)
+    traced = naming.named(experiment)
     try:
         types, _ = per_device(traced.experiment, {})
     except InvalidExperiment as error:
@@ -53,6 +54,6 @@ def prepare(experiment: Experiment, folder: Path) -> Trace:
     wanted = [name for value in traced.values for name in (value.before, value.node) if name in types]
     kept = {str(name): types[str(name)] for name in dict.fromkeys(wanted)}
     elements = experiment.mesh.size * sum(math.prod(typed.shape) for typed in kept.values())
-    if elements > tracing.ELEMENTS:
-        return Trace(refused=tracing.too_large(elements))
+    if elements > naming.ELEMENTS:
+        return Trace(refused=naming.too_large(elements))
     return Trace(trace.write(traced, folder, kept), tuple(kept))

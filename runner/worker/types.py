@@ -13,7 +13,8 @@ import jax
 from jax.sharding import AxisType
 
 from runner import dtypes
-from runner.experiment import Experiment, Section, fits
+from runner.experiment.model import Experiment, Section
+from runner.experiment.reader import fits
 from runner.faults import InvalidExperiment, invalid, key_text
 from runner.language.syntax import place
 from runner.layout import Layout, Mesh, Spec, spec_yaml

@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from runner.experiment import Experiment, Loop, Node, Statement, located
+from runner.experiment.model import Experiment, Loop, Node, Statement
+from runner.experiment.plain import located
 from runner.faults import InvalidExperiment, Key
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, computation
 from runner.language.syntax import Expression, SyntaxFault

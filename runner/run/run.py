@@ -1,7 +1,7 @@
 """A resolved configuration and a run folder in; the record of the run, and the files beside it, out.
 
 This is the flow of the house: the experiment is read, the worker gets its job, and while it imports JAX and compiles,
-the oracles compute. What follows from both is `runner/findings.py`, imported once the worker is busy.
+the oracles compute. What follows from both is `runner/run/findings.py`, imported once the worker is busy.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner import data, profiling, record, topology, verification
-from runner.experiment import Experiment, read
+from runner.experiment import data, topology
+from runner.experiment.model import Experiment
+from runner.experiment.reader import read
 from runner.faults import Fault, InvalidExperiment
-from runner.process import Worker
-from runner.record import Record
-from runner.target import listen
+from runner.link import steps
+from runner.link.process import Worker
+from runner.link.target import listen
+from runner.record import record
+from runner.record.record import Record
+from runner.run import verification
 
 if TYPE_CHECKING:
-    from runner.sources import Sources
+    from runner.config.sources import Sources
 
 
 def run(
@@ -121,7 +125,7 @@ def _do(
             "programs": [*_steps(experiment), *_tracing(experiment)],
         }
         events = listen(worker, job, experiment.timeout)
-        from runner.findings import Findings
+        from runner.run.findings import Findings
 
         found["environment"] = record.environment()
         findings = Findings(experiment, arrays, found)
@@ -145,7 +149,7 @@ def _steps(experiment: Experiment) -> list[str]:
     """The programs, each followed by the taking of its profile where one is asked for and the program runs."""
     if not experiment.profile or experiment.target.topology is not None:
         return list(experiment.programs)
-    return [step for program in experiment.programs for step in (program, profiling.step(program))]
+    return [step for program in experiment.programs for step in (program, steps.profile_of(program))]
 
 
 def _tracing(experiment: Experiment) -> tuple[str, ...]:

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.sources import Sources
+from runner.config.sources import Sources
+
+
+def conf_folder() -> Path:
+    """The configuration that comes with the runner: beside it in a checkout, inside it in a wheel."""
+    inside = Path(__file__).parents[1] / "conf"
+    return inside if inside.is_dir() else Path(__file__).parents[2] / "conf"
 
 
 class InvalidConfiguration(Exception):
@@ -37,9 +43,8 @@ def compose(experiment: str, folder: Path, overrides: Sequence[str] = ()) -> Con
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    from runner import composition
-    from runner.app import conf_folder, without_missing
-    from runner.schema import ExperimentConfig
+    from runner.config import composition
+    from runner.config.schema import ExperimentConfig
 
     ConfigStore.instance().store(name="schema", node=ExperimentConfig)
     own = conf_folder().resolve()
@@ -65,3 +70,10 @@ def compose(experiment: str, folder: Path, overrides: Sequence[str] = ()) -> Con
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def without_missing(value: Any) -> Any:
+    """OmegaConf spells a mandatory value that nobody gave as `???`."""
+    if isinstance(value, dict):
+        return {key: without_missing(item) for key, item in value.items()}
+    return None if value == "???" else value

@@ -24,25 +24,14 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from runner import handover
+from runner.link import handover
 
 ANNOTATION = "run"
 """The annotation that the worker puts around each profiled run."""
 
-_STEP = "profile "
 _DEVICE = re.compile(r"/device:(?:GPU|TPU):(\d+)\Z")
 _END = "end: "
 _NOWHERE = -1
-
-
-def step(program: str) -> str:
-    """The name, in a job, of taking a program's profile."""
-    return _STEP + program
-
-
-def profiled(step: str) -> str | None:
-    """The program whose profile a step of a job takes; None for any other step."""
-    return step.removeprefix(_STEP) if step.startswith(_STEP) else None
 
 
 class RecordedEvent(Protocol):

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from runner import experiment as experiments
-from runner import record
-from runner.experiment import Experiment
+from runner.experiment import reader
+from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment, key_text
-from runner.record import Record
+from runner.record import record
+from runner.record.record import Record
 
 SIMULATED = 512
 """Devices, at most, that are simulated: JAX's collectives between CPU devices were tried with no more."""
@@ -50,7 +50,7 @@ def smaller(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str
     }
     config = {**config, **changed}
     try:
-        return config, experiments.read(config)
+        return config, reader.read(config)
     except InvalidExperiment as error:
         raise located(error, experiment) from None
 

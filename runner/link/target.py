@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from runner import dtypes, handover, profiling
-from runner.process import Event, Worker
+from runner import dtypes
+from runner.link import handover, steps
+from runner.link.process import Event, Worker
 
 Ranges = tuple[tuple[int, int], ...]
 """A half-open index range for each dimension."""
@@ -162,7 +163,7 @@ def _one_worker(
                 left.remove(event["program"])
                 running = None
             case "types":
-                left[:] = [step for step in left if (profiling.profiled(step) or step) not in event["unsupported"]]
+                left[:] = [step for step in left if (steps.profiled(step) or step) not in event["unsupported"]]
         if first or event["event"] != "types":
             yield event
         if event["event"] == "invalid" or (event["event"] in ("finished", "types") and not left):
@@ -173,7 +174,7 @@ def _one_worker(
 
 def _needed(step: str) -> str | None:
     """The program that has run before a step of a job, if there is one."""
-    return "shard_map" if step == "trace" else profiling.profiled(step)
+    return "shard_map" if step == "trace" else steps.profiled(step)
 
 
 def _how_it_ended(code: int) -> str:

@@ -17,9 +17,9 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from runner import record
-from runner.record import Record
-from runner.sources import shown
+from runner.config.sources import shown
+from runner.record import record
+from runner.record.record import Record
 
 Pinned = dict[str, Any]
 """What is pinned of one program: `bytes`, `outputs`, `collectives` and, where they are not the file's own, `dims`."""

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from runner.experiment import Experiment, Loop, Node, Statement
+from runner.experiment.model import Experiment, Loop, Node, Statement
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.syntax import Expression
 

@@ -1,7 +1,7 @@
 """What two programs pin in; what differs, in the field's words, out: one sentence per difference.
 
 `all-gather of w for y over x appeared in constraint: +2.1 MB per device`. The goldens' failures and
-`runner/compare.py` say it with these words.
+`runner/cli/compare.py` say it with these words.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner.evidence.words import bytes_text, collective, subject
-from runner.golden import Pinned
-from runner.record import Record
+from runner.record.golden import Pinned
+from runner.record.record import Record
 
 
 def of_program(program: str, before: Pinned, after: Pinned) -> list[str]:

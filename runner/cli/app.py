@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.process import Worker
+from runner.config.compose import conf_folder, without_missing
+from runner.link.process import Worker
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from runner.record import Record
-    from runner.sources import Sources
+    from runner.config.sources import Sources
+    from runner.record.record import Record
 
 log = logging.getLogger("runner")
 
@@ -27,12 +28,6 @@ _finished: list[str] = []
 
 _ready: list[Worker] = []
 """A worker that was started while the configuration was still being composed."""
-
-
-def conf_folder() -> Path:
-    """The configuration that comes with the runner: beside it in a checkout, inside it in a wheel."""
-    inside = Path(__file__).parent / "conf"
-    return inside if inside.is_dir() else Path(__file__).parent.parent / "conf"
 
 
 def main(arguments: Sequence[str], task: Callable[[DictConfig], str] | None = None) -> int:
@@ -98,8 +93,8 @@ def _compose_and_run(
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    from runner import record
-    from runner.schema import ExperimentConfig
+    from runner.config.schema import ExperimentConfig
+    from runner.record import record
 
     ConfigStore.instance().store(name="schema", node=ExperimentConfig)
     if known.config_dir and not Path(known.config_dir).is_dir():
@@ -112,7 +107,7 @@ def _compose_and_run(
     try:
         run()
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
-        from runner import composition
+        from runner.config import composition
 
         print(composition.report(error, _folders(known, overrides), overrides), file=sys.stderr)
         return 2
@@ -168,8 +163,8 @@ def job(config: DictConfig) -> Job:
     overrides = tuple(settings.overrides.task)
 
     def sources() -> Sources:
-        from runner import composition
-        from runner.sources import Sources
+        from runner.config import composition
+        from runner.config.sources import Sources
 
         folders = [Path(s.path) for s in settings.runtime.config_sources if s.schema == "file" and s.path]
         return Sources(composition.layers(folders, dict(settings.runtime.choices)), overrides)
@@ -187,14 +182,14 @@ def run_one(config: DictConfig) -> str:
     """Run one experiment and show what was found. Returns the run's status; never raises."""
     from omegaconf.errors import OmegaConfBaseException
 
-    from runner.run import run
+    from runner.run.run import run
     from runner.show import report
 
     now = job(config)
     try:
         found = run(now.plain(), now.folder, now.sources, now.overrides, started())
     except OmegaConfBaseException as error:
-        from runner import composition
+        from runner.config import composition
 
         found = invalid(now.folder, composition.in_task(error, now.sources()), now.overrides)
     except Exception as error:
@@ -214,13 +209,6 @@ def ended(status: str) -> None:
     _finished.append(status)
 
 
-def without_missing(value: Any) -> Any:
-    """OmegaConf spells a mandatory value that nobody gave as `???`."""
-    if isinstance(value, dict):
-        return {key: without_missing(item) for key, item in value.items()}
-    return None if value == "???" else value
-
-
 def invalid(folder: Path, message: str, overrides: Sequence[str]) -> Record:
     """The record of a point whose configuration could not be composed."""
     return _ended(folder, "invalid", message, overrides)
@@ -233,7 +221,7 @@ def crashed(folder: Path, error: Exception, overrides: Sequence[str]) -> Record:
 
 
 def _ended(folder: Path, status: str, message: str, overrides: Sequence[str]) -> Record:
-    from runner import record
+    from runner.record import record
 
     found = {
         "schema": record.SCHEMA,
@@ -251,7 +239,7 @@ def _ended(folder: Path, status: str, message: str, overrides: Sequence[str]) ->
 
 def invalid_point(folder: Path, overrides: Sequence[str], error: Exception, folders: list[Path]) -> str:
     """Record a point of a sweep that could not be composed; return its status."""
-    from runner import composition
+    from runner.config import composition
     from runner.show import report
 
     found = invalid(folder, composition.report(error, folders, list(overrides)), overrides)
@@ -261,7 +249,7 @@ def invalid_point(folder: Path, overrides: Sequence[str], error: Exception, fold
 
 def finish_sweep(folder: Path, points: int) -> None:
     """Show the table of all points of a sweep, read from disk, since a launcher may have run them anywhere."""
-    from runner import record
+    from runner.record import record
     from runner.show import report
 
     found = []

@@ -1,14 +1,13 @@
-"""The oracles' values and the programs' results in; checks, warnings, pictures and the rest of the record out."""
+"""What the worker tells of its programs in; oracles, verdicts, warnings and the rest of the record out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from runner import dtypes, handover, profiling, record
+from runner import dtypes
 from runner.checks import (
     agreement,
     blame,
@@ -24,23 +23,21 @@ from runner.checks import (
     value,
 )
 from runner.checks.context import Check, Context
-from runner.data import Arrays
+from runner.evidence import planes
 from runner.evidence.gather import gather
-from runner.experiment import Experiment, program_section
+from runner.experiment.data import Arrays
+from runner.experiment.model import Experiment, program_section
+from runner.experiment.topology import Topology
 from runner.faults import Fault, invalid
-from runner.layout import Layout, spec_json, spec_text
-from runner.process import Event
-from runner.record import Record
+from runner.layout import Layout, spec_json
+from runner.link import handover, steps
+from runner.link.process import Event
+from runner.link.target import ProgramRun, program_run, traced_values
+from runner.record import record
+from runner.record.record import Record
 from runner.reference import interpret
-from runner.show import pictures, svg, terminal
-from runner.target import Output, ProgramRun, Ranges, program_run, traced_values
-from runner.topology import Topology
-
-_RECORDED_VALUES = 1000
-"""Outputs of up to this many elements are recorded with their values."""
-
-_LISTED = 64
-"""On up to this many devices the record lists what each of them holds."""
+from runner.run.drawing import draw
+from runner.run.recording import output_of, shards
 
 
 class Findings:
@@ -56,7 +53,7 @@ class Findings:
         self._context: Context | None = None
         self._runs: list[ProgramRun] = []
         self._verdicts: dict[str, dict[str, Check]] = {}
-        self._profiles: dict[str, profiling.Profile] = {}
+        self._profiles: dict[str, planes.Profile] = {}
         self._traced: Event = {"error": "program shard_map did not run"}
         _describe(experiment, arrays, found)
 
@@ -92,9 +89,9 @@ class Findings:
             if "values" in finished:
                 self._traced["held"] = traced_values(finished, arrays)
             return
-        profiled = profiling.profiled(finished["program"])
+        profiled = steps.profiled(finished["program"])
         if profiled is not None:
-            self._profiles[profiled] = profiling.collect(finished, arrays)
+            self._profiles[profiled] = planes.collect(finished, arrays)
             return
         if "unsupported" in finished:
             self._leave_out(finished["program"], finished["unsupported"])
@@ -136,7 +133,7 @@ class Findings:
                 self._found["trace"] = self._trace(self._context)
             self._tell_operands()
             self._judge(self._context, folder)
-            _draw(self._context, self._runs, folder, self._found)
+            draw(self._context, self._runs, folder, self._found)
 
     def _trace(self, context: Context) -> Record:
         from runner.checks import trace
@@ -155,7 +152,7 @@ class Findings:
         """Where a program ran on the mesh, what its devices held of the arrays stands for what the specs promise."""
         for run in [run for run in self._runs if run.operands][:1]:
             for name, held in run.operands.items():
-                self._found["arrays"][name] |= {"shards_from": run.program, "shards": _shards(held, run.device_ids)}
+                self._found["arrays"][name] |= {"shards_from": run.program, "shards": shards(held, run.device_ids)}
 
     def _judge(self, context: Context, folder: Path) -> None:
         found = self._found
@@ -189,7 +186,7 @@ class Findings:
                 "status": _status(checks),
                 "error": None,
                 "checks": checks,
-                "outputs": {name: _output(run, output) for name, output in run.outputs.items()},
+                "outputs": {name: output_of(run, output) for name, output in run.outputs.items()},
                 **evidence,
             }
         passed = found["programs"].get("shard_map", {"checks": {}})["checks"].get("value", {}).get("status") == "passed"
@@ -266,7 +263,7 @@ def _describe(experiment: Experiment, arrays: Arrays | None, found: Record) -> N
             "spec": spec_json(array.layout.spec),
             "shard_shape": list(array.layout.shard_shape),
             "shards_from": "spec",
-            "shards": _shards(((i, array.layout.ranges(i)) for i in positions), positions),
+            "shards": shards(((i, array.layout.ranges(i)) for i in positions), positions),
         }
         if arrays is not None and not dtypes.dtype(array.dtype).exact:
             values = arrays[array.name]
@@ -298,101 +295,3 @@ def _differs(found: Record, program: str) -> list[str]:
     """What a trace says of the first value that is not the SPMD interpreter's."""
     first = (found.get("trace") or {}).get("first_difference")
     return [first["text"]] if first and program_section(program) == "per_device" else []
-
-
-def _shards(held: Iterable[tuple[int, Ranges]], device_ids: list[int]) -> list[Record] | None:
-    """What each device holds, in the order of the mesh, as `addressable_shards` has it; None on too many devices."""
-    if len(device_ids) > _LISTED:
-        return None
-    in_order = sorted(held, key=lambda shard: device_ids.index(shard[0]))
-    return [
-        {"device": device, "index": [list(part) for part in ranges], "shape": [stop - start for start, stop in ranges]}
-        for device, ranges in in_order
-    ]
-
-
-def _output(run: ProgramRun, output: Output) -> Record:
-    parts = sorted({tuple(stop - start for start, stop in place.ranges) for place in output.places})
-    described = {
-        "shape": list(output.shape),
-        "dtype": output.dtype,
-        "spec": None if output.spec is None else [*output.spec, *[None] * (len(output.shape) - len(output.spec))],
-        "shard_shape": list(parts[0]),
-        "shards_from": "spec" if run.program == "vmap" else run.program,
-        "shards": _shards(((place.device, place.ranges) for place in output.places), run.device_ids),
-    }
-    if not output.held:
-        return {**described, "text": None, "values": None}
-    whole = output.whole()
-    plain = whole.astype(np.float64) if dtypes.dtype(output.dtype).kind == "float" else whole
-    if dtypes.dtype(output.dtype).kind == "int":
-        plain = whole.astype(object)
-    return {
-        **described,
-        "text": str(whole),
-        "values": plain.tolist() if whole.size <= _RECORDED_VALUES else None,
-    }
-
-
-def _draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record) -> None:
-    """The pictures, from what was found where a program ran and from the specs where none did."""
-    experiment = context.experiment
-    platform = found["target"]["platform"]
-    on_mesh = [run for run in runs if run.error is None and run.program != "vmap"]
-    ids = tuple(on_mesh[0].device_ids) if on_mesh else tuple(range(experiment.mesh.size))
-    absent = experiment.target.topology.name if experiment.target.topology else ""
-    mesh = pictures.MeshPicture(experiment.mesh.axes, experiment.mesh.shape, ids, platform, absent)
-    drawn = [
-        pictures.from_layout(
-            array.layout,
-            name=array.name,
-            role="array",
-            dtype=array.dtype,
-            itemsize=dtypes.dtype(array.dtype).itemsize,
-            dims=array.dims,
-            device_ids=ids,
-            platform=platform,
-        )
-        for array in experiment.arrays
-    ]
-    for name, (shape, dtype) in context.outputs.items():
-        for run in on_mesh:
-            drawn.append(_output_picture(context, name, run, platform))
-        if not on_mesh:
-            drawn.append(
-                pictures.from_layout(
-                    Layout(experiment.mesh, shape, experiment.outputs[name]),
-                    name=name,
-                    role="output",
-                    dtype=dtype,
-                    itemsize=dtypes.dtype(dtype).itemsize,
-                    dims=(None,) * len(shape),
-                    device_ids=ids,
-                    platform=platform,
-                )
-            )
-    merged = pictures.merge(drawn)
-    found["pictures"] = {"mesh": mesh.to_json(), "arrays": [picture.to_json() for picture in merged]}
-    record.write_text(folder / "shardings.txt", terminal.plain(mesh, merged))
-    record.write_text(folder / "shardings.svg", svg.draw(mesh, merged, experiment.name))
-
-
-def _output_picture(context: Context, name: str, run: ProgramRun, platform: str) -> pictures.ArrayPicture:
-    output = run.outputs[name]
-    holders: dict[tuple[tuple[int, int], ...], list[int]] = {}
-    for place in output.places:
-        holders.setdefault(place.ranges, []).append(place.device)
-    spec = tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in output.spec or [])
-    padded = spec + ((),) * (len(output.shape) - len(spec))
-    return pictures.ArrayPicture(
-        name=name,
-        role="output",
-        shape=output.shape,
-        dtype=output.dtype,
-        dims=(None,) * len(output.shape),
-        spec=spec_text(padded) if output.spec is not None else "a layout without a PartitionSpec",
-        shards=tuple(pictures.Shard(ranges, tuple(devices)) for ranges, devices in holders.items()),
-        itemsize=dtypes.dtype(output.dtype).itemsize,
-        platform=platform,
-        programs=(run.program,),
-    )

@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from runner import schema
+from runner.config import schema
+from runner.config.sources import Layer, Sources, key_place, shown, text_place
 from runner.faults import Fault, Key, nearest
-from runner.sources import Layer, Sources, key_place, shown, text_place
 
 
 def layers(folders: Sequence[Path], choices: Mapping[str, Any]) -> tuple[Layer, ...]:

@@ -17,7 +17,8 @@ import ml_dtypes
 import numpy as np
 
 from runner import dtypes
-from runner.experiment import Array, Experiment, literal_shape, located, size_text
+from runner.experiment.model import Array, Experiment
+from runner.experiment.plain import literal_shape, located, size_text
 from runner.faults import Fault, InvalidExperiment, invalid, nearest
 from runner.language.counterparts import signature
 from runner.language.syntax import Expression, SyntaxFault

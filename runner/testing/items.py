@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from runner import composition, differences, golden, topology
-from runner.app import conf_folder
-from runner.configuration import Configuration, InvalidConfiguration, compose
-from runner.experiment import Experiment, read
+from runner.config import composition
+from runner.config.compose import Configuration, InvalidConfiguration, compose, conf_folder
+from runner.config.sources import shown
+from runner.experiment import topology
+from runner.experiment.model import Experiment
+from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
-from runner.golden import Pinned, Place
-from runner.record import Record
+from runner.record import differences, golden
+from runner.record.golden import Pinned, Place
+from runner.record.record import Record
 from runner.show.report import FAULTS, reasons
-from runner.sources import shown
 
 if TYPE_CHECKING:
-    from runner.pytest_plugin import Run, Session
+    from runner.testing.plugin import Run, Session
 
 TOLD = "shardproof"
 """The property of a report that says what was pinned anew. Reports cross from process to process; nothing else does."""

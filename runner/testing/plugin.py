@@ -1,7 +1,7 @@
 """The pytest plugin: experiments are collected as tests, wherever their folder is named. Imports no JAX.
 
 A folder is named by an argument (`pytest conf/experiment`) or by `--experiments my_conf`. Every experiment is run once
-per target, by the first of its items; see `runner/pytest_items.py`.
+per target, by the first of its items; see `runner/testing/items.py`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from runner.pytest_items import ExperimentFile
-    from runner.record import Record
+    from runner.record.record import Record
+    from runner.testing.items import ExperimentFile
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,7 +60,7 @@ class Session:
     """What one session of pytest knows of experiments: the folders that hold them, the files, the runs."""
 
     def __init__(self, config: pytest.Config) -> None:
-        from runner.app import conf_folder
+        from runner.config.compose import conf_folder
 
         self._config = config
         named = [
@@ -95,7 +95,7 @@ class Session:
             config.args += [str(f) for f in folders if not any(f.resolve().is_relative_to(path) for path in reached)]
 
     def _check_targets(self) -> None:
-        from runner.app import conf_folder
+        from runner.config.compose import conf_folder
         from runner.faults import nearest
 
         there = sorted({f.stem for base in (conf_folder(), *self.folders) for f in (base / "target").glob("*.yaml")})
@@ -112,7 +112,7 @@ class Session:
 
     def golden_file(self, folder: Path, name: str) -> Path:
         """The file that pins the experiment `name` of a config folder."""
-        from runner import golden
+        from runner.record import golden
 
         chosen = self._config.getini("shardproof_goldens")
         return (self._config.rootpath / chosen if chosen else golden.folder(folder)) / f"{name}.json"
@@ -121,7 +121,7 @@ class Session:
         """The run of an experiment for a target: the first call runs it."""
         key = file.path, target
         if key not in self._runs:
-            from runner import run
+            from runner.run import run
 
             composed = file.composed(target)
             folder = Path(tempfile.mkdtemp(prefix=f"shardproof-{file.path.stem}-"))
@@ -137,7 +137,7 @@ class Session:
         folder = next((folder for folder in self.folders if path.is_relative_to(folder / "experiment")), None)
         if folder is None:
             return None
-        from runner.pytest_items import ExperimentFile
+        from runner.testing.items import ExperimentFile
 
         return ExperimentFile.from_parent(parent, path=file_path, folder=folder, state=self)
 
@@ -157,7 +157,7 @@ class Session:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep what was pinned anew for the summary."""
         if report.when == "call":
-            from runner.pytest_items import TOLD
+            from runner.testing.items import TOLD
 
             self._told += [str(told) for name, told in report.user_properties if name == TOLD]
 
@@ -196,8 +196,8 @@ class Session:
         """The goldens of the installed JAX that belong to no target and program of their experiment, in words."""
         from importlib.metadata import version
 
-        from runner import golden
-        from runner.sources import shown
+        from runner.config.sources import shown
+        from runner.record import golden
 
         found = []
         current = golden.series(version("jax"))
@@ -217,7 +217,7 @@ class Session:
 
     def _without_experiment(self) -> list[str]:
         """The golden files that belong to no experiment, in words, where a whole folder was collected."""
-        from runner.sources import shown
+        from runner.config.sources import shown
 
         found = {}
         for folder in {file.folder for file in self.files.values()}:

@@ -1,0 +1,1 @@
+"""A command line in; an exit status, and what the user reads, out."""

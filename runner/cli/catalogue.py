@@ -1,0 +1,105 @@
+"""`python -m runner.catalogue`: the table of experiments as Markdown, which is `docs/experiments.md`."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.config.compose import compose
+from runner.config.sources import listing
+from runner.experiment.model import PROGRAMS, Experiment, Loop, Statement
+from runner.experiment.reader import read
+from runner.language.operations import OPERATIONS
+
+_GROUPS = (
+    ("Introduction to sharded computation", "Introduction to sharded computation"),
+    ("learn_jax, intro_to_distributed.py", "learn_jax, intro_to_distributed.py"),
+    ("Collective matmul notebook", "The collective-matmul notebook"),
+    ("MinText, Tutorial 1", "MinText, Tutorial 1"),
+    ("", "Layouts that people use"),
+)
+"""What a `source` begins with, and the title of its group: the first one that fits."""
+
+
+def markdown(folder: Path) -> str:
+    """The experiments in `folder`/experiment, one table per group; links lead there from a folder beside `folder`."""
+    groups: dict[str, list[str]] = {title: [] for _, title in _GROUPS}
+    found = listing([folder])
+    for name, _, file in found:
+        config = compose(name, folder).plain
+        document, title = next(group for group in _GROUPS if config["source"].startswith(group[0]))
+        link = f"../{folder.name}/{file.relative_to(folder).as_posix()}"
+        groups[title].append(_line(f"[{name}]({link})", config, document))
+    lines = [
+        "# The experiments",
+        "",
+        f"There are {len(found)}. `python -m runner +experiment=NAME` runs one. This page is what",
+        "`python -m runner.catalogue` prints.",
+        "",
+        "Collectives are what the file expects of the compiled programs (`expect:`), else what",
+        "`per_device` calls and how often it runs; –: neither. The five programs are `auto`, `constraint`,",
+        "`explicit`, `shard_map`, `vmap`. [The source documents](sources.md) say which example each experiment does.",
+    ]
+    for title, rows in groups.items():
+        if rows:
+            lines += ["", f"## {title}", "", "| experiment | summary | mesh | programs | collectives | source |"]
+            lines += ["|---|---|---|---|---|---|", *rows]
+    return "\n".join(lines) + "\n"
+
+
+def _line(link: str, config: Mapping[str, Any], document: str) -> str:
+    experiment = read(config)
+    cells = (
+        link,
+        " ".join(config["summary"].split()),
+        str(experiment.mesh),
+        "all five" if len(experiment.programs) == len(PROGRAMS) else ", ".join(experiment.programs),
+        _expected(experiment) or _counted(_called(experiment.per_device)),
+        config["source"].removeprefix(document).lstrip(", ") or "–",
+    )
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _expected(experiment: Experiment) -> str | None:
+    """What each program is held to, those that are held to the same sharing an entry; None where none is."""
+    programs: dict[str, list[str]] = {}
+    for program in experiment.programs:
+        expected = experiment.expected[program]
+        collectives = {} if expected.no_collectives else expected.collectives
+        if collectives is not None and program != "vmap":
+            programs.setdefault(_counted(collectives, nothing="none"), []).append(program)
+    if len(programs) == 1:
+        return next(iter(programs))
+    return "; ".join(f"{', '.join(names)}: {counts}" for counts, names in programs.items()) or None
+
+
+def _counted(counts: Mapping[str, int], nothing: str = "–") -> str:
+    told = [kind if count == 1 else f"{kind} × {count}" for kind, count in counts.items() if count]
+    return ", ".join(told) or nothing
+
+
+def _called(statements: Sequence[Statement], times: int = 1) -> Counter[str]:
+    """How often each collective runs on a device."""
+    calls: Counter[str] = Counter()
+    for statement in statements:
+        if isinstance(statement, Loop):
+            for _, first in statement.carry:
+                calls.update(_in_tree(first.tree, times))
+            calls.update(_called(statement.body, times * statement.steps))
+        else:
+            calls.update(_in_tree(statement.expression.tree, times))
+    return calls
+
+
+def _in_tree(tree: ast.expr, times: int) -> Counter[str]:
+    names = [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    return Counter({name: times * count for name, count in Counter(filter(_communicates, names)).items()})
+
+
+def _communicates(name: str) -> bool:
+    """Whether an operation moves values between devices; `pcast` changes only what JAX's types know of one."""
+    operation = OPERATIONS[name]
+    return operation.kind == "collective" and "x" in operation.signature.parameters and name != "pcast"

@@ -1,0 +1,310 @@
+"""`python -m runner.compare A B`: two records, sweeps or goldens in; what differs, in the field's words, out.
+
+Differences are in what was decided or found: collectives, bytes, layouts, memory, statuses. Times, estimates, rounding
+and versions are told beside them, for information.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from runner.config.sources import shown
+from runner.record import differences, golden, record
+from runner.record.golden import Pinned
+from runner.record.record import Record
+
+
+class InvalidComparison(Exception):
+    """The arguments cannot be compared; the message says which, why, and what can."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run, or what a golden pins for one series of JAX and one target.
+
+    `name` is the experiment and what was overridden, as a command line says it.
+    """
+
+    name: str
+    series: str | None
+    pinned: dict[str, Pinned]
+    record: Record | None = None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line. Returns 0 where nothing differs, 1 where something does, 2 for bad input."""
+    parser = argparse.ArgumentParser(
+        prog="python -m runner.compare",
+        description="What differs between two run folders, sweeps, result.json files, or goldens (files or folders).",
+        epilog="Exit status: 0 nothing differs, 1 something does, 2 they cannot be compared.",
+    )
+    parser.add_argument("a", metavar="A", type=Path)
+    parser.add_argument("b", metavar="B", type=Path, nargs="?", help="left out: A's two series of JAX are compared")
+    parser.add_argument("--series", nargs="+", metavar="S", help="of goldens, one for A and one for B: 'jax 0.10'")
+    given = parser.parse_args(list(arguments))
+    try:
+        before, after = _sides(given.a, given.b, given.series or [])
+    except (InvalidComparison, golden.InvalidGolden) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return _report(before, after)
+
+
+# What is compared with what.
+
+
+def _sides(a: Path, b: Path | None, series: Sequence[str]) -> tuple[dict[str, Point], dict[str, Point]]:
+    """The points of both sides by name. Raises `InvalidComparison`."""
+    if len(series) > 2:
+        raise InvalidComparison(f"--series: it takes one series or two, not {len(series)}")
+    before, after = _load(a), _load(b or a)
+    goldens = [all(point.record is None for point in side) for side in (before, after)]
+    if series:
+        if not any(goldens):
+            raise InvalidComparison(f"--series: {shown(a)} and {shown(b or a)} are no goldens")
+        if b is None and len(series) == 1:
+            raise InvalidComparison("--series: with one golden alone it takes two series, which are compared")
+        before = _of_series(a, before, series[0]) if goldens[0] else before
+        after = _of_series(b or a, after, series[-1]) if goldens[1] else after
+    elif b is None:
+        first, second = _two_series(a, before, goldens[0])
+        before, after = _of_series(a, before, first), _of_series(a, after, second)
+    elif goldens == [True, True]:
+        before, after = ([replace(p, name=f"{p.name} ({p.series})") for p in side] for side in (before, after))
+    elif goldens[0]:
+        before = [point for one in sorted({p.series or "" for p in after}) for point in _of_series(a, before, one)]
+    elif goldens[1]:
+        after = [point for one in sorted({p.series or "" for p in before}) for point in _of_series(b, after, one)]
+    if len(before) == len(after) == 1:
+        # Two runs are compared whatever their overrides: that is what was asked for.
+        before = [replace(before[0], name=after[0].name)]
+    sides = {p.name: p for p in before}, {p.name: p for p in after}
+    if not set(sides[0]) & set(sides[1]):
+        there = [", ".join(sorted(side)[:4]) + (", …" if len(side) > 4 else "") for side in sides]
+        raise InvalidComparison(f"{shown(a)} and {shown(b or a)} have nothing in common: {there[0]}; {there[1]}")
+    return sides
+
+
+def _load(path: Path) -> list[Point]:
+    """The points that an argument holds. Raises `InvalidComparison`, `golden.InvalidGolden`."""
+    if not path.exists():
+        raise InvalidComparison(f"{path}: there is no such file or folder")
+    if path.is_file():
+        return [_of_record(path)] if path.name == "result.json" else _of_golden(path, path.stem)
+    if (path / "result.json").is_file():
+        return [_of_record(path / "result.json")]
+    if records := sorted(path.glob("*/result.json")):
+        points = [_of_record(file) for file in records]
+        names = [point.name for point in points]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise InvalidComparison(f"{shown(path)}: more than one run of {twice[0]}; name one of its folders")
+        return points
+    found = []
+    for file in sorted(path.rglob("*.json")):
+        found += _of_golden(file, file.relative_to(path).with_suffix("").as_posix())
+    if not found:
+        raise InvalidComparison(f"{shown(path)}: no run folder, no sweep, and no folder of goldens")
+    return found
+
+
+def _of_record(file: Path) -> Point:
+    try:
+        found = record.read(file.parent)
+        jax = (found["environment"] or {}).get("jax")
+        overrides = [text.lstrip("+") for text in found.get("overrides", ())]
+        words = sorted(text for text in overrides if not text.startswith("experiment="))
+        pinned = {name: golden.pinned(result) for name, result in found["programs"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidComparison(f"{shown(file)}: not a record: {type(error).__name__}: {error}") from None
+    return Point(" ".join([found["experiment"] or "–", *words]), golden.series(jax) if jax else None, pinned, found)
+
+
+def _of_golden(file: Path, name: str) -> list[Point]:
+    return [
+        Point(name if target == "cpu" else f"{name} target={target}", series, programs)
+        for series, targets in golden.read(file).items()
+        for target, programs in targets.items()
+    ]
+
+
+def _of_series(path: Path, points: Iterable[Point], series: str) -> list[Point]:
+    found = [point for point in points if point.series == series]
+    if not found:
+        raise InvalidComparison(f"{shown(path)}: it pins nothing for {series or 'no JAX'}; {_there(points)}")
+    return found
+
+
+def _there(points: Iterable[Point]) -> str:
+    found = _series(points)
+    return f"there {'are' if len(found) > 1 else 'is'} {', '.join(found) or 'nothing'}"
+
+
+def _series(points: Iterable[Point]) -> list[str]:
+    """The series that there are, the oldest first."""
+    return sorted({p.series for p in points if p.series}, key=lambda text: [int(n) for n in text[4:].split(".")])
+
+
+def _two_series(path: Path, points: Sequence[Point], is_golden: bool) -> tuple[str, str]:
+    if not is_golden:
+        raise InvalidComparison(f"{shown(path)}: compared with what? name a second run, sweep or golden")
+    found = _series(points)
+    if len(found) != 2:
+        raise InvalidComparison(f"{shown(path)}: which series are compared? name two with --series; {_there(points)}")
+    return found[0], found[1]
+
+
+# What differs.
+
+
+def _report(before: dict[str, Point], after: dict[str, Point]) -> int:
+    names = list(dict.fromkeys([*before, *after]))
+    differ = 0
+    for name in names:
+        old, new = before.get(name), after.get(name)
+        if old is None or new is None:
+            lines, notes = ["it appeared: it is only in B" if old is None else "it disappeared: it is only in A"], []
+        else:
+            lines, notes = compared(old, new)
+        differ += bool(lines)
+        print(name + ("" if lines else ": the same"))
+        for line in lines:
+            print(f"  {line}")
+        for note in notes:
+            print(f"  ({note})")
+    if len(names) > 1:
+        print(f"\n{len(names)} compared, {differ} differ")
+    return 1 if differ else 0
+
+
+def compared(old: Point, new: Point) -> tuple[list[str], list[str]]:
+    """What differs between two points, and what is told for information: a sentence each."""
+    found = []
+    there, here = ({"not_supported": {}, **(point.record or {})}["not_supported"] for point in (old, new))
+    for program in dict.fromkeys([*old.pinned, *new.pinned]):
+        if program in old.pinned and program in new.pinned:
+            found += differences.of_program(program, old.pinned[program], new.pinned[program])
+        elif program in new.pinned:
+            why = f"; before: {there[program]}" if program in there else ""
+            found.append(f"program {program} appeared{why}")
+        else:
+            why = f": {here[program]}" if program in here else ""
+            found.append(f"program {program} disappeared{why}")
+    if old.record is None or new.record is None:
+        return found, [f"{old.series} → {new.series}"] if found and old.series != new.series else []
+    return _of_runs(old.record, new.record) + found, _notes(old.record, new.record)
+
+
+def _of_runs(old: Record, new: Record) -> list[str]:
+    """What differs between two records beside what is pinned."""
+    found = []
+    for key in ("experiment", "status", "error"):
+        if old[key] != new[key]:
+            found.append(f"{key}: {_said(old[key])} → {_said(new[key])}")
+    for what, say in (("mesh", _mesh), ("target", _target)):
+        # A run whose configuration could not be composed has neither.
+        was, now = say(old.get(what)), say(new.get(what))
+        if was != now:
+            found.append(f"{what}: {was} → {now}")
+    found += _named("array", old.get("arrays", {}), new.get("arrays", {}), _array)
+    found += _named("check", old.get("checks", {}), new.get("checks", {}), _status)
+    for program in old["programs"]:
+        if program in new["programs"]:
+            found += _of_programs(program, old["programs"][program], new["programs"][program])
+    return found
+
+
+def _of_programs(program: str, old: Record, new: Record) -> list[str]:
+    found = [
+        f"{key} of {program}: {_said(old[key])} → {_said(new[key])}"
+        for key in ("status", "error")
+        if old[key] != new[key]
+    ]
+    found += _named(f"{program}: check", old["checks"], new["checks"], _status)
+    for key in ("temp_bytes", "peak_bytes"):
+        sizes = [(side.get("memory") or {}).get(key) for side in (old, new)]
+        if sizes[0] != sizes[1]:
+            kind = "temporary memory" if key == "temp_bytes" else "peak memory"
+            found.append(f"{kind} of {program}: {differences.bytes_change(sizes[0], sizes[1])} per device")
+    return found
+
+
+def _named(what: str, old: dict[str, Any], new: dict[str, Any], say: Callable[[Any], str]) -> list[str]:
+    """What differs between two mappings of names, as `say` says their values."""
+    found = []
+    for name in dict.fromkeys([*old, *new]):
+        was, now = (say(side[name]) if name in side else None for side in (old, new))
+        if was is None or now is None:
+            found.append(f"{what} {name} {'appeared' if was is None else 'disappeared'}: {now or was}")
+        elif was != now:
+            found.append(f"{what} {name}: {was} → {now}")
+    return found
+
+
+def _status(check: Record) -> str:
+    return check["status"]
+
+
+def _said(value: Any) -> str:
+    return "none" if value is None else str(value).splitlines()[0]
+
+
+def _mesh(mesh: Record | None) -> str:
+    if mesh is None:
+        return "none"
+    return " × ".join(f"{axis}={size}" for axis, size in zip(mesh["axes"], mesh["shape"], strict=True))
+
+
+def _target(target: Record | None) -> str:
+    return "none" if target is None else f"{target['devices']} × {target['kind'] or target['platform']}"
+
+
+def _array(array: Record) -> str:
+    return f"{array['dtype']}{array['shape']} {differences.spec_text(array['spec'])}"
+
+
+def _notes(old: Record, new: Record) -> list[str]:
+    """Versions, times, estimates and rounding: what may differ between two runs that decide alike."""
+    found = []
+    environments = [side["environment"] or {} for side in (old, new)]
+    changed = [
+        f"{name} {_said(environments[0].get(name))} → {_said(environments[1].get(name))}"
+        for name in ("jax", "jaxlib", "python", "runner")
+        if environments[0].get(name) != environments[1].get(name)
+    ]
+    found += [", ".join(changed)] if changed else []
+    for program, was in old["programs"].items():
+        now = new["programs"].get(program)
+        if now is not None:
+            parts = [*_times(was, now), *_estimates(was, now), *_rounding(was, now)]
+            found += [f"{program}: {', '.join(parts)}"] if parts else []
+    return found
+
+
+def _times(old: Record, new: Record) -> list[str]:
+    timings = [side.get("timing") or {} for side in (old, new)]
+    found = []
+    for name, say in (
+        ("compile", lambda t: t.get("compile_s")),
+        ("run", lambda t: (t.get("run_s") or {}).get("median")),
+    ):
+        was, now = (say(timing) for timing in timings)
+        if was and now and f"{now / was:.2g}" != "1":
+            found.append(f"{name} {now / was:.2g} × the time, {was * 1e3:.3g} → {now * 1e3:.3g} ms")
+    return found
+
+
+def _estimates(old: Record, new: Record) -> list[str]:
+    costs = [(side.get("cost") or {}).get("flops") for side in (old, new)]
+    return [f"flops {costs[0]:g} → {costs[1]:g}"] if all(costs) and costs[0] != costs[1] else []
+
+
+def _rounding(old: Record, new: Record) -> list[str]:
+    errors = [side["checks"].get("value", {}).get("max_abs_error") for side in (old, new)]
+    if None in errors or errors[0] == errors[1]:
+        return []
+    return [f"largest error {errors[0]:.2g} → {errors[1]:.2g}"]

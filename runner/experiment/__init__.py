@@ -1,0 +1,1 @@
+"""A resolved mapping in; one frozen `Experiment` and its arrays out."""

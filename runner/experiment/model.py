@@ -1,0 +1,239 @@
+"""One frozen `Experiment`, which every room reads: its arrays, its statements, its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from runner import dtypes
+from runner.experiment import expect
+from runner.experiment.topology import Topology
+from runner.faults import Key
+from runner.language.syntax import Expression
+from runner.layout import Layout, Mesh, Spec
+
+Section = Literal["graph", "per_device"]
+
+
+GRAPH_PROGRAMS = ("auto", "constraint", "explicit")
+
+
+PER_DEVICE_PROGRAMS = ("shard_map", "vmap")
+
+
+PROGRAMS = GRAPH_PROGRAMS + PER_DEVICE_PROGRAMS
+
+
+PRECISIONS = ("default", "high", "highest", "bfloat16", "tensorfloat32", "float32")
+
+
+PLATFORMS = ("cpu", "gpu", "tpu")
+
+
+@dataclass(frozen=True)
+class Array:
+    """A named operand. `init` is an expression, or a number or nested list taken literally."""
+
+    name: str
+    layout: Layout
+    dims: tuple[str | None, ...]
+    dtype: str
+    init: Expression | Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the whole array."""
+        return self.layout.shape
+
+
+@dataclass(frozen=True)
+class Node:
+    """One line: a name and the expression that it stands for."""
+
+    name: str
+    expression: Expression
+
+    @property
+    def defines(self) -> frozenset[str]:
+        """The name that it gives."""
+        return frozenset((self.name,))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every name in its expression."""
+        return self.expression.names
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A repeat: `body` runs `steps` times over the carried values, then `name.carry` are names."""
+
+    name: str
+    steps: int
+    index: str
+    carry: tuple[tuple[str, Expression], ...]
+    body: tuple[Statement, ...]
+    unroll: bool
+
+    @property
+    def defines(self) -> frozenset[str]:
+        """The names of what is carried, after the last step: `ring.acc`."""
+        return frozenset(f"{self.name}.{carried}" for carried, _ in self.carry)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Every name in its expressions, those of its body too."""
+        return frozenset().union(*(first.names for _, first in self.carry), *(inside.names for inside in self.body))
+
+
+Statement = Node | Loop
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradients of the scalar output `of` with respect to the arrays `wrt`, which join the outputs."""
+
+    of: str
+    wrt: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The outputs that they are: `grad.w`."""
+        return tuple(f"{GRADIENTS}.{array}" for array in self.wrt)
+
+
+GRADIENTS = "grad"
+"""What the names of gradients begin with, as if a repeat of that name had carried them."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the programs are compiled for; `devices` is the number to simulate on `cpu`.
+
+    Where there is a `topology`, its devices are not here: nothing is run. `split_axes` is whether the axes of the mesh
+    are no products of whole axes of the topology, which only the worker can tell.
+    """
+
+    platform: str
+    devices: int
+    topology: Topology | None = None
+    split_axes: bool = False
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One validated experiment.
+
+    `outputs` and `constraints` map names to PartitionSpecs (whose length only the nodes' ranks can bound), `values`
+    maps outputs to the numbers that the experiment pins, `programs` are those to run. The gradients of `grad` are
+    among the outputs; `results` are the others.
+    """
+
+    name: str
+    summary: str
+    source: str
+    mesh: Mesh
+    target: Target
+    dims: Mapping[str, int]
+    arrays: tuple[Array, ...]
+    graph: tuple[Statement, ...]
+    per_device: tuple[Statement, ...]
+    constraints: Mapping[str, Spec]
+    outputs: Mapping[str, Spec]
+    values: Mapping[str, Any]
+    programs: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    """The programs that are not compiled for a topology unless they are asked for by name."""
+    chosen: bool = field(default=False)
+    """Whether the user named the program, rather than taking all that there are."""
+    seed: int = 0
+    precision: str = "highest"
+    check_vma: bool = True
+    trace: bool = False
+    profile: bool = False
+    timeout: float = 600.0
+    grad: Gradient | None = None
+    tested: tuple[str, ...] = ("cpu",)
+    """The targets for which `pytest` runs it: options of the config group `target`."""
+    expected: Mapping[str, expect.Expectations] = field(default_factory=dict)
+    """What each program is held to."""
+    probed: frozenset[str] = frozenset()
+    """The values of `graph` that are among the outputs only so that the compiler tells their layouts."""
+    verify_dims: Mapping[str, int] = field(default_factory=dict)
+    approximate: Mapping[str, float] = field(default_factory=dict)
+    """How far `per_device` is from `graph` on purpose: for an output, the share of its root mean square."""
+    weak: frozenset[str] = frozenset()
+    """The outputs whose `value` check may be blunt."""
+    wrong: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Per program the outputs that JAX is known to give wrong, with the versions that do: "" is all of them."""
+
+    @cached_property
+    def results(self) -> dict[str, Spec]:
+        """The outputs that the sections compute: all but the gradients."""
+        gradients = self.grad.names if self.grad else ()
+        return {name: spec for name, spec in self.outputs.items() if name not in gradients}
+
+    def probing(self, program: str) -> Experiment | None:
+        """The experiment that returns also the values whose layouts the program is held to, if there are any."""
+        wanted = self.expected[program].layouts if program in GRAPH_PROGRAMS else ()
+        probed = frozenset(wanted) - self.outputs.keys()
+        return replace(self, outputs={**self.outputs, **dict.fromkeys(probed, ())}, probed=probed) if wanted else None
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """What is checked of the results of every program, in the order in which a report has it."""
+        gradient, values = ("gradient",) if self.grad else (), ("values",) if self.values else ()
+        return ("value", "layout", "replicas", "agreement", *gradient, *values)
+
+    def array(self, name: str) -> Array:
+        """The operand of that name."""
+        return next(array for array in self.arrays if array.name == name)
+
+    def section(self, name: Section) -> tuple[Statement, ...]:
+        """The statements of `graph` or of `per_device`."""
+        return self.graph if name == "graph" else self.per_device
+
+    @cached_property
+    def x64(self) -> bool:
+        """Whether some array or expression names a dtype that JAX has only with 64 bits switched on."""
+        if any(array.dtype in dtypes.WIDE for array in self.arrays):
+            return True
+        return any(
+            f"'{name}'" in text or f'"{name}"' in text
+            for statement in (*self.graph, *self.per_device)
+            for _, expression in expressions(statement)
+            for text in [expression.text]
+            for name in dtypes.WIDE
+        )
+
+
+def expressions(statement: Statement, key: Key = ()) -> Iterator[tuple[Key, Expression]]:
+    """Every expression of a statement with its key below the section."""
+    key = (*key, statement.name)
+    if isinstance(statement, Node):
+        yield key, statement.expression
+        return
+    for name, first in statement.carry:
+        yield (*key, "carry", name), first
+    for inner in statement.body:
+        yield from expressions(inner, (*key, "body"))
+
+
+def program_section(program: str) -> Section:
+    """The section that a program is written from."""
+    return "graph" if program in GRAPH_PROGRAMS else "per_device"
+
+
+def results(statements: tuple[Statement, ...]) -> set[str]:
+    """The names of values after `statements`: `C`, `ring.acc`."""
+    return {name for statement in statements for name in statement.defines}
+
+
+def lines(statements: Iterable[Statement], path: str = "") -> Iterator[str]:
+    """The lines of a section as evidence names them: `C`, of a loop `ring` and `ring.lhs`."""
+    for statement in statements:
+        yield f"{path}{statement.name}"
+        if isinstance(statement, Loop):
+            yield from lines(statement.body, f"{path}{statement.name}.")

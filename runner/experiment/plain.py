@@ -1,0 +1,126 @@
+"""The plain values of a configuration in; names, sizes and literals that are known to be right out."""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
+from runner.language import static
+from runner.language.check import canonical
+from runner.language.operations import CONSTANTS
+from runner.language.syntax import Expression, SyntaxFault, on_one_line, parse
+from runner.layout import Mesh
+
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def check_name(name: object, key: Key) -> None:
+    if not isinstance(name, str) or not IDENTIFIER.match(name):
+        raise invalid(key, f"{name!r} is not a name; use letters, digits and '_'{yaml_hint(name)}")
+    if keyword.iskeyword(name):
+        raise invalid(key, f"'{name}' is a word of Python's, which no expression can use as a name")
+    if name in CONSTANTS:
+        raise invalid(key, f"'{name}' is a number in every expression; a name means one thing")
+
+
+def yaml_hint(value: object) -> str:
+    return "; YAML reads yes, no, on and off as true and false: put it in quotes" if isinstance(value, bool) else ""
+
+
+def counted(things: Any, singular: str, plural: str | None = None) -> str:
+    return f"{len(things)} {singular if len(things) == 1 else plural or singular + 's'}"
+
+
+def read_expression(text: object, key: Key) -> Expression:
+    return canonical(parsed(text, key))
+
+
+def parsed(text: object, key: Key) -> Expression:
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise invalid(key, f"{text!r} is not an expression{yaml_hint(text)}")
+    try:
+        return parse(str(text))
+    except SyntaxFault as fault:
+        raise InvalidExperiment(located(key, str(text), fault)) from None
+
+
+def located(key: Key, text: str, fault: SyntaxFault) -> Fault:
+    """A fault inside the expression `text` that stands at `key`."""
+    return Fault(key, fault.message, on_one_line(text), fault.start, fault.end)
+
+
+def read_size(value: object, key: Key, sizes: Mapping[str, int], mesh: Mesh | None = None) -> int:
+    """An integer, or an expression of dims."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and IDENTIFIER.match(value) and value not in sizes:
+        raise _no_dim(value, key, sizes)
+    if not isinstance(value, str):
+        raise invalid(key, f"{value!r} is not a size; it is an integer, a dim, or an expression of dims")
+    expression = read_expression(value, key)
+    try:
+        return static.evaluate(expression, sizes, mesh)
+    except SyntaxFault as fault:
+        raise InvalidExperiment(located(key, expression.text, fault)) from None
+
+
+def _no_dim(name: str, key: Key, dims: Mapping[str, int]) -> InvalidExperiment:
+    known = f"; the dims are {', '.join(dims)}" if dims else "; there are no dims"
+    return invalid(key, f"no dim '{name}'{nearest(name, dims) or known}")
+
+
+def read_dims(config: Mapping[str, Any]) -> dict[str, int]:
+    dims: dict[str, int] = {}
+    for name, value in config.items():
+        key = ("dims", name)
+        check_name(name, key)
+        dims[name] = _dim(name, value, key, dims)
+    return dims
+
+
+def _dim(name: str, value: object, key: Key, dims: Mapping[str, int]) -> int:
+    size = read_size(value, key, dims)
+    if size < 1:
+        raise invalid(key, f"the dim '{name}' is {size}; a size is at least 1")
+    return size
+
+
+def read_verify_dims(config: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, int]:
+    smaller = {}
+    for name, value in config.items():
+        key = ("verify_dims", name)
+        if name not in dims:
+            raise _no_dim(name, key, dims)
+        smaller[name] = _dim(name, value, key, dims)
+    return smaller
+
+
+def choices(candidates: tuple[str, ...]) -> str:
+    return f"; there are {', '.join(candidates)}"
+
+
+def rectangular(value: Any, key: Key) -> tuple[int, ...]:
+    """The shape of a nested list of numbers."""
+    if not isinstance(value, list):
+        if not isinstance(value, bool | int | float):
+            raise invalid(key, f"{value!r} is not a number")
+        return ()
+    shapes = [rectangular(entry, (*key, i)) for i, entry in enumerate(value)]
+    for i, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            raise invalid((*key, i), f"the rows have different shapes: {list(shapes[0])} and {list(shape)}")
+    return (len(value), *(shapes[0] if shapes else ()))
+
+
+def literal_shape(value: Any, key: Key) -> tuple[int, ...]:
+    """The shape of a number or nested list of numbers. Raises `InvalidExperiment` if it is ragged."""
+    return rectangular(value, key)
+
+
+def size_text(shape: tuple[int, ...]) -> str:
+    """`4 × 4 = 16`, for messages."""
+    return " × ".join(map(str, shape)) + (f" = {math.prod(shape)}" if len(shape) > 1 else "") if shape else "1"

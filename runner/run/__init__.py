@@ -1,0 +1,1 @@
+"""A resolved configuration in; the record of its run out."""

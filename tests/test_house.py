@@ -1,0 +1,67 @@
+"""Each room imports what lies below it, and only the worker's imports JAX."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.command import ROOT
+
+FLOORS = (
+    ("faults", "dtypes", "layout"),
+    ("language", "config"),
+    ("experiment",),
+    ("programs", "link"),
+    ("reference", "evidence"),
+    ("record",),
+    ("show",),
+    ("checks", "worker"),
+    ("run",),
+    ("cli", "testing"),
+    ("__main__", "compare", "mutate", "catalogue", "conf"),
+)
+"""The rooms from the ground up; those of one floor do not know of each other."""
+
+FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+FILES = sorted((ROOT / "runner").rglob("*.py"))
+
+
+def room(module: str) -> str:
+    """`runner.checks.value` is in `checks`."""
+    return module.split(".")[1] if "." in module else module
+
+
+def imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module == "runner":
+            yield from (f"runner.{alias.name}" for alias in node.names if not alias.name.startswith("__"))
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_room_imports_downwards_only(file: Path) -> None:
+    mine = file.relative_to(ROOT / "runner").parts[0].removesuffix(".py")
+    if mine == "__init__":
+        return
+    for module in imports(file):
+        if module.startswith("runner.") and room(module) != mine:
+            assert FLOOR[room(module)] < FLOOR[mine], f"{mine} imports {module}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_only_the_worker_imports_jax(file: Path) -> None:
+    of_jax = {module.split(".")[0] for module in imports(file)} & {"jax", "jaxlib"}
+    assert not of_jax or "worker" in file.relative_to(ROOT / "runner").parts
+
+
+def test_every_room_says_what_goes_in_and_what_comes_out() -> None:
+    for folder in {file.parent for file in FILES} - {ROOT / "runner"}:
+        said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+        assert said is not None, folder
+        assert " in; " in said or "in, " in said, folder

@@ -224,6 +224,40 @@ grad: {of: loss, wrt: [w, x]}
 """
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "dynamic_slice(A, (J[3], 0), (2, 2))",
+        "dynamic_slice(A, slice_sizes=(2, 2), start_indices=[argmax(A[:, 0]), J[1]])",
+        "dynamic_update_slice(A, A[:2, :2] * 2, (1, J[3]))",
+    ],
+)
+def test_indices_of_32_bits_and_numbers_index_the_oracle_of_float64_too(line, tmp_path):
+    text = """
+    arrays:
+      A: {shape: [8, 4]}
+      J: {shape: [8], dtype: int32, init: "integers(0, 3)"}
+    outputs: {out: []}
+    grad: {of: out, wrt: [A]}
+    """
+    outcome = harness.run(harness.experiment(text, graph={"out": f"sum({line})"}, program="auto"), tmp_path)
+    assert outcome.failures() == []
+
+
+def test_integers_of_the_oracle_of_float64_wrap_as_in_the_programs(tmp_path):
+    text = """
+    arrays:
+      A: {shape: [4]}
+      J: {shape: [4], dtype: int32, init: 1073741824}
+    graph: {out: "sum(A * (sum(J) + 3))"}
+    outputs: {out: []}
+    grad: {of: out, wrt: [A]}
+    """
+    outcome = harness.run(harness.experiment(text, program="auto"), tmp_path)
+    assert outcome.failures() == []
+    np.testing.assert_array_equal(outcome.value("auto", "grad.A"), np.full(4, 3.0))
+
+
 def test_what_stop_gradient_holds_fixed_differences_hold_fixed_too(tmp_path):
     outcome = harness.run(SOFTMAX, tmp_path)
     assert list(outcome.runs) == PROGRAMS

@@ -109,7 +109,8 @@ def _on_one_device() -> Iterator[None]:
 class _Wide(Walker):
     """Keeps every float in float64, as the reference does: what a line casts is rounded, and differentiated as it is.
 
-    Random numbers are those of the experiment's own dtypes, since other dtypes draw other numbers.
+    Random numbers are those of the experiment's own dtypes, since other dtypes draw other numbers. Integers have 32
+    bits where the experiment's have.
     """
 
     floats: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -135,7 +136,12 @@ class _Wide(Walker):
                 at = [*node.args, *(keyword.value for keyword in node.keywords)].index(weight)
                 kind = self._own(weight)
                 operands = [jax.numpy.asarray(x, kind) if i == at else x for i, x in enumerate(operands)]
-        return super().apply(node, call, operands)
+            if node.func.id in ("dynamic_slice", "dynamic_update_slice") and not self.experiment.x64:
+                # JAX takes indices of one dtype, and a number of Python's for one of 64 bits.
+                starts = _elements(node, "start_indices")
+                operands = [np.int32(x) if i in starts and isinstance(x, int) else x for i, x in enumerate(operands)]
+        found = super().apply(node, call, operands)
+        return found if self.experiment.x64 else jax.tree.map(_of_32_bits, found)
 
     def _own(self, node: ast.expr) -> str:
         return self.floats.get(self._path, {}).get(place(node) or "", "float32")
@@ -146,6 +152,24 @@ class _Wide(Walker):
         ):
             return "float64"
         return self._own(node)
+
+
+def _elements(node: ast.Call, name: str) -> range:
+    """Where the elements of a call's argument `name` are among its operands, lists and tuples taken apart."""
+    assert isinstance(node.func, ast.Name)
+    bound = OPERATIONS[node.func.id].signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords})
+    start = 0
+    for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+        count = len(argument.elts) if isinstance(argument, ast.List | ast.Tuple) else 1
+        if argument is bound.arguments[name]:
+            return range(start, start + count)
+        start += count
+    return range(0)
+
+
+def _of_32_bits(x: Any) -> Any:
+    narrow = {"int64": "int32", "uint64": "uint32"}.get(str(getattr(x, "dtype", "")))
+    return x if narrow is None else x.astype(narrow)
 
 
 def _rounded(x: Any, narrow: str) -> Any:

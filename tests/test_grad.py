@@ -339,6 +339,26 @@ def test_a_gradient_inside_of_shard_map_without_check_vma_is_caught(tmp_path, mo
     assert (outputs["grad.w"]["status"], outputs["grad.w"]["wrong"]) == ("failed", 48)
 
 
+def test_shares_of_a_gradient_that_a_narrow_dtype_loses_are_rounding(tmp_path):
+    text = """
+    arrays:
+      A: {shape: [12, 24], dtype: float8_e4m3fn}
+    graph: {loss: logsumexp(A)}
+    per_device: {loss: logsumexp(A)}
+    outputs: {loss: []}
+    grad: {of: loss, wrt: [A]}
+    """
+    mesh = {"axes": ["x"], "shape": [8]}
+    outcome = harness.run(text, tmp_path, mesh=mesh, check_vma=False)
+    assert outcome.failures() == []
+    # An eighth of 1 divided by the sum of 288 exponentials is nothing in float8_e4m3fn.
+    assert not outcome.value("shard_map", "grad.A").any()
+    verdicts = {name: outcome.checks[name]["value"]["outputs"]["grad.A"] for name in ("auto", "shard_map")}
+    assert verdicts["shard_map"]["status"] == "weak"
+    least = {name: verdict["whole"]["slope"]["least"] for name, verdict in verdicts.items()}
+    assert least["shard_map"] < -1 < least["auto"]
+
+
 def test_a_gradient_off_by_a_thousandth_in_one_program_is_caught(tmp_path, monkeypatch):
     planted(monkeypatch, "auto", "return (loss, grad_w)", "return (loss, grad_w * 1.001)")
     outcome = least_squares("data parallel", tmp_path)

@@ -270,7 +270,8 @@ def _scanned_from_end(accumulate: Callable[..., Any], prepare: Callable[[Any], A
 
 cummax = _scanned_from_end(ieee(np.maximum, "accumulate"))
 cummin = _scanned_from_end(ieee(np.minimum, "accumulate"))
-cumlogsumexp = _scanned_from_end(np.logaddexp.accumulate, floating)
+# From -inf on, as JAX has it: in a dtype without infinities that is NaN.
+cumlogsumexp = _scanned_from_end(np.logaddexp.accumulate, lambda x: np.maximum(floating(x), -np.inf))
 
 
 # Reductions by segment.

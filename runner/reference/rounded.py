@@ -127,6 +127,8 @@ class Rounded(np.ndarray):
                 numbers = inputs[:1] if method == "reduceat" else inputs
                 operands = [_operand(value, kind, wide=drawn, integers=ufunc is np.ldexp) for value in numbers]
                 operands += inputs[len(numbers) :]
+                if options.get("initial") is not None:
+                    options["initial"] = _operand(options["initial"], kind)
                 result = getattr(ufunc, method)(*operands, **options)
                 if ufunc is np.multiply and method == "__call__" and drawn:
                     result = _fused(result, operands[0], kind, machine)

@@ -42,6 +42,11 @@ class DType:
         return self.eps == 0.0
 
     @property
+    def infinite(self) -> bool:
+        """Whether it has an infinity."""
+        return self.kind in ("float", "complex") and bool(np.isinf(np.array(np.inf).astype(self.numpy)))
+
+    @property
     def source(self) -> str:
         """The dtype as a program spells it."""
         return f"ml_dtypes.{self.name}" if self.name in _ML_DTYPES else f"np.{self.name}"

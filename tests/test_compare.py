@@ -65,6 +65,18 @@ def test_infinities_are_equal() -> None:
     assert apart([math.inf, -math.inf], [math.inf, -math.inf], "float32") == Difference(0.0, 0.0, 0, 2, None, 0)
 
 
+@pytest.mark.parametrize(("got", "wrong"), [(math.nan, 0), (-448.0, 0), (448.0, 1), (1.0, 1)])
+def test_an_infinity_that_a_dtype_has_not_is_nan_or_its_largest_number(got: float, wrong: int) -> None:
+    assert apart([got, 1.0], [-math.inf, 1.0], "float8_e4m3fn", LOOSE).wrong == wrong
+
+
+def test_nothing_is_held_to_a_rounding_that_was_measured_nowhere() -> None:
+    beyond = Rounding(overflows=[np.array([True, True])])
+    beside = Beside.of(beyond, lambda value: value[0])
+    found = difference(np.array([math.nan, 40.0], np.float32), np.array([1.0, 1.0]), "float32", LOOSE, beside)
+    assert (found.wrong, found.overflowing) == (0, 2)
+
+
 @pytest.mark.parametrize(
     ("dtype", "overflow"), [("float16", math.inf), ("bfloat16", math.inf), ("float8_e4m3fn", math.nan)]
 )

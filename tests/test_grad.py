@@ -226,6 +226,40 @@ grad: {of: loss, wrt: [w, x]}
 """
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "dynamic_slice(A, (J[3], 0), (2, 2))",
+        "dynamic_slice(A, slice_sizes=(2, 2), start_indices=[argmax(A[:, 0]), J[1]])",
+        "dynamic_update_slice(A, A[:2, :2] * 2, (1, J[3]))",
+    ],
+)
+def test_indices_of_32_bits_and_numbers_index_the_oracle_of_float64_too(line, tmp_path):
+    text = """
+    arrays:
+      A: {shape: [8, 4]}
+      J: {shape: [8], dtype: int32, init: "integers(0, 3)"}
+    outputs: {out: []}
+    grad: {of: out, wrt: [A]}
+    """
+    outcome = harness.run(harness.experiment(text, graph={"out": f"sum({line})"}, program="auto"), tmp_path)
+    assert outcome.failures() == []
+
+
+def test_integers_of_the_oracle_of_float64_wrap_as_in_the_programs(tmp_path):
+    text = """
+    arrays:
+      A: {shape: [4]}
+      J: {shape: [4], dtype: int32, init: 1073741824}
+    graph: {out: "sum(A * (sum(J) + 3))"}
+    outputs: {out: []}
+    grad: {of: out, wrt: [A]}
+    """
+    outcome = harness.run(harness.experiment(text, program="auto"), tmp_path)
+    assert outcome.failures() == []
+    np.testing.assert_array_equal(outcome.value("auto", "grad.A"), np.full(4, 3.0))
+
+
 def test_what_stop_gradient_holds_fixed_differences_hold_fixed_too(tmp_path):
     outcome = harness.run(SOFTMAX, tmp_path)
     assert list(outcome.runs) == PROGRAMS
@@ -305,6 +339,26 @@ def test_a_gradient_inside_of_shard_map_without_check_vma_is_caught(tmp_path, mo
     outputs = outcome.checks["shard_map"]["value"]["outputs"]
     assert outputs["loss"]["status"] == "passed"
     assert (outputs["grad.w"]["status"], outputs["grad.w"]["wrong"]) == ("failed", 48)
+
+
+def test_shares_of_a_gradient_that_a_narrow_dtype_loses_are_rounding(tmp_path):
+    text = """
+    arrays:
+      A: {shape: [12, 24], dtype: float8_e4m3fn}
+    graph: {loss: logsumexp(A)}
+    per_device: {loss: logsumexp(A)}
+    outputs: {loss: []}
+    grad: {of: loss, wrt: [A]}
+    """
+    mesh = {"axes": ["x"], "shape": [8]}
+    outcome = harness.run(text, tmp_path, mesh=mesh, check_vma=False)
+    assert outcome.failures() == []
+    # An eighth of 1 divided by the sum of 288 exponentials is nothing in float8_e4m3fn.
+    assert not outcome.value("shard_map", "grad.A").any()
+    verdicts = {name: outcome.checks[name]["value"]["outputs"]["grad.A"] for name in ("auto", "shard_map")}
+    assert verdicts["shard_map"]["status"] == "weak"
+    least = {name: verdict["whole"]["slope"]["least"] for name, verdict in verdicts.items()}
+    assert least["shard_map"] < -1 < least["auto"]
 
 
 def test_a_gradient_off_by_a_thousandth_in_one_program_is_caught(tmp_path, monkeypatch):

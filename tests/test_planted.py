@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -79,14 +80,47 @@ def test_rounding_that_a_quotient_carries_far_is_told_from_a_mistake(tmp_path: P
     assert found["checks"]["sections"]["status"] == "failed"
 
 
-def test_a_program_that_stands_alone_is_named() -> None:
-    verdicts = {
-        program: {"outputs": {"C": {"status": status}, "D": {"status": "passed"}}}
-        for program, status in {"auto": "passed", "constraint": "failed", "explicit": "passed"}.items()
+def verdicts(error: float, atol: float = 1e-6, **statuses: Any) -> dict[str, Any]:
+    """Verdicts on outputs of which C is off by `error` where it failed."""
+    off = {"wrong": 1, "max_abs_error": error, "atol": atol, "rtol": 0.0}
+    return {
+        program: {"outputs": {"C": {"status": status, **off}, "D": {"status": "passed"}}}
+        for program, status in statuses.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("statuses", "agree", "wrong", "differ"),
+    [
+        (
+            {"auto": "passed", "constraint": "failed", "explicit": "passed"},
+            "auto, explicit and the oracle agree in C, constraint alone",
+            "is wrong",
+            "differs by little",
+        ),
+        (
+            {"auto": "failed", "constraint": "failed", "explicit": "passed"},
+            "explicit and the oracle agree in C, auto and constraint",
+            "are wrong",
+            "differ by little",
+        ),
+    ],
+)
+def test_a_program_that_stands_alone_is_named(statuses: dict[str, str], agree: str, wrong: str, differ: str) -> None:
     given = context()
-    sentence = "auto, explicit and the oracle agree in C, constraint alone is wrong: the compiler"
-    assert blame.blame(given, verdicts, "constraint", alike=True) == sentence
-    verdicts["auto"]["outputs"]["C"]["status"] = "failed"
-    sentence = "explicit and the oracle agree in C, auto and constraint are wrong: the compiler"
-    assert blame.blame(given, verdicts, "constraint", alike=True) == sentence
+    far, near = f"{agree} {wrong}: the compiler", f"{agree} {differ}: its rounding is more than was measured, or"
+    assert blame.blame(given, verdicts(1.0, **statuses), "constraint", alike=True) == far
+    assert blame.blame(given, verdicts(math.inf, **statuses), "constraint", alike=True) == far
+    told = blame.blame(given, verdicts(5e-6, **statuses), "constraint", alike=True)
+    assert told == f"{near} the compiler is wrong"
+
+
+@pytest.mark.parametrize(
+    ("error", "atol", "far"),
+    # The root mean square of C is 839, and the square root of float32's eps 3.5e-4.
+    [(9e-5, 1e-6, False), (1.1e-4, 1e-6, True), (1.0, 0.2, True), (1.0, 0.3, False), (0.2, 0.04, False)],
+)
+def test_what_no_order_of_operations_explains_is_the_compilers(error: float, atol: float, far: bool) -> None:
+    found = verdicts(error, atol, auto="passed", constraint="failed")
+    told = blame.blame(context(), found, "constraint", alike=True)
+    assert told.endswith("wrong: the compiler") == far

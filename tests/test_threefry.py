@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.language import threefry
+from runner.reference.rounded import NEAREST, rounded
 
 SHAPES = [(), (5,), (2, 3), (3, 1, 4), (0, 2), (257,)]
 BOUNDS = [(0.0, 1.0), (-1.0, 1.0), (-3.3, 0.1), (5.0, 9.3), (3.0, 1.0)]
@@ -18,7 +19,7 @@ RANGES = [(0, 10), (-7, 7), (5, 5), (9, 3), (0, 2**31 - 1), (-(2**31), 2**31 - 1
 few = settings(max_examples=20, derandomize=True, deadline=None)
 seeds = st.integers(-(2**63), 2**63 - 1)
 shapes = st.sampled_from(SHAPES)
-dtypes = st.sampled_from(["float32", "bfloat16", "float16"])
+dtypes = st.sampled_from(["float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e3m4"])
 
 
 @cache
@@ -150,6 +151,16 @@ def test_categorical(seed, where):
     np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_draw_from_narrow_logits_takes_what_jaxs_does_or_one_as_near(seed):
+    logits = np.array([[0.25, -1.0, 2.0], [0.0, 0.125, -0.75]], ml_dtypes.float8_e4m3fn)
+    own = threefry.categorical(
+        threefry.key(seed), rounded(logits, "float8_e4m3fn", NEAREST), shape=(50, 2), drawn="float8_e4m3fn"
+    )
+    theirs = jax.jit(lambda key: jax.random.categorical(key, logits, shape=(50, 2)))(jax.random.PRNGKey(seed))
+    assert np.mean(own == theirs) > 0.95
+
+
 @few
 @given(seeds, st.sampled_from([0, 1, 2, 9, 3000]))
 def test_permutation_of_a_range(seed, n):
@@ -191,7 +202,7 @@ def test_64_bit_values_as_with_x64():
         (lambda: threefry.normal(3), "a random draw takes one key, not int64 of shape ()"),
         (
             lambda: threefry.normal(threefry.key(0), dtype="int32"),
-            "normal draws bfloat16, float16, float32, float64, not int32",
+            "normal draws floats of 8 to 64 bits, not int32",
         ),
         (lambda: threefry.bits(threefry.key(0), dtype="int32"), "bits draws uint8, uint16, uint32, uint64, not int32"),
         (lambda: threefry.randint(threefry.key(0), (), 0, 1, "float32"), "randint draws integers, not float32"),

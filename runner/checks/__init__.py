@@ -1,1 +1,1 @@
-"""The checks: what the programs did and what the oracles say in, verdicts out. One kind, one file; no JAX."""
+"""What the programs did and what the oracles say in; verdicts out. One kind of check, one file; no JAX."""

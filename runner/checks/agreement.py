@@ -80,7 +80,7 @@ def _beside(context: Context, name: str, sections: set[Section], ranges: Ranges,
     at = tuple(slice(start, stop) for start, stop in ranges)
     low = high = block
     overflows = np.zeros(block.shape, bool)
-    open_ = False
+    open_, measured = False, True
     for section in sections:
         rounding = context.rounding(section, name)
         if rounding.low is not None and rounding.high is not None:
@@ -89,4 +89,5 @@ def _beside(context: Context, name: str, sections: set[Section], ranges: Ranges,
             low, high, open_ = carried(low, most, least, dtype), carried(high, least, most, dtype), True
         if rounding.overflows is not None:
             overflows, open_ = overflows | context.assembled(section, name, rounding.overflows)[at], True
-    return Beside(np.asarray(low), np.asarray(high), overflows) if open_ else None
+            measured = measured and rounding.elements > 0
+    return Beside(np.asarray(low), np.asarray(high), overflows, measured=measured) if open_ else None

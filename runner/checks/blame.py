@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
+from runner import dtypes
 from runner.checks.compare import difference
 from runner.checks.context import Check, Context
 from runner.evidence.words import listed
@@ -44,8 +48,11 @@ def blame(context: Context, verdicts: Mapping[str, Check], program: str, *, alik
     others = [other for other in comparable if other not in right]
     of = f" in {listed(wrong)}" if len(outputs) > len(wrong) else ""
     if right:
-        alone = f"{program} alone is" if others == [program] else f"{listed(others)} are"
-        return f"{listed([*right, 'the oracle'])} agree{of}, {alone} wrong: the compiler"
+        agree, alone = f"{listed([*right, 'the oracle'])} agree{of}", others == [program]
+        if any(_beyond_rounding(context, other, name, verdicts[other]) for other in others for name in wrong):
+            return f"{agree}, {program + ' alone is' if alone else listed(others) + ' are'} wrong: the compiler"
+        differ = f"{program} alone differs" if alone else f"{listed(others)} differ"
+        return f"{agree}, {differ} by little: its rounding is more than was measured, or the compiler is wrong"
     if context.graph is not None and context.per_device is not None:
         oracle = "both oracles" if alike else "the oracle of its section"
     else:
@@ -53,6 +60,44 @@ def blame(context: Context, verdicts: Mapping[str, Check], program: str, *, alik
     if len(others) > 1:
         return f"all programs differ from {oracle}{of}: JAX is wrong in what they share, or the oracle is"
     return f"{program} differs from {oracle}{of}, and no other program ran: the compiler, JAX or the oracle is wrong"
+
+
+FAR = 100.0
+"""So many times what is allowed no order of operations explains.
+
+What is allowed is made of the largest error of a few orders, and of n operations the worst order's error is about √n
+times that of a usual one: this many times, of 10,000 operations.
+"""
+
+CLEAR = 4.0
+"""So many times what is allowed are no lucky draw; with half of the digits gone, no rounding either."""
+
+
+def _beyond_rounding(context: Context, program: str, name: str, verdict: Check) -> bool:
+    """Whether an output is further off than rounding in another order may carry it.
+
+    Some error is more than `FAR` times what is allowed, or more than `CLEAR` times, and than √eps of the output's root
+    mean square: half of its digits.
+    """
+    found, section = verdict["outputs"].get(name, {}), context.knows(program, name)
+    if found.get("status") != "failed" or section is None:
+        return False
+    kind, error = dtypes.dtype(context.outputs[name][1]), found["max_abs_error"]
+    if found["wrong"] and (kind.exact or not math.isfinite(error)):
+        return True
+    expected = np.abs(context.whole(section, name, context.oracle(section).values[name]))
+    expected = expected[np.isfinite(expected)]
+    root = float(np.sqrt(np.mean(expected**2))) if expected.size else 0.0
+    largest = float(np.max(expected, initial=0.0))
+    off = [(_times(error, root), _times(error, found["atol"] + found["rtol"] * largest))] if found["wrong"] else []
+    for measure in found.get("whole", {}).values():
+        bound = measure["most"] if measure["found"] > 0 else measure["least"]
+        off.append((abs(measure["found"]), _times(measure["found"], bound)))
+    return any(times > FAR or (times > CLEAR and share > math.sqrt(kind.eps)) for share, times in off)
+
+
+def _times(error: float, bound: float) -> float:
+    return error / bound if bound else math.inf if error else 0.0
 
 
 def _passed(verdict: Check, name: str) -> bool:

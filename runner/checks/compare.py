@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from runner import dtypes
-from runner.reference import PerDevice, Rounding, magnitude
+from runner.reference import PerDevice, Rounding
 from runner.reference.rounding import moments
 
 SAFE = {1: 3.0, 2: 3.0, 4: 4.0, 8: 4.0}
@@ -99,13 +99,15 @@ def tolerance(dtype: str, rounding: Rounding) -> Tolerance:
 class Beside:
     """What else may be there, since decisions may be taken otherwise: the elements of `others`.
 
-    What none of them has may still lie between `low` and `high`; nothing finite may be where it `overflows`.
+    What none of them has may still lie between `low` and `high`; nothing finite need be where it `overflows`, and if
+    all does in all draws, so that rounding was `measured` nowhere, anything may be there.
     """
 
     low: np.ndarray | None = None
     high: np.ndarray | None = None
     overflows: np.ndarray | None = None
     others: tuple[np.ndarray, ...] = ()
+    measured: bool = True
 
     @classmethod
     def of(cls, rounding: Rounding, part: Callable[[PerDevice], np.ndarray]) -> Beside | None:
@@ -114,7 +116,7 @@ class Beside:
         if all(bound is None for bound in bounds):
             return None
         low, high, overflows = (None if bound is None else part(bound) for bound in bounds)
-        return cls(low, high, overflows, tuple(map(part, rounding.others)))
+        return cls(low, high, overflows, tuple(map(part, rounding.others)), rounding.elements > 0)
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,7 @@ def _beside(mine: np.ndarray, theirs: np.ndarray, kind: dtypes.DType, allowed: T
     """The difference of some elements in a row from the nearest of what is possible, where more than one thing is."""
     undecided = between = excused = overflowing = 0
     if beside.overflows is not None:
-        gone = beside.overflows.ravel() & ~np.isfinite(mine)
+        gone = beside.overflows.ravel() & ~(beside.measured & np.isfinite(mine))
         overflowing = int(np.count_nonzero(gone))
         # Not compared: the reference may be beyond the dtype as well, and overflows when it is.
         mine, theirs = np.where(gone, 0, mine), np.where(gone, 0, theirs)
@@ -279,9 +281,15 @@ def _apart(
         return apart, apart > 0, np.zeros(got.shape, bool)
     with np.errstate(all="ignore"):
         same = got == wanted
-        if _overflows(wanted, kind):
-            # What the dtype cannot hold overflows in JAX too.
-            wanted = wanted.astype(kind.numpy).astype(wanted.dtype)
+        if kind.kind == "float":
+            largest = float(ml_dtypes.finfo(kind.numpy).max)
+            beyond = np.abs(wanted) > largest
+            if beyond.any():
+                # What the dtype cannot hold overflows in JAX too: without an infinity, to NaN or to the largest number.
+                held = wanted.astype(kind.numpy).astype(wanted.dtype)
+                most = np.copysign(largest, wanted)
+                held = held if kind.infinite else np.where(got == most, most, held)
+                wanted = np.where(beyond, held, wanted)
         both_nan = np.isnan(got) & np.isnan(wanted)
         apart = np.where(same | (got == wanted) | both_nan, 0.0, np.abs(got - wanted))
         within = np.isfinite(wanted) & (apart <= allowed.atol + allowed.rtol * np.abs(wanted))
@@ -304,10 +312,6 @@ def _exact(value: np.ndarray) -> np.ndarray:
     if value.dtype.kind in "fc":
         return value
     return value.astype(object if value.dtype.itemsize == 8 else np.int64)
-
-
-def _overflows(wanted: np.ndarray, kind: dtypes.DType) -> bool:
-    return kind.kind == "float" and magnitude([wanted]) > float(ml_dtypes.finfo(kind.numpy).max)
 
 
 @dataclass(frozen=True)

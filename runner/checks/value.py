@@ -102,7 +102,7 @@ def _verdict(context: Context, section: Section, name: str, output: Output) -> C
     if total.overflowing > EXCUSED * total.size:
         power = None
     verdict["power"] = power
-    blunt_because = _blunt(total, power)
+    blunt_because = _blunt(total, power, output.dtype)
     if verdict["status"] == "passed" and blunt_because:
         verdict["reason"] = blunt_because
         if name in context.experiment.weak:
@@ -112,10 +112,11 @@ def _verdict(context: Context, section: Section, name: str, output: Output) -> C
     return verdict
 
 
-def _blunt(total: Difference, power: float | None) -> str | None:
+def _blunt(total: Difference, power: float | None, dtype: str) -> str | None:
     """Why a check that passed proves too little, if it does."""
     if total.overflowing > EXCUSED * total.size:
-        return f"{total.overflowing} of {total.size} elements are beyond its dtype, and were not compared"
+        lacks = "" if dtypes.dtype(dtype).infinite else f": {dtype} has no infinity, and NaN in its place"
+        return f"{total.overflowing} of {total.size} elements are beyond its dtype, and were not compared{lacks}"
     if power is not None and power > WEAK:
         return f"it would not notice a mistake of less than {power:.0%} of its root mean square"
     return None

@@ -1,1 +1,1 @@
-"""What the compiler did, read off what it wrote. Imports no JAX: the texts are the worker's."""
+"""The texts that the worker leaves in; what the compiler and the profiler did, as plain data, out. No JAX."""

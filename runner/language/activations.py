@@ -18,7 +18,7 @@ from runner.language.counterparts import (
     logaddexp,
     logistic,
 )
-from runner.language.reductions import logsumexp, mean
+from runner.language.reductions import mean
 
 # Where `jax.nn.selu` crosses: the constants of https://arxiv.org/abs/1706.02515.
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
@@ -97,7 +97,7 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     x = floating(x)
     x = x if where is None else np.where(array(where) != 0, x, -np.inf)
     with np.errstate(all="ignore"):
-        terms = np.exp(x - np.max(x, axis=axis, keepdims=True))
+        terms = np.exp(x - _largest(x, axis))
         result = terms / np.sum(terms, axis=axis, keepdims=True)
     return result if where is None else np.where(array(where) != 0, result, 0.0)
 
@@ -105,9 +105,16 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
 def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     """`jax.nn.log_softmax`: -inf where `where` is false."""
     x = floating(x)
-    kept = True if where is None else array(where) != 0
+    x = x if where is None else np.where(array(where) != 0, x, -np.inf)
     with np.errstate(all="ignore"):
-        return np.where(kept, x - logsumexp(x, axis, keepdims=True, where=where), -np.inf)
+        shifted = x - _largest(x, axis)
+        result = shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
+    return result if where is None else np.where(array(where) != 0, result, -np.inf)
+
+
+def _largest(x: Any, axis: Any) -> Any:
+    """The maximum from -inf on, as JAX has it: in a dtype without infinities that is NaN."""
+    return np.max(x, axis=axis, keepdims=True, initial=-np.inf)
 
 
 def standardize(

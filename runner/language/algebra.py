@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import string
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,9 +37,41 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, preferred_element_type: Any = No
 
 
 def einsum(subscripts: str, /, *operands: Any, preferred_element_type: Any = None) -> Any:
-    """`jnp.einsum` with its subscripts in a string."""
+    """`jnp.einsum` with its subscripts in a string: product by product, and what one operand alone has summed first."""
     arrays = preferred(common(*operands), preferred_element_type)
-    return np.einsum(subscripts, *arrays, optimize="greedy" if len(arrays) > 2 else False)
+    terms, result = _spelled_out(subscripts, [each.ndim for each in arrays])
+    path: list[Any] = [tuple(range(len(arrays)))]
+    if len(arrays) > 2:
+        path = np.einsum_path(subscripts, *arrays, optimize="greedy")[0][1:]
+    for places in path:
+        taken = [(terms.pop(place), arrays.pop(place)) for place in sorted(places, reverse=True)]
+        later = set(result).union(*terms)
+        reduced = []
+        for term, value in taken[::-1]:
+            own = later.union(*(other for other, _ in taken if other is not term))
+            kept = "".join(name for name in dict.fromkeys(term) if name in own)
+            reduced.append((kept, value if kept == term else np.einsum(f"{term}->{kept}", value)))
+        names = dict.fromkeys("".join(term for term, _ in reduced))
+        left = "".join(name for name in names if name in later) if terms else result
+        spelled = f"{','.join(term for term, _ in reduced)}->{left}"
+        arrays.append(np.einsum(spelled, *(value for _, value in reduced), optimize=len(path) > 1))
+        terms.append(left)
+    return arrays[0]
+
+
+def _spelled_out(subscripts: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """The names of the dimensions of each operand and of the result, with letters for an ellipsis."""
+    given, arrow, result = subscripts.replace(" ", "").partition("->")
+    terms = given.split(",")
+    free = [letter for letter in string.ascii_letters if letter not in given]
+    wide = [rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True)]
+    most = max((more for term, more in zip(terms, wide, strict=True) if "..." in term), default=0)
+    dots = "".join(free[:most])
+    spelled = [term.replace("...", dots[most - more :]) for term, more in zip(terms, wide, strict=True)]
+    if not arrow:
+        letters = given.replace(",", "").replace("...", "")
+        result = "..." + "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+    return spelled, result.replace("...", dots)
 
 
 def outer(a: Any, b: Any) -> Any:
@@ -218,13 +251,37 @@ def eigvalsh(a: Any) -> Any:
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
-    """`jnp.linalg.norm`."""
-    return np.linalg.norm(floating(x), ord=ord, axis=axis, keepdims=keepdims)
+    """`jnp.linalg.norm`, by JAX's formulas."""
+    x = floating(x)
+    axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    if (axis is None and ord is None) or (len(axes) == 2 and ord in (None, "f", "fro")):
+        return _euclidean(x, axes, keepdims)
+    if len(axes) == 1:
+        return vector_norm(x, axis=axes, keepdims=keepdims, ord=2 if ord is None else ord)
+    if ord not in (1, -1, np.inf, -np.inf):
+        return np.linalg.norm(x, ord=ord, axis=axis, keepdims=keepdims)
+    along, choose = axes[0 if abs(ord) == 1 else 1], np.max if ord > 0 else np.min
+    found = choose(np.sum(np.abs(x), axis=along, keepdims=True), axis=axes, keepdims=True)
+    return found if keepdims else np.squeeze(found, axes)
 
 
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
-    """`jnp.linalg.vector_norm`."""
-    return np.linalg.vector_norm(floating(x), axis=axis, keepdims=keepdims, ord=ord)
+    """`jnp.linalg.vector_norm`, by JAX's formulas."""
+    x = floating(x)
+    axis = tuple(axis) if isinstance(axis, list) else axis
+    if ord is None or ord == 2:
+        return _euclidean(x, axis, keepdims)
+    if ord in (np.inf, -np.inf):
+        return (np.max if ord > 0 else np.min)(np.abs(x), axis=axis, keepdims=keepdims)
+    if ord == 0:
+        return np.sum(x != 0, axis=axis, keepdims=keepdims).astype(np.float64)
+    powers = np.sum(np.abs(x) if ord == 1 else np.abs(x) ** ord, axis=axis, keepdims=keepdims)
+    return powers if ord == 1 else powers ** (1 / ord)
+
+
+def _euclidean(x: Any, axis: Any, keepdims: bool) -> Any:
+    with np.errstate(all="ignore"):
+        return np.sqrt(np.sum((x * np.conj(x)).real, axis=axis, keepdims=keepdims))
 
 
 # Fourier transforms.

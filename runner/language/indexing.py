@@ -201,5 +201,22 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
 
 
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
-    """`jnp.interp`."""
-    return np.interp(floating(x), floating(xp), floating(fp), left, right, period)
+    """`jnp.interp`, by JAX's formula: at a number that `xp` repeats, the value at the last of them."""
+    x, xp, fp = floating(x), floating(xp), floating(fp)
+    with np.errstate(all="ignore"):
+        if period is not None:
+            period = np.abs(period)
+            x, xp = np.remainder(x, period), np.remainder(xp, period)
+            order = np.argsort(xp, kind="stable")
+            xp, fp = xp[order], fp[order]
+            xp = np.concatenate([xp[-1:] - period, xp, xp[:1] + period])
+            fp = np.concatenate([fp[-1:], fp, fp[:1]])
+        i = np.clip(np.searchsorted(xp, x, side="right"), 1, len(xp) - 1)
+        apart = xp[i] - xp[i - 1]
+        inside = fp[i - 1] + (x - xp[i - 1]) / np.where(apart == 0, 1.0, apart) * (fp[i] - fp[i - 1])
+        found = np.where(apart == 0, fp[i - 1], inside)
+        if period is None and left != "extrapolate":
+            found = np.where(x < xp[0], fp[0] if left is None else left, found)
+        if period is None and right != "extrapolate":
+            found = np.where(x > xp[-1], fp[-1] if right is None else right, found)
+    return found

@@ -227,7 +227,7 @@ _array("average", "a, axis=None, weights=None, *, keepdims=False", reductions.av
 _nan = "a, axis=None, dtype=None, *, keepdims=False"
 _array("nansum", _nan, reductions.nansum, wide=2)
 _array("nanprod", _nan, reductions.nanprod, wide=2)
-_array("nanmean", "a, axis=None, *, keepdims=False", reductions.nanmean, wide=2)
+_array("nanmean", "a, axis=None, *, keepdims=False", reductions.nanmean)
 _array("nanmax", "a, axis=None, *, keepdims=False", reductions.nanmax)
 _array("nanmin", "a, axis=None, *, keepdims=False", reductions.nanmin)
 _array("max", _choice, reductions.max_)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable
 from typing import Any
 
@@ -72,11 +73,21 @@ def nanprod(a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = Fal
     return prod(_without_nan(a, 1.0), axis, dtype, keepdims=keepdims)
 
 
+def added(a: Any, axis: Any, *, keepdims: bool = False) -> Any:
+    """`jax.lax.reduce_sum`: what rounds, rounds each step to the dtype of `a`, as `jnp.sum` does not with 16 bits."""
+    axes = range(a.ndim) if axis is None else [each % a.ndim for each in (axis if isinstance(axis, tuple) else (axis,))]
+    names = string.ascii_letters[: a.ndim]
+    total = np.einsum(f"{names}->{''.join(name for place, name in enumerate(names) if place not in axes)}", a)
+    return np.expand_dims(total, tuple(axes)) if keepdims else total
+
+
 def nanmean(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """`jnp.nanmean`: of nothing but NaN it is NaN."""
+    """`jnp.nanmean`: of nothing but NaN it is NaN; in the dtype of `a`, in which the elements are counted, too."""
     a = floating(a)
+    zero, one = np.zeros_like(a, shape=()), np.ones_like(a, shape=())
     with np.errstate(all="ignore"):
-        return nansum(a, axis, keepdims=keepdims) / np.sum(~np.isnan(a), axis=_axis(axis), keepdims=keepdims)
+        total, count = (added(np.where(np.isnan(a), zero, term), _axis(axis), keepdims=keepdims) for term in (a, one))
+        return total / count
 
 
 def mean(a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, where: Any = None) -> Any:
@@ -259,7 +270,8 @@ def _scanned_from_end(accumulate: Callable[..., Any], prepare: Callable[[Any], A
 
 cummax = _scanned_from_end(ieee(np.maximum, "accumulate"))
 cummin = _scanned_from_end(ieee(np.minimum, "accumulate"))
-cumlogsumexp = _scanned_from_end(np.logaddexp.accumulate, floating)
+# From -inf on, as JAX has it: in a dtype without infinities that is NaN.
+cumlogsumexp = _scanned_from_end(np.logaddexp.accumulate, lambda x: np.maximum(floating(x), -np.inf))
 
 
 # Reductions by segment.

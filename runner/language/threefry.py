@@ -17,6 +17,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from runner import dtypes
+from runner.language.counterparts import array
+
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 _FLOATS: dict[str, tuple[int, int]] = {
@@ -24,6 +27,7 @@ _FLOATS: dict[str, tuple[int, int]] = {
     "float16": (10, 16),
     "float32": (23, 32),
     "float64": (52, 64),
+    **{name: (ml_dtypes.finfo(name).nmant, 8) for name in dtypes.NAMES if name.startswith("float8_")},
 }
 """For each float dtype, the bits of its mantissa and the random bits that JAX draws for one value."""
 
@@ -93,22 +97,32 @@ def exponential(key: Any, shape: Shape = (), dtype: Any = "float32") -> np.ndarr
 
 def gumbel(key: Any, shape: Shape = (), dtype: Any = "float32") -> np.ndarray:
     """Values of the standard Gumbel distribution, by JAX's `mode="low"`."""
+    return _gumbel(_for_gumbel(key, shape, dtype))
+
+
+def _for_gumbel(key: Any, shape: Shape, dtype: Any) -> np.ndarray:
     kind = _float("gumbel", dtype)
-    return -np.log(-np.log(uniform(key, shape, kind, ml_dtypes.finfo(kind).tiny, 1.0)))
+    return uniform(key, shape, kind, ml_dtypes.finfo(kind).tiny, 1.0)
+
+
+def _gumbel(u: Any) -> Any:
+    return -np.log(-np.log(u))
 
 
 def categorical(
     key: Any, logits: Any, axis: int = -1, shape: Shape | None = None, *, drawn: str = "float32"
 ) -> np.ndarray:
     """Indices along `axis`, drawn with the probabilities `softmax(logits, axis)`; JAX has `logits` in dtype `drawn`."""
-    logits = np.asarray(logits)
+    logits = array(logits)
     axis = axis % logits.ndim - logits.ndim
     batch = tuple(np.delete(logits.shape, axis).tolist())
     full = batch if shape is None else _shape(shape)
     prefix = full[: len(full) - len(batch)]
     size = list(full[len(prefix) :])
     size.insert(axis % logits.ndim, logits.shape[axis])
-    return np.argmax(gumbel(key, (*prefix, *size), drawn) + logits, axis=axis).astype(np.int32)
+    # Of the logits' own kind: where these round, the noise does.
+    noise = _gumbel(np.zeros_like(logits, shape=()) + _for_gumbel(key, (*prefix, *size), drawn))
+    return np.asarray(np.argmax(noise + logits, axis=axis)).astype(np.int32)
 
 
 def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, *, drawn: str = "float32") -> np.ndarray:
@@ -212,7 +226,7 @@ def _uniform(key: Any, shape: tuple[int, ...], kind: np.dtype, minval: Any, maxv
 def _float(call: str, dtype: Any) -> np.dtype:
     kind = np.dtype("float32" if dtype is None else dtype)
     if kind.name not in _FLOATS:
-        raise ValueError(f"{call} draws {', '.join(_FLOATS)}, not {kind.name}")
+        raise ValueError(f"{call} draws floats of 8 to 64 bits, not {kind.name}")
     return kind
 
 

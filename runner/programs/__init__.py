@@ -1,4 +1,4 @@
-"""The program writers: an experiment in, the source of one JAX script out. They import no JAX."""
+"""An experiment and its types in; the source of one JAX script for each program out. The writers import no JAX."""
 
 from __future__ import annotations
 

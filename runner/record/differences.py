@@ -108,7 +108,7 @@ def _of_outputs(program: str, before: Mapping[str, Any] | None, after: Mapping[s
             f"{key.replace('_', ' ')} {spec_text(old[key])} → {spec_text(new[key])}"
             if key == "spec"
             else f"{key.replace('_', ' ')} {_change(old.get(key), new.get(key))}"
-            for key in sorted({*old, *new}, key=lambda key: (*_OUTPUT_ORDER, key).index(key))
+            for key in sorted({*old, *new}, key=lambda key: ((*_OUTPUT_ORDER, key).index(key), key))
             if old.get(key) != new.get(key)
         ]
         if changes:

@@ -1,4 +1,4 @@
-"""The oracles: what an experiment computes, in NumPy, without JAX's tracing, partitioner or compiler."""
+"""An experiment and its arrays in; what it computes, in NumPy, without JAX's tracing, partitioner or compiler, out."""
 
 from runner.reference.decisions import PerDevice
 from runner.reference.gradient import Gradients, consult

@@ -217,11 +217,13 @@ def _unit(operand: PerDevice) -> float:
 
 
 def _look_beside(oracle: Decision, rounded: Decision) -> None:
-    """Decide once more on operands that are off as far as rounding may be, to either side."""
-    if not any(oracle.windows):
-        oracle.near = _shared([(value,) for value in oracle.result], lambda value: _nowhere(value))
+    """Decide once more: as a machine did, and on operands that are off as far as rounding may be, to either side.
+
+    Of exact operands only the former: what is rounded between them and the jump, a quotient or a sum, moves it too.
+    """
+    if not oracle.near:
+        oracle.near = _shared([(value,) for value in oracle.result], _nowhere)
         oracle.other = oracle.result
-        return
     looked: dict[tuple[int, ...], tuple[Any, Any]] = {}
     near, other = [], []
     for position, result in enumerate(oracle.result):
@@ -233,7 +235,8 @@ def _look_beside(oracle: Decision, rounded: Decision) -> None:
                 window + unit * np.abs(value) if window else None
                 for value, window, unit in zip(operands, oracle.windows, oracle.units, strict=True)
             ]
-            looked[key] = _otherwise(oracle, operands, own, shifts, result)
+            known = _decided(oracle.near[position], oracle.other[position], rounded.result[position], result)
+            looked[key] = _otherwise(known, oracle, operands, own, shifts, result) if any(oracle.windows) else known
         near.append(looked[key][0])
         other.append(looked[key][1])
     oracle.near, oracle.other = near, other
@@ -245,14 +248,28 @@ def _nowhere(value: Any) -> Any:
     return np.zeros(np.shape(value), bool)
 
 
-def _otherwise(oracle: Decision, operands: list[Any], own: list[Any], shifts: list[Any], result: Any) -> _Beside:
-    """Which elements of `result` may be others, and what they are then."""
-    known: _Beside = _nowhere(result), result
+def _decided(near: Any, other: Any, own: Any, result: Any) -> _Beside:
+    """What is known of other results, and what a machine decided: more than a rounding of the result away."""
+    if isinstance(result, tuple | list):
+        parts = [_decided(*part) for part in zip(near, other, own, result, strict=True)]
+        return tuple(part[0] for part in parts), tuple(part[1] for part in parts)
+    if not _floating(result):
+        return _joined(near, other, plain(own), result, 0.0)
+    with np.errstate(all="ignore"):
+        # Where the machine overflows, it decides nothing.
+        candidate = np.where(np.isfinite(plain(own)), plain(own), result)
+        return _joined(near, other, candidate, result, _unit([own]) * np.abs(result))
+
+
+def _otherwise(
+    known: _Beside, oracle: Decision, operands: list[Any], own: list[Any], shifts: list[Any], result: Any
+) -> _Beside:
+    """Which elements of `result` may be others, and what they are then; beside what is known already."""
     # Beyond what a result moves that only moves: the remainder of a division, the values of a top_k.
     step = 4 * max(float(np.max(shift, initial=0.0)) for shift in shifts if shift is not None)
     with np.errstate(all="ignore"):
         if oracle.kind == "equality":
-            near = _may_be_equal(operands, own, shifts, result)
+            near = _may_be_equal(operands, own, shifts, result) | known[0]
             return near, np.where(near, ~np.asarray(result), result)
         for moved in _moved(oracle, operands, shifts, result):
             known = _joined(*known, oracle.function(*moved), result, step)
@@ -263,7 +280,7 @@ _Beside = tuple[Any, Any]
 """Where another result is possible, and that result."""
 
 
-def _joined(near: Any, other: Any, candidate: Any, result: Any, step: float) -> _Beside:
+def _joined(near: Any, other: Any, candidate: Any, result: Any, step: Any) -> _Beside:
     """What is known of other results, and one more; the first that differs stays."""
     if isinstance(result, tuple | list):
         parts = [_joined(*part, step) for part in zip(near, other, candidate, result, strict=True)]

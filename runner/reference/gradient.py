@@ -77,7 +77,7 @@ def consult(
     """Add the gradients to the `sections`, each confirmed by differences of that section's own scalar.
 
     `by_jax` are JAX's of the graph, by the arrays' names, `draws` what rounding was measured to do to them; none where
-    there is no graph.
+    there is no graph. Where there are `shares`, the first draw is per_device's alone.
     """
     assert experiment.grad is not None
     found = Gradients()
@@ -112,7 +112,8 @@ def consult(
                 del found.oracle["per_device"]
         for name, gradient in gradients.items():
             held = _held(experiment, section, name, gradient)
-            rounding = errors.get(name) or _measured(experiment, section, name, gradient, draws)
+            own = draws[1:] if section == "graph" and shares(experiment) > 1 else draws
+            rounding = errors.get(name) or _measured(experiment, section, name, gradient, own)
             oracle.values[f"grad.{name}"], oracle.rounding[f"grad.{name}"] = held, rounding
     return found
 
@@ -131,6 +132,14 @@ def _measured(
         held = _held(experiment, section, array, gradient)
         rounding.take_in(held, drawn, lambda value: _whole(experiment, section, array, value))
     return rounding
+
+
+def shares(experiment: Experiment) -> int:
+    """Of how many shares JAX adds up a gradient of per_device, each of a derivative divided by their number.
+
+    Without `check_vma`, `shard_map` does not know that all devices give the same scalar, and each has a share in it.
+    """
+    return experiment.mesh.size if experiment.per_device and not experiment.check_vma else 1
 
 
 def _names(arrays: list[str]) -> str:

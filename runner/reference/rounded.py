@@ -110,10 +110,11 @@ class Rounded(np.ndarray):
             if method == "at":
                 _added_at(ufunc, inputs[0], inputs[1:], kind, machine)
                 return None
-            if ufunc is np.add and method == "reduce":
-                result = _summed(_operand(inputs[0], kind), kind, machine, **options)
-            elif ufunc is np.add and method == "accumulate" and dtypes.dtype(kind).itemsize < 4:
-                result = _scanned(_operand(inputs[0], kind), kind, machine, **options)
+            if ufunc in (np.add, np.multiply) and method == "reduce":
+                each = dtypes.dtype(kind).itemsize == 1
+                result = _reduced(ufunc, _operand(inputs[0], kind), kind, machine, each=each, **options)
+            elif ufunc in (np.add, np.multiply) and method == "accumulate" and dtypes.dtype(kind).itemsize < 4:
+                result = _scanned(ufunc, _operand(inputs[0], kind), kind, machine, **options)
             elif method == "reduceat" and ufunc in (np.add, np.multiply) and dtypes.dtype(kind).itemsize < 4:
                 result = _by_segments(ufunc, _operand(inputs[0], kind), inputs[1], kind, machine)
             elif method == "reduceat":
@@ -126,6 +127,8 @@ class Rounded(np.ndarray):
                 numbers = inputs[:1] if method == "reduceat" else inputs
                 operands = [_operand(value, kind, wide=drawn, integers=ufunc is np.ldexp) for value in numbers]
                 operands += inputs[len(numbers) :]
+                if options.get("initial") is not None:
+                    options["initial"] = _operand(options["initial"], kind)
                 result = getattr(ufunc, method)(*operands, **options)
                 if ufunc is np.multiply and method == "__call__" and drawn:
                     result = _fused(result, operands[0], kind, machine)
@@ -139,6 +142,8 @@ class Rounded(np.ndarray):
         return out[0] if len(out) == 1 else out
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if func is np.einsum and len(args) == 2:
+            return _in_own_dtype(*args)
         at_once = func in _AT_ONCE or func.__module__ in _AT_ONCE
         kind, machine = _joined(_arrays((args, kwargs)))
         if func not in _CONTRACTIONS and not at_once:
@@ -333,7 +338,12 @@ def _settled(result: Any, kind: str, machine: Machine) -> Any:
     return rounded(plain(result), kind, machine)
 
 
-def _summed(
+_STEPS = 4096
+"""Of more terms that are rounded one after the other, only the order is drawn, and not each rounding."""
+
+
+def _reduced(
+    ufunc: np.ufunc,
     value: np.ndarray,
     kind: str,
     machine: Machine,
@@ -341,31 +351,51 @@ def _summed(
     keepdims: bool = False,
     initial: Any = None,
     where: Any = True,
+    each: bool = False,
     **_: Any,
 ) -> np.ndarray:
-    """A sum as a compiler has it, one term after the other; where it is drawn, from another first term on."""
-    terms = value if where is True else np.where(where, value, np.zeros((), value.dtype))
+    """A sum or a product as a compiler has it, one term after the other; where it is drawn, from another first term on.
+
+    `each` says that the dtype `kind` is so narrow to it that every step is rounded, and not only the last.
+    """
+    identity = np.asarray(ufunc.identity, value.dtype)
+    terms = value if where is True else np.where(where, value, identity)
     axes = tuple(range(terms.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     axes = tuple(each % terms.ndim for each in axes) if terms.ndim else ()
     rest = tuple(each for each in range(terms.ndim) if each not in axes)
     shape = tuple(terms.shape[each] for each in rest)
-    rows = np.transpose(terms, (*axes, *rest)).reshape(-1, math.prod(shape))
+    rows = np.transpose(terms, (*axes, *rest)).reshape(math.prod(terms.shape[each] for each in axes), math.prod(shape))
     if machine.seed is not None and len(rows):
         rows = np.roll(rows, 1 + machine.seed * (len(rows) // 7), axis=0)
-    if dtypes.dtype(kind).itemsize == 1:
-        # So narrow a sum is rounded at each step.
-        total = np.zeros(rows.shape[1:], rows.dtype)
+    if each and len(rows) > _STEPS:
+        total = ufunc.accumulate(rows.astype(dtypes.dtype(kind).numpy), axis=0)[-1].astype(rows.dtype)
+    elif each:
+        total = np.full(rows.shape[1:], identity)
         for row in rows:
-            total = _nearest(total + row, kind, machine)
+            total = _nearest(ufunc(total, row), kind, machine)
     elif rows.shape[1] > 1 or not len(rows):
         # Row by row, which is one term after the other.
-        total = np.add.reduce(np.ascontiguousarray(rows), axis=0)
+        total = ufunc.reduce(np.ascontiguousarray(rows), axis=0)
     else:
-        total = np.add.accumulate(rows, axis=0)[-1]
+        total = ufunc.accumulate(rows, axis=0)[-1]
     total = total.reshape(shape)
     if initial is not None:
-        total = total + _operand(initial, kind)
+        total = ufunc(total, _operand(initial, kind))
     return np.expand_dims(total, axes) if keepdims else total
+
+
+def _in_own_dtype(subscripts: str, value: Rounded) -> Any:
+    """`np.einsum` of one operand: the sum over what is not kept, each step rounded to the dtype of `value`."""
+    names, kept = subscripts.split("->")
+    kind, machine = value.kind, value.machine
+    distinct = "".join(dict.fromkeys(names))
+    total = np.einsum(f"{names}->{distinct}", plain(value))
+    gone = tuple(place for place, name in enumerate(distinct) if name not in kept)
+    if gone:
+        with np.errstate(all="ignore"):
+            total = _reduced(np.add, total, kind, machine, axis=gone, each=dtypes.dtype(kind).itemsize < 4)
+    left = "".join(name for name in distinct if name in kept)
+    return rounded(np.einsum(f"{left}->{kept}", total), kind, machine)
 
 
 def _turned(ufunc: np.ufunc, operands: list[Any], machine: Machine) -> list[Any]:
@@ -378,12 +408,12 @@ def _turned(ufunc: np.ufunc, operands: list[Any], machine: Machine) -> list[Any]
     return [np.roll(operand, by, axis) for operand, axis in zip(operands, along, strict=True)]
 
 
-def _scanned(value: np.ndarray, kind: str, machine: Machine, axis: int = 0, **_: Any) -> np.ndarray:
-    """A running sum as JAX computes it in a narrow dtype: ⌈log₂ n⌉ rounds of sums, each rounded."""
+def _scanned(ufunc: np.ufunc, value: np.ndarray, kind: str, machine: Machine, axis: int = 0, **_: Any) -> np.ndarray:
+    """A running sum or product as JAX computes it in a narrow dtype: ⌈log₂ n⌉ rounds, each rounded."""
     total = np.moveaxis(value, axis, 0).copy()
     step = 1
     while step < len(total):
-        total[step:] = _nearest(total[step:] + total[:-step], kind, machine)
+        total[step:] = _nearest(ufunc(total[step:], total[:-step]), kind, machine)
         step *= 2
     return np.moveaxis(total, 0, axis)
 

@@ -1,0 +1,1 @@
+"""Records and plain data in; terminal, text and SVG out."""

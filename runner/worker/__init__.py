@@ -1,1 +1,1 @@
-"""The worker: the process in which JAX lives. `runner/link/target.py` starts it and listens to it."""
+"""A job in; types, results and evidence out: the process in which JAX lives, which `runner/link/target.py` starts."""

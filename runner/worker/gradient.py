@@ -21,7 +21,7 @@ from runner.experiment.model import Experiment
 from runner.language.casts import drawn, narrowed
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.syntax import place
-from runner.reference.gradient import nudged
+from runner.reference.gradient import nudged, shares
 from runner.worker.walk import Walker
 
 _WIDE = {
@@ -39,13 +39,18 @@ def unsharded(
 
     A draw is the gradient in the experiment's own dtypes less that in float64, both of the same arrays: the first of
     the arrays themselves, the others of arrays whose elements are moved by one place. The last draw is what such a move
-    changes in float64, for experiments that compute in it. `floats` are the dtypes of the graph's expressions.
+    changes in float64, for experiments that compute in it. Where there are `shares`, which a narrow dtype may lose, a
+    draw before all others is of one, times their number. `floats` are the dtypes of the graph's expressions.
     """
     names = [array.name for array in experiment.arrays]
     moved = [arrays, *(nudged(experiment, arrays, seed) for seed in range(1, DRAWS))]
     with _on_one_device():
         function = jax.jit(_gradients(experiment))
         own = [[_plain(g) for g in function(*(each[name] for name in names))] for each in moved]
+        count = shares(experiment)
+        if count > 1:
+            share = jax.jit(_gradients(experiment, share=1 / count))(*(arrays[name] for name in names))
+            own, moved = [[count * _plain(g) for g in share], *own], [arrays, *moved]
         with jax.enable_x64(True):
             function = jax.jit(_gradients(experiment, floats))
             wide = [dtypes.dtype(_WIDE[array.dtype]).numpy for array in experiment.arrays]
@@ -80,9 +85,9 @@ def places(experiment: Experiment) -> tuple[int, ...]:
 
 
 def _gradients(
-    experiment: Experiment, floats: Mapping[str, Mapping[str, str]] | None = None
+    experiment: Experiment, floats: Mapping[str, Mapping[str, str]] | None = None, share: float = 1.0
 ) -> Callable[..., tuple[Any, ...]]:
-    """The gradients of the graph as it is, or, given the dtypes of its `floats`, in float64."""
+    """The gradients of a `share` of the graph's scalar; as it is, or, given the dtypes of its `floats`, in float64."""
     assert experiment.grad is not None
     of = experiment.grad.of
 
@@ -90,7 +95,7 @@ def _gradients(
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
         walker = Walker(experiment, values) if floats is None else _Wide(experiment, values, floats=floats)
         walker.run(experiment.graph, ("graph",))
-        return walker.values[of]
+        return walker.values[of] * share
 
     return jax.grad(scalar, argnums=places(experiment))
 
@@ -109,7 +114,8 @@ def _on_one_device() -> Iterator[None]:
 class _Wide(Walker):
     """Keeps every float in float64, as the reference does: what a line casts is rounded, and differentiated as it is.
 
-    Random numbers are those of the experiment's own dtypes, since other dtypes draw other numbers.
+    Random numbers are those of the experiment's own dtypes, since other dtypes draw other numbers. Integers have 32
+    bits where the experiment's have.
     """
 
     floats: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -135,7 +141,12 @@ class _Wide(Walker):
                 at = [*node.args, *(keyword.value for keyword in node.keywords)].index(weight)
                 kind = self._own(weight)
                 operands = [jax.numpy.asarray(x, kind) if i == at else x for i, x in enumerate(operands)]
-        return super().apply(node, call, operands)
+            if node.func.id in ("dynamic_slice", "dynamic_update_slice") and not self.experiment.x64:
+                # JAX takes indices of one dtype, and a number of Python's for one of 64 bits.
+                starts = _elements(node, "start_indices")
+                operands = [np.int32(x) if i in starts and isinstance(x, int) else x for i, x in enumerate(operands)]
+        found = super().apply(node, call, operands)
+        return found if self.experiment.x64 else jax.tree.map(_of_32_bits, found)
 
     def _own(self, node: ast.expr) -> str:
         return self.floats.get(self._path, {}).get(place(node) or "", "float32")
@@ -146,6 +157,24 @@ class _Wide(Walker):
         ):
             return "float64"
         return self._own(node)
+
+
+def _elements(node: ast.Call, name: str) -> range:
+    """Where the elements of a call's argument `name` are among its operands, lists and tuples taken apart."""
+    assert isinstance(node.func, ast.Name)
+    bound = OPERATIONS[node.func.id].signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords})
+    start = 0
+    for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+        count = len(argument.elts) if isinstance(argument, ast.List | ast.Tuple) else 1
+        if argument is bound.arguments[name]:
+            return range(start, start + count)
+        start += count
+    return range(0)
+
+
+def _of_32_bits(x: Any) -> Any:
+    narrow = {"int64": "int32", "uint64": "uint32"}.get(str(getattr(x, "dtype", "")))
+    return x if narrow is None else x.astype(narrow)
 
 
 def _rounded(x: Any, narrow: str) -> Any:

@@ -50,17 +50,28 @@ def test_segments_are_rounded_after_each_step(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn"])
-@pytest.mark.parametrize("expression", ["einsum('ij->', A)", "nanmean(A)", "norm(A)", "einsum('ij,jk->k', A, B)"])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *("einsum('ij->', A)", "einsum('ij,jk->k', A, B)", "nanmean(A)", "nanmean(tile(A, (100, 1)))", "norm(A)"),
+        *("sum(tile(A, (20, 1)), dtype=DTYPE)", "sum(A, 1, DTYPE, where=M, initial=0.25)", "matrix_power(S, 9)"),
+    ],
+)
 def test_a_sum_is_rounded_as_often_as_jax_rounds_it(expression: str, dtype: str) -> None:
-    for row in compared(dtype, [expression], 3):
+    for row in compared(dtype, [expression.replace("DTYPE", repr(dtype))], 3):
         assert not row.outside
         assert row.apart.share < 0.6
 
 
-def test_a_long_sum_in_its_own_dtype_stops_where_jaxs_does() -> None:
-    ones = rounded(np.ones(5000), "bfloat16", NEAREST)
-    assert float(np.einsum("i->", ones)) == 256.0
-    assert float(np.sum(ones)) == 4992.0
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_long_sum_of_16_bits_goes_on_where_one_term_after_the_other_would_stop(dtype: str) -> None:
+    by_jax = jax.jit(lambda a: jnp.einsum("i->", a))(jnp.ones(5000, dtype))
+    assert float(np.einsum("i->", rounded(np.ones(5000), dtype, NEAREST))) == float(by_jax) > 4900
+
+
+def test_a_long_sum_of_8_bits_stops() -> None:
+    lengths = (100, 5000)
+    assert [float(np.sum(rounded(np.ones(n), "float8_e4m3fn", NEAREST))) for n in lengths] == [16.0, 16.0]
 
 
 def test_einsum_of_many_operands_rounds_every_product() -> None:

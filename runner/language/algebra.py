@@ -235,8 +235,17 @@ def solve_triangular(a: Any, b: Any, trans: int | str = 0, lower: bool = False, 
 
 
 def matrix_power(a: Any, n: int) -> Any:
-    """`jnp.linalg.matrix_power`: integers wrap."""
-    return np.linalg.matrix_power(array(a) if n >= 0 else floating(a), n)
+    """`jnp.linalg.matrix_power`, product by product: integers wrap."""
+    a = array(a)
+    if n == 0:
+        return np.array(np.broadcast_to(np.eye(a.shape[-1], dtype=a.dtype), a.shape))
+    square, result = a if n > 0 else inv(a), None
+    with np.errstate(all="ignore"):
+        for place, bit in enumerate(f"{abs(n):b}"[::-1]):
+            square = np.matmul(square, square) if place else square
+            if bit == "1":
+                result = square if result is None else np.matmul(result, square)
+    return result
 
 
 def svdvals(x: Any, /) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.language.counterparts import array, convert, floating, ieee
+from runner.language.counterparts import array, convert, dtype_of, floating, ieee
 
 # A mask of `where=` that was not given.
 _ALL: Any = True
@@ -47,7 +47,9 @@ def _axis(axis: Any) -> Any:
 def sum_(
     a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Any:
-    """`jnp.sum`: booleans and small integers are summed in 32 bits; an int32 sum wraps."""
+    """`jnp.sum`: booleans and small integers in 32 bits, floats in the dtype that is named; an int32 sum wraps."""
+    if dtype is not None and dtype_of(dtype).kind in "fc":
+        return _added_in(array(a), dtype, _axis(axis), keepdims, initial, where)
     return _accumulated(np.sum, _summable(a, dtype), _axis(axis), keepdims, initial, where)
 
 
@@ -81,6 +83,15 @@ def added(a: Any, axis: Any, *, keepdims: bool = False) -> Any:
     return np.expand_dims(total, tuple(axes)) if keepdims else total
 
 
+def _added_in(a: Any, dtype: Any, axis: Any, keepdims: bool, initial: Any, where: Any) -> Any:
+    """The sum of `a` in floats of `dtype`: what rounds is rounded to it before it is added, too."""
+    a = convert(a, dtype) if getattr(a, "cast", None) is None or a.dtype.kind not in "fc" else a.cast(dtype)
+    with np.errstate(all="ignore"):
+        kept = a if where is None else np.where(array(where) != 0, a, np.zeros_like(a, shape=()))
+        total = added(kept, axis, keepdims=keepdims)
+        return total if initial is None else total + initial
+
+
 def nanmean(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     """`jnp.nanmean`: of nothing but NaN it is NaN; in the dtype of `a`, in which the elements are counted, too."""
     a = floating(a)
@@ -96,7 +107,8 @@ def mean(a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False,
     counted = np.broadcast_to(True if where is None else array(where) != 0, a.shape)
     count = np.sum(counted, axis=_axis(axis), keepdims=keepdims)
     with np.errstate(all="ignore"):
-        quotient = sum_(a, axis, a.dtype, keepdims=keepdims, where=where) / count
+        own = None if a.dtype.kind in "fc" else a.dtype
+        quotient = sum_(a, axis, own, keepdims=keepdims, where=where) / count
     return quotient if dtype is None else convert(quotient, dtype)
 
 

@@ -384,11 +384,11 @@ def test_a_tpu_names_events_by_the_text_of_their_instructions_synthetic() -> Non
         ]),
         Line("Async XLA Ops", [made("%permute", 20, 60)]),
     ]  # fmt: skip
-    planes = [
+    found = [
         Plane("/device:TPU:3", device),
         Plane("/device:TPU:0 SparseCore 1", [Line("Sparse Core Ops", [made("x", 0, 1)])]),
     ]
-    recorded = planes.read(planes)
+    recorded = planes.read(found)
     assert [(one.device, one.run, one.instruction, one.module) for one in recorded.events] == [
         (3, 0, "while", "jit_f"),
         (3, 0, "permute", "jit_f"),

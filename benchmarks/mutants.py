@@ -18,17 +18,12 @@ from pathlib import Path
 
 import jax
 
-from benchmarks.seeds import configured
 from runner.checks import diagnosis, oracles
 from runner.checks.context import Context
 from runner.checks.mutants import Mutant, mutants
-from runner.config.compose import compose
-from runner.experiment import data
-from runner.experiment.reader import read
 from runner.reference import interpret
 from runner.reference.interpreter import Arithmetic
-from runner.run import verification
-from runner.worker.types import infer
+from tests.harness import consulted, shipped
 
 
 def main() -> None:
@@ -45,7 +40,9 @@ def main() -> None:
     named: Counter[str] = Counter()
     for name in names:
         start = time.perf_counter()
-        context = consulted(name, given.folder)
+        experiment, not_pinned = shipped(name, given.folder)
+        with tempfile.TemporaryDirectory() as scratch:
+            context = consulted(experiment, Path(scratch), not_pinned)
         found = mutants(context)
         here = Counter(mutant.outcome for mutant in found)
         outcomes += here
@@ -65,22 +62,6 @@ def main() -> None:
     print(f"{sum(outcomes.values())} mutants: {dict(outcomes)}")
     print(f"{sum(named.values())} diagnosed: {dict(named)}")
     sys.exit(bool(outcomes["survived"]))
-
-
-def consulted(name: str, folder: Path) -> Context:
-    """The oracles of an experiment, at `verify_dims` where it names these."""
-    composed = compose(name, folder)
-    experiment = read(composed.plain)
-    if experiment.verify_dims:
-        smaller = verification.smaller(composed.plain, experiment)
-        assert not isinstance(smaller, str), smaller
-        experiment = smaller[1]
-    with tempfile.TemporaryDirectory() as scratch, configured(experiment):
-        types = infer(experiment)
-        outputs = {n: (typed.shape, typed.dtype) for n, typed in types.outputs.items()}
-        arrays = data.make(experiment, Path(scratch))
-    not_pinned = "it runs at verify_dims" if experiment.dims != read(composed.plain).dims else None
-    return oracles.consult(experiment, arrays, outputs, types.floats, not_pinned)
 
 
 def diagnosed(context: Context, mutant: Mutant) -> tuple[str, str]:

@@ -8,14 +8,10 @@ tolerance that was used; the exit status is 1 if there was any. An experiment th
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib.util
-import re
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -24,16 +20,12 @@ from typing import Any
 import jax
 
 from runner.checks import agreement, oracles, replicas, sections, value
-from runner.config.compose import compose
 from runner.experiment import data
-from runner.experiment.model import Experiment
-from runner.experiment.reader import read
 from runner.link.target import ProgramRun, program_run
 from runner.programs import WRITERS
-from runner.run import verification
 from runner.worker.execute import leave
-from runner.worker.gradient import unsharded
 from runner.worker.types import infer
+from tests.harness import configured, consult_gradients, load, shipped
 
 DEVICES = 16
 
@@ -66,12 +58,7 @@ def main() -> None:
 
 
 def _run(name: str, folder: Path, seeds: int) -> tuple[Counter[tuple[str, str]], dict[str, float]]:
-    composed = compose(name, folder)
-    experiment = read(composed.plain)
-    if experiment.verify_dims:
-        smaller = verification.smaller(composed.plain, experiment)
-        assert not isinstance(smaller, str), smaller
-        experiment = smaller[1]
+    experiment, _ = shipped(name, folder)
     found: Counter[tuple[str, str]] = Counter()
     used: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as scratch, configured(experiment):
@@ -79,14 +66,14 @@ def _run(name: str, folder: Path, seeds: int) -> tuple[Counter[tuple[str, str]],
         types = infer(experiment)
         programs = [program for program in experiment.programs if program not in types.unsupported]
         loaded = {p: load(WRITERS[p](experiment, where, types), where / f"program_{p}.py") for p in programs}
+        outputs = {n: (typed.shape, typed.dtype) for n, typed in types.outputs.items()}
         functions: dict[str, Any] = {}
         for seed in range(seeds):
             seeded = replace(experiment, seed=seed)
             arrays = data.make(seeded, where)
-            outputs = {n: (typed.shape, typed.dtype) for n, typed in types.outputs.items()}
             context = oracles.consult(seeded, arrays, outputs, types.floats)
             if seeded.grad:
-                _gradients(context, types.floats)
+                consult_gradients(context)
             runs = [execute(context, p, loaded[p], functions, where) for p in programs]
             verdicts = {"sections": sections.check(context)} if context.graph and context.per_device else {}
             for run in runs:
@@ -114,24 +101,6 @@ def _why(verdict: dict[str, Any]) -> str:
     return "; ".join(filter(None, reasons))
 
 
-@contextlib.contextmanager
-def configured(experiment: Experiment) -> Iterator[None]:
-    """JAX's configuration as a program's header sets it."""
-    precision = None if experiment.precision == "default" else experiment.precision
-    with jax.enable_x64(experiment.x64), jax.default_matmul_precision(precision):
-        yield
-
-
-def load(source: str, path: Path) -> ModuleType:
-    path.write_text(re.sub(r"^jax\.config\.update\(.*\)$", "", source, flags=re.MULTILINE))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def execute(
     context: oracles.Context, program: str, module: ModuleType, functions: dict[str, Any], where: Path
 ) -> ProgramRun:
@@ -157,14 +126,6 @@ def execute(
     }
     shapes = {name: shape for name, (shape, _) in context.outputs.items()}
     return program_run(event, shapes, lambda name, position: context.layout(name).ranges(position), where)
-
-
-def _gradients(context: oracles.Context, floats: Any) -> None:
-    experiment = context.experiment
-    assert experiment.grad is not None
-    exact, draws = unsharded(experiment, context.arrays, floats["graph"]) if experiment.graph else ([], [])
-    named = [dict(zip(experiment.grad.wrt, each, strict=False)) for each in (exact, *draws)]
-    oracles.consult_gradients(context, named[0], named[1:])
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 from omegaconf import OmegaConf
-from seeds import configured, execute, load
+from seeds import execute
 
 from runner.checks import oracles, sections, value
 from runner.checks.context import Check
@@ -30,6 +30,7 @@ from runner.experiment.reader import read
 from runner.programs import WRITERS
 from runner.programs.source import Types
 from runner.worker.types import infer
+from tests.harness import configured, load
 
 DTYPES = {"float32": 1.0001, "bfloat16": 1.05, "float16": 1.05, "float8_e4m3fn": 1.1}
 """The dtypes, and the factor that has to be noticed in each."""

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from runner.checks import agreement, gradient, layout, oracles, replicas, sections, value
 from runner.checks.context import Context
+from runner.config.compose import compose
 from runner.config.schema import ExperimentConfig
 from runner.experiment import data
 from runner.experiment.model import Experiment
@@ -21,6 +22,7 @@ from runner.experiment.reader import read
 from runner.link.target import ProgramRun, program_run
 from runner.programs import WRITERS
 from runner.programs.source import Types
+from runner.run import verification
 from runner.worker.execute import execute
 from runner.worker.gradient import unsharded
 from runner.worker.types import infer
@@ -116,7 +118,7 @@ def run(text: str | Experiment, folder: Path, **changes: Any) -> Outcome:
         outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
         context = oracles.consult(checked, arrays, outputs, types.floats)
         if checked.grad:
-            _consult_gradients(context)
+            consult_gradients(context)
         sources, runs = {}, {}
         for program in checked.programs:
             if program not in types.unsupported:
@@ -138,7 +140,27 @@ def run(text: str | Experiment, folder: Path, **changes: Any) -> Outcome:
     return Outcome(checked, types, sources, runs, checks, compared)
 
 
-def _consult_gradients(context: Context) -> None:
+def shipped(name: str, folder: Path) -> tuple[Experiment, str | None]:
+    """The experiment of that name, at `verify_dims` where it names these, and why its pins then do not bind it."""
+    plain = compose(name, folder).plain
+    found = read(plain)
+    if not found.verify_dims:
+        return found, None
+    smaller = verification.smaller(plain, found)
+    assert not isinstance(smaller, str), smaller
+    return smaller[1], "it runs at verify_dims"
+
+
+def consulted(checked: Experiment, folder: Path, not_pinned: str | None = None) -> Context:
+    """The oracles of an experiment; `load` looks in `folder`."""
+    with configured(checked):
+        types = infer(checked)
+    outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
+    return oracles.consult(checked, data.make(checked, folder), outputs, types.floats, not_pinned)
+
+
+def consult_gradients(context: Context) -> None:
+    """Add the oracles of the gradients."""
     checked = context.experiment
     assert checked.grad is not None
     exact, draws = unsharded(checked, context.arrays, context.floats["graph"]) if checked.graph else ([], [])

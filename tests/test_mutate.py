@@ -11,36 +11,17 @@ from typing import Any
 
 import pytest
 
-from runner.checks import oracles
-from runner.checks.context import Context
 from runner.checks.mutants import Mutant, mutants
-from runner.config.compose import compose, conf_folder
-from runner.experiment import data
-from runner.experiment.model import Experiment
-from runner.experiment.reader import read
-from runner.run import verification
-from runner.worker.types import infer
+from runner.config.compose import conf_folder
 from tests import harness
 
 SHIPPED = sorted(file.stem for file in (conf_folder() / "experiment").glob("*.yaml"))
 
 
-def consulted(experiment: Experiment, folder: Path, not_pinned: str | None = None) -> Context:
-    with harness.configured(experiment):
-        types = infer(experiment)
-    outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
-    return oracles.consult(experiment, data.make(experiment, folder), outputs, types.floats, not_pinned)
-
-
 @pytest.mark.parametrize("name", SHIPPED)
 def test_no_mutant_of_a_shipped_experiment_survives(name: str, tmp_path: Path) -> None:
-    plain = compose(name, conf_folder()).plain
-    experiment, not_pinned = read(plain), None
-    if experiment.verify_dims:
-        smaller = verification.smaller(plain, experiment)
-        assert not isinstance(smaller, str)
-        experiment, not_pinned = smaller[1], "it is smaller than what is pinned"
-    found = mutants(consulted(experiment, tmp_path, not_pinned))
+    experiment, not_pinned = harness.shipped(name, conf_folder())
+    found = mutants(harness.consulted(experiment, tmp_path, not_pinned))
     assert [mutant.edit for mutant in found if mutant.outcome == "survived"] == []
     # A program with a collective can be broken.
     text = " ".join(map(str, experiment.per_device))
@@ -58,7 +39,7 @@ outputs: {C: []}
 
 
 def of(text: str, folder: Path, **changes: Any) -> dict[str, Mutant]:
-    found = mutants(consulted(harness.experiment(text, **changes), folder))
+    found = mutants(harness.consulted(harness.experiment(text, **changes), folder))
     return {f"{mutant.edit.line}: {mutant.edit.after}": mutant for mutant in found}
 
 

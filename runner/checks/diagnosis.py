@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
@@ -21,8 +21,7 @@ from runner.checks.context import Context
 from runner.checks.edits import Edit, Edits, indices
 from runner.checks.mends import inserting
 from runner.experiment.data import Arrays
-from runner.experiment.model import Experiment, Section, expressions
-from runner.faults import Key
+from runner.experiment.model import Experiment, Section, Statement, expressions
 from runner.reference import PerDevice, interpret
 from runner.reference.interpreter import Arithmetic
 
@@ -58,7 +57,8 @@ def _mend(context: Context) -> tuple[Edit | None, bool]:
     trial = Trial(context)
     edits = Edits(context.experiment, "per_device")
     best: Edit | None = None
-    graph = {key: expression.text for s in context.experiment.graph for key, expression in expressions(s)}
+    lowest = math.inf
+    graph = _lines(context.experiment.graph)
     counting = indices(context.experiment, "per_device")
     # A mistake in a line of indices is less likely, and a collective around one mends by accident what is wrong.
     changing, putting_back = (
@@ -68,12 +68,13 @@ def _mend(context: Context) -> tuple[Edit | None, bool]:
     putting_back = [edit for edit in putting_back if edit.line not in counting or edit.kind != "collective"]
     # The first are few: they are all tried, however long the others take.
     for edit in (*sorted(changing, key=_rank), *sorted(putting_back, key=_rank)):
-        if best is not None and _score(edit, graph) >= _score(best, graph):
+        score = _score(edit, graph)
+        if score >= lowest:
             continue
         if time.perf_counter() - start > SECONDS:
             return best, False
         if trial.mends(edit):
-            best = edit
+            best, lowest = edit, score
     return best, True
 
 
@@ -91,17 +92,20 @@ def _rank(edit: Edit) -> float:
     return edit.rank
 
 
-def _score(edit: Edit, graph: Mapping[Key, str]) -> float:
+def _score(edit: Edit, graph: Mapping[str, str]) -> float:
     """The rank of an edit, the lower, the more alike the line that it gives and the graph's are."""
-    texts = {key: expression.text for s in edit.statements for key, expression in expressions(s)}
-    mine = next((text for key, text in texts.items() if _dotted(key) == edit.line), "")
-    theirs = next((text for key, text in graph.items() if _dotted(key) == edit.line), "")
+    mine, theirs = (lines.get(edit.line, "") for lines in (_lines(edit.statements[edit.first : edit.first + 1]), graph))
     alike = SequenceMatcher(None, mine, theirs).ratio() if mine and theirs else 0.0
     return edit.rank - _LIKE * (alike == 1.0) - 0.5 * alike
 
 
-def _dotted(key: Key) -> str:
-    return ".".join(str(part) for part in key if part != "body")
+def _lines(statements: Sequence[Statement]) -> dict[str, str]:
+    """The text of each line by its name as an edit has it (`ring.acc`)."""
+    return {
+        ".".join(str(part) for part in key if part != "body"): expression.text
+        for statement in statements
+        for key, expression in expressions(statement)
+    }
 
 
 @dataclass(frozen=True)

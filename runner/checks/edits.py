@@ -91,7 +91,7 @@ class Edits:
         rank += 0.25 if len(site.path) > 1 else 0.0
         return Edit(
             site.name,
-            _replaced(self._statements, site.path, tree),
+            _changed(self._statements, site.path, lambda line: Node(line.name, Expression(trees.text(tree), tree))),
             self._first(site.path),
             kind,
             trees.text(old),
@@ -236,7 +236,8 @@ class Edits:
             for by, what in ((1, "one step short"), (-1, "one step long")):
                 if statement.steps + by < 0:
                     continue
-                changed = _with_loop(self._statements, here, statement.steps + by)
+                longer = replace(statement, steps=statement.steps + by)
+                changed = _changed(self._statements, here, lambda _, longer=longer: longer)
                 first = next(i for i, s in enumerate(self._statements) if s.name == here[0])
                 steps = f"{statement.steps + by} step{'s' if statement.steps + by != 1 else ''}"
                 mend = f"per_device.{'.'.join(here)}: the repeat is {what}: with {steps} it equals the graph"
@@ -398,25 +399,17 @@ def _is_plain(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Name) and call.func.id not in _MOVING and len(call.args) == 1
 
 
-def _replaced(statements: tuple[Statement, ...], path: tuple[str, ...], tree: ast.expr) -> tuple[Statement, ...]:
+def _changed(
+    statements: tuple[Statement, ...], path: tuple[str, ...], change: Callable[[Statement], Statement]
+) -> tuple[Statement, ...]:
+    """The statements with that at `path` changed."""
     done: list[Statement] = []
     for statement in statements:
         if statement.name != path[0]:
             done.append(statement)
-        elif isinstance(statement, Loop):
-            done.append(replace(statement, body=_replaced(statement.body, path[1:], tree)))
-        else:
-            done.append(Node(statement.name, Expression(trees.text(tree), tree)))
-    return tuple(done)
-
-
-def _with_loop(statements: tuple[Statement, ...], path: tuple[str, ...], steps: int) -> tuple[Statement, ...]:
-    done: list[Statement] = []
-    for statement in statements:
-        if statement.name != path[0] or not isinstance(statement, Loop):
-            done.append(statement)
         elif len(path) == 1:
-            done.append(replace(statement, steps=steps))
+            done.append(change(statement))
         else:
-            done.append(replace(statement, body=_with_loop(statement.body, path[1:], steps)))
+            assert isinstance(statement, Loop)
+            done.append(replace(statement, body=_changed(statement.body, path[1:], change)))
     return tuple(done)

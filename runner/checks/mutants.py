@@ -18,7 +18,7 @@ from runner.checks import pinned, replicas, sections, value
 from runner.checks.context import Context
 from runner.checks.diagnosis import MISFITS, Trial, most
 from runner.checks.edits import Edit, Edits
-from runner.experiment.model import Section
+from runner.experiment.model import Experiment, Section
 from runner.link.target import Held, Output, ProgramRun
 from runner.reference import PerDevice, interpret
 from runner.reference.interpreter import Arithmetic
@@ -50,14 +50,14 @@ class Mutant:
         return "refused" if self.refused else "equivalent" if self.equivalent else "survived"
 
 
-def broken(experiment_has_devices: bool) -> Section:
+def broken(experiment: Experiment) -> Section:
     """The section that is broken."""
-    return "per_device" if experiment_has_devices else "graph"
+    return "per_device" if experiment.per_device else "graph"
 
 
 def mutants(context: Context) -> list[Mutant]:
     """Every mutant of an experiment, in the order of its lines; an edit that gives the same text twice is one."""
-    section = broken(bool(context.experiment.per_device))
+    section = broken(context.experiment)
     judge = _Judge(context, section)
     edits = {(edit.line, edit.before, edit.after): edit for edit in Edits(context.experiment, section).changing()}
     return [judge.judged(edit) for edit in edits.values()]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from runner.checks.context import Context
     from runner.checks.mutants import Mutant
     from runner.config.sources import Sources
+    from runner.experiment.model import Experiment
 
 FILE = "mutants.json"
 """Where in the run folder the mutants are, for other programs to read."""
@@ -75,54 +77,56 @@ def _mutate(config: dict[str, Any], folder: Path, sources: Callable[[], Sources]
     from runner.checks.mutants import broken, mutants
 
     experiment = read(config)
-    overrides: dict[str, int] = {}
+    overrides: list[str] = []
     if experiment.target.topology is not None:
         topology.require(experiment.target.topology)
         smaller = verification.smaller(config, experiment)
         if isinstance(smaller, str):
             raise invalid(("target",), f"its results cannot be interpreted at sizes for hardware: {smaller}")
-        config, overrides = smaller[0], dict(experiment.verify_dims)
-    context = consulted(config, folder, sources, worker, [f"dims.{name}={size}" for name, size in overrides.items()])
+        overrides = [f"dims.{name}={size}" for name, size in experiment.verify_dims.items()]
+        config, experiment = smaller
+    context = consulted(experiment, config, folder, sources, worker, overrides)
     found = mutants(context)
-    _report(found, broken(bool(context.experiment.per_device)), experiment.name)
+    _report(found, broken(context.experiment), experiment.name)
     record.write_text(folder / FILE, json.dumps([_plain(mutant) for mutant in found], indent=1) + "\n")
     print(f"\n{folder / FILE}")
     return "failed" if any(mutant.outcome == "survived" for mutant in found) else "passed"
 
 
 def consulted(
+    experiment: Experiment,
     config: Mapping[str, Any],
     folder: Path,
     sources: Callable[[], Sources],
     worker: Worker,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str],
 ) -> Context:
     """The oracles of an experiment, none of whose programs is run. Raises `InvalidExperiment`."""
     from runner.checks import oracles, pinned
 
-    experiment = read(config)
     data_folder = sources().folder(loading) if (loading := data.loading(experiment)) else Path.cwd()
     data.check(experiment, data_folder)
     arrays = data.make(experiment, data_folder)
-    job = {
-        "config": dict(config),
-        "folder": str(folder.resolve()),
-        "data": str(data_folder.resolve()),
-        "arrays": str(folder.resolve()),
-        "programs": [],
-    }
-    for event in listen(worker, job, experiment.timeout):
-        match event["event"]:
-            case "invalid":
-                raise InvalidExperiment(Fault.from_json(event["fault"]))
-            case "died":
-                raise RuntimeError(event["error"])
-            case "types":
-                outputs = {name: (tuple(shape), dtype) for name, (shape, dtype) in event["outputs"].items()}
-                not_pinned = pinned.not_pinned(overrides)
-                return oracles.consult(experiment, arrays, outputs, event["floats"], not_pinned)
-            case _:
-                continue
+    with tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
+        job = {
+            "config": dict(config),
+            "folder": str(folder.resolve()),
+            "data": str(data_folder.resolve()),
+            "arrays": left_here,
+            "programs": [],
+        }
+        for event in listen(worker, job, experiment.timeout):
+            match event["event"]:
+                case "invalid":
+                    raise InvalidExperiment(Fault.from_json(event["fault"]))
+                case "died":
+                    raise RuntimeError(event["error"])
+                case "types":
+                    outputs = {name: (tuple(shape), dtype) for name, (shape, dtype) in event["outputs"].items()}
+                    not_pinned = pinned.not_pinned(overrides)
+                    return oracles.consult(experiment, arrays, outputs, event["floats"], not_pinned)
+                case _:
+                    continue
     raise RuntimeError("the worker ended before it told the types")
 
 

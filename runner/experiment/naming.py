@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from runner.experiment.model import Experiment, Loop, Node, Statement
+from runner.language import trees
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.syntax import Expression
 
@@ -178,13 +179,7 @@ class _Named(ast.NodeTransformer):
         self._count: Counter[str] = Counter()
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        fields = {}
-        for name, value in ast.iter_fields(node):
-            if isinstance(value, list):
-                fields[name] = [self.visit(item) if isinstance(item, ast.AST) else item for item in value]
-            else:
-                fields[name] = self.visit(value) if isinstance(value, ast.AST) else value
-        return type(node)(**fields)
+        return type(node)(**trees.fields(node, self.visit))
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return self._meaning.get(node.id, ast.Name(node.id))

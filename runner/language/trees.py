@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 
 def nodes(tree: ast.expr) -> Iterator[ast.expr]:
@@ -51,6 +52,17 @@ def _swapped_in(value: object, old: ast.expr, new: ast.expr) -> object:
     if isinstance(value, ast.keyword):
         return ast.keyword(value.arg, swapped(value.value, old, new))
     return value
+
+
+def fields(node: ast.AST, visit: Callable[[ast.AST], Any]) -> dict[str, Any]:
+    """The fields of a node, with what `visit` makes of each node in them."""
+    found = {}
+    for name, value in ast.iter_fields(node):
+        if isinstance(value, list):
+            found[name] = [visit(item) if isinstance(item, ast.AST) else item for item in value]
+        else:
+            found[name] = visit(value) if isinstance(value, ast.AST) else value
+    return found
 
 
 def text(tree: ast.expr) -> str:

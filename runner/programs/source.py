@@ -24,6 +24,7 @@ from pathlib import Path
 from runner import __version__, dtypes
 from runner.experiment import data
 from runner.experiment.model import Array, Experiment, Loop, Node, Statement, program_section
+from runner.language import trees
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, computation
 from runner.language.syntax import Expression
 from runner.layout import Spec, spec_text
@@ -225,17 +226,8 @@ class _Emit(ast.NodeTransformer):
     def _repair(self, node: ast.AST) -> Repair:
         return self._repairs.get(self._places[id(node)], Repair())
 
-    def _children(self, node: ast.AST) -> dict[str, object]:
-        fields = {}
-        for name, value in ast.iter_fields(node):
-            if isinstance(value, list):
-                fields[name] = [self.visit(item) if isinstance(item, ast.AST) else item for item in value]
-            else:
-                fields[name] = self.visit(value) if isinstance(value, ast.AST) else value
-        return fields
-
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        return type(node)(**self._children(node))
+        return type(node)(**trees.fields(node, self.visit))
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return _parse(f"jnp.{node.id}") if node.id in CONSTANTS else ast.Name(self._names[node.id])

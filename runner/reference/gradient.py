@@ -113,7 +113,7 @@ def consult(
         for name, gradient in gradients.items():
             held = _held(experiment, section, name, gradient)
             own = draws[1:] if section == "graph" and shares(experiment) > 1 else draws
-            rounding = errors.get(name) or _measured(experiment, section, name, gradient, own)
+            rounding = errors.get(name) or _measured(experiment, section, name, gradient, held, own)
             oracle.values[f"grad.{name}"], oracle.rounding[f"grad.{name}"] = held, rounding
     return found
 
@@ -123,13 +123,13 @@ def _measured(
     section: Section,
     array: str,
     gradient: np.ndarray,
+    held: PerDevice,
     draws: Sequence[Mapping[str, np.ndarray]],
 ) -> Rounding:
-    """What rounding was measured to do to a gradient, as its section lays it out."""
+    """What rounding was measured to do to a gradient, which its section lays out as it is `held`."""
     rounding = Rounding()
     for draw in draws:
         drawn = _held(experiment, section, array, gradient + draw[array])
-        held = _held(experiment, section, array, gradient)
         rounding.take_in(held, drawn, lambda value: _whole(experiment, section, array, value))
     return rounding
 

@@ -107,9 +107,6 @@ class Rounded(np.ndarray):
         if isinstance(options.get("dtype"), np.dtype) and options["dtype"].kind in "fc":
             # The carrier's: the oracle asks for float64.
             del options["dtype"]
-        if method == "reduceat":
-            # NumPy has it among the inputs, also where it is given by name.
-            options.pop("indices", None)
         with np.errstate(all="ignore"):
             if method == "at":
                 _added_at(ufunc, inputs[0], inputs[1:], kind, machine)

@@ -284,6 +284,14 @@ def test_what_overflows_is_no_error_beside_what_does_not(dtype: str, beyond: flo
     assert (found.wrong, found.overflowing) == (2, 0)
 
 
+@pytest.mark.parametrize(("beyond", "wrong", "unforeseen"), [(100, 0, 1), (20, 1, 0)])
+def test_which_of_many_overflow_is_luck_but_which_of_few_is_not(beyond: int, wrong: int, unforeseen: int) -> None:
+    overflows = np.arange(200) < beyond
+    actual = np.where(np.arange(200) <= beyond, math.inf, 1.0)
+    found = apart_beside(actual, np.ones(200), Beside(overflows=overflows))
+    assert (found.wrong, found.overflowing, found.unforeseen) == (wrong, beyond + unforeseen, unforeseen)
+
+
 def apart_beside(actual: Any, expected: Any, beside: Beside) -> Difference:
     return difference(np.asarray(actual, np.float32), np.asarray(expected), "float32", LOOSE, beside)
 

@@ -124,10 +124,10 @@ class Difference:
     """How far two arrays are apart.
 
     `wrong` counts the elements beyond the tolerance, `first` is the first of them; `share` is the largest part of its
-    tolerance that an element within it used. `undecided` are those that hang on a
-    decision which rounding may take otherwise; of these, `between` are none of what the decisions lead to, but lie
-    between, and `excused` do not even do that: only a few may. `overflowing` are those that the dtype cannot hold; where
-    these are many (`MANY`), which of them is luck, and `unforeseen` are those that no draw had among them.
+    tolerance that an element within it used. `undecided` are those that hang on a decision which rounding may take
+    otherwise; of these, `between` are none of what the decisions lead to, but lie between, and `excused` do not even do
+    that: only a few may. `overflowing` are those that the dtype cannot hold; where these are many (`MANY`), which of
+    them is luck, and `unforeseen` are those that no draw had among them.
     """
 
     max_abs: float

@@ -19,10 +19,10 @@ from runner.config.schema import ExperimentConfig
 from runner.experiment import data
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
+from runner.flow import verification
 from runner.link.target import ProgramRun, program_run
 from runner.programs import WRITERS
 from runner.programs.source import Types
-from runner.run import verification
 from runner.worker.execute import execute
 from runner.worker.gradient import unsharded
 from runner.worker.types import infer

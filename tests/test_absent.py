@@ -17,10 +17,10 @@ from runner.checks import layout
 from runner.checks.context import Context
 from runner.experiment import topology
 from runner.faults import InvalidExperiment
+from runner.flow import verification
 from runner.link.target import Output, Place, ProgramRun
 from runner.programs import WRITERS
 from runner.record import record
-from runner.run import verification
 from tests import harness
 from tests.command import ROOT, run_command
 

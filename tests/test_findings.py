@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from runner.experiment import data
+from runner.flow.findings import Findings
 from runner.link import handover
 from runner.record.record import Record
-from runner.run.findings import Findings
 from tests.harness import experiment, run
 
 TEXT = """

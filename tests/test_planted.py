@@ -14,8 +14,8 @@ from omegaconf import OmegaConf
 from runner.checks import blame
 from runner.config.schema import ExperimentConfig
 from runner.config.sources import Sources
+from runner.flow import run
 from runner.language import operations
-from runner.run import run
 from tests.command import ROOT
 from tests.test_checks import context
 

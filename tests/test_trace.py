@@ -16,10 +16,10 @@ from runner.config.sources import Sources
 from runner.experiment import data, naming
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
+from runner.flow import run
 from runner.language import operations
 from runner.record import record
 from runner.reference import interpret
-from runner.run import run
 from runner.show import trace
 from tests.command import EXPERIMENTS, ROOT, alone, run_command
 from tests.test_target import TYPES, hear, told

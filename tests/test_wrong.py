@@ -14,10 +14,10 @@ from runner.checks.context import Check, Context
 from runner.experiment import data
 from runner.experiment.expect import among
 from runner.faults import InvalidExperiment, key_text
+from runner.flow import verification
 from runner.link.target import Held, Output, ProgramRun
 from runner.record import record
 from runner.reference.interpreter import ANY
-from runner.run import verification
 from tests.command import ROOT, run_command
 from tests.harness import config, experiment
 

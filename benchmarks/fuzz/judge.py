@@ -1,7 +1,7 @@
 """One configuration in; what the runner's own flow makes of it, in this process, out.
 
-`Here` is a worker that runs its job at once in this process: the rest is `runner.run.run`, so that every verdict is the
-tool's. A process lasts for many experiments, with the devices of the largest.
+`Here` is a worker that runs its job at once in this process: the rest is `runner.flow.run`, so that every verdict is
+the tool's. A process lasts for many experiments, with the devices of the largest.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import numpy as np
 from runner.config.sources import Sources
 from runner.experiment import data
 from runner.experiment.reader import read
+from runner.flow import run
 from runner.layout import Layout
 from runner.link.process import Event, Worker
 from runner.reference import interpret
-from runner.run import run
 from runner.worker import job as jobs
 from tests.harness import load
 

@@ -29,6 +29,8 @@ from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, program_section
 from runner.experiment.topology import Topology
 from runner.faults import Fault, invalid
+from runner.flow.drawing import draw
+from runner.flow.recording import output_of, shards
 from runner.layout import Layout, spec_json
 from runner.link import handover, steps
 from runner.link.process import Event
@@ -36,8 +38,6 @@ from runner.link.target import ProgramRun, program_run, traced_values
 from runner.record import record
 from runner.record.record import Record
 from runner.reference import interpret
-from runner.run.drawing import draw
-from runner.run.recording import output_of, shards
 
 
 class Findings:

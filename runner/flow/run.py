@@ -1,7 +1,7 @@
 """A resolved configuration and a run folder in; the record of the run, and the files beside it, out.
 
 This is the flow of the house: the experiment is read, the worker gets its job, and while it imports JAX and compiles,
-the oracles compute. What follows from both is `runner/run/findings.py`, imported once the worker is busy.
+the oracles compute. What follows from both is `runner/flow/findings.py`, imported once the worker is busy.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from runner.experiment import data, topology
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 from runner.faults import Fault, InvalidExperiment
+from runner.flow import verification
 from runner.link import steps
 from runner.link.process import Worker
 from runner.link.target import listen
 from runner.record import record
 from runner.record.record import Record
-from runner.run import verification
 
 if TYPE_CHECKING:
     from runner.config.sources import Sources
@@ -125,7 +125,7 @@ def _do(
             "programs": [*_steps(experiment), *_tracing(experiment)],
         }
         events = listen(worker, job, experiment.timeout)
-        from runner.run.findings import Findings
+        from runner.flow.findings import Findings
 
         found["environment"] = record.environment()
         findings = Findings(experiment, arrays, found)

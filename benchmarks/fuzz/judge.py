@@ -167,9 +167,7 @@ def oracle(config: dict[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
                 if section == "graph":
                     whole = np.asarray(local[0])
                 else:
-                    padded = (*spec, *[()] * (len(shape) - len(spec)))
-                    sizes = [n * experiment.mesh.axis_size(axes) for n, axes in zip(shape, padded, strict=True)]
-                    whole = Layout(experiment.mesh, tuple(sizes), spec).assembled(local)
+                    whole = Layout.of_shards(experiment.mesh, shape, spec).assembled(local)
                 found[section][name] = whole.astype(str).tolist() if whole.dtype.kind == "c" else whole.tolist()
     return found
 

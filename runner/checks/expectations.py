@@ -10,7 +10,7 @@ from runner.checks.context import Check
 from runner.evidence.words import bytes_text, collective, described
 from runner.experiment.expect import KINDS, Expectations
 from runner.experiment.model import Experiment
-from runner.layout import Layout, Mesh, Spec, spec_text
+from runner.layout import Layout, Mesh, Spec
 from runner.record.record import Record
 
 
@@ -162,9 +162,9 @@ def _layouts(expected: Expectations, evidence: Record, experiment: Experiment) -
         if there["spec"] is None:
             wrong.append(f"{name} has no PartitionSpec: {there['text']}")
             continue
-        found = tuple(() if e is None else tuple(e) if isinstance(e, list) else (e,) for e in there["spec"])
+        found = Spec.of(there["spec"])
         if not _same(spec, found, experiment.mesh, tuple(there["shape"])):
-            wrong.append(f"{name} lies as {spec_text(found)}, expected {spec_text(spec)}")
+            wrong.append(f"{name} lies as {found}, expected {spec}")
     return _failed("; ".join(wrong)) if wrong else {"status": "passed"}
 
 

@@ -179,7 +179,9 @@ class Experiment:
         """The experiment that returns also the values whose layouts the program is held to, if there are any."""
         wanted = self.expected[program].layouts if program in GRAPH_PROGRAMS else ()
         probed = frozenset(wanted) - self.outputs.keys()
-        return replace(self, outputs={**self.outputs, **dict.fromkeys(probed, ())}, probed=probed) if wanted else None
+        return (
+            replace(self, outputs={**self.outputs, **dict.fromkeys(probed, Spec())}, probed=probed) if wanted else None
+        )
 
     @property
     def checks(self) -> tuple[str, ...]:

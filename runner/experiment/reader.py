@@ -181,7 +181,7 @@ def _array(name: str, config: Mapping[str, Any], mesh: Mesh, dims: Mapping[str, 
 def _spec(value: object, key: Key, mesh: Mesh) -> Spec:
     if not isinstance(value, list):
         raise invalid(key, f"{value!r} is not a PartitionSpec; it is a list such as [x, null]")
-    spec: list[tuple[str, ...]] = []
+    entries: list[tuple[str, ...]] = []
     for i, entry in enumerate(value):
         axes = [] if entry is None else entry if isinstance(entry, list) else [entry]
         for axis in axes:
@@ -190,12 +190,12 @@ def _spec(value: object, key: Key, mesh: Mesh) -> Spec:
                 raise invalid((*key, i), message)
             if axis not in mesh.axes:
                 raise invalid((*key, i), missing_axis(axis, mesh) + nearest(axis, mesh.axes))
-            if axis in axes[: axes.index(axis)] or any(axis in earlier for earlier in spec) or axes.count(axis) > 1:
+            if axis in axes[: axes.index(axis)] or any(axis in earlier for earlier in entries) or axes.count(axis) > 1:
                 raise invalid(
                     (*key, i), f"the mesh axis '{axis}' is used twice; each axis shards one dimension at most"
                 )
-        spec.append(tuple(axes))
-    return tuple(spec)
+        entries.append(tuple(axes))
+    return Spec(entries)
 
 
 def fits(spec: Spec, shape: tuple[int, ...], dims: tuple[str | None, ...], mesh: Mesh, key: Key, name: str) -> None:

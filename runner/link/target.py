@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
+from runner.layout import Spec
 from runner.link import handover, steps
 from runner.link.process import Event, Worker
 
@@ -52,7 +53,7 @@ class Output:
 
     dtype: str
     shape: tuple[int, ...]
-    spec: list[Any] | None
+    spec: Spec | None
     held: tuple[Held, ...]
     compiled: tuple[Place, ...] = ()
 
@@ -208,7 +209,7 @@ def program_run(event: Event, shapes: dict[str, tuple[int, ...]], block_ranges: 
         for name, output in event["outputs"].items():
             listed = output["places"] or [[device, block_ranges(name, p)] for device, p in position_of.items()]
             places = tuple(Place(position_of[device], device, tuple(map(tuple, where))) for device, where in listed)
-            run.outputs[name] = Output(output["dtype"], shapes[name], output["spec"], (), places)
+            run.outputs[name] = Output(output["dtype"], shapes[name], _spec(output), (), places)
         return run
     raw = handover.collect(arrays / f"{run.program}.bin")
     for name, output in event["outputs"].items():
@@ -221,8 +222,12 @@ def program_run(event: Event, shapes: dict[str, tuple[int, ...]], block_ranges: 
             if copy not in values:
                 values[copy] = raw[copy].view(kind).reshape(tuple(stop - start for start, stop in where))
             held.append(Held(position, device, where, copy, values[copy]))
-        run.outputs[name] = Output(output["dtype"], shapes[name], output["spec"], tuple(held))
+        run.outputs[name] = Output(output["dtype"], shapes[name], _spec(output), tuple(held))
     return run
+
+
+def _spec(output: dict[str, Any]) -> Spec | None:
+    return None if output["spec"] is None else Spec.of(output["spec"])
 
 
 def traced_values(event: Event, arrays: Path) -> dict[str, np.ndarray]:

@@ -27,7 +27,7 @@ from runner.experiment.model import Array, Experiment, Loop, Node, Statement, pr
 from runner.language import trees
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, computation
 from runner.language.syntax import Expression
-from runner.layout import Spec, spec_text
+from runner.layout import Spec
 
 _RESERVED = frozenset(
     {*keyword.kwlist, *dir(builtins)}
@@ -331,7 +331,7 @@ def tuple_of(items: list[str]) -> str:
 
 def sharding(spec: Spec) -> str:
     """`NamedSharding(mesh, P('x', None))`."""
-    return f"NamedSharding(mesh, {spec_text(spec)})"
+    return f"NamedSharding(mesh, {spec})"
 
 
 def resharded(value: str, spec: Spec) -> str:

@@ -29,7 +29,7 @@ from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, program_section
 from runner.experiment.topology import Topology
 from runner.faults import Fault, invalid
-from runner.layout import Layout, spec_json
+from runner.layout import Layout
 from runner.link import handover, steps
 from runner.link.process import Event
 from runner.link.target import ProgramRun, program_run, traced_values
@@ -260,7 +260,7 @@ def _describe(experiment: Experiment, arrays: Arrays | None, found: Record) -> N
         found["arrays"][array.name] = {
             "shape": list(array.shape),
             "dtype": array.dtype,
-            "spec": spec_json(array.layout.spec),
+            "spec": array.layout.spec.json(),
             "shard_shape": list(array.layout.shard_shape),
             "shards_from": "spec",
             "shards": shards(((i, array.layout.ranges(i)) for i in positions), positions),

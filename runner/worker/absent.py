@@ -18,7 +18,8 @@ from jax.sharding import AxisType
 from runner.experiment import topology
 from runner.experiment.model import Experiment
 from runner.faults import invalid
-from runner.worker.compilation import compile_program, ranges, spec_of
+from runner.worker.compilation import compile_program, ranges
+from runner.worker.specs import spec_json
 
 _SPLIT = "topology-aware, physical axes split"
 
@@ -80,7 +81,7 @@ class Absent:
             "outputs": {
                 name: {
                     "dtype": str(result.dtype),
-                    "spec": None if program == "vmap" else spec_of(sharding),
+                    "spec": None if program == "vmap" else spec_json(sharding),
                     "places": None if program == "vmap" else _places(sharding, result.shape),
                 }
                 for name, result, sharding in outputs

@@ -95,9 +95,3 @@ def _lower(program: str, function: Any, operands: Any) -> Any:
 def ranges(index: tuple[slice, ...], shape: tuple[int, ...]) -> list[list[int]]:
     """The half-open range per dimension that an index of slices stands for."""
     return [list(part.indices(size)[:2]) for part, size in zip(index, shape, strict=True)]
-
-
-def spec_of(sharding: Any) -> list[Any] | None:
-    """The PartitionSpec of a sharding as plain data; None where it has none."""
-    spec = getattr(sharding, "spec", None)
-    return None if spec is None else [list(entry) if isinstance(entry, tuple) else entry for entry in spec]

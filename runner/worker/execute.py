@@ -15,7 +15,8 @@ import numpy as np
 
 from runner.experiment.model import Experiment
 from runner.link import handover
-from runner.worker.compilation import compile_program, ranges, spec_of
+from runner.worker.compilation import compile_program, ranges
+from runner.worker.specs import spec_json
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class _Shards:
         return {
             "dtype": str(output.dtype),
             "shape": list(output.shape),
-            "spec": spec_of(output.sharding),
+            "spec": spec_json(output.sharding),
             "shards": shards,
         }
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from runner import dtypes
 from runner.experiment.model import Experiment
-from runner.worker.compilation import spec_of
+from runner.worker.specs import spec_json
 
 
 def layouts(
@@ -40,5 +40,5 @@ def layouts(
     found = {}
     for name, info, sharding in zip(probing.outputs, lowered.out_info, shardings, strict=True):
         if name in experiment.expected[program].layouts:
-            found[name] = {"spec": spec_of(sharding), "shape": list(info.shape), "text": str(sharding)}
+            found[name] = {"spec": spec_json(sharding), "shape": list(info.shape), "text": str(sharding)}
     return found

@@ -17,9 +17,10 @@ from runner.experiment.model import Experiment, Section
 from runner.experiment.reader import fits
 from runner.faults import InvalidExperiment, invalid, key_text
 from runner.language.syntax import place
-from runner.layout import Layout, Mesh, Spec, spec_yaml
+from runner.layout import Layout, Mesh, Spec
 from runner.programs.source import Floats, Repairs, Typed, Types
 from runner.worker import explicit, gradient
+from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh, varying_axes
 from runner.worker.walk import REFUSALS, Walker, refusal
 
@@ -60,7 +61,7 @@ def infer(experiment: Experiment) -> Types:
             if name in outputs and whole.shape != outputs[name].shape:
                 raise invalid(
                     ("outputs", name),
-                    f"per_device gives {list(local.shape)} on each device, which under {spec_yaml(spec)} is "
+                    f"per_device gives {list(local.shape)} on each device, which under {spec.yaml()} is "
                     f"{list(whole.shape)} in all; graph gives {list(outputs[name].shape)}",
                 )
             outputs[name] = whole
@@ -173,7 +174,7 @@ def per_device(experiment: Experiment, floats: Floats) -> tuple[dict[str, Typed]
     mapped = jax.shard_map(
         shard,
         mesh=abstract_mesh(experiment.mesh, AxisType.Auto),
-        in_specs=tuple(explicit.partition(a.layout.spec) for a in experiment.arrays),
+        in_specs=tuple(partition(a.layout.spec) for a in experiment.arrays),
         out_specs=(),
         check_vma=experiment.check_vma,
     )
@@ -187,8 +188,7 @@ def _whole(mesh: Mesh, local: Typed, spec: Spec, name: str) -> Typed:
     if len(spec) > len(local.shape):
         entries = f"{len(spec)} {'entry' if len(spec) == 1 else 'entries'}"
         raise invalid(("outputs", name), f"the spec has {entries}, but '{name}' has rank {len(local.shape)}")
-    padded = spec + ((),) * (len(local.shape) - len(spec))
-    return Typed(tuple(n * mesh.axis_size(axes) for n, axes in zip(local.shape, padded, strict=True)), local.dtype)
+    return Typed(Layout.of_shards(mesh, local.shape, spec).shape, local.dtype)
 
 
 def _and(axes: list[str]) -> str:
@@ -196,15 +196,14 @@ def _and(axes: list[str]) -> str:
 
 
 def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: frozenset[str]) -> None:
-    used = {axis for axes in spec for axis in axes}
-    loose = [axis for axis in experiment.mesh.axes if axis in varying and axis not in used]
+    loose = [axis for axis in experiment.mesh.axes if axis in varying and axis not in spec.axes]
     if loose:
         over = _and(loose)
         one = [axis for axis in loose if experiment.mesh.sizes[axis] == 1]
         sizes = f" (that {_and(one)} has size 1 does not count for JAX)" if one else ""
         raise invalid(
             ("outputs", name),
-            f"{spec_yaml(spec)} promises the same '{name}' on every device along {over}, but in per_device it may "
+            f"{spec.yaml()} promises the same '{name}' on every device along {over}, but in per_device it may "
             f"differ along {over}{sizes}: a psum or another reduction over {over} is left out, or the spec is wrong; "
             "where the copies are equal and JAX cannot know it (after an all_gather, say), set check_vma: false",
         )
@@ -245,8 +244,8 @@ def _gradient_of_shard_map(experiment: Experiment) -> None:
     mapped = jax.shard_map(
         shard,
         mesh=abstract_mesh(experiment.mesh, AxisType.Auto),
-        in_specs=tuple(explicit.partition(a.layout.spec) for a in experiment.arrays),
-        out_specs=explicit.partition(experiment.outputs[of]),
+        in_specs=tuple(partition(a.layout.spec) for a in experiment.arrays),
+        out_specs=partition(experiment.outputs[of]),
         check_vma=experiment.check_vma,
     )
     differentiated = jax.grad(mapped, argnums=gradient.places(experiment))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 from runner.programs import absent, source
 from runner.programs.source import Lines, Names, Types
 
@@ -49,9 +50,9 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
         ]
     )
     return source.module(
-        source.header(experiment, "shard_map", names, body, mesh=True),
+        source.header(experiment, Program.SHARD_MAP, names, body, mesh=True),
         target.inputs(experiment, names, folder),
-        target.mesh_functions(experiment, "Auto"),
+        target.mesh_functions(experiment, Program.SHARD_MAP),
         "def program(mesh):\n" + source.indent(body, 4),
-        target.main(experiment, "shard_map"),
+        target.main(experiment, Program.SHARD_MAP),
     )

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from runner.experiment.naming import Traced
+from runner.experiment.naming import TRACED, Traced
 from runner.layout import Spec
 from runner.programs import source
 from runner.programs.source import Lines, Names, Typed
@@ -43,7 +43,7 @@ def write(traced: Traced, folder: Path, kept: Mapping[str, Typed]) -> str:
     return source.module(
         source.header(experiment, "trace", names, body, mesh=True),
         source.inputs(experiment, names, folder),
-        source.mesh_functions(experiment, "Auto"),
+        source.mesh_functions(experiment, TRACED),
         "def program(mesh):\n" + source.indent(body, 4),
         _main([f'"{shown.get(name, name)}"' for name in kept]),
     )

@@ -17,7 +17,7 @@ def draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record) 
     """The pictures, from what was found where a program ran and from the specs where none did."""
     experiment = context.experiment
     platform = found["target"]["platform"]
-    on_mesh = [run for run in runs if run.error is None and run.program != "vmap"]
+    on_mesh = [run for run in runs if run.error is None and run.program.on_mesh]
     ids = tuple(on_mesh[0].device_ids) if on_mesh else tuple(range(experiment.mesh.size))
     absent = experiment.target.topology.name if experiment.target.topology else ""
     mesh = pictures.MeshPicture(experiment.mesh.axes, experiment.mesh.shape, ids, platform, absent)

@@ -14,11 +14,12 @@ import numpy as np
 
 from runner import dtypes
 from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 from runner.worker.specs import spec_json
 
 
 def layouts(
-    experiment: Experiment, program: str, module: ModuleType, devices: list[Any] | None = None
+    experiment: Experiment, program: Program, module: ModuleType, devices: list[Any] | None = None
 ) -> dict[str, Any]:
     """`{spec, shape, text}` of every value whose layout the program is held to; `spec` is None where it has none.
 

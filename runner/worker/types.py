@@ -14,6 +14,7 @@ from jax.sharding import AxisType
 
 from runner import dtypes
 from runner.experiment.model import Experiment, Section
+from runner.experiment.program import Program
 from runner.experiment.reader import fits
 from runner.faults import InvalidExperiment, invalid, key_text
 from runner.language.syntax import place
@@ -34,7 +35,7 @@ def infer(experiment: Experiment) -> Types:
     nodes: dict[str, dict[str, Typed]] = {}
     floats: dict[str, Floats] = {"graph": {}, "per_device": {}}
     outputs: dict[str, Typed] = {}
-    unsupported: dict[str, str] = {}
+    unsupported: dict[Program, str] = {}
     repairs = Repairs()
     if experiment.graph:
         nodes["graph"] = _graph(experiment, floats["graph"])
@@ -48,11 +49,11 @@ def infer(experiment: Experiment) -> Types:
             reason = _refused(lambda: gradient.of_graph(experiment))
             if reason:
                 raise invalid(("grad", "of"), f"the gradient of '{experiment.grad.of}': {reason}")
-        if "explicit" in experiment.programs:
+        if Program.EXPLICIT in experiment.programs:
             try:
                 repairs = explicit.repairs(experiment)
             except InvalidExperiment as fault:
-                unsupported["explicit"] = _reason(fault)
+                unsupported[Program.EXPLICIT] = _reason(fault)
     if experiment.per_device:
         nodes["per_device"], varying = per_device(experiment, floats["per_device"])
         for name, spec in experiment.results.items():
@@ -69,13 +70,10 @@ def infer(experiment: Experiment) -> Types:
                 _check_varying(experiment, name, spec, varying[name])
         if experiment.grad:
             _differentiable(experiment, "per_device", nodes["per_device"])
-            reason = _refused(lambda: _gradient_of_shard_map(experiment))
+        for program, refused in _REFUSED.items():
+            reason = refused(experiment, nodes["per_device"]) if program in experiment.programs else None
             if reason:
-                unsupported["shard_map"] = f"the gradient of '{experiment.grad.of}': {reason}"
-        if "vmap" in experiment.programs:
-            reason = _refused_by_vmap(experiment, nodes["per_device"])
-            if reason:
-                unsupported["vmap"] = reason
+                unsupported[program] = reason
     if experiment.grad:
         for name, array in zip(experiment.grad.names, experiment.grad.wrt, strict=True):
             outputs[name] = _array_type(experiment, array)
@@ -231,9 +229,10 @@ def _refused(evaluate: Callable[[], Any]) -> str | None:
     return None
 
 
-def _gradient_of_shard_map(experiment: Experiment) -> None:
-    """Differentiate the per-device code under `shard_map` abstractly."""
-    assert experiment.grad is not None
+def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:
+    """Why JAX cannot differentiate the per-device code under `shard_map`, if it cannot."""
+    if experiment.grad is None:
+        return None
     of = experiment.grad.of
 
     def shard(*arrays: Any) -> Any:
@@ -249,7 +248,9 @@ def _gradient_of_shard_map(experiment: Experiment) -> None:
         check_vma=experiment.check_vma,
     )
     differentiated = jax.grad(mapped, argnums=gradient.places(experiment))
-    jax.eval_shape(differentiated, *_structs(experiment, lambda layout: layout.shape))
+    structs = _structs(experiment, lambda layout: layout.shape)
+    reason = _refused(lambda: jax.eval_shape(differentiated, *structs))
+    return f"the gradient of '{of}': {reason}" if reason else None
 
 
 def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:
@@ -288,3 +289,10 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
         reason = _refused(lambda: jax.eval_shape(differentiated, *structs))
         return f"the gradient of '{experiment.grad.of}': {reason}" if reason else None
     return None
+
+
+_REFUSED: Mapping[Program, Callable[[Experiment, Mapping[str, Typed]], str | None]] = {
+    Program.SHARD_MAP: _refused_by_shard_map,
+    Program.VMAP: _refused_by_vmap,
+}
+"""Why JAX cannot express a program of `per_device`, given the types of its values, where the types alone do not say."""

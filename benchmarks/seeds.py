@@ -21,6 +21,8 @@ import jax
 
 from runner.checks import agreement, oracles, replicas, sections, value
 from runner.experiment import data
+from runner.experiment.program import Program
+from runner.link.steps import Step
 from runner.link.target import ProgramRun, program_run
 from runner.programs import WRITERS
 from runner.worker.execute import leave
@@ -102,13 +104,13 @@ def _why(verdict: dict[str, Any]) -> str:
 
 
 def execute(
-    context: oracles.Context, program: str, module: ModuleType, functions: dict[str, Any], where: Path
+    context: oracles.Context, program: Program, module: ModuleType, functions: dict[str, Any], where: Path
 ) -> ProgramRun:
     """Run a program on the arrays of the context."""
     experiment = context.experiment
     operands: Any = tuple(context.arrays[array.name] for array in experiment.arrays)
     devices = jax.devices()[: experiment.mesh.size]
-    if program == "vmap":
+    if not program.on_mesh:
         functions.setdefault(program, module.program())
         operands, ids = module.split(*operands), list(range(experiment.mesh.size))
     else:
@@ -118,7 +120,7 @@ def execute(
         operands, ids = jax.device_put(operands, module.shardings(mesh)), [d.id for d in mesh.devices.flat]
     outputs = jax.block_until_ready(functions[program](*operands))
     event = {
-        "program": program,
+        "step": Step(program).to_json(),
         "device_ids": ids,
         "said": None,
         "operands": {},

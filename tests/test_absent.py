@@ -16,6 +16,7 @@ import yaml
 from runner.checks import layout
 from runner.checks.context import Context
 from runner.experiment import topology
+from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.flow import verification
 from runner.link.target import Output, Place, ProgramRun
@@ -202,7 +203,7 @@ def test_the_layout_check_reads_what_the_compiler_promises():
 
     def verdict(*compiled: Place) -> dict[str, Any]:
         outputs = {"C": Output("float32", (64, 64), ["x", None], (), compiled)}
-        return layout.check(context, ProgramRun("constraint", None, outputs, operands, [0, 1, 2, 3]))
+        return layout.check(context, ProgramRun(Program.CONSTRAINT, None, outputs, operands, [0, 1, 2, 3]))
 
     assert verdict(*places) == {"status": "passed"}
     swapped = (Place(0, 0, places[2].ranges), *places[1:])

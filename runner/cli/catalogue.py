@@ -10,7 +10,8 @@ from typing import Any
 
 from runner.config.compose import compose
 from runner.config.sources import listing
-from runner.experiment.model import PROGRAMS, Experiment, Loop, Statement
+from runner.experiment.model import Experiment, Loop, Statement
+from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.language.operations import OPERATIONS
 
@@ -56,7 +57,7 @@ def _line(link: str, config: Mapping[str, Any], document: str) -> str:
         link,
         " ".join(config["summary"].split()),
         str(experiment.mesh),
-        "all five" if len(experiment.programs) == len(PROGRAMS) else ", ".join(experiment.programs),
+        "all five" if len(experiment.programs) == len(Program) else ", ".join(experiment.programs),
         _expected(experiment) or _counted(_called(experiment.per_device)),
         config["source"].removeprefix(document).lstrip(", ") or "–",
     )
@@ -69,7 +70,7 @@ def _expected(experiment: Experiment) -> str | None:
     for program in experiment.programs:
         expected = experiment.expected[program]
         collectives = {} if expected.no_collectives else expected.collectives
-        if collectives is not None and program != "vmap":
+        if collectives is not None and program.on_mesh:
             programs.setdefault(_counted(collectives, nothing="none"), []).append(program)
     if len(programs) == 1:
         return next(iter(programs))

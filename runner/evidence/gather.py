@@ -8,18 +8,19 @@ from typing import Any
 from runner.evidence import collectives, hlo, profile, warnings
 from runner.evidence.nodes import Origins
 from runner.evidence.planes import Profile
-from runner.experiment.model import Experiment, program_section
+from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 
 
 def gather(
-    experiment: Experiment, program: str, folder: Path, said: str | None, taken: Profile | None = None
+    experiment: Experiment, program: Program, folder: Path, said: str | None, taken: Profile | None = None
 ) -> dict[str, Any]:
     """The `collectives`, `collectives_unknown`, `collectives_missing` and `compiler_warnings` of a program's record.
 
     Also its `profile`, where one was `taken`. `said` is what the compiler wrote to standard error; None where nobody
     could hear it.
     """
-    origins = Origins(experiment, program_section(program))
+    origins = Origins(experiment, program.section)
     text = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")
     heard = None if said is None else warnings.read(said, origins)
     module, listed = hlo.Module(), None

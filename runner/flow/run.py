@@ -7,18 +7,19 @@ the oracles compute. What follows from both is `runner/flow/findings.py`, import
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.experiment import data, topology
 from runner.experiment.model import Experiment
+from runner.experiment.naming import TRACED
 from runner.experiment.reader import read
 from runner.faults import Fault, InvalidExperiment
 from runner.flow import verification
-from runner.link import steps
 from runner.link.process import Worker
+from runner.link.steps import Step, Work
 from runner.link.target import listen
 from runner.record import record
 from runner.record.record import Record
@@ -122,7 +123,7 @@ def _do(
             "folder": str(folder.resolve()),
             "data": str(data_folder.resolve()),
             "arrays": left_here,
-            "programs": [*_steps(experiment), *_tracing(experiment)],
+            "steps": [step.to_json() for step in _steps(experiment)],
         }
         events = listen(worker, job, experiment.timeout)
         from runner.flow.findings import Findings
@@ -145,14 +146,15 @@ def _do(
     findings.conclude(folder)
 
 
-def _steps(experiment: Experiment) -> list[str]:
-    """The programs, each followed by the taking of its profile where one is asked for and the program runs."""
-    if not experiment.profile or experiment.target.topology is not None:
-        return list(experiment.programs)
-    return [step for program in experiment.programs for step in (program, steps.profile_of(program))]
+def _steps(experiment: Experiment) -> Iterator[Step]:
+    """The programs, each followed by the taking of its profile where one is asked for; then that of the trace.
 
-
-def _tracing(experiment: Experiment) -> tuple[str, ...]:
-    """The program that takes the trace, where one is asked for and the real program runs."""
-    runs = "shard_map" in experiment.programs and experiment.target.topology is None
-    return ("trace",) if experiment.trace and runs else ()
+    Neither is taken where nothing runs, nor a trace without the program that it shows.
+    """
+    runs = experiment.target.topology is None
+    for program in experiment.programs:
+        yield Step(program)
+        if experiment.profile and runs:
+            yield Step(program, Work.PROFILE)
+    if experiment.trace and runs and TRACED in experiment.programs:
+        yield Step(TRACED, Work.TRACE)

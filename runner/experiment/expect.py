@@ -170,6 +170,22 @@ def _layouts(value: Any, key: Key, names: Names) -> dict[str, Spec]:
     return {name: names.spec([] if spec is None else spec, (*key, name)) for name, spec in value.items()}
 
 
+# What has to be refused.
+
+
+def refusal(config: Mapping[str, Any]) -> str | None:
+    """What the message has to hold with which a whole configuration is refused; None where nobody expects that.
+
+    It is read by itself, since what else the configuration says may be what is refused. Raises `InvalidExperiment`.
+    """
+    said = (config.get("expect") or {}).get("invalid")
+    if said is None:
+        return None
+    if not isinstance(said, str) or not said.strip():
+        raise invalid(("expect", "invalid"), f"{said!r} is not a part of the message with which it has to be refused")
+    return said
+
+
 # What is known to be wrong.
 
 

@@ -112,7 +112,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         left_out=left_out,
         chosen=chosen,
         grad=grad,
-        tested=_tested(config["test"]),
+        tested=tested(config),
         approximate=_approximate(config["expect"].get("sections") or {}, outputs, sections),
         weak=_weak(config["expect"].get("weak"), outputs),
         expected=expect.read(config["expect"], programs, target.platform, expectable),
@@ -343,8 +343,9 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
     return Target(platform, devices or mesh.size, absent)
 
 
-def _tested(config: Mapping[str, Any]) -> tuple[str, ...]:
-    targets = config.get("targets", ["cpu"])
+def tested(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The targets for which `pytest` runs what a configuration describes. Raises `InvalidExperiment`."""
+    targets = (config.get("test") or {}).get("targets", ["cpu"])
     if not targets:
         raise invalid(("test", "targets"), "there is no target to test; the default is [cpu]")
     for i, target in enumerate(targets):

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.experiment import data, topology
+from runner.experiment import data, expect, topology
 from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED
 from runner.experiment.reader import read
@@ -42,15 +42,33 @@ def run(
     """
     found = _blank(config, overrides)
     worker = worker or Worker()
+    expected = fault = None
     try:
+        expected = expect.refusal(config)
         _run(config, folder, sources, worker, found)
     except InvalidExperiment as error:
-        found.update(status="invalid", error=sources().report(error.fault))
+        fault = error.fault
+        found.update(status="invalid", error=sources().report(fault))
     finally:
         worker.close()
+    if expected is not None:
+        _hold_to_refusal(expected, fault, found)
     found["environment"] = found["environment"] or record.environment()
     record.write(found, folder)
     return found
+
+
+def _hold_to_refusal(expected: str, fault: Fault | None, found: Record) -> None:
+    """Judge an experiment that has to be refused: to be so is what it promises, and no error."""
+    from runner.checks import refused
+
+    verdict = refused.check(expected, fault, found["error"])
+    before = found["status"] if fault is None else "passed"
+    found.update(
+        status=record.worst([before, verdict["status"]]),
+        error=found["error"] if fault is None else None,
+        checks={**found.get("checks", {}), "invalid": verdict},
+    )
 
 
 def _blank(config: Mapping[str, Any], overrides: Sequence[str]) -> Record:

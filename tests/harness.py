@@ -23,7 +23,7 @@ from runner.experiment.reader import read
 from runner.link.steps import Step
 from runner.link.target import ProgramRun, program_run
 from runner.programs import WRITERS
-from runner.programs.source import Types
+from runner.programs.types import Types
 from runner.run import verification
 from runner.worker.execute import execute
 from runner.worker.gradient import unsharded

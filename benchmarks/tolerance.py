@@ -29,7 +29,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program as Way
 from runner.experiment.reader import read
 from runner.programs import WRITERS
-from runner.programs.source import Types
+from runner.programs.types import Types
 from runner.worker.types import infer
 from tests.harness import configured, load
 

@@ -24,7 +24,7 @@ from runner.flow import verification
 from runner.link.steps import Step
 from runner.link.target import ProgramRun, program_run
 from runner.programs import WRITERS
-from runner.programs.source import Types
+from runner.programs.types import Types
 from runner.worker.execute import execute
 from runner.worker.gradient import unsharded
 from runner.worker.types import infer

@@ -229,13 +229,13 @@ outputs:
 """
 
 
-@pytest.mark.parametrize("how", ["--config-dir", "hydra.searchpath"])
-def test_a_users_own_files_are_found(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize(("how", "load"), [("--config-dir", "load('a.npy')"), ("hydra.searchpath", "load ('a.npy')")])
+def test_a_users_own_files_are_found(tmp_path: Path, how: str, load: str) -> None:
     import numpy as np
 
     (tmp_path / "experiment").mkdir()
     (tmp_path / "mesh").mkdir()
-    (tmp_path / "experiment" / "theirs.yaml").write_text(USER)
+    (tmp_path / "experiment" / "theirs.yaml").write_text(USER.replace("load('a.npy')", load))
     (tmp_path / "mesh" / "pair.yaml").write_text("axes: [x]\nshape: [2]\n")
     np.save(tmp_path / "experiment" / "a.npy", np.array([1.0, 2.0, 3.0, 4.0]))
     where = ["--config-dir", str(tmp_path)] if how == "--config-dir" else [f"hydra.searchpath=[file://{tmp_path}]"]

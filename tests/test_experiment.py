@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from runner.experiment.model import Experiment, Loop, expressions
+from runner.experiment.model import Experiment, Loop, expressions, lines
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, key_text
 
@@ -122,9 +122,21 @@ def test_a_loop_may_nest_and_its_carries_are_names_afterwards() -> None:
     inner = loop.body[1]
     assert isinstance(inner, Loop)
     assert (inner.steps, inner.index, inner.unroll) == (2, "i", False)
-    assert [key_text(key) for key, _ in expressions(loop)] == [
+    found = [line for line, _ in expressions([loop])]
+    assert [key_text(line.key) for line in found] == [
         "r.carry.a", "r.carry.n", "r.body.t", "r.body.s.carry.u", "r.body.s.body.u", "r.body.a",
     ]  # fmt: skip
+    assert len({line.path for line in found}) == len(found)
+    assert [str(line) for line in found] == ["r.a", "r.n", "r.t", "r.s.u", "r.s.u", "r.a"]
+
+
+def test_lines_that_are_called_as_the_keys_of_a_loop_are_lines() -> None:
+    loop = "{repeat: 2, carry: {carry: A}, body: {carry: carry + 1, body_: carry}}"
+    graph = valid(f"graph: {{body: {loop}, C: body.carry @ B}}").graph
+    assert [line.path for line, _ in expressions(graph)] == [
+        "body/carry/carry", "body/body/carry", "body/body/body_", "C",
+    ]  # fmt: skip
+    assert list(lines(graph)) == ["body", "body.carry", "body.body_", "C"]
 
 
 def test_a_loop_of_no_steps_is_a_loop() -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from runner.programs import explicit, source
+from runner.programs import explicit
+from runner.programs.types import Repairs
 from tests import harness
 
 ARRAYS = """
@@ -92,7 +93,7 @@ def test_an_output_that_lies_right_is_not_resharded(tmp_path):
     experiment = harness.experiment(ARRAYS, graph={"C": "A * 2"}, outputs={"C": ["x", "y"]}, program="explicit")
     with harness.configured(experiment):
         types = harness.infer(experiment)
-    assert types.repairs == source.Repairs()
+    assert types.repairs == Repairs()
 
 
 def test_a_constraint_that_the_output_does_not_share(tmp_path):

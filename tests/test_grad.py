@@ -20,7 +20,8 @@ from runner.experiment.program import Program
 from runner.experiment.reader import DIFFERENCES
 from runner.faults import InvalidExperiment
 from runner.link.target import ProgramRun
-from runner.programs import WRITERS, source
+from runner.programs import WRITERS
+from runner.programs.names import Names
 from runner.record import record
 from runner.reference import Gradients
 from runner.reference.gradient import nudged
@@ -722,4 +723,4 @@ grad: {of: sharded, wrt: [w]}
     outcome = harness.run(text, tmp_path)
     assert list(outcome.runs) == PROGRAMS
     assert outcome.failures() == []
-    assert source.Names(outcome.experiment).reserve("forward") == "forward"
+    assert Names(outcome.experiment).reserve("forward") == "forward"

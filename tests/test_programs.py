@@ -12,7 +12,8 @@ import pytest
 
 from runner.faults import InvalidExperiment
 from runner.language.operations import OPERATIONS
-from runner.programs import source
+from runner.programs import lines, source
+from runner.programs.names import Names
 from tests import harness
 from tests.samples import ARRAYS, SAMPLES, SPECS
 
@@ -118,6 +119,8 @@ COLLECTIVES = [
     "all_to_all(I, 'x', split_axis=1, concat_axis=1, tiled=True)",
     "ppermute(A, 'x', shift=1)",
     "ppermute(I, 'y', shift=-1)",
+    "ppermute(A, 'x', shift=1 << 1)",
+    "ppermute(A, 'y', shift=-8 // 3)",
     "ppermute(A, 'y', perm=[[0, 1], [1, 0]])",
     "pshuffle(A, 'x', [1, 0])",
     "axis_index('y')",
@@ -583,8 +586,8 @@ def test_a_bug_in_a_writer_fails_the_value_check(tmp_path, monkeypatch):
         right, left = (self.visit(side) for side in (node.left, node.right))
         return ast.BinOp(left, node.op, right) if isinstance(node.op, ast.Sub) else genuine(self, node)
 
-    genuine = source._Emit.visit_BinOp
-    monkeypatch.setattr(source._Emit, "visit_BinOp", swapped)
+    genuine = lines._Emit.visit_BinOp
+    monkeypatch.setattr(lines._Emit, "visit_BinOp", swapped)
     outcome = harness.run(MATMUL, tmp_path)
     assert {program: checks["value"]["status"] for program, checks in outcome.checks.items()} == dict.fromkeys(
         WHOLE | LOCAL, "failed"
@@ -592,7 +595,7 @@ def test_a_bug_in_a_writer_fails_the_value_check(tmp_path, monkeypatch):
 
 
 def test_a_bug_in_a_layout_fails_the_layout_check(tmp_path, monkeypatch):
-    monkeypatch.setattr(source, "constrained", lambda value, spec: f"jax.lax.with_sharding_constraint({value}, {P0})")
+    monkeypatch.setattr(lines, "constrained", lambda value, spec: f"jax.lax.with_sharding_constraint({value}, {P0})")
     outcome = harness.run(MATMUL, tmp_path, program="constraint")
     assert outcome.checks["constraint"]["layout"]["status"] == "failed"
     assert outcome.checks["constraint"]["value"]["status"] == "passed"
@@ -603,7 +606,7 @@ P0 = "NamedSharding(mesh, P())"
 
 def test_jax_is_configured_by_the_header():
     experiment = harness.experiment(MATMUL, precision="float32")
-    text = source.header(experiment, "auto", source.Names(experiment), "C = A", mesh=True)
+    text = source.header(experiment, "auto", Names(experiment), "C = A", mesh=True)
     assert 'jax.config.update("jax_num_cpu_devices", 4)' in text
     assert 'jax.config.update("jax_default_matmul_precision", "float32")' in text
     assert jax.config.jax_default_matmul_precision is None

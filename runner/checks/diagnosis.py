@@ -101,11 +101,7 @@ def _score(edit: Edit, graph: Mapping[str, str]) -> float:
 
 def _lines(statements: Sequence[Statement]) -> dict[str, str]:
     """The text of each line by its name as an edit has it (`ring.acc`)."""
-    return {
-        ".".join(str(part) for part in key if part != "body"): expression.text
-        for statement in statements
-        for key, expression in expressions(statement)
-    }
+    return {str(line): expression.text for line, expression in expressions(statements) if not line.first}
 
 
 @dataclass(frozen=True)

@@ -88,10 +88,11 @@ class Edits:
     def edit(self, site: Site, old: ast.expr, new: ast.expr, kind: str, mend: str, rank: float) -> Edit:
         """The section with `new` in the place of `old`."""
         tree = trees.swapped(site.expression.tree, old, new)
+        changed = Expression(trees.text(tree), tree)
         rank += 0.25 if len(site.path) > 1 else 0.0
         return Edit(
             site.name,
-            _changed(self._statements, site.path, lambda line: Node(line.name, Expression(trees.text(tree), tree))),
+            _changed(self._statements, site.path, lambda line: replace(line, expression=changed)),
             self._first(site.path),
             kind,
             trees.text(old),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -39,11 +40,47 @@ class Array:
 
 
 @dataclass(frozen=True)
-class Node:
-    """One line: a name and the expression that it stands for."""
+class Line:
+    """The identity of a line of a section, or of what a carried name of a repeat starts as, which is its `first`.
+
+    `loops` are the repeats that it stands in, outermost first. Printed it is as evidence and messages have it: `C`,
+    `ring.acc`.
+    """
 
     name: str
+    loops: tuple[str, ...] = ()
+    first: bool = False
+
+    def __str__(self) -> str:
+        return ".".join((*self.loops, self.name))
+
+    @cached_property
+    def key(self) -> Key:
+        """Where it stands in the section: `("ring", "body", "acc")`."""
+        within = ["body"] * (len(self.loops) - 1) + ["carry" if self.first else "body"]
+        return (*(part for pair in zip(self.loops, within, strict=False) for part in pair), self.name)
+
+    @cached_property
+    def path(self) -> str:
+        """Its key as one word, which no other line of the section has: `ring/body/acc`."""
+        return "/".join(map(str, self.key))
+
+    def inside(self, name: str, *, first: bool = False) -> Line:
+        """A line of the body of the repeat that stands here, or the first value of a name that it carries."""
+        return Line(name, (*self.loops, self.name), first)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One line with the expression that it stands for."""
+
+    line: Line
     expression: Expression
+
+    @property
+    def name(self) -> str:
+        """The name that the lines after it read."""
+        return self.line.name
 
     @property
     def defines(self) -> frozenset[str]:
@@ -60,12 +97,29 @@ class Node:
 class Loop:
     """A repeat: `body` runs `steps` times over the carried values, then `name.carry` are names."""
 
-    name: str
+    line: Line
     steps: int
     index: str
     carry: tuple[tuple[str, Expression], ...]
     body: tuple[Statement, ...]
     unroll: bool
+
+    @property
+    def name(self) -> str:
+        """What the names of its results begin with."""
+        return self.line.name
+
+    def first(self, carried: str) -> Line:
+        """What a carried name starts as."""
+        return self.line.inside(carried, first=True)
+
+    def end(self, carried: str) -> str:
+        """The path of what a carried name has at the end of a step."""
+        return f"{self.line.path}/{carried}"
+
+    def result(self, carried: str) -> str:
+        """The path of what a carried name has after the last step: its name, where the repeat stands in no other."""
+        return f"{self.line.path}.{carried}"
 
     @property
     def defines(self) -> frozenset[str]:
@@ -198,24 +252,21 @@ class Experiment:
         if any(array.dtype in dtypes.WIDE for array in self.arrays):
             return True
         return any(
-            f"'{name}'" in text or f'"{name}"' in text
-            for statement in (*self.graph, *self.per_device)
-            for _, expression in expressions(statement)
-            for text in [expression.text]
-            for name in dtypes.WIDE
+            isinstance(node, ast.Constant) and node.value in dtypes.WIDE
+            for _, expression in expressions((*self.graph, *self.per_device))
+            for node in ast.walk(expression.tree)
         )
 
 
-def expressions(statement: Statement, key: Key = ()) -> Iterator[tuple[Key, Expression]]:
-    """Every expression of a statement with its key below the section."""
-    key = (*key, statement.name)
-    if isinstance(statement, Node):
-        yield key, statement.expression
-        return
-    for name, first in statement.carry:
-        yield (*key, "carry", name), first
-    for inner in statement.body:
-        yield from expressions(inner, (*key, "body"))
+def expressions(statements: Iterable[Statement]) -> Iterator[tuple[Line, Expression]]:
+    """Every expression of some statements and of what stands inside them, with its line."""
+    for statement in statements:
+        if isinstance(statement, Node):
+            yield statement.line, statement.expression
+            continue
+        for name, first in statement.carry:
+            yield statement.first(name), first
+        yield from expressions(statement.body)
 
 
 def results(statements: tuple[Statement, ...]) -> set[str]:
@@ -223,9 +274,9 @@ def results(statements: tuple[Statement, ...]) -> set[str]:
     return {name for statement in statements for name in statement.defines}
 
 
-def lines(statements: Iterable[Statement], path: str = "") -> Iterator[str]:
+def lines(statements: Iterable[Statement]) -> Iterator[str]:
     """The lines of a section as evidence names them: `C`, of a loop `ring` and `ring.lhs`."""
     for statement in statements:
-        yield f"{path}{statement.name}"
+        yield str(statement.line)
         if isinstance(statement, Loop):
-            yield from lines(statement.body, f"{path}{statement.name}.")
+            yield from lines(statement.body)

@@ -53,11 +53,7 @@ class Expression:
     @cached_property
     def names(self) -> frozenset[str]:
         """Every name in it, of operations too: `A`, `psum`, `ring.acc`."""
-        nodes = list(ast.walk(self.tree))
-        carried = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
-        return frozenset(
-            [*(node.id for node in nodes if isinstance(node, ast.Name)), *(ast.unparse(node) for node in carried)]
-        )
+        return frozenset(name for node in ast.walk(self.tree) if (name := name_of(node)) is not None)
 
     def fault(self, message: str, node: ast.AST | None = None) -> SyntaxFault:
         """A `SyntaxFault` at `node`, or over the whole expression."""
@@ -80,6 +76,16 @@ def span(text: str, node: ast.AST) -> tuple[int, int]:
     end_line, end_column = getattr(node, "end_lineno", None), getattr(node, "end_col_offset", None)
     end = offset(end_line, end_column) if end_line is not None and end_column is not None else begin + 1
     return begin, max(end, begin + 1)
+
+
+def name_of(node: ast.AST) -> str | None:
+    """The name that a node is: `A`, `ring.acc` (or `A.T`, which looks like one); None for any other node."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=ast.Name(id=name), attr=attribute):
+            return f"{name}.{attribute}"
+    return None
 
 
 def place(node: ast.expr) -> str | None:

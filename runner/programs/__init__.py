@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.programs.source import Types
+from runner.programs.types import Types
 
 Writer = Callable[[Experiment, Path, Types], str]
 """The experiment, the folder in which `load` looks, and the types in; the module's source out."""

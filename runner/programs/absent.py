@@ -12,7 +12,8 @@ from pathlib import Path
 from runner import dtypes
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
-from runner.programs.source import Names, sharding, tuple_of
+from runner.programs.names import Names
+from runner.programs.spelling import sharding, tuple_of
 
 
 def inputs(experiment: Experiment, names: Names, folder: Path) -> str:

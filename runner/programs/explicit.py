@@ -7,7 +7,7 @@ from pathlib import Path
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.programs import global_view
-from runner.programs.source import Types
+from runner.programs.types import Types
 
 
 def write(experiment: Experiment, folder: Path, types: Types) -> str:

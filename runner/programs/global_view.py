@@ -8,8 +8,10 @@ from pathlib import Path
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Spec
-from runner.programs import absent, source
-from runner.programs.source import Lines, Names, Repairs
+from runner.programs import absent, source, spelling
+from runner.programs.lines import Lines
+from runner.programs.names import Names
+from runner.programs.types import Repairs
 
 
 def write(
@@ -33,11 +35,11 @@ def write(
     lines = Lines(experiment, names, repairs).section(experiment.graph, {**outputs, **constraints})
     gradients = experiment.grad.names if experiment.grad else ()
     laid_out = {
-        name: source.constrained(names.add(name), spec)
+        name: spelling.constrained(names.add(name), spec)
         for name, spec in outputs.items()
         if constraints.get(name, spec) != spec or name in gradients
     }
-    laid_out |= {name: source.resharded(names.add(name), spec) for name, spec in repairs.returned.items()}
+    laid_out |= {name: spelling.resharded(names.add(name), spec) for name, spec in repairs.returned.items()}
     jit = _jit(experiment, constant=repairs.constant)
     returned = source.returned(experiment, names, laid_out)
     head = f"def {forward}({source.parameters(experiment, names)}):"
@@ -68,5 +70,5 @@ def _jit(experiment: Experiment, *, constant: bool) -> list[str]:
     if not constant:
         return ["@jax.jit"]
     # There is no argument from which JAX could know the mesh.
-    specs = ", ".join(source.sharding(spec) for spec in experiment.outputs.values())
+    specs = ", ".join(spelling.sharding(spec) for spec in experiment.outputs.values())
     return [f"out_shardings = ({specs},)", "", "@jax.jit(out_shardings=out_shardings)"]

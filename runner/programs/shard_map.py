@@ -6,8 +6,10 @@ from pathlib import Path
 
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.programs import absent, source
-from runner.programs.source import Lines, Names, Types
+from runner.programs import absent, source, spelling
+from runner.programs.lines import Lines
+from runner.programs.names import Names
+from runner.programs.types import Types
 
 
 def write(experiment: Experiment, folder: Path, types: Types) -> str:
@@ -18,8 +20,8 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
     if experiment.grad:
         forward, sharded = names.reserve("forward"), names.reserve("sharded")
     lines = Lines(experiment, names).section(experiment.per_device)
-    in_specs = source.tuple_of([str(a.layout.spec) for a in experiment.arrays]) if experiment.arrays else "()"
-    out_specs = source.tuple_of([str(spec) for spec in experiment.results.values()])
+    in_specs = spelling.tuple_of([str(a.layout.spec) for a in experiment.arrays]) if experiment.arrays else "()"
+    out_specs = spelling.tuple_of([str(spec) for spec in experiment.results.values()])
     returned = source.returned(experiment, names)
     end = ["return jax.jit(sharded)"]
     if experiment.grad:
@@ -27,7 +29,7 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
         returned, out_specs = f"{names[of]}, {returned}", f"({experiment.results[of]}, {out_specs})"
         # A gradient that is zero everywhere has no layout of its own.
         laid_out = {
-            name: source.constrained(names.add(name), experiment.outputs[name]) for name in experiment.grad.names
+            name: spelling.constrained(names.add(name), experiment.outputs[name]) for name in experiment.grad.names
         }
         end = [source.with_gradients(experiment, names, sharded, laid_out), "", f"return {names.function}"]
     check = [] if experiment.check_vma else ["    check_vma=False,"]

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from runner.experiment.naming import TRACED, Traced
 from runner.layout import Spec
-from runner.programs import source
-from runner.programs.source import Lines, Names, Typed
+from runner.programs import source, spelling
+from runner.programs.lines import Lines
+from runner.programs.names import Names
+from runner.programs.types import Typed
 
 
 def write(traced: Traced, folder: Path, kept: Mapping[str, Typed]) -> str:
@@ -17,7 +19,7 @@ def write(traced: Traced, folder: Path, kept: Mapping[str, Typed]) -> str:
     experiment = traced.experiment
     names = Names(experiment)
     lines = Lines(experiment, names).section(experiment.per_device)
-    in_specs = source.tuple_of([str(a.layout.spec) for a in experiment.arrays]) if experiment.arrays else "()"
+    in_specs = spelling.tuple_of([str(a.layout.spec) for a in experiment.arrays]) if experiment.arrays else "()"
     check = [] if experiment.check_vma else ["    check_vma=False,"]
     values = [_value(names[name], typed) for name, typed in kept.items()]
     body = "\n".join(
@@ -55,7 +57,7 @@ def _value(identifier: str, typed: Typed) -> str:
 
 def _filled(start: str, items: list[str]) -> str:
     """A tuple on as many lines as it takes."""
-    line = start + source.tuple_of(items)
+    line = start + spelling.tuple_of(items)
     if len(line) <= 100:
         return line
     inside = textwrap.fill(", ".join(items) + ",", 100, break_long_words=False, break_on_hyphens=False)

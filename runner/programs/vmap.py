@@ -7,8 +7,10 @@ from pathlib import Path
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
 from runner.layout import Layout
-from runner.programs import absent, source
-from runner.programs.source import Lines, Names, Types
+from runner.programs import absent, source, spelling
+from runner.programs.lines import Lines
+from runner.programs.names import Names
+from runner.programs.types import Types
 
 
 def write(experiment: Experiment, folder: Path, types: Types) -> str:
@@ -114,7 +116,7 @@ def _split(experiment: Experiment, names: Names) -> str:
         if line:
             lines.append("    " + line)
     arrays = [names[array.name] for array in experiment.arrays]
-    lines.append(f"    return {source.tuple_of(arrays) if arrays else '()'}")
+    lines.append(f"    return {spelling.tuple_of(arrays) if arrays else '()'}")
     return "\n".join(lines)
 
 
@@ -154,7 +156,7 @@ def _join(experiment: Experiment, names: Names, types: Types) -> str:
             "    "
             + _join_line(identifier, Layout(experiment.mesh, types.outputs[name].shape, experiment.outputs[name]))
         )
-    lines.append(f"    return {source.tuple_of(identifiers)}")
+    lines.append(f"    return {spelling.tuple_of(identifiers)}")
     return "\n".join(lines)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
-from runner.experiment.model import Array, Experiment, Loop, Node, Section, Statement
+from runner.experiment.model import Array, Experiment, Line, Loop, Node, Section, Statement
 from runner.language import counterparts
 from runner.language.casts import drawn, narrowed
 from runner.language.operations import CONSTANTS, OPERATIONS, Decides, Operation
@@ -140,7 +140,8 @@ class _Interpreter:
     moved: frozenset[str] = frozenset()
     """The names that are read for the last time, and once, where they are read next."""
     work: int = 0
-    _path: str = ""
+    _at: Line | None = None
+    """The line whose expression is evaluated."""
     _floats: Mapping[str, str] = field(default_factory=dict)
     """The dtypes of the floats in the expression that is evaluated."""
 
@@ -166,26 +167,25 @@ class _Interpreter:
             return value
         return rounded(plain(value), kind, machine)
 
-    def run(self, statements: Sequence[Statement], wanted: frozenset[str] | None, path: str = "") -> None:
+    def run(self, statements: Sequence[Statement], wanted: frozenset[str] | None) -> None:
         """Run `statements`; of what they and those before them define, `wanted` is read afterwards (None: all)."""
         for statement, later in zip(statements, _read_later(statements, wanted), strict=True):
-            here = f"{path}{statement.name}"
             if isinstance(statement, Loop):
                 self.moved = frozenset()
-                self._repeat(statement, later, here)
+                self._repeat(statement, later)
             else:
                 self.moved = _read_once_more(statement, later)
-                self.values[statement.name] = self._line(statement.expression.tree, here)
+                self.values[statement.name] = self._line(statement.expression.tree, statement.line)
             self._forget_all_but(later)
 
-    def _line(self, tree: ast.expr, path: str) -> PerDevice:
-        self._path, self._floats = path, self.arithmetic.floats.get(path, {})
+    def _line(self, tree: ast.expr, line: Line) -> PerDevice:
+        self._at, self._floats = line, self.arithmetic.floats.get(line.path, {})
         return [self._bounded(value) for value in self._evaluate(tree)]
 
     def _bounded(self, value: Any) -> Any:
         size = getattr(value, "size", 0)
         if self.most is not None and size > self.most:
-            raise OverflowError(f"{self._path} has {size} elements on a device")
+            raise OverflowError(f"{self._at} has {size} elements on a device")
         return value
 
     def _forget_all_but(self, names: frozenset[str] | None) -> None:
@@ -193,8 +193,8 @@ class _Interpreter:
             for name in self.values.keys() - names:
                 del self.values[name]
 
-    def _repeat(self, loop: Loop, later: frozenset[str] | None, path: str) -> None:
-        carried = {name: self._line(first.tree, f"{path}/carry/{name}") for name, first in loop.carry}
+    def _repeat(self, loop: Loop, later: frozenset[str] | None) -> None:
+        carried = {name: self._line(first.tree, loop.first(name)) for name, first in loop.carry}
         self._forget_all_but(None if later is None else later.union(*(inside.names for inside in loop.body)))
         names = None if later is None else frozenset(carried)
         outer = self.values
@@ -204,7 +204,7 @@ class _Interpreter:
                 # Moved: nothing else may hold on to what the body replaces.
                 self.values[name] = carried.pop(name)
             self.values[loop.index] = self._everywhere(step if loop.unroll else np.int32(step))
-            self.run(loop.body, names, f"{path}/body/")
+            self.run(loop.body, names)
             carried = {name: self.values[name] for name, _ in loop.carry}
         self.values = outer
         for name, value in carried.items():
@@ -290,7 +290,7 @@ class _Interpreter:
         """A function of floats that jumps, as the script has it decided."""
         result = self._lift(function, node, *operands)
         return self.script.decide(
-            Decision(decides, function, operands, result, axis=axis, line=self._path, operation=_called(node))
+            Decision(decides, function, operands, result, axis=axis, line=str(self._at), operation=_called(node))
         )
 
     def _call(self, operation: Operation, node: ast.Call) -> PerDevice:
@@ -360,7 +360,9 @@ class _Interpreter:
         result = self._lift(rounding, node, raw)
         if not _is_floating(raw):
             return result
-        return self.script.decide(Decision("cast", rounding, [raw], result, line=self._path, operation=_called(node)))
+        return self.script.decide(
+            Decision("cast", rounding, [raw], result, line=str(self._at), operation=_called(node))
+        )
 
     def _collective(
         self, operation: Operation, node: ast.Call, positional: list[PerDevice], keywords: dict[str, PerDevice]

@@ -264,8 +264,7 @@ def _take_in(oracle: Oracle, rounding: Mapping[str, Rounding], drawn: Mapping[st
 def _undecided(recorded: Recording) -> tuple[Undecided, ...]:
     counts: Counter[tuple[str, str]] = Counter()
     for decision in recorded.decisions:
-        # `ring/body/acc` is `ring.acc`.
-        counts[".".join(decision.line.split("/")[::2]), decision.operation] += decision.undecided
+        counts[decision.line, decision.operation] += decision.undecided
     return tuple(Undecided(*place, count) for place, count in counts.items() if count)
 
 

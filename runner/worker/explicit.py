@@ -21,8 +21,9 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from runner import dtypes
 from runner.experiment.model import Experiment
 from runner.faults import invalid
+from runner.language.syntax import place
 from runner.layout import Spec
-from runner.programs.source import Repair, Repairs
+from runner.programs.types import Repair, Repairs
 from runner.worker.gradient import places
 from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh
@@ -37,7 +38,7 @@ def repairs(experiment: Experiment) -> Repairs:
     `runner/worker/execute.py` reports.
     """
     mesh = abstract_mesh(experiment.mesh, AxisType.Explicit)
-    found: dict[str, dict[int, Repair]] = {}
+    found: dict[str, dict[str, Repair]] = {}
     reshard: dict[str, Spec] = {}
     returned: dict[str, Spec] = {}
 
@@ -45,7 +46,7 @@ def repairs(experiment: Experiment) -> Repairs:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
         walker = _Explicit(experiment, values, mesh=mesh, found=found, reshard=reshard)
         walker.constrain_arrays()
-        walker.run(experiment.graph, ("graph",))
+        walker.run(experiment.graph, "graph")
         return {name: walker.values[name] for name in experiment.results if hasattr(walker.values.get(name), "shape")}
 
     def whole(*arrays: Any) -> list[Any]:
@@ -103,7 +104,7 @@ def _typed(value: Any) -> Spec:
 @dataclass
 class _Explicit(Walker):
     mesh: AbstractMesh = field(kw_only=True)
-    found: dict[str, dict[int, Repair]] = field(kw_only=True)
+    found: dict[str, dict[str, Repair]] = field(kw_only=True)
     reshard: dict[str, Spec] = field(kw_only=True)
 
     def _sharding(self, spec: Spec) -> NamedSharding:
@@ -134,8 +135,9 @@ class _Explicit(Walker):
         return self._settled(path, value, _typed(start)) if hasattr(value, "shape") else value
 
     def apply(self, node: ast.expr, call: Callable[..., Any], operands: list[Any]) -> Any:
-        place = next(i for i, other in enumerate(ast.walk(self._expression.tree)) if other is node)
-        known = self.found.get(self._path, {}).get(place)
+        where = place(node)
+        assert where is not None, ast.dump(node)
+        known = self.found.get(self._path, {}).get(where)
         if known is not None:
             # A later step of the same loop body.
             return self._attempt(node, call, operands, known)
@@ -147,7 +149,7 @@ class _Explicit(Walker):
                     result = self._attempt(node, call, operands, repair)
                 except REFUSALS:
                     continue
-                self.found.setdefault(self._path, {})[place] = repair
+                self.found.setdefault(self._path, {})[where] = repair
                 return result
             raise self._expression.fault(
                 f"its sharding types agree under no resharding of the operands. {describe(refusal, operands)}", node

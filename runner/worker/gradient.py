@@ -94,7 +94,7 @@ def _gradients(
     def scalar(*arrays: Any) -> Any:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
         walker = Walker(experiment, values) if floats is None else _Wide(experiment, values, floats=floats)
-        walker.run(experiment.graph, ("graph",))
+        walker.run(experiment.graph, "graph")
         return walker.values[of] * share
 
     return jax.grad(scalar, argnums=places(experiment))

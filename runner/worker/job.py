@@ -28,7 +28,7 @@ from runner.faults import InvalidExperiment, invalid
 from runner.link import handover
 from runner.link.steps import Step, Work
 from runner.programs import WRITERS
-from runner.programs.source import Floats, Types
+from runner.programs.types import Floats, Types
 from runner.record.record import write_text
 from runner.worker import gradient
 from runner.worker.compilation import NotLowered

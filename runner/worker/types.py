@@ -19,7 +19,7 @@ from runner.experiment.reader import fits
 from runner.faults import InvalidExperiment, invalid, key_text
 from runner.language.syntax import place
 from runner.layout import Layout, Mesh, Spec
-from runner.programs.source import Floats, Repairs, Typed, Types
+from runner.programs.types import Floats, Repairs, Typed, Types
 from runner.worker import explicit, gradient
 from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh, varying_axes
@@ -145,7 +145,7 @@ def _graph(experiment: Experiment, floats: Floats) -> dict[str, Typed]:
 
     def whole(*arrays: Any) -> tuple[()]:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
-        Walker(experiment, values, _recorder(types), _floats_recorder(floats)).run(experiment.graph, ("graph",))
+        Walker(experiment, values, _recorder(types), _floats_recorder(floats)).run(experiment.graph, "graph")
         return ()
 
     jax.eval_shape(whole, *_structs(experiment, lambda layout: layout.shape))
@@ -164,7 +164,7 @@ def per_device(experiment: Experiment, floats: Floats) -> tuple[dict[str, Typed]
     def shard(*arrays: Any) -> tuple[()]:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
         walker = Walker(experiment, values, _recorder(types), _floats_recorder(floats))
-        walker.run(experiment.per_device, ("per_device",))
+        walker.run(experiment.per_device, "per_device")
         for name in experiment.results:
             varying[name] = varying_axes(jax.typeof(walker.values[name]))
         return ()
@@ -237,7 +237,7 @@ def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) ->
 
     def shard(*arrays: Any) -> Any:
         walker = Walker(experiment, dict(zip((a.name for a in experiment.arrays), arrays, strict=True)))
-        walker.run(experiment.per_device, ("per_device",))
+        walker.run(experiment.per_device, "per_device")
         return walker.values[of]
 
     mapped = jax.shard_map(
@@ -260,7 +260,7 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
     def shard(*arrays: Any) -> Any:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
         walker = Walker(experiment, values, _recorder(found), under_vmap=True)
-        walker.run(experiment.per_device, ("per_device",))
+        walker.run(experiment.per_device, "per_device")
         return walker.values[experiment.grad.of] if experiment.grad else ()
 
     mapped: Callable[..., Any] = shard

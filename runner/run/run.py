@@ -143,6 +143,7 @@ def _do(
             "programs": [*_steps(experiment), *_tracing(experiment)],
         }
         events = listen(worker, job, experiment.timeout)
+        from runner.evidence.modes import modes
         from runner.run.findings import Findings
 
         found["environment"] = record.environment()
@@ -161,6 +162,8 @@ def _do(
                     with open(folder / "worker.log", "a", encoding="utf-8") as log:
                         log.write(event["text"])
     findings.conclude(folder)
+    if not experiment.chosen:
+        found["modes"] = modes(found["programs"], folder)
 
 
 def _steps(experiment: Experiment) -> list[str]:

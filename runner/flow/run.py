@@ -144,6 +144,7 @@ def _do(
             "steps": [step.to_json() for step in _steps(experiment)],
         }
         events = listen(worker, job, experiment.timeout)
+        from runner.evidence.modes import modes
         from runner.flow.findings import Findings
 
         found["environment"] = record.environment()
@@ -162,6 +163,8 @@ def _do(
                     with open(folder / "worker.log", "a", encoding="utf-8") as log:
                         log.write(event["text"])
     findings.conclude(folder)
+    if not experiment.chosen:
+        found["modes"] = modes(found["programs"], folder)
 
 
 def _steps(experiment: Experiment) -> Iterator[Step]:

@@ -12,7 +12,7 @@ from runner.config.sources import shown
 from runner.evidence.words import listed
 from runner.experiment.expect import CHECKED
 from runner.record.record import Record
-from runner.show import collectives
+from runner.show import collectives, modes, refused
 from runner.show.pictures import ArrayPicture, MeshPicture
 
 _STYLES = {
@@ -90,13 +90,9 @@ def run(found: Record, folder: Path, *, brief: bool) -> None:
         text, style = _status(found["status"])
         _say(f"[{folder.name}] {text}  {point}", style)
         return
-    told = _refusal(found)
     if found.get("experiment") and found.get("mesh"):
         _head(found)
-    elif told:
-        _say(_title(found), "bold")
-    if told:
-        print("\n".join(["refused, as expect.invalid has it:", *(f"  {line}" for line in told.splitlines()), ""]))
+    print(refused.plain(found), end="")
     if "pictures" in found:
         from runner.show import terminal
 
@@ -114,6 +110,7 @@ def run(found: Record, folder: Path, *, brief: bool) -> None:
     if found["programs"]:
         _programs(found)
         _collectives(found)
+        _modes(found)
         _profiles(found)
     for warning in found.get("warnings", ()):
         _say(f"warning: {warning}", "yellow")
@@ -124,18 +121,9 @@ def run(found: Record, folder: Path, *, brief: bool) -> None:
     _verdict(found, folder)
 
 
-def _refusal(found: Record) -> str | None:
-    """With what an experiment was refused that has to be, as the command would have told it."""
-    verdict = found.get("checks", {}).get("invalid", {"status": "not_run"})
-    return verdict["refused"] if verdict["status"] == "passed" else None
-
-
-def _title(found: Record) -> str:
-    return f"{found['experiment']}: {found['summary']}" if found["summary"] else found["experiment"]
-
-
 def _head(found: Record) -> None:
-    _say(_title(found), "bold")
+    title = f"{found['experiment']}: {found['summary']}" if found["summary"] else found["experiment"]
+    _say(title, "bold")
     axes = " × ".join(f"{a}={n}" for a, n in zip(found["mesh"]["axes"], found["mesh"]["shape"], strict=True))
     target = found["target"]
     simulated = "simulated " if target["platform"] == "cpu" else ""
@@ -257,6 +245,12 @@ def _collectives(found: Record) -> None:
         for warning in result.get("compiler_warnings") or ():
             of = f" of {warning['node']}" if warning["node"] else ""
             _say(f"{program}: the compiler warns: {warning['kind']}{of}: {warning['text']}", "yellow")
+
+
+def _modes(found: Record) -> None:
+    if table := modes.rows(found):
+        _table(modes.HEAD, [[(text, "") for text in row] for row in table])
+        print()
 
 
 def _profiles(found: Record) -> None:
@@ -387,7 +381,7 @@ def sweep(points: Sequence[Record], folder: Path) -> None:
             name if result["status"] == "passed" else f"{name} {result['status']}"
             for name, result in point.get("programs", {}).items()
         )
-        first = (point.get("error") or _refusal(point) or "").splitlines()
+        first = (point.get("error") or refused.message(point) or "").splitlines()
         message = " ".join(line.strip() for line in first[:2]) if first else programs
         rows.append(
             (

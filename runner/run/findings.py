@@ -36,6 +36,7 @@ from runner.link.target import ProgramRun, program_run, traced_values
 from runner.record import record
 from runner.record.record import Record
 from runner.reference import interpret
+from runner.run.dimensions import Names
 from runner.run.drawing import draw
 from runner.run.recording import output_of, shards
 
@@ -126,14 +127,17 @@ class Findings:
         message = "\n".join([fault.message, *diagnosis.diagnose(context)])
         return Fault(fault.key, message, fault.expression, fault.start, fault.end)
 
-    def conclude(self, folder: Path) -> None:
-        """Hold the programs against each other, say what failed, and draw the pictures into the run folder."""
+    def conclude(self, folder: Path, named: Names) -> None:
+        """Hold the programs against each other, say what failed, and draw the pictures into the run folder.
+
+        `named` has the names of the outputs' dimensions.
+        """
         if self._context is not None:
             if self._experiment.trace and self._arrays is not None:
                 self._found["trace"] = self._trace(self._context)
             self._tell_operands()
             self._judge(self._context, folder)
-            draw(self._context, self._runs, folder, self._found)
+            draw(self._context, self._runs, folder, self._found, named)
 
     def _trace(self, context: Context) -> Record:
         from runner.checks import trace

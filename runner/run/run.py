@@ -21,7 +21,7 @@ from runner.link.process import Worker
 from runner.link.target import listen
 from runner.record import record
 from runner.record.record import Record
-from runner.run import verification
+from runner.run import dimensions, verification
 
 if TYPE_CHECKING:
     from runner.config.sources import Sources
@@ -129,6 +129,7 @@ def _do(
 
         found["environment"] = record.environment()
         findings = Findings(experiment, arrays, found)
+        named = dimensions.names(config, experiment)
         for event in events:
             match event["event"]:
                 case "invalid":
@@ -142,7 +143,7 @@ def _do(
                 case "log" if event["text"].strip():
                     with open(folder / "worker.log", "a", encoding="utf-8") as log:
                         log.write(event["text"])
-    findings.conclude(folder)
+    findings.conclude(folder, named)
 
 
 def _steps(experiment: Experiment) -> list[str]:

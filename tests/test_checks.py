@@ -184,7 +184,7 @@ def test_where_the_sections_differ_is_said() -> None:
     found = sections.check(context(per_device={"C": "psum(A @ B, 'x') + 0.25 * (axis_index('x') == 1)"}))
     output = found["outputs"]["C"]
     assert (output["wrong"], output["of"], output["devices"], output["max_abs_error"]) == (16, 32, [2, 3], 0.25)
-    apart = "C of per_device is not graph's at 16 of 32 elements, on devices 2, 3; largest error 0.25, allowed"
+    apart = "C of per_device is not graph's at 16 of 32 elements, on devices 2,3; largest error 0.25, allowed"
     assert found["reason"].startswith(apart)
 
 
@@ -273,7 +273,7 @@ def test_copies_that_differ_in_one_bit_are_found() -> None:
     given = context()
     found = replicas.check(given, run(given, at2=lambda part: np.nextafter(part, np.float32(np.inf))))
     assert found["status"] == "failed"
-    assert found["reason"] == "C[0:2, 0:4] on devices 3 differs from device 7"
+    assert found["reason"] == "C[0:2, 0:4] on device 3 differs from device 7"
     assert (found["wrong"], found["copies"]) == (1, 2)
 
 

@@ -77,10 +77,10 @@ def test_all_copies_are_counted() -> None:
 @pytest.mark.parametrize(
     ("name", "position", "told"),
     [
-        ("D", 2, "D[0:2] on devices 3 differs from device 7"),
-        ("D", 3, "D[2:4] on devices 1 differs from device 5"),
-        ("F", 1, "F[0:4] on devices 5 differs from device 7"),
-        ("F", 3, "F[0:4] on devices 1 differs from device 7"),
+        ("D", 2, "D[0:2] on device 3 differs from device 7"),
+        ("D", 3, "D[2:4] on device 1 differs from device 5"),
+        ("F", 1, "F[0:4] on device 5 differs from device 7"),
+        ("F", 3, "F[0:4] on device 1 differs from device 7"),
     ],
 )
 def test_a_copy_that_differs_is_found_in_every_output_and_on_every_device(name: str, position: int, told: str) -> None:
@@ -92,9 +92,7 @@ def test_a_copy_that_differs_is_found_in_every_output_and_on_every_device(name: 
 def test_every_copy_that_differs_is_named() -> None:
     ran = changed(changed(run(), "F", 1, copy=8), "F", 3, copy=9)
     found = replicas.check(context(), changed(ran, "D", 2, copy=9))
-    assert found["reason"] == (
-        "D[0:2] on devices 3 differs from device 7; F[0:4] on devices 5, 1 differs from device 7"
-    )
+    assert found["reason"] == ("D[0:2] on device 3 differs from device 7; F[0:4] on devices 1,5 differs from device 7")
     assert found["wrong"] == 2
 
 
@@ -104,18 +102,16 @@ def copies_of(outputs: int, devices: int) -> ProgramRun:
     return ProgramRun(Program.AUTO, outputs={f"o{n}": Output("float32", (2,), None, held) for n in range(outputs)})
 
 
-@pytest.mark.parametrize(
-    ("devices", "told"), [(9, "1, 2, 3, 4, 5, 6, 7, 8"), (10, "1, 2, 3, 4, 5, 6, 7, 8, …"), (2, "1")]
-)
-def test_many_devices_are_named_in_part(devices: int, told: str) -> None:
+@pytest.mark.parametrize(("devices", "told"), [(9, "devices 1-8"), (3, "devices 1,2"), (2, "device 1")])
+def test_many_devices_are_named_as_a_range(devices: int, told: str) -> None:
     found = replicas.check(context(), copies_of(1, devices))
-    assert found["reason"] == f"o0[0:2] on devices {told} differs from device 0"
+    assert found["reason"] == f"o0[0:2] on {told} differs from device 0"
 
 
 @pytest.mark.parametrize(("outputs", "named"), [(4, 4), (5, 4)])
 def test_many_outputs_are_named_in_part_and_counted_in_full(outputs: int, named: int) -> None:
     found = replicas.check(context(), copies_of(outputs, 2))
-    assert found["reason"] == "; ".join(f"o{n}[0:2] on devices 1 differs from device 0" for n in range(named))
+    assert found["reason"] == "; ".join(f"o{n}[0:2] on device 1 differs from device 0" for n in range(named))
     assert found["wrong"] == outputs
 
 

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from rich.console import Console
 
+from runner.evidence.words import devices_text
 from runner.layout import Layout, Mesh, Spec
-from runner.show import pictures, svg, terminal
+from runner.show import colours, console, figures, pictures, svg
 from runner.show.pictures import ArrayPicture, MeshPicture, Shard
 
 
@@ -39,6 +40,15 @@ def picture_of(mesh, shape, spec, *, name="A", role="array", ids=None, dims=None
 
 def mesh_picture(mesh, ids=None, platform="cpu"):
     return MeshPicture(mesh.axes, mesh.shape, tuple(range(mesh.size) if ids is None else ids), platform)
+
+
+def plain(mesh, arrays, width=100):
+    return figures.text(mesh, arrays, width)
+
+
+def expanded(label):
+    """`CPU 0-3,6` as JAX writes it: `CPU 0,1,2,3,6`."""
+    return re.sub(r"(\d+)-(\d+)", lambda run: ",".join(map(str, range(int(run[1]), int(run[2]) + 1))), label)
 
 
 def block(text, name):
@@ -100,7 +110,7 @@ def test_one_and_two_dimensions_show_what_jax_shows(axes, shape, spec, backwards
     ids = [device.id for device in devices]
     mesh = Mesh(tuple(axes), tuple(axes.values()))
     picture = picture_of(mesh, shape, spec, ids=ids)
-    ours = boxes(block(terminal.plain(mesh_picture(mesh, ids), [picture]), "A"))
+    ours = [list(map(expanded, row)) for row in boxes(block(plain(mesh_picture(mesh, ids), [picture]), "A"))]
 
     assert theirs
     assert ours == theirs
@@ -133,7 +143,7 @@ def in_text(lines, rank):
             lead = tuple(RANGE.findall(line))
         elif "┌" in line and rank:
             columns = RANGE.findall(before)
-        elif re.search(r"CPU [\d,]+", line):
+        elif re.search(r"CPU [\d,]+", line := expanded(line)):
             heading, *cells = line.split("│")[:-1]
             row = tuple(RANGE.findall(heading))
             for column, cell in zip(columns, cells, strict=True):
@@ -144,7 +154,7 @@ def in_text(lines, rank):
 
 def in_svg(image, name):
     """The same from what a cell of the image says when it is pointed at."""
-    found = re.findall(rf"<title>CPU ([\d,]+): {name}\[([\d:, ]*)\]</title>", image)
+    found = re.findall(rf"<title>CPU ([\d,]+): {name}\[([\d:, ]*)\]</title>", expanded(image))
     return {int(d): tuple(RANGE.findall(index)) for devices, index in found for d in devices.split(",")}
 
 
@@ -166,7 +176,7 @@ def test_the_index_range_and_the_shape_of_every_shard_can_be_read(axes, shape, s
     ids = [device.id for device in devices]
     mesh = Mesh(tuple(axes), tuple(axes.values()))
     picture = picture_of(mesh, shape, spec, ids=ids)
-    lines = block(terminal.plain(mesh_picture(mesh, ids), [picture], width=110 if len(shape) < 3 else 30), "A")
+    lines = block(plain(mesh_picture(mesh, ids), [picture], width=110 if len(shape) < 3 else 30), "A")
     assert in_text(lines, len(shape)) == theirs
     image = svg.draw(mesh_picture(mesh, ids), [picture], "read")
     assert in_svg(image, "A") == theirs
@@ -182,12 +192,12 @@ def test_the_index_range_and_the_shape_of_every_shard_can_be_read(axes, shape, s
 def test_where_the_columns_are_too_narrow_for_their_ranges_a_note_has_them():
     mesh = Mesh(("x",), (16,))
     even = picture_of(mesh, (16384,), ["x"])
-    lines = block(terminal.plain(mesh_picture(mesh), [even], width=80), "A")
+    lines = block(plain(mesh_picture(mesh), [even], width=80), "A")
     assert lines[-2] == "columns 0:1024, 1024:2048, …, 15360:16384"
     ends = [0, 1000, 2000, 3000, 3500]
     shards = tuple(Shard((bounds,), (d,)) for d, bounds in enumerate(itertools.pairwise(ends)))
     uneven = ArrayPicture("A", "array", (3500,), "int8", (None,), "P('x')", shards, 1, "cpu")
-    lines = block(terminal.plain(mesh_picture(Mesh(("x",), (4,))), [uneven], width=40), "A")
+    lines = block(plain(mesh_picture(Mesh(("x",), (4,))), [uneven], width=40), "A")
     assert "columns 0:1000, 1000:2000, 2000:3000,\n3000:3500" in "\n".join(lines)
 
 
@@ -205,7 +215,7 @@ def test_a_heading_says_type_spec_shard_bytes_copies_and_programs():
         "2 copies of each shard",
         "output of auto, shard_map",
     )
-    assert terminal.plain(mesh_picture(MESH), [picture], width=40) == (
+    assert plain(mesh_picture(MESH), [picture], width=40) == (
         "mesh  x=2, y=2\n"
         "4 CPU devices\n"
         "x↓ y→     0       1\n"
@@ -234,7 +244,7 @@ def test_a_heading_says_type_spec_shard_bytes_copies_and_programs():
 
 def test_a_scalar_is_one_cell():
     picture = picture_of(MESH, (), [])
-    assert boxes(block(terminal.plain(mesh_picture(MESH), [picture]), "A")) == [["CPU 0,1,2,3"]]
+    assert boxes(block(plain(mesh_picture(MESH), [picture]), "A")) == [["CPU 0-3"]]
     assert picture.shard_shape == ()
     assert picture.bytes_per_device == 4
 
@@ -244,7 +254,7 @@ def test_above_two_dimensions_every_slice_is_named():
     three = picture_of(mesh, (4, 8, 8), ["x", None, "z"])
     four = picture_of(mesh, (8, 8, 4, 2), ["x", "y", "z"])
     assert [grid.title for grid in three.grids()] == ["slice [0:2, :, :]", "slice [2:4, :, :]"]
-    lines = block(terminal.plain(mesh_picture(mesh), [four], width=30), "A")
+    lines = block(plain(mesh_picture(mesh), [four], width=30), "A")
     assert [line for line in lines if "slice" in line] == [
         "slice [0:4, 0:4, :, :]",
         "slice [0:4, 4:8, :, :]",
@@ -258,7 +268,7 @@ def test_above_two_dimensions_every_slice_is_named():
 def test_slices_that_are_left_out_are_counted():
     mesh = Mesh(("x",), (32,))
     picture = picture_of(mesh, (32, 2, 2), ["x"])
-    assert block(terminal.plain(mesh_picture(mesh), [picture]), "A")[-1] == "32 slices, 4 shown"
+    assert block(plain(mesh_picture(mesh), [picture]), "A")[-1] == "32 slices, 4 shown"
     assert "32 slices, 16 shown" in svg.draw(mesh_picture(mesh), [picture], "many")
 
 
@@ -269,14 +279,14 @@ def test_a_mesh_of_three_axes_is_drawn_as_slices_and_one_axis_as_a_row():
         ["x=1, y=0, z=0", "x=1, y=0, z=1"],
         ["x=1, y=1, z=0", "x=1, y=1, z=1"],
     ]
-    assert "x→     0       1       2\n" in terminal.plain(mesh_picture(Mesh(("x",), (3,))), [])
+    assert "x→     0       1       2\n" in plain(mesh_picture(Mesh(("x",), (3,))), [])
     assert [len(grid.cells) for grid in MeshPicture((), (), (0,), "cpu").grids()] == [1]
 
 
 def test_uneven_shards_are_drawn_with_their_ranges_and_an_empty_one_is_named():
     shards = tuple(Shard((r, (0, 3)), (d,)) for d, r in enumerate([(0, 2), (2, 4), (4, 5), (5, 5)]))
     picture = ArrayPicture("A", "array", (5, 3), "int8", (None, None), "P('x', None)", shards, 1, "cpu")
-    lines = block(terminal.plain(mesh_picture(Mesh(("x",), (4,))), [picture]), "A")
+    lines = block(plain(mesh_picture(Mesh(("x",), (4,))), [picture]), "A")
     assert boxes(lines) == [["CPU 0"], ["CPU 1"], ["CPU 2"]]
     assert [line.split()[0] for line in lines if "CPU" in line and "│" in line] == ["0:2", "2:4", "4:5"]
     assert lines[-1] == "CPU 3: an empty shard"
@@ -286,7 +296,7 @@ def test_uneven_shards_are_drawn_with_their_ranges_and_an_empty_one_is_named():
 
 def test_an_array_without_elements_is_one_cell():
     picture = picture_of(MESH, (0, 3), ["x"])
-    assert boxes(block(terminal.plain(mesh_picture(MESH), [picture]), "A")) == [["CPU 0,1,2,3"]]
+    assert boxes(block(plain(mesh_picture(MESH), [picture]), "A")) == [["CPU 0-3"]]
     assert picture.bytes_per_device == 0
 
 
@@ -329,7 +339,7 @@ def test_every_element_is_in_exactly_one_shard_and_in_exactly_one_cell(case):
 @settings(max_examples=60, deadline=None)
 def test_plain_text_keeps_to_its_width(case, width):
     mesh, shape, spec = case
-    text = terminal.plain(mesh_picture(mesh), [picture_of(mesh, shape, spec)], width=width)
+    text = plain(mesh_picture(mesh), [picture_of(mesh, shape, spec)], width=width)
     assert max(map(len, text.splitlines())) <= width
 
 
@@ -352,7 +362,7 @@ def test_512_devices_fit_in_80_columns_and_the_text_says_what_is_left_out():
         picture_of(mesh, (512, 512), ["x"], name="D"),
         picture_of(mesh, (512, 512), [], name="E"),
     ]
-    text = terminal.plain(mesh_picture(mesh), arrays, width=80)
+    text = plain(mesh_picture(mesh), arrays, width=80)
     assert max(map(len, text.splitlines())) <= 80
     assert "16 × 32 devices, 16 × " in text
     for name, rows, columns in (("A", 16, 32), ("B", 1, 512)):
@@ -369,7 +379,7 @@ def test_512_devices_fit_in_80_columns_and_the_text_says_what_is_left_out():
 
 def test_a_cell_that_has_room_for_one_device_says_how_many_hold_it():
     mesh = Mesh(("x", "y"), (2, 16))
-    text = terminal.plain(mesh_picture(mesh), [picture_of(mesh, (16, 16), [None, "y"])], width=60)
+    text = plain(mesh_picture(mesh), [picture_of(mesh, (16, 16), [None, "y"])], width=60)
     assert "each cell names the first of its 2 CPU devices" in block(text, "A")
     assert boxes(block(text, "A"))[0][:2] == ["0", "1"]
 
@@ -379,21 +389,17 @@ def test_a_cell_that_has_room_for_one_device_says_how_many_hold_it():
     [
         ([0], "CPU 0"),
         ([0, 2, 4, 6], "CPU 0,2,4,6"),
-        (range(8), "CPU 0,1,2,3,4,5,6,7"),
+        (range(3), "CPU 0-2"),
+        ([0, 1, 4, 5], "CPU 0,1,4,5"),
+        ([0, 1, 2, 3, 6], "CPU 0-3,6"),
+        (range(8), "CPU 0-7"),
         (range(64), "CPU 0-63"),
         ([*range(8), *range(16, 24)], "CPU 0-7,16-23"),
         (range(0, 64, 2), "CPU 0,2,…,62 (32)"),
     ],
 )
 def test_long_lists_of_devices_are_shortened(ids, text):
-    assert pictures.devices_text(list(ids), "cpu") == text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**25, "32 MiB"), (2**30 * 150, "150 GiB")]
-)
-def test_bytes_are_read_at_a_glance(count, text):
-    assert pictures.bytes_text(count) == text
+    assert devices_text(list(ids), "cpu") == text
 
 
 def test_outputs_that_lie_alike_are_one_picture():
@@ -425,42 +431,45 @@ def figure(name, platform="cpu"):
     return mesh_picture(mesh, platform=platform), drawn
 
 
+def printed(name, system):
+    """A figure as a terminal of 100 columns has it."""
+    mesh, arrays = figure(name)
+    file = io.StringIO()
+    lines = figures.drawn(mesh, [mesh, *arrays], 100)
+    Console(file=file, force_terminal=True, color_system=system, width=100).print(console.Styled(tuple(lines)))
+    return file.getvalue()
+
+
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_terminal_shows_the_plain_text_in_colours(name):
-    file = io.StringIO()
-    Console(file=file, force_terminal=True, color_system="truecolor", width=100).print(terminal.render(*figure(name)))
-    coloured = file.getvalue()
-    plain = terminal.plain(*figure(name), width=100)
-    assert "\x1b" not in plain
+    coloured = printed(name, "truecolor")
+    text = plain(*figure(name), width=100)
+    assert "\x1b" not in text
     assert "\x1b[38;2;0;0;0;48;2;" in coloured
     stripped = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", coloured).splitlines()]
-    assert "\n".join(stripped).strip() == plain.strip()
+    assert "\n".join(stripped).strip() == text.strip()
 
 
 def test_a_terminal_of_sixteen_colours_gets_labels_without_backgrounds():
-    file = io.StringIO()
-    Console(file=file, force_terminal=True, color_system="standard", width=100).print(terminal.render(*figure("2x2")))
-    assert "CPU 0,1,2,3" in file.getvalue()
-    assert not re.search(r"\x1b\[(\d+;)*(4\d|10\d)", file.getvalue())
+    assert "CPU 0-3" in printed("2x2", "standard")
+    assert not re.search(r"\x1b\[(\d+;)*(4\d|10\d)", printed("2x2", "standard"))
 
 
-def test_what_is_not_a_terminal_gets_plain_text(monkeypatch):
-    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm-256color")
-    pipe, screen = io.StringIO(), io.StringIO()
-    screen.isatty = lambda: True
-    terminal.show(*figure("2x2"), file=pipe)
-    terminal.show(*figure("2x2"), file=screen)
-    assert pipe.getvalue() == terminal.plain(*figure("2x2"))
-    assert "\x1b[" in screen.getvalue()
+def test_a_copy_is_striped_in_the_colours_of_all_that_have_one():
+    mesh, arrays = figure("2x2")
+    paint = colours.colours(range(4))
+    lines = figures.drawn(mesh, [arrays[1]], 100)
+    backgrounds = {style.split(" on ")[1] for line in lines for _, style in line if " on " in style}
+    assert backgrounds == {*paint.values(), "#FFFFFF"}
+    cell = re.search(r"<title>CPU 0-3: A1\[0:4, 0:4\]</title>(.*?)</g>", svg.draw(mesh, arrays, "t"))[1]
+    assert set(re.findall(r'fill="(#\w+)"', cell)) == {*paint.values(), "#FFFFFF", "#1F2328"}
 
 
 def test_to_draw_no_jax_is_imported_and_rich_only_when_it_shows():
     code = (
-        "import sys\nfrom runner.show import pictures, svg, terminal\n"
+        "import sys\nfrom runner.show import figures, pictures, svg\n"
         "mesh = pictures.MeshPicture(('x',), (2,), (0, 1), 'cpu')\n"
-        "svg.draw(mesh, [], 't'); terminal.plain(mesh, [])\n"
+        "svg.draw(mesh, [], 't'); figures.text(mesh, [], 80)\n"
         "print([name for name in ('jax', 'numpy', 'rich') if name in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -476,7 +485,7 @@ def test_an_svg_names_every_device_of_every_picture(name):
     tree = ElementTree.fromstring(svg.draw(mesh, arrays, name))
     tips = [tip.text for group in tree.iter(f"{SVG}g") for tip in group.findall(f"{SVG}title")]
     for picture in arrays:
-        ids = [re.match(rf"CPU ([\d,]+): {picture.name}\[", tip) for tip in tips]
+        ids = [re.match(rf"CPU ([\d,]+): {picture.name}\[", expanded(tip)) for tip in tips]
         assert {int(d) for match in ids if match for d in match[1].split(",")} == set(mesh.device_ids)
     assert len([tip for tip in tips if re.match(r"CPU \d+: \w+=0", tip)]) >= 1
     assert tree.find(f"{SVG}title").text == name
@@ -570,7 +579,7 @@ def lab(colour, vision):
 
 @pytest.mark.parametrize("vision", VISION.values(), ids=VISION)
 def test_any_two_of_eight_devices_can_be_told_apart(vision):
-    seen = [lab(colour, vision) for colour in pictures.colours(range(8)).values()]
+    seen = [lab(colour, vision) for colour in colours.colours(range(8)).values()]
     # A difference of about 2.3 is just noticeable side by side; 15 is plain across a page.
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) >= 15
 
@@ -578,20 +587,20 @@ def test_any_two_of_eight_devices_can_be_told_apart(vision):
 @pytest.mark.parametrize("vision", VISION.values(), ids=VISION)
 @pytest.mark.parametrize("count", [9, 16, 64])
 def test_more_devices_go_from_light_to_dark_for_everybody(vision, count):
-    lightness = [lab(colour, vision)[0] for colour in pictures.colours(range(count)).values()]
+    lightness = [lab(colour, vision)[0] for colour in colours.colours(range(count)).values()]
     assert all(a > b for a, b in itertools.pairwise(lightness))
 
 
 @pytest.mark.parametrize("count", [1, 2, 8, 9, 64, 512])
 def test_every_label_can_be_read_on_its_colour(count):
-    palette = pictures.colours(range(count))
+    palette = colours.colours(range(count))
     assert len(palette) == count
-    assert min(contrast(colour, pictures.ink(colour)) for colour in palette.values()) >= 4.5
+    assert min(contrast(colour, colours.ink(colour)) for colour in palette.values()) >= 4.5
 
 
 @given(st.integers(0, 0xFFFFFF))
 def test_ink_can_be_read_on_any_colour(value):
-    assert contrast(f"#{value:06X}", pictures.ink(f"#{value:06X}")) >= 4.5
+    assert contrast(f"#{value:06X}", colours.ink(f"#{value:06X}")) >= 4.5
 
 
 def test_a_device_has_one_colour_in_all_pictures_of_a_mesh():
@@ -603,4 +612,4 @@ def test_a_device_has_one_colour_in_all_pictures_of_a_mesh():
             first = re.match(r"CPU (\d+)", tip.text)[1]
             fills.setdefault(first, set()).add(group.find(f"{SVG}rect").get("fill"))
     assert set(fills) == {"0", "1", "2", "3"}
-    assert all(len(colours) == 1 for colours in fills.values())
+    assert all(len(fill) == 1 for fill in fills.values())

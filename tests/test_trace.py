@@ -204,7 +204,7 @@ outputs: {C: []}
     )
     sentence = (
         "the first value that differs between JAX and the SPMD interpreter is C/psum#0 = psum(local, 'x'), "
-        "on devices 0, 1, 2, 3, by at most 4"
+        "on devices 0-3, by at most 4"
     )
     first = found["trace"]["first_difference"]
     assert first == {
@@ -248,7 +248,7 @@ outputs: {C: [x]}
     assert found["trace"]["first_difference"]["node"] == "r[1].v"
     assert found["warnings"][-1] == found["trace"]["first_difference"]["text"]
     assert found["warnings"][-1].startswith(
-        "the first value that differs between JAX and the SPMD interpreter is r[1].v = square(v), on devices 0, 1, 2, 3"
+        "the first value that differs between JAX and the SPMD interpreter is r[1].v = square(v), on devices 0-3"
     )
 
 

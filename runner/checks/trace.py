@@ -10,6 +10,7 @@ import numpy as np
 from runner import dtypes
 from runner.checks.compare import SAME, Beside, Difference, difference, tolerance
 from runner.checks.context import Context
+from runner.evidence.words import on_devices
 from runner.experiment import naming
 from runner.link.target import ProgramRun
 from runner.reference import measure
@@ -73,11 +74,9 @@ def take(
 
 def _first(node: dict[str, Any]) -> dict[str, Any]:
     devices = node["devices"]
-    on = f"device {devices[0]}" if len(devices) == 1 else f"devices {', '.join(map(str, devices[:16]))}"
-    on += ", …" if len(devices) > 16 else ""
     text = (
         f"the first value that differs between JAX and the SPMD interpreter is {node['name']} = {node['expression']}, "
-        f"on {on}, by at most {node['max_abs_error']:.3g}"
+        f"on {on_devices(devices)}, by at most {node['max_abs_error']:.3g}"
     )
     return {
         "node": node["name"],

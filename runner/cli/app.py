@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from runner.config.sources import Sources
+    from runner.experiment.showing import Show
     from runner.record.record import Record
 
 log = logging.getLogger("runner")
@@ -186,8 +187,11 @@ def run_one(config: DictConfig) -> str:
     from runner.show import report
 
     now = job(config)
+    show: Show = "auto"
     try:
-        found = run(now.plain(), now.folder, now.sources, now.overrides, started())
+        plain = now.plain()
+        show = plain.get("show", show)
+        found = run(plain, now.folder, now.sources, now.overrides, started())
     except OmegaConfBaseException as error:
         from runner.config import composition
 
@@ -198,8 +202,9 @@ def run_one(config: DictConfig) -> str:
         log.exception("a bug in shardproof")
         found = crashed(now.folder, error, now.overrides)
 
-    log.info("%s: %s", found["experiment"], found["status"])
-    report.run(found, now.folder, brief=now.many)
+    # The terminal's pictures are a choice; the log has the whole story.
+    log.info("%s: %s\n\n%s", found["experiment"], found["status"], report.story(found, now.folder))
+    report.run(found, now.folder, brief=now.many, show=show)
     ended(found["status"])
     return found["status"]
 

@@ -114,5 +114,7 @@ class ExperimentConfig:
     """Whether every value of `per_device` on every device is shown and recorded."""
     profile: bool = False
     """Whether a profiler trace of each program is taken, and the time of each line and collective read off it."""
+    show: Any = "auto"
+    """What is drawn and printed on the terminal: `auto`, `all`, `none`, or names of arrays and outputs."""
     timeout: float = 600.0
     """Seconds after which a program that hangs is ended."""

@@ -11,6 +11,7 @@ from typing import Any
 from runner import dtypes
 from runner.experiment import expect
 from runner.experiment.program import Program
+from runner.experiment.showing import Show
 from runner.experiment.topology import Topology
 from runner.faults import Key
 from runner.language.check import Section
@@ -210,6 +211,8 @@ class Experiment:
     """How far `per_device` is from `graph` on purpose: for an output, the share of its root mean square."""
     weak: frozenset[str] = frozenset()
     """The outputs whose `value` check may be blunt."""
+    show: Show = "auto"
+    """What of the arrays and outputs is shown: a word, or names."""
     wrong: Mapping[Program, Mapping[str, str]] = field(default_factory=dict)
     """Per program the outputs that JAX is known to give wrong, with the versions that do: "" is all of them."""
 

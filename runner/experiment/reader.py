@@ -31,6 +31,7 @@ from runner.experiment.plain import (
     counted,
     parsed,
     read_dims,
+    read_show,
     read_size,
     read_verify_dims,
     rectangular,
@@ -116,6 +117,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         approximate=_approximate(config["expect"].get("sections") or {}, outputs, sections),
         weak=_weak(config["expect"].get("weak"), outputs),
         expected=expect.read(config["expect"], programs, target.platform, expectable),
+        show=read_show(config.get("show", "auto"), (*(array.name for array in arrays), *outputs)),
         wrong=expect.known_wrong(config["expect"], programs, target.platform, expectable),
         **{key: config[key] for key in _AS_THEY_ARE if key in config},
     )

@@ -6,15 +6,20 @@ from pathlib import Path
 
 from runner import dtypes
 from runner.checks.context import Context
+from runner.flow.dimensions import Names
 from runner.layout import Layout
 from runner.link.target import ProgramRun
 from runner.record import record
 from runner.record.record import Record
-from runner.show import pictures, svg, terminal
+from runner.show import figures, pictures, svg
+from runner.show.console import PLAIN
 
 
-def draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record) -> None:
-    """The pictures, from what was found where a program ran and from the specs where none did."""
+def draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record, named: Names) -> None:
+    """The pictures, from what was found where a program ran and from the specs where none did.
+
+    `named` has the names of the outputs' dimensions.
+    """
     experiment = context.experiment
     platform = found["target"]["platform"]
     on_mesh = [run for run in runs if run.error is None and run.program.on_mesh]
@@ -35,8 +40,10 @@ def draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record) 
         for array in experiment.arrays
     ]
     for name, (shape, dtype) in context.outputs.items():
+        dims = named.get(name, ())
+        dims = dims if len(dims) == len(shape) else (None,) * len(shape)
         for run in on_mesh:
-            drawn.append(_output_picture(context, name, run, platform))
+            drawn.append(_output_picture(context, name, run, platform, dims))
         if not on_mesh:
             drawn.append(
                 pictures.from_layout(
@@ -45,18 +52,21 @@ def draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record) 
                     role="output",
                     dtype=dtype,
                     itemsize=dtypes.dtype(dtype).itemsize,
-                    dims=(None,) * len(shape),
+                    dims=dims,
                     device_ids=ids,
                     platform=platform,
                 )
             )
     merged = pictures.merge(drawn)
     found["pictures"] = {"mesh": mesh.to_json(), "arrays": [picture.to_json() for picture in merged]}
-    record.write_text(folder / "shardings.txt", terminal.plain(mesh, merged))
-    record.write_text(folder / "shardings.svg", svg.draw(mesh, merged, experiment.name))
+    title = f"{experiment.name}: {experiment.summary}\n\n" if experiment.summary else f"{experiment.name}\n\n"
+    record.write_text(folder / "shardings.txt", title + figures.text(mesh, merged, PLAIN))
+    record.write_text(folder / "shardings.svg", svg.draw(mesh, merged, experiment.name, experiment.summary))
 
 
-def _output_picture(context: Context, name: str, run: ProgramRun, platform: str) -> pictures.ArrayPicture:
+def _output_picture(
+    context: Context, name: str, run: ProgramRun, platform: str, dims: tuple[str | None, ...]
+) -> pictures.ArrayPicture:
     output = run.outputs[name]
     holders: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for place in output.places:
@@ -66,7 +76,7 @@ def _output_picture(context: Context, name: str, run: ProgramRun, platform: str)
         role="output",
         shape=output.shape,
         dtype=output.dtype,
-        dims=(None,) * len(output.shape),
+        dims=dims,
         spec="a layout without a PartitionSpec" if output.spec is None else str(output.spec.padded(len(output.shape))),
         shards=tuple(pictures.Shard(ranges, tuple(devices)) for ranges, devices in holders.items()),
         itemsize=dtypes.dtype(output.dtype).itemsize,

@@ -31,6 +31,7 @@ from runner.experiment.naming import TRACED
 from runner.experiment.program import Program
 from runner.experiment.topology import Topology
 from runner.faults import Fault, invalid
+from runner.flow.dimensions import Names
 from runner.flow.drawing import draw
 from runner.flow.recording import output_of, shards
 from runner.layout import Layout
@@ -129,14 +130,17 @@ class Findings:
         message = "\n".join([fault.message, *diagnosis.diagnose(context)])
         return Fault(fault.key, message, fault.expression, fault.start, fault.end)
 
-    def conclude(self, folder: Path) -> None:
-        """Hold the programs against each other, say what failed, and draw the pictures into the run folder."""
+    def conclude(self, folder: Path, named: Names) -> None:
+        """Hold the programs against each other, say what failed, and draw the pictures into the run folder.
+
+        `named` has the names of the outputs' dimensions.
+        """
         if self._context is not None:
             if self._experiment.trace and self._arrays is not None:
                 self._found["trace"] = self._trace(self._context)
             self._tell_operands()
             self._judge(self._context, folder)
-            draw(self._context, self._runs, folder, self._found)
+            draw(self._context, self._runs, folder, self._found, named)
 
     def _trace(self, context: Context) -> Record:
         from runner.checks import trace

@@ -17,7 +17,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED
 from runner.experiment.reader import read
 from runner.faults import Fault, InvalidExperiment
-from runner.flow import verification
+from runner.flow import dimensions, verification
 from runner.link.process import Worker
 from runner.link.steps import Step, Work
 from runner.link.target import listen
@@ -149,6 +149,7 @@ def _do(
 
         found["environment"] = record.environment()
         findings = Findings(experiment, arrays, found)
+        named = dimensions.names(config, experiment)
         for event in events:
             match event["event"]:
                 case "invalid":
@@ -162,7 +163,7 @@ def _do(
                 case "log" if event["text"].strip():
                     with open(folder / "worker.log", "a", encoding="utf-8") as log:
                         log.write(event["text"])
-    findings.conclude(folder)
+    findings.conclude(folder, named)
     if not experiment.chosen:
         found["modes"] = modes(found["programs"], folder)
 

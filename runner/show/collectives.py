@@ -12,8 +12,8 @@ from runner.record.record import Record
 
 HEAD = ("collective", "of", "over", "runs", "in → out per device", "dtype", "how", "programs")
 
-_SHOWN = 24
-"""Rows, at most; the record has the rest."""
+SHOWN = 24
+"""Rows, at most, on a terminal; the log has all."""
 
 
 def rows(found: Record) -> list[tuple[str, ...]]:
@@ -50,10 +50,12 @@ def lines(found: Record) -> list[str]:
     return told
 
 
-def shortened(table: list[tuple[str, ...]]) -> tuple[list[tuple[str, ...]], str | None]:
+def shortened(table: list[tuple[str, ...]], most: int | None) -> tuple[list[tuple[str, ...]], str | None]:
     """The first rows, and word of the rest."""
-    left = len(table) - _SHOWN
-    return (table, None) if left <= 0 else (table[:_SHOWN], f"… and {left} more rows, which are in result.json")
+    if most is None or len(table) <= most:
+        return table, None
+    left = len(table) - most
+    return table[:most], f"… and {left} more row{'s' if left > 1 else ''}, which are in runner.log and in result.json"
 
 
 def _compiled(found: Record) -> dict[str, list[Mapping[str, Any]]]:

@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: run test lint bench fuzz clean
+.PHONY: run test lint schema bench fuzz clean
 
 run: $(VENV)/.installed
 	$(BIN)/python -m runner +experiment=case3_allreduce
@@ -17,6 +17,9 @@ lint: $(VENV)/.tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+schema: $(VENV)/.installed
+	$(BIN)/python -m runner.editor conf
 
 bench: $(VENV)/.tests
 	$(BIN)/python benchmarks/overhead.py

@@ -21,7 +21,7 @@ FLOORS = (
     ("checks", "worker"),
     ("run",),
     ("cli", "testing"),
-    ("__main__", "compare", "mutate", "catalogue", "conf"),
+    ("__main__", "compare", "mutate", "catalogue", "editor", "conf"),
 )
 """The rooms from the ground up; those of one floor do not know of each other."""
 

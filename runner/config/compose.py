@@ -5,7 +5,7 @@ The command and the pytest plugin compose here; of a sweep Hydra composes each p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.config.sources import Sources
+from runner.faults import Fault, nearest
 
 if TYPE_CHECKING:
     from hydra.conf import HydraConf
@@ -129,7 +130,18 @@ def resolved(config: DictConfig, origin: Origin) -> Configuration:
     for misfit in shape.misfits(plain):
         if misfit.name:
             raise InvalidConfiguration(composition.of_misfit(misfit, origin.sources))
+    _refuse_absent_targets(plain, origin)
     return Configuration(plain, origin)
+
+
+def _refuse_absent_targets(plain: Mapping[str, Any], origin: Origin) -> None:
+    from runner.config.shape import listed
+
+    there = sorted({file.stem for folder in origin.folders for file in (folder / "target").glob("*.yaml")})
+    for i, target in enumerate((plain["test"] or {}).get("targets") or ()):
+        if isinstance(target, str) and target not in there:
+            message = f"no target '{target}'{nearest(target, there) or listed(there)}"
+            raise InvalidConfiguration(origin.sources.report(Fault(("test", "targets", i), message)))
 
 
 def _quoted(text: str) -> str:

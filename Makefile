@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: run test lint docs bench fuzz clean
+.PHONY: run test lint docs schema bench fuzz clean
 
 run: $(VENV)/.installed
 	$(BIN)/python -m runner +experiment=case3_allreduce
@@ -24,6 +24,9 @@ docs: $(VENV)/.tests
 	cp -R README.md CHANGELOG.md CONTRIBUTING.md LICENSE docs experiments build/pages
 	cp -R conf/experiment build/pages/conf
 	$(BIN)/zensical build --strict --clean
+
+schema: $(VENV)/.installed
+	$(BIN)/python -m runner.editor conf
 
 bench: $(VENV)/.tests
 	$(BIN)/python benchmarks/overhead.py

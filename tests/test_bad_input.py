@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -232,6 +233,69 @@ WITHOUT_JAX = {
         "experiment/mine.yaml:22:21  expect.wrong.auto[1]\n"
         "  'D' is neither an output, nor a program or platform; the outputs are C",
     ),
+    "a list for a mapping": (
+        edited("dims: {I: 4, J: 4, K: 4}", "dims: [I, J, K]"),
+        "experiment/mine.yaml:6:7  dims\n  'dims' is a mapping of names, not a list",
+    ),
+    "a number for a mapping": (
+        edited("dims:", "mesh: 4\ndims:"),
+        "experiment/mine.yaml:6:7  mesh\n  'mesh' is a mapping of 'axes', 'shape', not 4",
+    ),
+    "a text for a list": (
+        edited("spec: [null, x]", "spec: x"),
+        "experiment/mine.yaml:9:48  arrays.A.spec\n  'spec' is a list, not 'x'; write [x]",
+    ),
+    "a key that is a boolean": (
+        edited("outputs:", "off: 3\noutputs:"),
+        "experiment/mine.yaml:19:1\n  False is not a name; YAML reads yes, no, on and off as true and false: "
+        "put it in quotes",
+    ),
+    "a line that is a boolean": (
+        edited("  C: A @ B", "  on: A @ B"),
+        "experiment/mine.yaml:13:3  graph\n  True is not a name; YAML reads yes, no, on and off as true and false: "
+        "put it in quotes",
+    ),
+    "a line that is a number": (
+        edited("  C: A @ B", "  3: A @ B"),
+        "experiment/mine.yaml:13:3  graph\n  3 is not a name; use letters, digits and '_'",
+    ),
+    "no package": (
+        edited("# @package _global_\n", ""),
+        "experiment/mine.yaml:1:1\n  an experiment begins with the line: # @package _global_",
+    ),
+    "another package": (
+        edited("_global_", "experiment"),
+        "experiment/mine.yaml:1:1\n  this line of an experiment is: # @package _global_",
+    ),
+    "the package too late": (
+        edited("# @package", "# mine\n# @package"),
+        "experiment/mine.yaml:2:1\n  this line has to be the first: Hydra looks for it no further than line 1",
+    ),
+    "a byte order mark": (
+        "\ufeff" + GOOD,
+        "experiment/mine.yaml:1:1\n  a byte order mark hides this line from Hydra; save the file as UTF-8 without BOM",
+    ),
+    "an empty file": ("", "experiment/mine.yaml:1:1\n  the file is empty"),
+    "a file that is a list": (
+        "- a\n",
+        "experiment/mine.yaml:1:1\n  the file holds a list, not a mapping of keys to values",
+    ),
+    "a defaults list that is none": (
+        edited("defaults:\n  - override /mesh: x2_y2", "defaults: x2_y2"),
+        "experiment/mine.yaml:2:11  defaults\n  'defaults' is a list, such as [override /mesh: x2_y2], not 'x2_y2'",
+    ),
+    "a misspelt config group": (
+        edited("override /mesh", "override /mehs"),
+        "experiment/mine.yaml:3:15\n  there is no config group 'mehs' to override here; did you mean 'mesh'?",
+    ),
+    "a config group that is not overridden": (
+        edited("override /mesh", "/mesh"),
+        "experiment/mine.yaml:3:12\n  there is a mesh already; to choose another write: override /mesh: x2_y2",
+    ),
+    "a config group without its place": (
+        edited("override /mesh", "mesh"),
+        "experiment/mine.yaml:3:11\n  there is no config group 'experiment/mesh'; write: override /mesh: …",
+    ),
     "versions that are none": (
         GOOD + "expect:\n  wrong: {auto: {C: 0.12}}\n",
         "experiment/mine.yaml:22:21  expect.wrong.auto.C\n"
@@ -270,12 +334,61 @@ OVERRIDES = {
         ["target.devices=2"],
         "ROOT/conf/mesh/x2_y2.yaml:2:8  mesh.shape\n  the mesh x=2 × y=2 needs 4 devices, but target.devices is 2",
     ),
-    "wrong type": (["seed=many"], "command line: seed=many  seed\n  Value 'many' of type 'str' could not be converted"),
+    "wrong type": (["seed=many"], "command line: seed=many  seed\n  'seed' is an integer, not 'many'\n"),
     "wrong value": (
         ["precision=best"],
         "command line: precision=best  precision\n  no precision 'best'; there are def",
     ),
-    "override that does not parse": (["dims.I=[4"], "command line: dims.I=[4\n  "),
+    "override that does not parse": (
+        ["dims.I=[4"],
+        "command line: dims.I=[4\n  Hydra reads what begins with [ as a list or mapping, and this is none; "
+        "quote the value for Hydra, and the whole for the shell:\n    'dims.I=\"[4\"'\n",
+    ),
+    "an expression that is not quoted": (
+        ["++per_device.C=psum(partial, 'x')"],
+        "command line: ++per_device.C=psum(partial, 'x')\n  Hydra reads psum(…) as a function of its own, and has none "
+        'of that name; quote the value for Hydra, and the whole for the shell:\n    "++per_device.C=\\"psum(partial, '
+        "'x')\\\"\"\n",
+    ),
+    "no value": (["seed"], "command line: seed\n  an override is KEY=VALUE; ~KEY deletes a key\n"),
+    "several values": (
+        ["dims.I=4,8"],
+        "command line: dims.I=4,8\n  these are several values: add -m to run them all; "
+        "for one list write 'dims.I=[4,8]', for one text 'dims.I=\"4,8\"'\n",
+    ),
+    "a key that is added and unknown": (
+        ["+bogus=1"],
+        "command line: +bogus=1  bogus\n  there is no key 'bogus'; there are name, summary, source,",
+    ),
+    "a mapping that is added and unknown": (
+        ["++bogus.x=1"],
+        "command line: ++bogus.x=1  bogus\n  there is no key 'bogus'; there are name, summary, source,",
+    ),
+    "a misspelt key that is added": (
+        ["+arrays.A.dtpe=int32"],
+        "command line: +arrays.A.dtpe=int32  arrays.A.dtpe\n  there is no key 'dtpe'; did you mean 'dtype'?\n",
+    ),
+    "a list for a mapping": (
+        ["arrays.A=[1]"],
+        "command line: arrays.A=[1]  arrays.A\n  'A' is a mapping of 'shape', 'dtype', 'init', 'spec', not a list\n",
+    ),
+    "no list": (
+        ["arrays.A.spec=x"],
+        "command line: arrays.A.spec=x  arrays.A.spec\n  'spec' is a list, not 'x'; write [x]\n",
+    ),
+    "null where something has to be": (
+        ["seed=null"],
+        "command line: seed=null  seed\n  'seed' cannot be null: it is an integer\n",
+    ),
+    "a group without a name": (
+        ["mesh=[2,2]"],
+        "command line: mesh=[2,2]\n  'mesh' is the name of a file in mesh/, not a list; "
+        "its keys are mesh.axes, mesh.shape\n",
+    ),
+    "a group chosen twice": (
+        ["+experiment=layer"],
+        "command line: +experiment=mine +experiment=layer\n  'experiment' is chosen twice; name one\n",
+    ),
     "sizes": (["mesh.shape=[2,0]"], "command line: mesh.shape=[2,0]  mesh.shape[1]\n  0 is not the size of an axis;"),
 }
 
@@ -291,6 +404,29 @@ def test_a_mistake_on_the_command_line_names_the_override(tmp_path: Path, mistak
     assert "Traceback" not in result.stdout + result.stderr
     assert result.stdout.endswith("jax not imported\n")
     assert "simulated" not in result.stdout
+
+
+def test_what_is_to_be_typed_is_what_hydra_reads(tmp_path: Path) -> None:
+    # The last line of the message, as a shell takes it apart.
+    refused = run(tmp_path, GOOD, "++per_device.C=psum(partial, 'y')")
+    typed = shlex.split(refused.stderr.splitlines()[-1])
+    assert run(tmp_path, GOOD, *typed).stderr.endswith("it equals the graph\n")
+
+
+def test_null_switches_off(tmp_path: Path) -> None:
+    text = GOOD + "  s: []\ngrad: {of: s, wrt: [A]}\nexpect: {no_collectives: true}\n"
+    text = text.replace("  C: A @ B\n", "  C: A @ B\n  s: sum(C)\n", 1)
+    result = run(tmp_path, text, "~per_device", "program=constraint", "grad=null", "expect=null")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "grad.A" not in result.stdout
+    assert "no_collectives" not in result.stdout
+
+
+def test_a_file_that_is_no_text_says_where(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_bytes(b"# @package _global_\nname: \xff\n")
+    result = command(tmp_path, "--config-dir", ".", "+experiment=mine")
+    expect(result, "experiment/mine.yaml:2:7\n  not UTF-8: invalid start byte; save the file as UTF-8")
 
 
 def test_a_misspelt_experiment_names_the_nearest(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from runner.cli import app
 from runner.record import record
 from tests.command import EXPERIMENTS, LARGE, REFUSED, ROOT, SMALLER, alone, run_command
 
@@ -204,6 +206,27 @@ def test_a_sweep_can_change_any_key(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "6 points: 6 passed" in result.stdout
+
+
+def test_a_sweep_of_experiments_can_change_what_each_of_them_has(tmp_path: Path) -> None:
+    names = "+experiment=case1_no_communication,case3_allreduce,layer"
+    result = run_command("-m", names, "dims.J=8", "program=vmap", f"hydra.sweep.dir={tmp_path}")
+    assert result.returncode == 2, result.stdout + result.stderr
+    found = [record.read(tmp_path / str(point)) for point in range(3)]
+    assert [point["status"] for point in found] == ["passed", "passed", "invalid"]
+    assert [point["arrays"]["A"]["shape"] for point in found[:2]] == [[4, 8], [4, 8]]
+    assert "dims.J\n  there is no key 'J'" in found[2]["error"]
+    assert found[0]["overrides"] == ["+experiment=case1_no_communication", "dims.J=8", "program=vmap"]
+
+
+def test_another_process_gets_the_command_without_its_worker() -> None:
+    command = app.Command(app.run_one)
+    try:
+        copy = pickle.loads(pickle.dumps(command))
+        assert copy._task is app.run_one
+        assert copy._worker is None
+    finally:
+        command.close()
 
 
 def test_without_an_experiment_the_command_lists_them() -> None:

@@ -1,7 +1,7 @@
 """The keys of an experiment and their types, as Hydra's structured configs.
 
-They reject an unknown key and a value of the wrong type. What a type cannot say (a PartitionSpec is a list of null, a
-string or a list of strings) `runner/experiment.py` checks.
+They reject an unknown key and a value of the wrong type; null switches off what is optional. What a type cannot say (a
+PartitionSpec is a list of null, a string or a list of strings) `runner/experiment/reader.py` checks.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GradConfig:
 class ExpectConfig:
     """What the experiment promises beyond agreement with the oracles. All but `values` may differ by program."""
 
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] | None = field(default_factory=dict)
     collectives: Any = None
     """How many there are of each kind: `{all-reduce: 1}`; kinds that are not named are not there."""
     no_collectives: Any = None
@@ -68,7 +68,7 @@ class ExpectConfig:
     not_overlapped: Any = None
     layouts: Any = None
     """The PartitionSpecs that values in the middle of `graph` have."""
-    sections: dict[str, Any] = field(default_factory=dict)
+    sections: dict[str, Any] | None = field(default_factory=dict)
     """How far `per_device` may be from `graph` on purpose, for each output as a share of its root mean square."""
     weak: Any = None
     """The outputs whose `value` check may be too blunt to notice a mistake of 10 %."""
@@ -95,17 +95,17 @@ class ExperimentConfig:
     source: str = ""
     mesh: MeshConfig = field(default_factory=MeshConfig)
     target: TargetConfig = field(default_factory=TargetConfig)
-    dims: dict[str, Any] = field(default_factory=dict)
-    verify_dims: dict[str, Any] = field(default_factory=dict)
+    dims: dict[str, Any] | None = field(default_factory=dict)
+    verify_dims: dict[str, Any] | None = field(default_factory=dict)
     """The sizes at which simulated CPU devices verify what is compiled for a topology that is not here."""
-    arrays: dict[str, ArrayConfig] = field(default_factory=dict)
-    graph: dict[str, Any] = field(default_factory=dict)
-    per_device: dict[str, Any] = field(default_factory=dict)
-    constraints: dict[str, Any] = field(default_factory=dict)
-    outputs: dict[str, Any] = field(default_factory=dict)
-    grad: GradConfig = field(default_factory=GradConfig)
-    expect: ExpectConfig = field(default_factory=ExpectConfig)
-    test: TestConfig = field(default_factory=TestConfig)
+    arrays: dict[str, ArrayConfig] | None = field(default_factory=dict)
+    graph: dict[str, Any] | None = field(default_factory=dict)
+    per_device: dict[str, Any] | None = field(default_factory=dict)
+    constraints: dict[str, Any] | None = field(default_factory=dict)
+    outputs: dict[str, Any] | None = field(default_factory=dict)
+    grad: GradConfig | None = field(default_factory=GradConfig)
+    expect: ExpectConfig | None = field(default_factory=ExpectConfig)
+    test: TestConfig | None = field(default_factory=TestConfig)
     program: str = "all"
     seed: int = 0
     precision: str = "highest"

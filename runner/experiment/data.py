@@ -195,13 +195,27 @@ def _emit(expression: Expression, node: ast.expr, array: Array, sizes: dict[str,
             hint = nearest(name, [*sizes, *_MAKERS]) or "; an init knows the dims and its own functions"
             raise expression.fault(f"no dim or function '{name}'{hint}", node)
         case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.MatMult):
-            return ast.BinOp(walk(left), op, walk(right))
+            emitted = ast.BinOp(walk(left), op, walk(right))
+            if isinstance(op, ast.Div | ast.FloorDiv | ast.Mod) and _is_zero(emitted.right):
+                # NumPy makes 0, infinity or NaN of it, with a warning.
+                raise expression.fault("NumPy refuses it: division by zero", node)
+            return emitted
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() as op, operand=operand):
             return ast.UnaryOp(op, walk(operand))
         case ast.Call(func=ast.Name(id=name) as function):
             return _emit_call(expression, node, name, function, array, walk, folder)
         case _:
             raise expression.fault("an init is made of numbers, dims, + - * / // % ** and its functions", node)
+
+
+def _is_zero(node: ast.expr) -> bool:
+    """Whether a part that calls nothing is the number 0."""
+    if any(isinstance(part, ast.Call | ast.Name | ast.Attribute) for part in ast.walk(node)):
+        return False
+    try:
+        return eval(ast.unparse(node), {"__builtins__": {}}) == 0
+    except _REFUSALS:
+        return False
 
 
 def _emit_call(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from runner.faults import nearest
-from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, PADDINGS
+from runner.language.operations import CASTS, COMPUTATIONS, CONSTANTS, OPERATIONS, PADDINGS
 from runner.language.syntax import Expression
 from runner.layout import Mesh
 
@@ -135,6 +135,8 @@ def _check_call(expression: Expression, node: ast.Call, name: str, function: ast
         _check_axes(expression, bound.arguments["axis_name"], scope.mesh)
     if "computation" in bound.arguments:
         _check_choice(expression, bound.arguments["computation"], "computation", COMPUTATIONS)
+    if "to" in bound.arguments:
+        _check_choice(expression, bound.arguments["to"], "argument 'to'", CASTS[name])
     padding = bound.arguments.get("padding")
     if isinstance(padding, ast.Constant):
         _check_choice(expression, padding, "padding", PADDINGS, " or a pair of integers for each dimension")

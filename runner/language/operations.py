@@ -63,6 +63,9 @@ COMPUTATIONS = {name: f"jax.lax.{name}" for name in ("add", "mul", "max", "min")
 PADDINGS = ("SAME", "SAME_LOWER", "VALID")
 """What the argument `padding` may be, where it is a string."""
 
+CASTS = {"all_gather": ("varying", "invarying"), "pcast": ("varying",)}
+"""What the argument `to` may be: whether JAX is to know the result as the same along an axis."""
+
 
 def computation(call: ast.Call) -> ast.expr | None:
     """The argument of a call by which the language names a function of JAX's, if it has one."""

@@ -75,7 +75,7 @@ _NARROWER: dict[tuple[str, ...], Schema] = {
     ("expect", "values"): {"additionalProperties": {"type": ["number", "boolean", "array", "string"]}},
     ("expect", "collectives"): {
         "type": ["object", "null"],
-        "properties": {name: {"$ref": "#/$defs/counts"} for name in (**PLATFORMS)}
+        "properties": {name: {"$ref": "#/$defs/counts"} for name in (*Program, *PLATFORMS)}
         | dict.fromkeys(KINDS, _SIZE),
         "additionalProperties": False,
     },
@@ -141,7 +141,7 @@ def _or_interpolation(found: Schema) -> Schema:
 
 def _counts() -> Schema:
     """How many collectives of each kind there are, which a platform or program may have otherwise."""
-    inner = {name: {"$ref": "#/$defs/counts"} for name in (**PLATFORMS)}
+    inner = {name: {"$ref": "#/$defs/counts"} for name in (*Program, *PLATFORMS)}
     return {
         "type": ["object", "null"],
         "properties": inner | dict.fromkeys(KINDS, _SIZE),

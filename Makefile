@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: run test lint docs schema bench fuzz clean
+.PHONY: run test lint docs schema bench fuzz studies clean
 
 run: $(VENV)/.installed
 	$(BIN)/python -m runner +experiment=case3_allreduce
@@ -33,6 +33,9 @@ bench: $(VENV)/.tests
 
 fuzz: $(VENV)/.tests
 	$(BIN)/python -m benchmarks.fuzz --seconds 600
+
+studies: $(VENV)/.installed
+	$(BIN)/python -m experiments
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -245,11 +245,18 @@ def _ended(folder: Path, status: str, message: str, overrides: Sequence[str]) ->
 def invalid_point(folder: Path, overrides: Sequence[str], error: Exception, folders: list[Path]) -> str:
     """Record a point of a sweep that could not be composed; return its status."""
     from runner.config import composition
+    from runner.record import record
     from runner.show import report
 
     found = invalid(folder, composition.report(error, folders, list(overrides)), overrides)
+    # Hydra opens a log only where it runs a job.
+    record.write_text(folder / LOG, report.story(found, folder))
     report.run(found, folder, brief=True)
     return found["status"]
+
+
+LOG = "runner.log"
+"""What `conf/hydra/job_logging` calls the log of a run."""
 
 
 def finish_sweep(folder: Path, points: int) -> None:
@@ -264,4 +271,12 @@ def finish_sweep(folder: Path, points: int) -> None:
         except FileNotFoundError:
             found.append({"experiment": None, "status": "error", "error": "no record: the job died", "overrides": []})
     _finished[:] = [point["status"] for point in found]
+    told = report.sweep_story(found, folder)
+    sheet = report.sheet(found)
+    if sheet is not None:
+        text, image = sheet
+        record.write_text(folder / "shardings.txt", text)
+        record.write_text(folder / "shardings.svg", image)
+        told += f"\n{text}"
+    record.write_text(folder / LOG, told)
     report.sweep(found, folder)

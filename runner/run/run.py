@@ -6,6 +6,7 @@ the oracles compute. What follows from both is `runner/run/findings.py`, importe
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -25,6 +26,9 @@ from runner.run import dimensions, verification
 
 if TYPE_CHECKING:
     from runner.config.sources import Sources
+
+
+_log = logging.getLogger("runner")
 
 
 def run(
@@ -130,6 +134,7 @@ def _do(
         found["environment"] = record.environment()
         findings = Findings(experiment, arrays, found)
         named = dimensions.names(config, experiment)
+        _log.info("%s: %s", experiment.name, ", ".join(job["programs"]))
         for event in events:
             match event["event"]:
                 case "invalid":
@@ -137,6 +142,7 @@ def _do(
                 case "types":
                     findings.consult_oracles(event, Path(left_here))
                 case "finished":
+                    _log.info("%s %s", event["program"], event.get("error") or "finished")
                     findings.add(event, Path(left_here))
                 case "died":
                     found.update(status="error", error=event["error"])

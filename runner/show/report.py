@@ -15,7 +15,7 @@ from runner.experiment.expect import CHECKED
 from runner.experiment.showing import Show, names
 from runner.record.record import Record
 from runner.show import collectives, figures, values
-from runner.show.console import PLAIN, print_table, room, say, show
+from runner.show.console import PLAIN, print_table, room, say, show_lines
 from runner.show.pictures import ArrayPicture, MeshPicture
 from runner.show.table import Cell
 
@@ -49,6 +49,29 @@ def story(found: Record, folder: Path) -> str:
     return page.getvalue()
 
 
+def sweep_story(points: Sequence[Record], folder: Path) -> str:
+    """The table of a sweep, as plain text."""
+    page = io.StringIO()
+    with redirect_stdout(page):
+        sweep(points, folder)
+    return page.getvalue()
+
+
+def sheet(points: Sequence[Record]) -> tuple[str, str] | None:
+    """Every distinct layout of the points of a sweep on one sheet, as text and as SVG; None where none was drawn."""
+    from runner.show import sheet, svg
+
+    drawn = {number: _drawn(point) for number, point in enumerate(points) if "pictures" in point}
+    if not drawn:
+        return None
+    found, left = sheet.of_points(drawn)
+    title = ", ".join(dict.fromkeys(points[number]["experiment"] for number in drawn))
+    summary = f"The layouts of {len(drawn)} point{'s' if len(drawn) > 1 else ''}."
+    summary += f" {left} more layouts are in the points' own folders." if left else ""
+    text = f"{title}: {summary}\n\n{sheet.text(found, PLAIN)}"
+    return text, svg.sheet(found, title, summary)
+
+
 def run(found: Record, folder: Path, *, brief: bool, show: Show = "auto", complete: bool = False) -> None:
     """What one run found; `brief` is one line, for a sweep; `show` says which pictures; `complete`: all."""
     if brief:
@@ -65,7 +88,8 @@ def run(found: Record, folder: Path, *, brief: bool, show: Show = "auto", comple
         from runner.show import trace
 
         traced_on = found.get("verification", found)["target"]["platform"]
-        say(trace.plain(found["trace"], found["mesh"]["axes"], traced_on))
+        show_lines(trace.lines(found["trace"], found["mesh"]["axes"], traced_on, room()))
+        say()
     if found["programs"]:
         _programs(found)
         _collectives(found, complete=complete)
@@ -80,9 +104,13 @@ def run(found: Record, folder: Path, *, brief: bool, show: Show = "auto", comple
 
 
 def _pictures(found: Record, wanted: Show, *, complete: bool) -> None:
-    mesh = MeshPicture.from_json(found["pictures"]["mesh"])
+    mesh, arrays = _drawn(found)
+    show_lines(figures.shown(mesh, arrays, wanted, room() or PLAIN, None if complete else figures.MOST))
+
+
+def _drawn(found: Record) -> tuple[MeshPicture, list[ArrayPicture]]:
     arrays = [ArrayPicture.from_json(picture) for picture in found["pictures"]["arrays"]]
-    show(figures.shown(mesh, arrays, wanted, room() or PLAIN, None if complete else figures.MOST))
+    return MeshPicture.from_json(found["pictures"]["mesh"]), arrays
 
 
 def _values(found: Record, wanted: Show) -> None:

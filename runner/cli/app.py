@@ -262,7 +262,7 @@ LOG = "runner.log"
 def finish_sweep(folder: Path, points: int) -> None:
     """Show the table of all points of a sweep, read from disk, since a launcher may have run them anywhere."""
     from runner.record import record
-    from runner.show import report
+    from runner.show import report, sheet
 
     found = []
     for point in range(points):
@@ -272,9 +272,10 @@ def finish_sweep(folder: Path, points: int) -> None:
             found.append({"experiment": None, "status": "error", "error": "no record: the job died", "overrides": []})
     _finished[:] = [point["status"] for point in found]
     told = report.sweep_story(found, folder)
-    sheet = report.sheet(found)
-    if sheet is not None:
-        text, image = sheet
+    drawn = {number: point["pictures"] for number, point in enumerate(found) if "pictures" in point}
+    files = sheet.files([point.get("experiment") for point in found], drawn)
+    if files is not None:
+        text, image = files
         record.write_text(folder / "shardings.txt", text)
         record.write_text(folder / "shardings.svg", image)
         told += f"\n{text}"

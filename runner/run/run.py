@@ -142,7 +142,7 @@ def _do(
                 case "types":
                     findings.consult_oracles(event, Path(left_here))
                 case "finished":
-                    _log.info("%s %s", event["program"], event.get("error") or "finished")
+                    _log.info("%s %s", event["program"], event.get("error") or event.get("unsupported") or "finished")
                     findings.add(event, Path(left_here))
                 case "died":
                     found.update(status="error", error=event["error"])

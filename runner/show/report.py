@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from textwrap import shorten
 
 from runner.config.sources import listing as experiments
 from runner.config.sources import shown
@@ -16,7 +17,6 @@ from runner.experiment.showing import Show, names
 from runner.record.record import Record
 from runner.show import collectives, figures, values
 from runner.show.console import PLAIN, print_table, room, say, show_lines
-from runner.show.pictures import ArrayPicture, MeshPicture
 from runner.show.table import Cell
 
 _STYLES = {
@@ -35,10 +35,17 @@ def _status(status: str, text: str | None = None) -> Cell:
 
 
 def listing(folders: Sequence[Path]) -> None:
-    """Every experiment in `folders`, one line each."""
+    """Every experiment in `folders`, one line each; on a terminal with as much of its summary as there is room for."""
     found = experiments(folders)
-    print_table(("experiment", "summary"), [((name, ""), (summary, "")) for name, summary, _ in found])
+    told = [summary for _, summary, _ in found]
+    if width := room():
+        left = width - max(len(name) for name in ("experiment", *(name for name, *_ in found))) - 2
+        told = [shorten(summary, max(left, 20), placeholder=" …") for summary in told]
+    rows = [((name, ""), (summary, "")) for (name, *_), summary in zip(found, told, strict=True)]
+    print_table(("experiment", "summary"), rows)
     say(f"\n{len(found)} experiments. Run one: python -m runner +experiment={found[0][0] if found else 'NAME'}")
+    if any(summary.endswith(" …") for summary in told):
+        say("Summaries that end in … go on: python -m runner | cat has them whole.")
 
 
 def story(found: Record, folder: Path) -> str:
@@ -55,21 +62,6 @@ def sweep_story(points: Sequence[Record], folder: Path) -> str:
     with redirect_stdout(page):
         sweep(points, folder)
     return page.getvalue()
-
-
-def sheet(points: Sequence[Record]) -> tuple[str, str] | None:
-    """Every distinct layout of the points of a sweep on one sheet, as text and as SVG; None where none was drawn."""
-    from runner.show import sheet, svg
-
-    drawn = {number: _drawn(point) for number, point in enumerate(points) if "pictures" in point}
-    if not drawn:
-        return None
-    found, left = sheet.of_points(drawn)
-    title = ", ".join(dict.fromkeys(points[number]["experiment"] for number in drawn))
-    summary = f"The layouts of {len(drawn)} point{'s' if len(drawn) > 1 else ''}."
-    summary += f" {left} more layouts are in the points' own folders." if left else ""
-    text = f"{title}: {summary}\n\n{sheet.text(found, PLAIN)}"
-    return text, svg.sheet(found, title, summary)
 
 
 def run(found: Record, folder: Path, *, brief: bool, show: Show = "auto", complete: bool = False) -> None:
@@ -104,13 +96,8 @@ def run(found: Record, folder: Path, *, brief: bool, show: Show = "auto", comple
 
 
 def _pictures(found: Record, wanted: Show, *, complete: bool) -> None:
-    mesh, arrays = _drawn(found)
+    mesh, arrays = figures.read(found["pictures"])
     show_lines(figures.shown(mesh, arrays, wanted, room() or PLAIN, None if complete else figures.MOST))
-
-
-def _drawn(found: Record) -> tuple[MeshPicture, list[ArrayPicture]]:
-    arrays = [ArrayPicture.from_json(picture) for picture in found["pictures"]["arrays"]]
-    return MeshPicture.from_json(found["pictures"]["mesh"]), arrays
 
 
 def _values(found: Record, wanted: Show) -> None:

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from runner.evidence.words import devices_text
-from runner.show import figures
+from runner.show import figures, svg
+from runner.show.console import PLAIN
 from runner.show.pictures import ArrayPicture, MeshPicture, merge
 
 MOST = 64
 """How many layouts a sheet has room for."""
 
 Figures = list[tuple[MeshPicture, list[ArrayPicture]]]
+
+
+def files(names: Sequence[str | None], pictures: Mapping[int, Mapping[str, Any]]) -> tuple[str, str] | None:
+    """The sheet of a sweep as text and as SVG; None where none of its points has pictures.
+
+    `names` are the points' experiments, `pictures` what the records of some have under that name, by number.
+    """
+    if not pictures:
+        return None
+    found, left = of_points({number: figures.read(drawn) for number, drawn in pictures.items()})
+    title = ", ".join(dict.fromkeys(str(names[number]) for number in pictures))
+    summary = f"The layouts of {len(pictures)} point{'s' if len(pictures) > 1 else ''}."
+    summary += f" {left} more layouts are in the points' own folders." if left else ""
+    return f"{title}: {summary}\n\n{text(found, PLAIN)}", svg.sheet(found, title, summary)
 
 
 def of_points(points: Mapping[int, tuple[MeshPicture, Sequence[ArrayPicture]]]) -> tuple[Figures, int]:

@@ -112,6 +112,12 @@ def test_the_run_folder_of_case_3(runs: dict[str, Path]) -> None:
     assert {"result.json", "shardings.txt", "shardings.svg", "runner.log", ".hydra"} <= files
     assert not [name for name in files if name.startswith(".") and name != ".hydra"]
     found = record.read(folder)
+    log = (folder / "runner.log").read_text(encoding="utf-8")
+    assert "\x1b" not in log
+    assert "case3_allreduce: auto, constraint, explicit, shard_map, vmap\n" in log
+    assert all(f"] {program} finished\n" in log for program in programs)
+    for told in ("│      CPU 0-3      │", "\nC\n[[ 152.  158.", "\nall-reduce  C ", "5 of 5 programs passed"):
+        assert told in log
     assert found["schema"] == 1
     assert found["mesh"] == {"axes": ["x", "y"], "shape": [2, 2]}
     assert found["target"]["platform"] == "cpu"
@@ -191,6 +197,14 @@ def test_in_a_sweep_a_bad_point_is_recorded_and_the_rest_runs(tmp_path: Path) ->
     assert [point["status"] for point in found] == ["passed", "invalid", "passed"]
     assert "no mesh 'nosuch'; there are" in found[1]["error"]
     assert "3 points: 2 passed, 1 invalid" in result.stdout
+    logs = [(tmp_path / str(point) / "runner.log").read_text(encoding="utf-8") for point in range(3)]
+    assert ["1 of 1 programs passed" in log for log in logs] == [True, False, True]
+    assert "no mesh 'nosuch'; there are" in logs[1]
+    whole = (tmp_path / "runner.log").read_text(encoding="utf-8")
+    assert "3 points: 2 passed, 1 invalid" in whole
+    assert "│ CPU 0,1 │ CPU 2,3 │" in whole
+    assert (tmp_path / "shardings.txt").read_text(encoding="utf-8") in whole
+    assert ">point 0<" in (tmp_path / "shardings.svg").read_text(encoding="utf-8")
     assert "Traceback" not in result.stdout + result.stderr
 
 

@@ -47,7 +47,7 @@ def found(folder: Path, *events: dict[str, Any], text: str = TEXT, **changes: An
     findings.consult_oracles({**types, "target": target}, folder)
     for event in events:
         findings.add(event, folder)
-    findings.conclude(folder)
+    findings.conclude(folder, {})
     return record
 
 

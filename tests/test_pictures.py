@@ -19,7 +19,7 @@ from rich.console import Console
 
 from runner.evidence.words import devices_text
 from runner.layout import Layout, Mesh, Spec
-from runner.show import colours, console, figures, pictures, svg
+from runner.show import colours, console, figures, pictures, sheet, svg
 from runner.show.pictures import ArrayPicture, MeshPicture, Shard
 
 
@@ -518,6 +518,63 @@ def test_everything_in_an_svg_lies_on_its_page(name):
     points = list(corners(tree, 0, 0))
     assert len(points) > 20
     assert all(0 <= a <= width and 0 <= b <= height for a, b in points)
+
+
+def test_all_slices_of_an_array_have_cells_of_one_size():
+    mesh = Mesh(("x", "y"), (8, 2))
+    drawn = svg.draw(mesh_picture(mesh), [picture_of(mesh, (8, 4, 2000), ["x", None, "y"])], "t")
+    cells = re.findall(r'<title>CPU \d+: A\[[^<]*</title><rect [^>]*width="([\d.]+)" height="([\d.]+)"', drawn)
+    assert len(cells) == 16
+    assert len(set(cells)) == 1
+    text = plain(mesh_picture(mesh), [picture_of(mesh, (16, 4, 200), ["x", None, "y"])], 60)
+    assert len(set(re.findall("┌[─┬]+┐", text.split("A  float32")[1]))) == 1
+
+
+@pytest.mark.parametrize(("count", "most", "rows"), [(8, 5, [4, 4]), (7, 5, [4, 3]), (3, 9, [3]), (5, 0, [1] * 5)])
+def test_slices_are_arranged_evenly(count, most, rows):
+    across = pictures.balanced(count, most)
+    assert [min(across, count - first) for first in range(0, count, across)] == rows
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_root_of_an_svg_has_a_size_and_no_style_which_some_renderers_take_for_a_height_of_nothing(name):
+    root = ElementTree.fromstring(svg.draw(*figure(name), name))
+    assert root.get("style") is None
+    assert [root.get("width"), root.get("height")] == root.get("viewBox").split()[2:]
+
+
+def test_words_can_be_read_on_a_light_and_on_a_dark_page():
+    drawn = svg.draw(*figure("2x2"), "t")
+    light, dark = re.search(r"<style>(.*)@media \(prefers-color-scheme:dark\)\{(.*)\}</style>", drawn).groups()
+    inks = [set(re.findall(r"fill:(#\w+)", re.sub(r"\.sp \.[pk]\{[^}]*\}", "", rules))) for rules in (light, dark)]
+    pages = [{"#F6F8FA", "#FFFFFF"}, set(re.findall(r"\.[pk]\{fill:(#\w+)", dark))]
+    assert all(len(each) >= 2 for each in (*inks, *pages))
+    for words, behind in zip(inks, pages, strict=True):
+        assert min(contrast(ink, page) for ink in words for page in behind) >= 4.5
+
+
+def sheet_of(specs):
+    """The sheet of points in which A has one spec after the other."""
+    return sheet.of_points({k: (mesh_picture(MESH), [picture_of(MESH, (4, 4), s)]) for k, s in enumerate(specs)})
+
+
+def test_a_sheet_has_each_layout_once_with_the_points_that_have_it():
+    found, left = sheet_of([["x"], [None, "y"], ["x"], ["x"]])
+    assert left == 0
+    assert [[(p.spec, p.told) for p in arrays] for _, arrays in found] == [
+        [("P('x', None)", ("points 0,2,3",)), ("P(None, 'y')", ("point 1",))]
+    ]
+    assert svg.sheet(found, "t", "s").count(">A</text>") == 2
+    text = sheet.text(found, 80)
+    assert "points 0,2,3" in text
+    assert "P(None, 'y')" in text
+    assert sheet_of([["x"]])[0][0][1][0].told == ("all points",)
+
+
+def test_a_sheet_says_how_many_layouts_it_leaves_out():
+    sizes = {k: (mesh_picture(MESH), [picture_of(MESH, (2 + 2 * k,), ["x"])]) for k in range(sheet.MOST + 3)}
+    found, left = sheet.of_points(sizes)
+    assert (len(found[0][1]), left) == (sheet.MOST, 3)
 
 
 def test_an_svg_shows_copies_in_the_label_and_as_a_number():

@@ -426,6 +426,16 @@ def test_the_list_of_experiments(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert out.endswith("Run one: python -m runner +experiment=mine\n")
 
 
+def test_a_terminal_gets_a_line_for_each_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("summary: What it shows, in many words " + "and more " * 9)
+    terminal = a_terminal(monkeypatch)
+    report.listing([tmp_path])
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()).splitlines()
+    assert lines[1] == "mine        What it shows, in many words and more and more …"
+    assert "python -m runner | cat has them whole." in " ".join(" ".join(lines).split())
+
+
 def test_an_empty_list_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report.listing([tmp_path])
     assert "0 experiments" in capsys.readouterr().out

@@ -68,6 +68,17 @@ def replace_oracle(monkeypatch: pytest.MonkeyPatch, operation: str, wrong: Any) 
 
 ALL_GATHER = """\
 y = all_gather(x, 'i', tiled=True)
+over i, each block named after the device that it comes from
+            before     after
+            ┌───┐     ┌───┬───┬───┬───┐
+CPU 0  i=0  │ 0 │  →  │ 0 │ 1 │ 2 │ 3 │
+            ├───┤     ├───┼───┼───┼───┤
+CPU 1  i=1  │ 1 │  →  │ 0 │ 1 │ 2 │ 3 │
+            ├───┤     ├───┼───┼───┼───┤
+CPU 2  i=2  │ 2 │  →  │ 0 │ 1 │ 2 │ 3 │
+            ├───┤     ├───┼───┼───┼───┤
+CPU 3  i=3  │ 3 │  →  │ 0 │ 1 │ 2 │ 3 │
+            └───┘     └───┴───┴───┴───┘
 BEFORE: On CPU_0 at mesh coordinates (i,) = (0,):
 [3]
 
@@ -183,9 +194,9 @@ def test_every_step_of_a_loop_and_every_collective_inside_an_expression(tmp_path
     assert ("the steps of ring ran one by one" in printed(found)) == (unroll == "false")
     text = printed(found)
     assert "B/psum#0/before = " not in text
-    assert (
-        "B/psum#0 = psum(ring.sum + ring.sent * 2, 'x')\nBEFORE: On CPU_0 at mesh coordinates (x, y) = (0, 0):" in text
-    )
+    head, values = text.split("B/psum#0 = psum(ring.sum + ring.sent * 2, 'x')\n")[1].split("BEFORE: ", 1)
+    assert "│ 0+2 │" in head
+    assert values.startswith("On CPU_0 at mesh coordinates (x, y) = (0, 0):")
 
 
 def test_a_bug_in_the_interpreter_is_traced_to_the_first_value_that_differs(
@@ -226,7 +237,7 @@ outputs: {C: []}
             sentence,
         ]
     assert found["programs"]["auto"]["status"] == "passed"
-    assert "by at most 4: the first value that does\nBEFORE: On CPU_0" in printed(found)
+    assert "by at most 4: the first value that does\nover " in printed(found)
     assert "SPMD INTERPRETER: On CPU_0 at mesh coordinates (x, y) = (0, 0):\n6.0\n" in printed(found)
 
 

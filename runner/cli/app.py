@@ -129,6 +129,7 @@ class Command:
                     {"experiment": None, "status": "error", "error": "no record: the job died", "overrides": []}
                 )
         self.statuses = [point["status"] for point in found]
+        _leave_story(found, folder)
         report.sweep(found, folder)
 
 
@@ -287,8 +288,31 @@ def _ended(folder: Path, status: str, message: str, overrides: Sequence[str]) ->
 def invalid_point(folder: Path, overrides: Sequence[str], error: Exception, folders: list[Path]) -> str:
     """Record a point of a sweep that could not be composed; return its status."""
     from runner.config import composition
+    from runner.record import record
     from runner.show import report
 
     found = invalid(folder, composition.report(error, folders, list(overrides)), overrides)
+    # Hydra opens a log only where it runs a job.
+    record.write_text(folder / LOG, report.story(found, folder))
     report.run(found, folder, brief=True)
     return found["status"]
+
+
+LOG = "runner.log"
+"""What `conf/hydra/job_logging` calls the log of a run."""
+
+
+def _leave_story(found: list[Record], folder: Path) -> None:
+    """Write the log of a whole sweep, and its layouts on one sheet where there are several of one array."""
+    from runner.record import record
+    from runner.show import report, sheet
+
+    told = report.sweep_story(found, folder)
+    drawn = {number: point["pictures"] for number, point in enumerate(found) if "pictures" in point}
+    files = sheet.files([point.get("experiment") for point in found], drawn)
+    if files is not None:
+        text, image = files
+        record.write_text(folder / "shardings.txt", text)
+        record.write_text(folder / "shardings.svg", image)
+        told += f"\n{text}"
+    record.write_text(folder / LOG, told)

@@ -11,7 +11,7 @@ from runner.layout import Layout
 from runner.link.target import ProgramRun
 from runner.record import record
 from runner.record.record import Record
-from runner.show import figures, pictures, svg
+from runner.show import exchange, figures, pictures, svg, trace
 from runner.show.console import PLAIN
 
 
@@ -58,6 +58,11 @@ def draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record, 
                 )
             )
     merged = pictures.merge(drawn)
+    if "trace" in found:
+        drawn = trace.exchanges(found["trace"], experiment.mesh.axes)
+        if drawn:
+            title = f"{experiment.name}: what the collectives do"
+            record.write_text(folder / "collectives.svg", exchange.draw(drawn, platform, title, experiment.summary))
     found["pictures"] = {"mesh": mesh.to_json(), "arrays": [picture.to_json() for picture in merged]}
     title = f"{experiment.name}: {experiment.summary}\n\n" if experiment.summary else f"{experiment.name}\n\n"
     record.write_text(folder / "shardings.txt", title + figures.text(mesh, merged, PLAIN))

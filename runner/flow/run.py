@@ -6,6 +6,7 @@ the oracles compute. What follows from both is `runner/flow/findings.py`, import
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -26,6 +27,9 @@ from runner.record.record import Record
 
 if TYPE_CHECKING:
     from runner.config.sources import Sources
+
+
+_log = logging.getLogger("runner")
 
 
 def run(
@@ -150,6 +154,7 @@ def _do(
         found["environment"] = record.environment()
         findings = Findings(experiment, arrays, found)
         named = dimensions.names(config, experiment)
+        _log.info("%s: %s", experiment.name, ", ".join(job["programs"]))
         for event in events:
             match event["event"]:
                 case "invalid":
@@ -157,6 +162,7 @@ def _do(
                 case "types":
                     findings.consult_oracles(event, Path(left_here))
                 case "finished":
+                    _log.info("%s %s", event["program"], event.get("error") or event.get("unsupported") or "finished")
                     findings.add(event, Path(left_here))
                 case "died":
                     found.update(status="error", error=event["error"])

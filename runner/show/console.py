@@ -35,7 +35,7 @@ def say(text: str = "", style: str = "") -> None:
     if width is None:
         print(text)
         return
-    show([[(part, style)] for line in text.split("\n") for part in wrapped(line, width)])
+    show_lines([[(part, style)] for line in text.split("\n") for part in wrapped(line, width)])
 
 
 def wrapped(line: str, width: int) -> list[str]:
@@ -46,10 +46,10 @@ def wrapped(line: str, width: int) -> list[str]:
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     """Print a table that fits."""
-    show(table.lines(head, rows, room()))
+    show_lines(table.lines(head, rows, room()))
 
 
-def show(lines: Iterable[Line]) -> None:
+def show_lines(lines: Iterable[Line]) -> None:
     """Print lines of styled pieces."""
     if not is_terminal():
         for line in lines:

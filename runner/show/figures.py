@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from runner.experiment.showing import MESH, Show, names
 from runner.show.console import wrapped
@@ -12,6 +13,11 @@ from runner.show.terminal import beside, block
 
 MOST = 48
 """How many lines of pictures are shown unasked."""
+
+
+def read(drawn: Mapping[str, Any]) -> tuple[MeshPicture, list[ArrayPicture]]:
+    """The pictures of a record."""
+    return MeshPicture.from_json(drawn["mesh"]), [ArrayPicture.from_json(picture) for picture in drawn["arrays"]]
 
 
 def shown(

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from textwrap import shorten
 
 from runner.config.sources import listing as experiments
 from runner.config.sources import shown
@@ -15,8 +16,7 @@ from runner.experiment.expect import CHECKED
 from runner.experiment.showing import Show, names
 from runner.record.record import Record
 from runner.show import collectives, figures, modes, refused, values
-from runner.show.console import PLAIN, print_table, room, say, show
-from runner.show.pictures import ArrayPicture, MeshPicture
+from runner.show.console import PLAIN, print_table, room, say, show_lines
 from runner.show.table import Cell
 
 _STYLES = {
@@ -35,10 +35,17 @@ def _status(status: str, text: str | None = None) -> Cell:
 
 
 def listing(folders: Sequence[Path]) -> None:
-    """Every experiment in `folders`, one line each."""
+    """Every experiment in `folders`, one line each; on a terminal with as much of its summary as there is room for."""
     found = experiments(folders)
-    print_table(("experiment", "summary"), [((name, ""), (summary, "")) for name, summary, _ in found])
+    told = [summary for _, summary, _ in found]
+    if width := room():
+        left = width - max(len(name) for name in ("experiment", *(name for name, *_ in found))) - 2
+        told = [shorten(summary, max(left, 20), placeholder=" …") for summary in told]
+    rows = [((name, ""), (summary, "")) for (name, *_), summary in zip(found, told, strict=True)]
+    print_table(("experiment", "summary"), rows)
     say(f"\n{len(found)} experiments. Run one: python -m runner +experiment={found[0][0] if found else 'NAME'}")
+    if any(summary.endswith(" …") for summary in told):
+        say("Summaries that end in … go on: python -m runner | cat has them whole.")
 
 
 def story(found: Record, folder: Path) -> str:
@@ -46,6 +53,14 @@ def story(found: Record, folder: Path) -> str:
     page = io.StringIO()
     with redirect_stdout(page), redirect_stderr(page):
         run(found, folder, brief=False, complete=True)
+    return page.getvalue()
+
+
+def sweep_story(points: Sequence[Record], folder: Path) -> str:
+    """The table of a sweep, as plain text."""
+    page = io.StringIO()
+    with redirect_stdout(page):
+        sweep(points, folder)
     return page.getvalue()
 
 
@@ -66,7 +81,8 @@ def run(found: Record, folder: Path, *, brief: bool, show: Show = "auto", comple
         from runner.show import trace
 
         traced_on = found.get("verification", found)["target"]["platform"]
-        say(trace.plain(found["trace"], found["mesh"]["axes"], traced_on))
+        show_lines(trace.lines(found["trace"], found["mesh"]["axes"], traced_on, room()))
+        say()
     if found["programs"]:
         _programs(found)
         _collectives(found, complete=complete)
@@ -82,9 +98,8 @@ def run(found: Record, folder: Path, *, brief: bool, show: Show = "auto", comple
 
 
 def _pictures(found: Record, wanted: Show, *, complete: bool) -> None:
-    mesh = MeshPicture.from_json(found["pictures"]["mesh"])
-    arrays = [ArrayPicture.from_json(picture) for picture in found["pictures"]["arrays"]]
-    show(figures.shown(mesh, arrays, wanted, room() or PLAIN, None if complete else figures.MOST))
+    mesh, arrays = figures.read(found["pictures"])
+    show_lines(figures.shown(mesh, arrays, wanted, room() or PLAIN, None if complete else figures.MOST))
 
 
 def _values(found: Record, wanted: Show) -> None:

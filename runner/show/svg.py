@@ -57,7 +57,7 @@ def sheet(figures: Sequence[tuple[MeshPicture, Sequence[ArrayPicture]]], title: 
         told += [f"{picture.name}: " + ", ".join(picture.lines()) for picture in (mesh, *arrays)]
     legend = "A cell is a shard. Its label names every device that holds a copy."
     if any(len(shard.devices) > 1 for _, arrays in figures for picture in arrays for shard in picture.shards):
-        legend += " ×2: there are two, and the cell is striped in the colours of both."
+        legend += " ×2: there are two copies; a cell is striped in the colours of all that have one."
     return document(title, summary, legend, "; ".join(told), cards)
 
 

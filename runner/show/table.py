@@ -18,6 +18,10 @@ _NARROW = 16
 """A cell of at most this width is not broken."""
 
 
+_EASY = 24
+"""Where there are several tables, columns of at most this width are not narrowed to save one."""
+
+
 def lines(head: Sequence[str], rows: Iterable[Sequence[Cell]], room: int | None = None) -> list[Line]:
     """The table within `room` columns (None: as wide as it needs).
 
@@ -33,7 +37,8 @@ def lines(head: Sequence[str], rows: Iterable[Sequence[Cell]], room: int | None 
         head, rows = ["#", *head], [[(str(k), ""), *row] for k, row in enumerate(rows, start=1)]
         widths, least = _widths(head, rows), _least(head, rows)
     blocks = []
-    for columns in _split(least, room):
+    easy = [min(width, max(low, _EASY)) for width, low in zip(widths, least, strict=True)]
+    for columns in _split(least if _total(least) <= room else easy, room):
         fitted = _narrowed([widths[k] for k in columns], [least[k] for k in columns], room)
         blocks.append(_block([head[k] for k in columns], [[row[k] for k in columns] for row in rows], fitted))
     return [line for k, block in enumerate(blocks) for line in ([[]] if k else []) + block]
@@ -57,11 +62,11 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + _GAP * (len(widths) - 1)
 
 
-def _split(least: Sequence[int], room: int) -> list[list[int]]:
+def _split(widths: Sequence[int], room: int) -> list[list[int]]:
     """The columns of each table, the first one in all of them."""
     tables = [[0]]
-    for column in range(1, len(least)):
-        if len(tables[-1]) > 1 and _total([least[k] for k in (*tables[-1], column)]) > room:
+    for column in range(1, len(widths)):
+        if len(tables[-1]) > 1 and _total([widths[k] for k in (*tables[-1], column)]) > room:
             tables.append([0])
         tables[-1].append(column)
     return tables

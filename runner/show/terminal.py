@@ -138,14 +138,14 @@ def _grid(grid: Grid, frame: _Frame, paint: dict[int, str]) -> list[Line]:
                 else:
                     devices = grid.cells[i][j].devices
                     label = frame.spell(devices) if middle else ""
-                    line += _filled(label, inner, part, [paint[device] for device in devices])
+                    line += filled(label, inner, part, [paint[device] for device in devices])
                 line.append(("│", ""))
             lines.append(line)
     lines.append(rule("└", "┴", "┘"))
     return lines
 
 
-def _filled(label: str, width: int, line: int, fills: Sequence[str]) -> Line:
+def filled(label: str, width: int, line: int, fills: Sequence[str]) -> Line:
     """One line of a cell: in the colour of its device, or striped in those of all that have a copy."""
     text = label.center(width)
     if len(fills) < 2:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner import dtypes
 from runner.evidence.words import listed
+
+if TYPE_CHECKING:
+    import numpy as np
 
 ELEMENTS = 64
 """Arrays of up to this many elements are printed."""
 
 _DIGITS = 4
-"""What is the same to so many digits differs by rounding."""
+"""What is the same to so many digits differs in its last ones only."""
+
+_WIDTH = 75
+"""NumPy's own."""
 
 
 def lines(
@@ -31,7 +37,7 @@ def lines(
         held = {program: output for program, output in held.items() if _is_small(output)}
         groups: dict[str, list[str]] = {}
         for program, output in held.items():
-            groups.setdefault(text(output["values"], output["dtype"], width, _DIGITS), []).append(program)
+            groups.setdefault(_rounded(output["values"], output["dtype"]), []).append(program)
         for programs in groups.values():
             found += [*_value(name, {program: held[program] for program in programs}, len(groups) > 1, width), ""]
     return found
@@ -52,13 +58,25 @@ def _is_small(output: Mapping[str, Any]) -> bool:
     return output.get("values") is not None and math.prod(output["shape"]) <= ELEMENTS
 
 
-def text(values: Any, dtype: str | None, width: int = 75, digits: int | None = None) -> str:
-    """Nested lists as NumPy prints an array, 75 columns wide at most; complex numbers may be as the record has them."""
+def text(values: Any, dtype: str | None, width: int = _WIDTH) -> str:
+    """Nested lists as NumPy prints an array, within a width; complex numbers may be as the record has them."""
     import numpy as np
 
-    kind = dtypes.dtype(dtype).numpy if dtype is not None else None
-    array = np.array(_numbers(values), kind)
-    return np.array2string(array, max_line_width=min(width, 75), precision=digits)
+    with np.printoptions(linewidth=min(width, _WIDTH)):
+        return str(_array(values, dtype))
+
+
+def _rounded(values: Any, dtype: str) -> str:
+    """What is the same for values that differ in their last digits."""
+    import numpy as np
+
+    return np.array2string(_array(values, dtype), precision=_DIGITS)
+
+
+def _array(values: Any, dtype: str | None) -> np.ndarray:
+    import numpy as np
+
+    return np.array(_numbers(values), dtypes.dtype(dtype).numpy if dtype is not None else None)
 
 
 def _numbers(values: Any) -> Any:

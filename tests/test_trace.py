@@ -14,15 +14,17 @@ from omegaconf import OmegaConf
 from runner.config.schema import ExperimentConfig
 from runner.config.sources import Sources
 from runner.experiment import data, naming
+from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
 from runner.language import operations
+from runner.link.steps import Step, Work
 from runner.record import record
 from runner.reference import interpret
 from runner.run import run
 from runner.show import trace
 from tests.command import EXPERIMENTS, ROOT, alone, run_command
-from tests.test_target import TYPES, hear, told
+from tests.test_target import TYPES, asked, hear, told
 
 LINE = {"mesh": {"axes": ["i"], "shape": [4]}}
 
@@ -381,9 +383,9 @@ def test_without_trace_there_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["os.abort()", "time.sleep(60)"])
 def test_what_ends_shard_map_is_not_tried_again_for_its_trace(how: str) -> None:
-    job = {"programs": ["shard_map", "vmap", "trace"]}
-    body = f"{TYPES}say('started', program=names[0]); {how}"
-    events, _ = hear(body, TYPES + "finish(*names)", job=job, timeout=2.0)
+    job = asked(Step(Program.SHARD_MAP), Step(Program.VMAP), Step(Program.SHARD_MAP, Work.TRACE))
+    body = f"{TYPES}say('started', step=steps[0]); {how}"
+    events, _ = hear(body, TYPES + "finish(*steps)", job=job, timeout=2.0)
     assert [line for line in told(events) if line.startswith("started")] == ["started shard_map", "started vmap"]
 
 

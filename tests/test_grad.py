@@ -17,7 +17,7 @@ from runner.checks import gradient, oracles
 from runner.experiment import data
 from runner.experiment.model import Gradient
 from runner.experiment.program import Program
-from runner.experiment.reader import DIFFERENCES
+from runner.experiment.results import DIFFERENCES
 from runner.faults import InvalidExperiment
 from runner.link.target import ProgramRun
 from runner.programs import WRITERS

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
+import omegaconf
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
+from runner.config import schema
+from runner.config.schema import ExperimentConfig
 from runner.experiment.model import Experiment, Loop, expressions, lines
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, key_text
@@ -285,3 +289,24 @@ def test_the_carets_of_a_size_stand_right_where_blanks_lead() -> None:
 
 def test_the_first_fault_in_reading_order_is_the_one_reported() -> None:
     assert fault("dims: {I: 0}\noutputs: {}")[0] == "dims.I"
+
+
+def test_a_key_that_is_not_there_has_the_default_of_the_schema() -> None:
+    bare = {
+        "name": "bare",
+        "mesh": {"axes": ["x"], "shape": [2]},
+        "arrays": {"A": {"shape": [4]}},
+        "graph": {"C": "A + 1"},
+        "outputs": {"C": ["x"]},
+    }
+    merged = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(ExperimentConfig), bare))
+    mine, theirs = read(bare), read(cast("dict[str, Any]", merged))
+    assert mine.array("A").dtype == theirs.array("A").dtype == "float32"
+    for name in ("seed", "precision", "check_vma", "trace", "profile", "timeout", "tested", "target", "programs"):
+        assert getattr(mine, name) == getattr(theirs, name)
+
+
+def test_what_a_user_has_to_give_is_what_omegaconf_calls_missing() -> None:
+    assert schema.MISSING == omegaconf.MISSING
+    with pytest.raises(omegaconf.MissingMandatoryValue):
+        OmegaConf.structured(ExperimentConfig).name  # noqa: B018 - reading it is what raises

@@ -17,7 +17,7 @@ from runner.checks import gradient, oracles
 from runner.experiment import data
 from runner.experiment.model import Gradient
 from runner.experiment.program import Program
-from runner.experiment.reader import DIFFERENCES
+from runner.experiment.results import DIFFERENCES
 from runner.faults import InvalidExperiment
 from runner.link.target import ProgramRun
 from runner.programs import WRITERS
@@ -575,6 +575,8 @@ def test_a_program_whose_gradient_jax_does_not_have_is_left_out(tmp_path):
         "for 'pmax' not implemented; the operands are float32[]"
     }
     assert outcome.failures() == []
+    # Who asks for another program is not told of this one.
+    assert harness.types(text, program="vmap").unsupported == {}
 
 
 def message(text, **changes):

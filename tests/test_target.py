@@ -17,7 +17,7 @@ import pytest
 from runner.experiment.program import Program
 from runner.link import handover
 from runner.link.process import Worker
-from runner.link.steps import Step
+from runner.link.steps import Step, Work
 from runner.link.target import Held, Output, listen, program_run
 
 SCRIPT = """
@@ -37,7 +37,13 @@ steps = job["steps"]
 TYPES = "say('types', unsupported={})\n"
 """What a worker says first."""
 
-JOB = {"steps": [Step(program).to_json() for program in (Program.AUTO, Program.SHARD_MAP, Program.VMAP)]}
+
+def asked(*steps: Step) -> dict[str, Any]:
+    """A job of these steps."""
+    return {"steps": [step.to_json() for step in steps]}
+
+
+JOB = asked(*map(Step, (Program.AUTO, Program.SHARD_MAP, Program.VMAP)))
 
 
 class Workers:
@@ -69,15 +75,20 @@ def assert_gone(workers: Workers) -> None:
             os.kill(worker._process.pid, 0)
 
 
+def name(step: dict[str, str]) -> str:
+    """`auto`, `profile auto`."""
+    return step["program"] if step["work"] == Work.RUN else f"{step['work']} {step['program']}"
+
+
 def told(events: list[dict[str, Any]]) -> list[str]:
-    return [event["event"] + (f" {event['step']['program']}" if "step" in event else "") for event in events]
+    return [event["event"] + (f" {name(event['step'])}" if "step" in event else "") for event in events]
 
 
 def errors(events: list[dict[str, Any]]) -> dict[str, str]:
-    return {event["step"]["program"]: event["error"] for event in events if event.get("error") and "step" in event}
+    return {name(event["step"]): event["error"] for event in events if event.get("error") and "step" in event}
 
 
-ALL = ["types", *(f"{what} {step['program']}" for step in JOB["steps"] for what in ("started", "finished")), "log"]
+ALL = ["types", *(f"{what} {name(step)}" for step in JOB["steps"] for what in ("started", "finished")), "log"]
 
 
 def test_a_worker_that_does_everything() -> None:
@@ -110,7 +121,7 @@ def test_a_crash_is_recorded_and_the_others_run(crash: str) -> None:
 
 def test_a_crash_in_every_program_ends() -> None:
     events, workers = hear(TYPES + "say('started', step=steps[0]); os.abort()")
-    assert list(errors(events)) == [step["program"] for step in JOB["steps"]]
+    assert list(errors(events)) == [name(step) for step in JOB["steps"]]
     assert len(workers.started) == 3
     assert told(events).count("types") == 1
 

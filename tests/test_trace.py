@@ -24,7 +24,7 @@ from runner.record import record
 from runner.reference import interpret
 from runner.show import trace
 from tests.command import EXPERIMENTS, REFUSED, ROOT, alone, run_command
-from tests.test_target import TYPES, hear, told
+from tests.test_target import TYPES, asked, hear, told
 
 LINE = {"mesh": {"axes": ["i"], "shape": [4]}}
 
@@ -394,8 +394,7 @@ def test_without_trace_there_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["os.abort()", "time.sleep(60)"])
 def test_what_ends_shard_map_is_not_tried_again_for_its_trace(how: str) -> None:
-    steps = [Step(Program.SHARD_MAP), Step(Program.VMAP), Step(Program.SHARD_MAP, Work.TRACE)]
-    job = {"steps": [step.to_json() for step in steps]}
+    job = asked(Step(Program.SHARD_MAP), Step(Program.VMAP), Step(Program.SHARD_MAP, Work.TRACE))
     body = f"{TYPES}say('started', step=steps[0]); {how}"
     events, _ = hear(body, TYPES + "finish(*steps)", job=job, timeout=2.0)
     assert [line for line in told(events) if line.startswith("started")] == ["started shard_map", "started vmap"]

@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from runner.config import schema
 from runner.config.sources import Sources
 from runner.experiment import data
 from runner.experiment.reader import read
@@ -55,7 +56,7 @@ class Here(Worker):
     def submit(self, job: dict[str, Any]) -> None:
         if self._programs is not None:
             job = {**job, "steps": [step for step in job["steps"] if step["program"] in self._programs]}
-        precision = job["config"].get("precision", "highest")
+        precision = schema.completed(job["config"])["precision"]
         before, jobs._load = jobs._load, _load
         try:
             with jax.default_matmul_precision(None if precision == "default" else precision):

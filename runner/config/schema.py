@@ -1,15 +1,19 @@
 """The keys of an experiment and their types, as Hydra's structured configs.
 
 They reject an unknown key and a value of the wrong type; null switches off what is optional. What a type cannot say (a
-PartitionSpec is a list of null, a string or a list of strings) `runner/experiment/reader.py` checks.
+PartitionSpec is a list of null, a string or a list of strings) `runner/experiment/reader.py` checks. The defaults stand
+here and nowhere else.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import MISSING
+MISSING: Any = "???"
+"""What a user has to give, as OmegaConf marks it; who only reads the defaults need not wait for its import."""
 
 
 @dataclass
@@ -118,3 +122,15 @@ class ExperimentConfig:
     """What is drawn and printed on the terminal: `auto`, `all`, `none`, or names of arrays and outputs."""
     timeout: float = 600.0
     """Seconds after which a program that hangs is ended."""
+
+
+def completed(config: Mapping[str, Any], kind: type[Any] = ExperimentConfig) -> dict[str, Any]:
+    """The configuration with the default of every key that is not there, as one that the command line deletes."""
+    whole = dict(config)
+    for key in dataclasses.fields(kind):
+        default = key.default if key.default_factory is dataclasses.MISSING else key.default_factory()
+        if dataclasses.is_dataclass(default):
+            whole[key.name] = completed(whole.get(key.name) or {}, type(default))
+        else:
+            whole.setdefault(key.name, None if default == MISSING else default)
+    return whole

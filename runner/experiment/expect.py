@@ -81,7 +81,7 @@ def read(
 
 def _of(config: Mapping[str, Any], program: Program, platform: str, names: Names) -> Expectations:
     def closest(name: str, read: Callable[[Any, Key], Value]) -> Value | None:
-        return _closest(config.get(name), ("expect", name), program, platform, names, read)
+        return _closest(config[name], ("expect", name), program, platform, names, read)
 
     found = Expectations(
         collectives=closest("collectives", lambda value, key: _counts(value, key, names)),
@@ -196,7 +196,7 @@ def known_wrong(
 
     Raises `InvalidExperiment` for what cannot be meant.
     """
-    key, value = ("expect", "wrong"), config.get("wrong")
+    key, value = ("expect", "wrong"), config["wrong"]
     _refuse_absent(value, key, names)
 
     def of(program: Program) -> dict[str, str]:

@@ -189,19 +189,19 @@ class Experiment:
     outputs: Mapping[str, Spec]
     values: Mapping[str, Any]
     programs: tuple[Program, ...]
+    seed: int
+    precision: str
+    check_vma: bool
+    trace: bool
+    profile: bool
+    timeout: float
+    tested: tuple[str, ...]
+    """The targets for which `pytest` runs it: options of the config group `target`."""
     left_out: tuple[Program, ...] = ()
     """The programs that are not compiled for a topology unless they are asked for by name."""
-    chosen: bool = field(default=False)
+    chosen: bool = False
     """Whether the user named the program, rather than taking all that there are."""
-    seed: int = 0
-    precision: str = "highest"
-    check_vma: bool = True
-    trace: bool = False
-    profile: bool = False
-    timeout: float = 600.0
     grad: Gradient | None = None
-    tested: tuple[str, ...] = ("cpu",)
-    """The targets for which `pytest` runs it: options of the config group `target`."""
     expected: Mapping[Program, expect.Expectations] = field(default_factory=dict)
     """What each program is held to."""
     probed: frozenset[str] = frozenset()

@@ -16,7 +16,7 @@ import numpy as np
 from runner import dtypes
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section
-from runner.experiment.reader import DIFFERENCES
+from runner.experiment.results import DIFFERENCES
 from runner.layout import Layout
 from runner.reference.decisions import PerDevice, Replaying
 from runner.reference.interpreter import Arithmetic, Floats, interpret

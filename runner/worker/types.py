@@ -13,9 +13,9 @@ import jax
 from jax.sharding import AxisType
 
 from runner import dtypes
+from runner.experiment.layouts import fits
 from runner.experiment.model import Experiment, Section
 from runner.experiment.program import Program
-from runner.experiment.reader import fits
 from runner.faults import InvalidExperiment, invalid, key_text
 from runner.language.syntax import place
 from runner.layout import Layout, Mesh, Spec

@@ -14,7 +14,7 @@ from runner.checks.context import Context
 from runner.experiment import data
 from runner.faults import InvalidExperiment
 from runner.link.target import Held, Output, ProgramRun
-from runner.reference.interpreter import ANY
+from runner.reference.arithmetic import ANY
 from tests.harness import experiment
 
 TEXT = """

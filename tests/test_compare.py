@@ -17,7 +17,7 @@ from runner import dtypes
 from runner.checks.compare import Beside, Difference, Tolerance, Whole, as_a_whole, carried, difference, tolerance
 from runner.experiment import data
 from runner.reference import Rounding, magnitude, measure
-from runner.reference.interpreter import ANY
+from runner.reference.arithmetic import ANY
 from runner.reference.rounded import Machine, rounded
 from tests.harness import experiment
 

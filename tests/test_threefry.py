@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.language import threefry
+from runner.language.counterparts import threefry
 from runner.reference.rounded import NEAREST, rounded
 
 SHAPES = [(), (5,), (2, 3), (3, 1, 4), (0, 2), (257,)]

@@ -16,7 +16,7 @@ from runner.experiment.expect import among
 from runner.faults import InvalidExperiment, key_text
 from runner.link.target import Held, Output, ProgramRun
 from runner.record import record
-from runner.reference.interpreter import ANY
+from runner.reference.arithmetic import ANY
 from runner.run import verification
 from tests.command import ROOT, run_command
 from tests.harness import config, experiment

@@ -48,9 +48,9 @@ def canonical(expression: Expression) -> Expression:
     for call in ast.walk(expression.tree):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
             operation = OPERATIONS.get(call.func.id)
-            if operation is not None and operation.jax.startswith("jax.random.") and "dtype='" in operation.arguments:
+            if operation is not None and operation.random and "dtype='" in operation.arguments:
                 _name_dtype(call, operation.signature)
-            if operation is not None and "axis_name" in operation.arguments:
+            if operation is not None and operation.over is not None:
                 first = 1 if operation.arguments.startswith("x") else 0
                 call.args[first:] = [_tupled(argument) for argument in call.args[first:]]
                 for keyword in call.keywords:
@@ -116,7 +116,7 @@ def _check_call(expression: Expression, node: ast.Call, name: str, function: ast
     operation = OPERATIONS.get(name)
     if operation is None:
         raise expression.fault(f"no operation '{name}'{nearest(name, OPERATIONS)}", function)
-    if scope.section == "graph" and (operation.kind == "collective" or "axis_name" in operation.signature.parameters):
+    if scope.section == "graph" and operation.over is not None:
         raise expression.fault(
             f"'{name}' is a collective; graph computes on whole arrays and has none; it belongs in per_device", function
         )

@@ -13,7 +13,7 @@ from tests.command import ROOT
 FLOORS = (
     ("faults", "dtypes", "layout"),
     ("language", "config"),
-    ("experiment",),
+    ("experiment", "sharding"),
     ("programs", "link"),
     ("reference", "evidence"),
     ("record",),

@@ -28,6 +28,7 @@ from runner.language import trees
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, computation
 from runner.language.syntax import Expression
 from runner.layout import Spec, spec_text
+from runner.sharding.repairs import Repair
 
 _RESERVED = frozenset(
     {*keyword.kwlist, *dir(builtins)}
@@ -67,18 +68,6 @@ class Names:
 
     def __getitem__(self, name: str) -> str:
         return self._identifiers[name]
-
-
-@dataclass(frozen=True)
-class Repair:
-    """What explicit sharding asks of one call: the sharding of its result, or of some of its operands.
-
-    Found by `runner/worker/explicit.py`. Operands are numbered as `operands` lists them; those of
-    an operator, left then right.
-    """
-
-    out_sharding: Spec | None = None
-    operands: Mapping[int, Spec] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -262,7 +251,7 @@ class _Emit(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
         assert isinstance(node.func, ast.Name)
         operation = OPERATIONS[node.func.id]
-        if self._under_vmap and operation.name == "pcast":
+        if self._under_vmap and operation.over is not None and operation.over.does == "cast":
             # vmap knows no varying axes.
             return self.visit(node.args[0])
         repair = self._repair(node)
@@ -287,7 +276,7 @@ class _Emit(ast.NodeTransformer):
             # vmap knows no varying axes.
             if not (self._under_vmap and k.arg == "to")
         ]
-        if operation.name == "ppermute":
+        if operation.over is not None:
             keywords = [self._shift(node, k) if k.arg == "shift" else k for k in keywords]
         if repair.out_sharding is not None:
             keywords.append(ast.keyword("out_sharding", _parse(sharding(repair.out_sharding))))
@@ -303,7 +292,9 @@ class _Emit(ast.NodeTransformer):
 
     def _shift(self, node: ast.Call, shift: ast.keyword) -> ast.keyword:
         """`shift=` as the permutation that it stands for."""
-        bound = OPERATIONS["ppermute"].signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords})
+        assert isinstance(node.func, ast.Name)
+        signature = OPERATIONS[node.func.id].signature
+        bound = signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords})
         size = self._experiment.mesh.axis_size(ast.literal_eval(bound.arguments["axis_name"]))
         by = ast.unparse(shift.value)
         sign, by = ("-", by[1:]) if by.startswith("-") else ("+", by)

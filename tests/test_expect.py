@@ -301,7 +301,7 @@ IN_PART = "what could be read of the compiled module is as expected, but it may 
 )
 def test_what_only_a_part_of_the_module_keeps_is_not_kept(given, there, found):
     (name,) = yaml.safe_load(given)
-    more = {"collectives_unknown": MISSING, "collectives_missing": MISSING}
+    more: dict[str, Any] = {"collectives_unknown": MISSING, "collectives_missing": MISSING}
     assert verdicts(given, *there, on=TPU)[name]["status"] == "passed"
     assert verdicts(given, *there, on=TPU, **more)[name] == {
         "status": "failed",
@@ -328,7 +328,7 @@ ENTRY %main (A: f32[4,2]) -> f32[4,2] {
 )
 def test_a_library_that_may_communicate_is_no_silence(given, target, status):
     module = compiled.found(LIBRARY.replace("TARGET", target), experiment(TEXT), "auto")
-    read = {"collectives_unknown": module.unknown, "collectives_missing": module.missing}
+    read: dict[str, Any] = {"collectives_unknown": module.unknown, "collectives_missing": module.missing}
     (found,) = verdicts(given, *module.found, **read).values()
     assert found["status"] == status
     if status == "failed":
@@ -336,7 +336,7 @@ def test_a_library_that_may_communicate_is_no_silence(given, target, status):
 
 
 def test_what_is_wrong_whatever_could_not_be_read_is_told_first():
-    more = {"collectives_unknown": MISSING, "collectives_missing": MISSING}
+    more: dict[str, Any] = {"collectives_unknown": MISSING, "collectives_missing": MISSING}
     found = verdicts("no_collectives: true", collective(), **more)["no_collectives"]
     assert found["reason"] == "expected no collectives, found 1 all-reduce"
     assert found["details"] == ["1 × all-reduce of C over x: 64 B per device", *MISSING]
@@ -360,7 +360,7 @@ def test_what_is_not_known_of_a_collective_matters_to_what_depends_on_it_alone(g
 
 
 def test_memory_and_layouts_do_not_depend_on_what_the_module_says():
-    more = {"collectives_unknown": MISSING, "collectives_missing": MISSING, "collectives": None}
+    more: dict[str, Any] = {"collectives_unknown": MISSING, "collectives_missing": MISSING, "collectives": None}
     assert verdicts("max_memory_bytes: 1000", **more)["max_memory_bytes"]["status"] == "passed"
     assert verdicts("layouts: {C: [x]}", **more, **lies("x"))["layouts"]["status"] == "passed"
 

@@ -5,7 +5,7 @@ import functools
 import inspect
 import itertools
 import operator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import hypothesis.extra.numpy as hnp
 import jax
@@ -30,51 +30,52 @@ EDGE = (*PLAIN, float("nan"), float("inf"), float("-inf"), -0.0)
 UNIT = (-0.875, -0.5, -0.25, 0.0, 0.125, 0.25, 0.75)
 POSITIVE = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.5, 6.25)
 # Few shapes: nearly all the time is XLA's, which compiles anew for each shape and dtype.
-SHAPES = st.just((2, 3))
-RANKS = st.sampled_from(((3,), (2, 3, 2)))
+Strategy = st.SearchStrategy[Any]
+SHAPES: Strategy = st.just((2, 3))
+RANKS: Strategy = st.sampled_from(((3,), (2, 3, 2)))
 DTYPES = ("float32", "bfloat16", "float8_e4m3fn", "int32", "int8", "uint8", "bool")
 
 
 # Drawing arguments.
 
 
-def drawn(dtype, numbers, shape):
+def drawn(dtype: Any, numbers: Any, shape: Any) -> Strategy:
     return hnp.arrays(dtype, shape, elements=st.sampled_from(numbers), fill=st.nothing())
 
 
-def floats(numbers=PLAIN, shape=SHAPES):
+def floats(numbers: Any = PLAIN, shape: Any = SHAPES) -> Strategy:
     return drawn(np.float64, numbers, shape)
 
 
-def ints(low=-7, high=7, shape=SHAPES, dtype=np.int32):
+def ints(low: int = -7, high: int = 7, shape: Any = SHAPES, dtype: Any = np.int32) -> Strategy:
     return hnp.arrays(dtype, shape, elements=st.integers(low, high), fill=st.nothing())
 
 
-def wide_ints(shape=SHAPES):
+def wide_ints(shape: Any = SHAPES) -> Strategy:
     return drawn(np.int32, (-(2**31), -7, -1, 0, 1, 2, 3, 2**16 + 1, 2**31 - 1), shape)
 
 
-def bools(shape=SHAPES):
+def bools(shape: Any = SHAPES) -> Strategy:
     return hnp.arrays(np.bool_, shape, fill=st.nothing())
 
 
-def complexes(shape=SHAPES):
+def complexes(shape: Any = SHAPES) -> Strategy:
     return drawn(np.complex128, (1 + 2j, -0.5j, 0.25, -1.5 + 0.125j, 0.0), shape)
 
 
-def exact(shape=SHAPES):
+def exact(shape: Any = SHAPES) -> Strategy:
     return st.one_of(wide_ints(shape), ints(0, 200, shape, np.uint8), bools(shape))
 
 
-def numbers(shape=SHAPES, edge=EDGE):
+def numbers(shape: Any = SHAPES, edge: Any = EDGE) -> Strategy:
     return st.one_of(floats(edge, shape), wide_ints(shape), ints(-128, 127, shape, np.int8), bools(shape))
 
 
-def signed(shape=SHAPES, edge=EDGE):
+def signed(shape: Any = SHAPES, edge: Any = EDGE) -> Strategy:
     return st.one_of(floats(edge, shape), wide_ints(shape), ints(-128, 127, shape, np.int8))
 
 
-def small(shape=SHAPES):
+def small(shape: Any = SHAPES) -> Strategy:
     """Numbers whose products and sums are exact enough to compare."""
     return st.one_of(floats(PLAIN, shape), ints(shape=shape), bools(shape))
 
@@ -113,7 +114,7 @@ def reducing(draw, domain, *options, tuples=True, always=False, negative=True):
     """An array and an axis, several or none; `options` are names of the other arguments."""
     a = draw(domain)
     named = {}
-    choices = [axes_of(a) if negative else st.integers(0, a.ndim - 1)]
+    choices: list[Strategy] = [axes_of(a) if negative else st.integers(0, a.ndim - 1)]
     if tuples and a.ndim > 1:
         choices.append(pick((0, 1), (-1, 0)))
     if not always:

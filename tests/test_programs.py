@@ -606,4 +606,4 @@ def test_jax_is_configured_by_the_header():
     text = source.header(experiment, "auto", source.Names(experiment), "C = A", mesh=True)
     assert 'jax.config.update("jax_num_cpu_devices", 4)' in text
     assert 'jax.config.update("jax_default_matmul_precision", "float32")' in text
-    assert jax.config.jax_default_matmul_precision is None
+    assert jax.default_matmul_precision.value is None

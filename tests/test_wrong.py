@@ -39,7 +39,7 @@ def reading(wrong: str, **changes: Any) -> Any:
 
 def context(wrong: Any = WRONG, jax: str = "0.13.0", **expected: Any) -> Context:
     given = experiment(TEXT, expect={"wrong": wrong, **expected})
-    outputs = dict.fromkeys(("C", "D"), ((4, 2), "float32"))
+    outputs: dict[str, tuple[tuple[int, ...], str]] = dict.fromkeys(("C", "D"), ((4, 2), "float32"))
     floats = {line: {ANY: "float32"} for line in ("C", "D")}
     found = oracles.consult(given, data.make(given, Path()), outputs, {"graph": floats, "per_device": floats})
     found.jax = jax

@@ -22,7 +22,7 @@ from runner.checks import diagnosis, oracles
 from runner.checks.context import Context
 from runner.checks.mutants import Mutant, mutants
 from runner.reference import interpret
-from runner.reference.interpreter import Arithmetic
+from runner.reference.arithmetic import Arithmetic
 from tests.command import REFUSED
 from tests.harness import consulted, shipped
 

@@ -19,6 +19,7 @@ from runner.experiment import topology
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.flow import verification
+from runner.layout import Spec
 from runner.link.target import Output, Place, ProgramRun
 from runner.programs import WRITERS
 from runner.record import record
@@ -202,7 +203,7 @@ def test_the_layout_check_reads_what_the_compiler_promises():
     operands = {a.name: [(p, a.layout.ranges(p)) for p in range(4)] for a in experiment.arrays}
 
     def verdict(*compiled: Place) -> dict[str, Any]:
-        outputs = {"C": Output("float32", (64, 64), ["x", None], (), compiled)}
+        outputs = {"C": Output("float32", (64, 64), Spec.of(["x", None]), (), compiled)}
         return layout.check(context, ProgramRun(Program.CONSTRAINT, None, outputs, operands, [0, 1, 2, 3]))
 
     assert verdict(*places) == {"status": "passed"}

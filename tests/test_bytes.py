@@ -18,7 +18,7 @@ from runner.experiment.program import Program
 from tests import harness
 from tests.command import ROOT
 
-Moved = dict[tuple[str, str], tuple[int, int]]
+Moved = dict[tuple[str, str], tuple[int, ...]]
 """The bytes into and out of each device, by the kind of the collectives and the axes that they communicate over."""
 
 FLOAT = 4

@@ -15,7 +15,7 @@ from runner.experiment import data
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.link.target import Held, Output, ProgramRun
-from runner.reference.interpreter import ANY
+from runner.reference.arithmetic import ANY
 from tests.harness import experiment
 
 TEXT = """
@@ -128,9 +128,10 @@ def test_a_check_says_what_it_would_have_noticed() -> None:
     power = found["power"]
     assert 0.01 < power < value.WEAK
     root = np.sqrt(np.mean(np.asarray(given.graph.values["C"][0]) ** 2)) if given.graph else 0
-    within, beyond = (
+    changes: list[dict[str, Any]] = [
         {f"at{i}": lambda x, f=f: x + np.asarray(f * power * root, x.dtype) for i in range(4)} for f in (0.5, 1.5)
-    )
+    ]
+    within, beyond = changes
     assert value.check(given, run(given, **within))["status"] == "passed"
     assert value.check(given, run(given, **beyond))["status"] == "failed"
 
@@ -279,7 +280,7 @@ def test_copies_that_differ_in_one_bit_are_found() -> None:
 
 def test_parts_that_are_no_copies_may_differ() -> None:
     given = context()
-    both = {"at0": off_by_one, "at2": off_by_one}
+    both: dict[str, Any] = {"at0": off_by_one, "at2": off_by_one}
     assert replicas.check(given, run(given, **both))["status"] == "passed"
 
 

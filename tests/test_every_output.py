@@ -230,9 +230,9 @@ outputs: {C: [x, y], D: [x, y], F: [x, y]}
 
 
 @pytest.mark.parametrize("name", ["C", "D", "F"])
-@pytest.mark.parametrize("program", ["auto", "vmap"])
+@pytest.mark.parametrize("program", [Program.AUTO, Program.VMAP])
 def test_an_output_that_one_program_gets_wrong_is_found_in_all_of_them(
-    name: str, program: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, program: Program, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = WRITERS[program]
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from runner.experiment.program import Program
 from runner.programs import explicit
 from runner.programs.types import Repairs
 from tests import harness
@@ -125,5 +126,5 @@ def test_what_only_lowering_refuses_is_said():
     # JAX 0.12 puts lgamma together from a gather when it lowers it, and has no sharding for that gather.
     unsupported = harness.types(ARRAYS, graph={"first": "A * 2", "out": "lgamma(A)"}, outputs={"out": []}).unsupported
     if unsupported:
-        assert unsupported["explicit"].startswith("graph.out: JAX refuses it: Use `.at[...].get(out_sharding=)`")
+        assert unsupported[Program.EXPLICIT].startswith("graph.out: JAX refuses it: Use `.at[...].get(out_sharding=)`")
         assert set(unsupported) == {"explicit"}

@@ -13,7 +13,7 @@ from tests.command import ROOT
 FLOORS = (
     ("faults", "dtypes", "layout"),
     ("language", "config"),
-    ("experiment",),
+    ("experiment", "sharding"),
     ("programs", "link"),
     ("reference", "evidence"),
     ("record",),
@@ -86,4 +86,4 @@ def test_nothing_of_hydras_own_is_used_elsewhere_or_changed(file: Path) -> None:
     for node in ast.walk(tree):
         for target in node.targets if isinstance(node, ast.Assign) else ():
             changed = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id
-            assert changed not in theirs, f"line {node.lineno} changes {changed}"
+            assert changed not in theirs, f"line {target.lineno} changes {changed}"

@@ -75,7 +75,7 @@ def test_axis_index_and_groups_are_those_of_jax(axes: str | tuple[str, ...]) -> 
     def index(x: jax.Array) -> jax.Array:
         return x * 0 + (jax.lax.axis_index(axes) if axes else 0)
 
-    by_position = np.asarray(index(np.arange(8)))
+    by_position = np.asarray(index(jax.numpy.arange(8)))
     assert [mesh.axis_index(position, axes) for position in range(8)] == by_position.tolist()
     if not axes:
         assert mesh.groups(axes) == [[position] for position in range(8)]
@@ -87,7 +87,7 @@ def test_axis_index_and_groups_are_those_of_jax(axes: str | tuple[str, ...]) -> 
     def members(x: jax.Array) -> jax.Array:
         return jax.lax.all_gather(x, axes, tiled=True)[None]
 
-    gathered = np.asarray(members(np.arange(8))).reshape(8, -1)
+    gathered = np.asarray(members(jax.numpy.arange(8))).reshape(8, -1)
     for group in mesh.groups(axes):
         for position in group:
             assert gathered[position].tolist() == group

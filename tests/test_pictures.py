@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 import sys
+from typing import Any, Literal
 from xml.etree import ElementTree
 
 import jax
@@ -23,7 +24,18 @@ from runner.show import colours, console, figures, pictures, sheet, svg
 from runner.show.pictures import ArrayPicture, MeshPicture, Shard
 
 
-def picture_of(mesh, shape, spec, *, name="A", role="array", ids=None, dims=None, platform="cpu", programs=()):
+def picture_of(
+    mesh: Mesh,
+    shape: tuple[int, ...],
+    spec: Any,
+    *,
+    name: str = "A",
+    role: Literal["array", "output"] = "array",
+    ids: Any = None,
+    dims: Any = None,
+    platform: str = "cpu",
+    programs: Any = (),
+) -> ArrayPicture:
     """The picture of a float32 array; `spec` as the YAML spells it."""
     return pictures.from_layout(
         Layout(mesh, shape, Spec.of(spec)),
@@ -369,6 +381,7 @@ def test_512_devices_fit_in_80_columns_and_the_text_says_what_is_left_out():
         lines = block(text, name)
         shown = re.fullmatch(rf"{rows} × {columns} shards, {rows} × (\d+) shown", lines[-2])
         labels = boxes(lines)[0]
+        assert shown is not None
         assert len(labels) - labels.count("…") == int(shown[1]) >= 10
         assert labels[-1] == str(columns - 1)
     assert "512 × 1 shards, 8 × 1 shown" in block(text, "C")
@@ -461,7 +474,7 @@ def test_a_copy_is_striped_in_the_colours_of_all_that_have_one():
     lines = figures.drawn(mesh, [arrays[1]], 100)
     backgrounds = {style.split(" on ")[1] for line in lines for _, style in line if " on " in style}
     assert backgrounds == {*paint.values(), "#FFFFFF"}
-    cell = re.search(r"<title>CPU 0-3: A1\[0:4, 0:4\]</title>(.*?)</g>", svg.draw(mesh, arrays, "t"))[1]
+    (cell,) = re.findall(r"<title>CPU 0-3: A1\[0:4, 0:4\]</title>(.*?)</g>", svg.draw(mesh, arrays, "t"))
     assert set(re.findall(r'fill="(#\w+)"', cell)) == {*paint.values(), "#FFFFFF", "#1F2328"}
 
 
@@ -483,13 +496,13 @@ SVG = "{http://www.w3.org/2000/svg}"
 def test_an_svg_names_every_device_of_every_picture(name):
     mesh, arrays = figure(name)
     tree = ElementTree.fromstring(svg.draw(mesh, arrays, name))
-    tips = [tip.text for group in tree.iter(f"{SVG}g") for tip in group.findall(f"{SVG}title")]
+    tips = [tip.text or "" for group in tree.iter(f"{SVG}g") for tip in group.findall(f"{SVG}title")]
     for picture in arrays:
         ids = [re.match(rf"CPU ([\d,]+): {picture.name}\[", expanded(tip)) for tip in tips]
         assert {int(d) for match in ids if match for d in match[1].split(",")} == set(mesh.device_ids)
     assert len([tip for tip in tips if re.match(r"CPU \d+: \w+=0", tip)]) >= 1
-    assert tree.find(f"{SVG}title").text == name
-    assert tree.find(f"{SVG}desc").text.startswith("mesh: ")
+    assert tree.findtext(f"{SVG}title") == name
+    assert (tree.findtext(f"{SVG}desc") or "").startswith("mesh: ")
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -503,7 +516,7 @@ def test_an_svg_needs_nothing_from_outside_and_is_the_same_each_time(name):
 @pytest.mark.parametrize("name", FIGURES)
 def test_everything_in_an_svg_lies_on_its_page(name):
     tree = ElementTree.fromstring(svg.draw(*figure(name), name))
-    _, _, width, height = map(float, tree.get("viewBox").split())
+    _, _, width, height = map(float, tree.attrib["viewBox"].split())
 
     def corners(node, x, y):
         if move := re.match(r"translate\((\S+) (\S+)\)", node.get("transform", "")):
@@ -540,12 +553,12 @@ def test_slices_are_arranged_evenly(count, most, rows):
 def test_the_root_of_an_svg_has_a_size_and_no_style_which_some_renderers_take_for_a_height_of_nothing(name):
     root = ElementTree.fromstring(svg.draw(*figure(name), name))
     assert root.get("style") is None
-    assert [root.get("width"), root.get("height")] == root.get("viewBox").split()[2:]
+    assert [root.get("width"), root.get("height")] == root.attrib["viewBox"].split()[2:]
 
 
 def test_words_can_be_read_on_a_light_and_on_a_dark_page():
     drawn = svg.draw(*figure("2x2"), "t")
-    light, dark = re.search(r"<style>(.*)@media \(prefers-color-scheme:dark\)\{(.*)\}</style>", drawn).groups()
+    ((light, dark),) = re.findall(r"<style>(.*)@media \(prefers-color-scheme:dark\)\{(.*)\}</style>", drawn)
     inks = [set(re.findall(r"fill:(#\w+)", re.sub(r"\.sp \.[pk]\{[^}]*\}", "", rules))) for rules in (light, dark)]
     pages = [{"#F6F8FA", "#FFFFFF"}, set(re.findall(r"\.[pk]\{fill:(#\w+)", dark))]
     assert all(len(each) >= 2 for each in (*inks, *pages))
@@ -597,7 +610,7 @@ def test_an_svg_says_what_it_leaves_out():
 def test_names_are_escaped_in_an_svg():
     picture = picture_of(MESH, (4, 4), ["x"], name="<A&B>", dims=("<I>", '"J"'))
     tree = ElementTree.fromstring(svg.draw(mesh_picture(MESH), [picture], '<"title" & more>'))
-    assert tree.find(f"{SVG}title").text == '<"title" & more>'
+    assert tree.findtext(f"{SVG}title") == '<"title" & more>'
     assert "<A&B>" in [text.text for text in tree.iter(f"{SVG}text")]
 
 
@@ -666,7 +679,10 @@ def test_a_device_has_one_colour_in_all_pictures_of_a_mesh():
     fills = {}
     for group in tree.iter(f"{SVG}g"):
         if (tip := group.find(f"{SVG}title")) is not None:
-            first = re.match(r"CPU (\d+)", tip.text)[1]
-            fills.setdefault(first, set()).add(group.find(f"{SVG}rect").get("fill"))
+            first = re.match(r"CPU (\d+)", tip.text or "")
+            cell = group.find(f"{SVG}rect")
+            assert first is not None
+            assert cell is not None
+            fills.setdefault(first[1], set()).add(cell.get("fill"))
     assert set(fills) == {"0", "1", "2", "3"}
     assert all(len(fill) == 1 for fill in fills.values())

@@ -107,7 +107,7 @@ def verdicts(error: float, atol: float = 1e-6, **statuses: Any) -> dict[Program,
         ),
     ],
 )
-def test_a_program_that_stands_alone_is_named(statuses: dict[str, str], agree: str, wrong: str, differ: str) -> None:
+def test_a_program_that_stands_alone_is_named(statuses: dict[str, Any], agree: str, wrong: str, differ: str) -> None:
     given = context()
     far, near = f"{agree} {wrong}: the compiler", f"{agree} {differ}: its rounding is more than was measured, or"
     assert blame.blame(given, verdicts(1.0, **statuses), Program.CONSTRAINT, alike=True) == far

@@ -10,6 +10,7 @@ import sys
 import jax
 import pytest
 
+from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.language.operations import OPERATIONS
 from runner.programs import lines, source
@@ -44,7 +45,7 @@ def graph_of(pack, program, specs):
 
 
 def test_every_operation_has_samples():
-    arrays = {name for name, row in OPERATIONS.items() if "axis_name" not in row.arguments}
+    arrays = {name for name, row in OPERATIONS.items() if row.over is None}
     assert set(SAMPLES) == arrays | {"subscript", "operators"}
 
 
@@ -177,7 +178,7 @@ def test_collectives_that_only_shard_map_has(tmp_path):
 def test_what_vmap_does_not_have_is_said(expression):
     experiment = on_every_device([expression])
     with harness.configured(experiment):
-        reason = harness.infer(experiment).unsupported["vmap"]
+        reason = harness.infer(experiment).unsupported[Program.VMAP]
     assert reason.startswith("per_device.n0: ")
     assert "jax.vmap" in reason
     assert "\n" not in reason
@@ -609,4 +610,4 @@ def test_jax_is_configured_by_the_header():
     text = source.header(experiment, "auto", Names(experiment), "C = A", mesh=True)
     assert 'jax.config.update("jax_num_cpu_devices", 4)' in text
     assert 'jax.config.update("jax_default_matmul_precision", "float32")' in text
-    assert jax.config.jax_default_matmul_precision is None
+    assert jax.default_matmul_precision.value is None

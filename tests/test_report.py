@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.layout import Layout, Mesh
+from runner.layout import Layout, Mesh, Spec
 from runner.show import pictures, report
 
 FOLDER = Path("/runs/mine/0")
@@ -375,8 +375,8 @@ def drawn(names: str) -> dict[str, Any]:
     mesh = Mesh(("x", "y"), (2, 2))
     arrays = [
         pictures.from_layout(
-            Layout(mesh, (4, 4 + 4 * (k % (len(names) - 1))), (("x",), ())), name=name, role="array", dtype="float32",
-            itemsize=4, dims=(None, None), device_ids=range(4), platform="cpu",
+            Layout(mesh, (4, 4 + 4 * (k % (len(names) - 1))), Spec.of(["x", None])),
+            name=name, role="array", dtype="float32", itemsize=4, dims=(None, None), device_ids=range(4), platform="cpu",
         )
         for k, name in enumerate(names)
     ]  # fmt: skip

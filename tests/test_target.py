@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,7 @@ def test_who_stops_listening_leaves_no_worker_behind() -> None:
     workers = Workers(TYPES + "finish(*steps); time.sleep(60)")
     events = listen(workers(), JOB, 30.0, workers)
     assert next(events)["event"] == "types"
+    assert isinstance(events, Generator)
     events.close()
     assert_gone(workers)
 

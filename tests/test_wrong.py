@@ -18,7 +18,7 @@ from runner.faults import InvalidExperiment, key_text
 from runner.flow import verification
 from runner.link.target import Held, Output, ProgramRun
 from runner.record import record
-from runner.reference.interpreter import ANY
+from runner.reference.arithmetic import ANY
 from tests.command import ROOT, run_command
 from tests.harness import config, experiment
 
@@ -40,7 +40,7 @@ def reading(wrong: str, **changes: Any) -> Any:
 
 def context(wrong: Any = WRONG, jax: str = "0.13.0", **expected: Any) -> Context:
     given = experiment(TEXT, expect={"wrong": wrong, **expected})
-    outputs = dict.fromkeys(("C", "D"), ((4, 2), "float32"))
+    outputs: dict[str, tuple[tuple[int, ...], str]] = dict.fromkeys(("C", "D"), ((4, 2), "float32"))
     floats = {line: {ANY: "float32"} for line in ("C", "D")}
     found = oracles.consult(given, data.make(given, Path()), outputs, {"graph": floats, "per_device": floats})
     found.jax = jax
@@ -250,7 +250,7 @@ def test_a_run_at_verify_dims_is_held_to_it() -> None:
     given = config(text.replace("arange(8)", "normal()"), expect=expected, target={"topology": "v5e:2x2"})
     smaller = verification.smaller(given, experiment(text, expect=expected, target={"topology": "v5e:2x2"}))
     assert not isinstance(smaller, str)
-    assert (smaller[1].wrong["auto"], smaller[1].weak, smaller[1].approximate) == ({"C": ""}, {"D"}, {"D": 1e-3})
+    assert (smaller[1].wrong[Program.AUTO], smaller[1].weak, smaller[1].approximate) == ({"C": ""}, {"D"}, {"D": 1e-3})
 
 
 # The known ones.

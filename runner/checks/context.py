@@ -15,7 +15,7 @@ from runner.experiment.model import Experiment, Section
 from runner.experiment.program import Program
 from runner.layout import Layout
 from runner.reference import Gradients, Oracle, PerDevice, Rounding
-from runner.reference.interpreter import Floats
+from runner.reference.arithmetic import Floats
 from runner.reference.rounding import row_step
 
 Check = dict[str, Any]

@@ -16,7 +16,7 @@ from runner.experiment import naming
 from runner.experiment.model import Node
 from runner.link.target import ProgramRun
 from runner.reference import measure
-from runner.reference.interpreter import ANY
+from runner.reference.arithmetic import ANY
 
 RECORDED = 256
 """Values of up to this many elements on each device are in the record."""

@@ -104,10 +104,5 @@ def _called(statements: Sequence[Statement], times: int = 1) -> Counter[str]:
 
 def _in_tree(tree: ast.expr, times: int) -> Counter[str]:
     names = [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    return Counter({name: times * count for name, count in Counter(filter(_communicates, names)).items()})
-
-
-def _communicates(name: str) -> bool:
-    """Whether an operation moves values between devices; `pcast` changes only what JAX's types know of one."""
-    operation = OPERATIONS[name]
-    return operation.kind == "collective" and "x" in operation.signature.parameters and name != "pcast"
+    counts = Counter(name for name in names if OPERATIONS[name].communicates)
+    return Counter({name: times * count for name, count in counts.items()})

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from runner.experiment.model import Experiment, Loop, Section, Statement
+from runner.language.operations import OPERATIONS
 from runner.programs.names import Names
 
 _WRAPPED = re.compile(r"^(?:[\w.]+\()*([^()]*)\)*$")
@@ -16,13 +17,13 @@ _WRAPPED = re.compile(r"^(?:[\w.]+\()*([^()]*)\)*$")
 _FUNCTION = re.compile(r"\bp?jit\([^()]*\)*$")
 """The name of a function, which is none of a line, though a line may have the same."""
 
-_PRIMITIVES = frozenset(
-    {"psum", "psum_invariant", "psum2", "pmax", "pmin", "ppermute", "pbroadcast", "all_to_all", "ragged_all_to_all"}
-    | {"all_gather", "all_gather_invariant", "all_gather_reduced", "reduce_scatter", "psum_scatter", "unreduced_psum"}
-    | {"unreduced_reduce_scatter", "pgather", "psend", "precv", "pcollectivebroadcast", "pbroadcast_dynamic"}
-    | {"unreduced_pmax", "unreduced_pmin"}
+PRIMITIVES = frozenset(
+    {"ragged_all_to_all", "pgather", "psend", "precv"}
+    | {primitive for row in OPERATIONS.values() if row.over is not None for primitive in row.over.primitives}
 )
 """JAX's collective primitives: what stands last in the name of a collective that the program itself asks for.
+
+Those of the table's operations, and those of which no operation of the language is made.
 
 Source: jax/_src/lax/parallel.py, where those that begin an asynchronous one end in `_start`.
 """
@@ -64,7 +65,7 @@ def _parts(text: str) -> list[str]:
 def asked(stack: str) -> bool:
     """Whether a name stack is that of a collective of the program's own: of a line, or of JAX's differentiation."""
     scopes, _, primitive = stack.rpartition("/")
-    return bool(scopes) and primitive.removesuffix("_start") in _PRIMITIVES
+    return bool(scopes) and primitive.removesuffix("_start") in PRIMITIVES
 
 
 def backward(stack: str) -> bool:

@@ -21,7 +21,7 @@ from runner import dtypes
 from runner.experiment.model import Array, Experiment
 from runner.experiment.plain import literal_shape, located, size_text
 from runner.faults import Fault, InvalidExperiment, invalid, nearest
-from runner.language.counterparts import signature
+from runner.language.signatures import signature
 from runner.language.syntax import Expression, SyntaxFault
 
 Arrays = dict[str, np.ndarray]

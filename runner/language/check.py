@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from runner.faults import nearest
-from runner.language.operations import CASTS, COMPUTATIONS, CONSTANTS, OPERATIONS, PADDINGS
+from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, PADDINGS
 from runner.language.syntax import Expression
 from runner.layout import Mesh
 
@@ -53,9 +53,9 @@ def canonical(expression: Expression) -> Expression:
     for call in ast.walk(expression.tree):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
             operation = OPERATIONS.get(call.func.id)
-            if operation is not None and operation.jax.startswith("jax.random.") and "dtype='" in operation.arguments:
+            if operation is not None and operation.random and "dtype='" in operation.arguments:
                 _name_dtype(call, operation.signature)
-            if operation is not None and "axis_name" in operation.arguments:
+            if operation is not None and operation.over is not None:
                 first = 1 if operation.arguments.startswith("x") else 0
                 call.args[first:] = [_tupled(argument) for argument in call.args[first:]]
                 for keyword in call.keywords:
@@ -121,7 +121,7 @@ def _check_call(expression: Expression, node: ast.Call, name: str, function: ast
     operation = OPERATIONS.get(name)
     if operation is None:
         raise expression.fault(f"no operation '{name}'{nearest(name, OPERATIONS)}", function)
-    if scope.section == "graph" and (operation.kind == "collective" or "axis_name" in operation.signature.parameters):
+    if scope.section == "graph" and operation.over is not None:
         raise expression.fault(
             f"'{name}' is a collective; graph computes on whole arrays and has none; it belongs in per_device", function
         )
@@ -135,8 +135,8 @@ def _check_call(expression: Expression, node: ast.Call, name: str, function: ast
         _check_axes(expression, bound.arguments["axis_name"], scope.mesh)
     if "computation" in bound.arguments:
         _check_choice(expression, bound.arguments["computation"], "computation", COMPUTATIONS)
-    if "to" in bound.arguments:
-        _check_choice(expression, bound.arguments["to"], "argument 'to'", CASTS[name])
+    if "to" in bound.arguments and operation.over is not None:
+        _check_choice(expression, bound.arguments["to"], "argument 'to'", operation.over.to)
     padding = bound.arguments.get("padding")
     if isinstance(padding, ast.Constant):
         _check_choice(expression, padding, "padding", PADDINGS, " or a pair of integers for each dimension")

@@ -7,15 +7,10 @@ import warnings
 from dataclasses import dataclass
 from functools import cached_property
 
+from runner.language.operators import OPERATORS
+
 _DEEPEST = 100
 """How many levels an expression may nest: whatever walks the tree recurses."""
-
-_OPERATORS: tuple[type[ast.AST], ...] = (
-    ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.MatMult,
-    ast.BitAnd, ast.BitOr, ast.BitXor, ast.LShift, ast.RShift,
-    ast.USub, ast.UAdd, ast.Invert,
-    ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
-)  # fmt: skip
 
 _REFUSED: dict[type[ast.AST], str] = {
     ast.Lambda: "a lambda is not part of the language; write another line with a name instead",
@@ -151,17 +146,17 @@ def _check(expression: Expression, node: ast.expr, depth: int = 0) -> None:
             return
         case ast.Constant():
             raise expression.fault(f"{node.value!r} is not part of the language", node)
-        case ast.BinOp(left=left, op=op, right=right) if isinstance(op, _OPERATORS):
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
             _check(expression, left, depth)
             _check(expression, right, depth)
-        case ast.UnaryOp(op=op, operand=operand) if isinstance(op, _OPERATORS):
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in OPERATORS:
             _check(expression, operand, depth)
         case ast.UnaryOp():
             raise expression.fault("'not' does not work on arrays; use ~ or logical_not", node)
         case ast.Compare(left=left, ops=ops, comparators=comparators):
             if len(ops) > 1:
                 raise expression.fault("a chained comparison does not work on arrays; use (a < b) & (b < c)", node)
-            if not isinstance(ops[0], _OPERATORS):
+            if type(ops[0]) not in OPERATORS:
                 raise expression.fault("'is' and 'in' are not part of the language", node)
             _check(expression, left, depth)
             _check(expression, comparators[0], depth)

@@ -12,7 +12,8 @@ from runner.language.syntax import Expression, place
 from runner.layout import Spec
 from runner.programs.names import Names
 from runner.programs.spelling import constrained, resharded, sharding, tuple_of
-from runner.programs.types import Repair, Repairs
+from runner.programs.types import Repairs
+from runner.sharding.repairs import Repair
 
 
 class Lines:
@@ -148,7 +149,7 @@ class _Emit(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
         assert isinstance(node.func, ast.Name)
         operation = OPERATIONS[node.func.id]
-        if self._under_vmap and operation.name == "pcast":
+        if self._under_vmap and operation.over is not None and operation.over.does == "cast":
             # vmap knows no varying axes.
             return self.visit(node.args[0])
         repair = self._repair(node)
@@ -173,7 +174,7 @@ class _Emit(ast.NodeTransformer):
             # vmap knows no varying axes.
             if not (self._under_vmap and k.arg == "to")
         ]
-        if operation.name == "ppermute":
+        if operation.over is not None:
             keywords = [self._shift(node, k) if k.arg == "shift" else k for k in keywords]
         if repair.out_sharding is not None:
             keywords.append(ast.keyword("out_sharding", _parse(sharding(repair.out_sharding))))
@@ -189,7 +190,9 @@ class _Emit(ast.NodeTransformer):
 
     def _shift(self, node: ast.Call, shift: ast.keyword) -> ast.keyword:
         """`shift=` as the permutation that it stands for."""
-        bound = OPERATIONS["ppermute"].signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords})
+        assert isinstance(node.func, ast.Name)
+        signature = OPERATIONS[node.func.id].signature
+        bound = signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords})
         size = self._experiment.mesh.axis_size(ast.literal_eval(bound.arguments["axis_name"]))
         match shift.value:
             case ast.UnaryOp(op=ast.USub(), operand=by):

@@ -7,18 +7,7 @@ from dataclasses import dataclass, field
 
 from runner.experiment.program import Program
 from runner.layout import Spec
-
-
-@dataclass(frozen=True)
-class Repair:
-    """What explicit sharding asks of one call: the sharding of its result, or of some of its operands.
-
-    Found by `runner/worker/explicit.py`. Operands are numbered as `operands` in `lines.py` lists them; those of an
-    operator, left then right.
-    """
-
-    out_sharding: Spec | None = None
-    operands: Mapping[int, Spec] = field(default_factory=dict)
+from runner.sharding.repairs import Repair
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from runner.experiment.model import Experiment, Section, Statement
+from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.decisions import Following, PerDevice, Recording, Script, Taking
-from runner.reference.interpreter import Arithmetic, Floats, interpret
+from runner.reference.interpreter import interpret
 from runner.reference.rounded import NEAREST, Machine, plain
 
 SAFETY = 4.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,6 +16,7 @@ from runner.experiment.model import Experiment, Line, Loop, Node, Section, State
 from runner.experiment.plain import located
 from runner.faults import InvalidExperiment
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, computation
+from runner.language.operators import OPERATORS
 from runner.language.syntax import Expression, SyntaxFault
 from runner.worker import limits
 from runner.worker.versions import sharding_type_errors, varying_axes
@@ -25,18 +25,6 @@ REFUSALS = (
     TypeError, ValueError, IndexError, KeyError, NotImplementedError, ArithmeticError, *sharding_type_errors(),
 )  # fmt: skip
 """What JAX raises when it does not accept operands. Anything else is a bug, and is not caught."""
-
-BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow, ast.MatMult: operator.matmul,
-    ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
-    ast.LShift: operator.lshift, ast.RShift: operator.rshift,
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge,
-}  # fmt: skip
-UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
-    ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert,
-}  # fmt: skip
 
 
 @cache
@@ -158,11 +146,11 @@ class Walker:
             case ast.Attribute(value=value):
                 return self.apply(node, lambda x: x.T, [self.value(value)])
             case ast.BinOp(left=left, op=op, right=right):
-                return self.apply(node, BINARY[type(op)], [self.value(left), self.value(right)])
+                return self.apply(node, OPERATORS[type(op)].python, [self.value(left), self.value(right)])
             case ast.UnaryOp(op=op, operand=operand):
-                return self.apply(node, UNARY[type(op)], [self.value(operand)])
+                return self.apply(node, OPERATORS[type(op)].python, [self.value(operand)])
             case ast.Compare(left=left, ops=[op], comparators=[right]):
-                return self.apply(node, BINARY[type(op)], [self.value(left), self.value(right)])
+                return self.apply(node, OPERATORS[type(op)].python, [self.value(left), self.value(right)])
             case ast.Tuple(elts=elements):
                 return tuple(self.value(element) for element in elements)
             case ast.List(elts=elements):
@@ -184,7 +172,7 @@ class Walker:
     def _call(self, node: ast.Call) -> Any:
         assert isinstance(node.func, ast.Name)
         operation = OPERATIONS[node.func.id]
-        if self.under_vmap and operation.name == "pcast":
+        if self.under_vmap and operation.over is not None and operation.over.does == "cast":
             return self.value(node.args[0])
         keywords = {str(k.arg): k.value for k in node.keywords if not (self.under_vmap and k.arg == "to")}
         arguments = [*node.args, *keywords.values()]
@@ -210,7 +198,7 @@ class Walker:
             named = dict(zip(keywords, values[len(node.args) :], strict=True))
             if operation.kind == "collective":
                 bound = operation.signature.bind(*positional, **named)
-                reason = limits.collective(operation.name, bound.arguments, self.experiment, under_vmap=self.under_vmap)
+                reason = limits.collective(operation, bound.arguments, self.experiment, under_vmap=self.under_vmap)
                 if reason:
                     raise self._expression.fault(reason, node)
                 if "shift" in named:

@@ -9,9 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from runner.language.counterparts import array, common, floating, preferred
+from runner.language.counterparts.promotion import array, common, floating, preferred
 
 # Contractions.
+
+
+def matmul(a: Any, b: Any, *, preferred_element_type: Any = None) -> Any:
+    """`jnp.matmul`, `@`: integers add up in their own dtype and wrap; booleans give booleans."""
+    return np.matmul(*preferred(common(a, b), preferred_element_type))
 
 
 def dot(a: Any, b: Any, *, preferred_element_type: Any = None) -> Any:
@@ -117,7 +122,7 @@ def vecmat(x1: Any, x2: Any, /) -> Any:
 
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
     """`jnp.trace`: booleans and small integers add up in 32 bits."""
-    from runner.language.reductions import sum_
+    from runner.language.counterparts.reductions import sum_
 
     return sum_(np.diagonal(array(a), offset, axis1, axis2), axis=-1, dtype=dtype)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.language.counterparts import array, convert, dtype_of, floating, ieee
+from runner.language.counterparts.promotion import array, convert, dtype_of, floating, ieee
 
 # A mask of `where=` that was not given.
 _ALL: Any = True

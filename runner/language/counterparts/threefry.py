@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from runner import dtypes
-from runner.language.counterparts import array
+from runner.language.counterparts.promotion import array
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 

@@ -17,7 +17,7 @@ from runner import dtypes
 from runner.checks.compare import Beside, Difference, Tolerance, Whole, as_a_whole, carried, difference, tolerance
 from runner.experiment import data
 from runner.reference import Rounding, magnitude, measure
-from runner.reference.interpreter import ANY
+from runner.reference.arithmetic import ANY
 from runner.reference.rounded import Machine, rounded
 from tests.harness import experiment
 
@@ -263,8 +263,8 @@ def test_complex_numbers_lie_between_others_part_by_part() -> None:
 )
 def test_a_bound_is_carried_as_far_as_another(dtype: str, bound: Any, start: Any, end: Any, further: Any) -> None:
     kind = dtypes.dtype(dtype).numpy
-    given = (np.asarray([value]).astype(kind) for value in (bound, start, end))
-    assert carried(*given, dtype).tolist() == [further]
+    given = [np.asarray([value]).astype(kind) for value in (bound, start, end)]
+    assert carried(given[0], given[1], given[2], dtype).tolist() == [further]
 
 
 def test_what_the_dtype_cannot_hold_may_be_nothing_finite_and_no_other_number() -> None:

@@ -7,18 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from runner.language.counterparts import (
-    array,
-    common,
-    convert,
-    erfc,
-    floating,
-    ieee_maximum,
-    in_floats,
-    logaddexp,
-    logistic,
-)
-from runner.language.reductions import mean
+from runner.language.counterparts.arithmetic import erfc, logaddexp, logistic
+from runner.language.counterparts.promotion import array, common, convert, floating, ieee_maximum, in_floats
+from runner.language.counterparts.reductions import mean
 
 # Where `jax.nn.selu` crosses: the constants of https://arxiv.org/abs/1706.02515.
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946

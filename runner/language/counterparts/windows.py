@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from runner.language.counterparts import array, common, ieee_maximum, ieee_minimum, preferred
-from runner.language.reductions import highest, lowest
+from runner.language.counterparts.promotion import array, common, ieee_maximum, ieee_minimum, preferred
+from runner.language.counterparts.reductions import highest, lowest
 
 Sizes = Sequence[int]
 Pads = Sequence[tuple[int, int]]
@@ -197,7 +197,7 @@ def reduce_window(
 ) -> Any:
     """`jax.lax.reduce_window`: `init_value` counts once in each window; padding and holes count for nothing."""
     operand = array(operand)
-    combine, identity = _COMPUTATIONS[computation]
+    combine, identity = COMPUTATIONS[computation]
     ones = (1,) * operand.ndim
     strides, base, dilation = window_strides or ones, base_dilation or ones, window_dilation or ones
     reach = [_stretched(*each) for each in zip(window_dimensions, dilation, strict=True)]
@@ -209,7 +209,7 @@ def reduce_window(
     return total
 
 
-_COMPUTATIONS: dict[str, tuple[Callable[..., Any], Callable[[np.dtype[Any]], Any]]] = {
+COMPUTATIONS: dict[str, tuple[Callable[..., Any], Callable[[np.dtype[Any]], Any]]] = {
     "add": (np.add, lambda dtype: 0),
     "mul": (np.multiply, lambda dtype: 1),
     "max": (ieee_maximum, lowest),

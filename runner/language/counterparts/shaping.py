@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.language.counterparts import array, common, common_dtype, convert, dtype_of, floating
+from runner.language.counterparts.promotion import array, common, common_dtype, convert, dtype_of, floating
 
 # Creation.
 

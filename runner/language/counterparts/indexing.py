@@ -2,11 +2,58 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
 
-from runner.language.counterparts import array, clamped, common, floating
+from runner.language.counterparts.promotion import array, common, floating
+
+# Subscripts.
+
+
+def clamped(index: Any, size: int) -> Any:
+    """An integer or integer array as an index in range: a negative one counts from the end, then all are clamped."""
+    found = np.asarray(index).astype(np.int64)
+    found = np.clip(np.where(found < 0, found + size, found), 0, max(size - 1, 0))
+    return found if found.ndim else int(found)
+
+
+def getitem(x: Any, index: Any) -> Any:
+    """`x[index]`: an integer out of range is clamped to the nearest element, as JAX does, and raises nothing."""
+    if isinstance(x, list | tuple):
+        return x[index]
+    parts = index if isinstance(index, tuple) else (index,)
+    x = array(x)
+
+    def consumed(part: Any) -> int:
+        if part is None or part is Ellipsis or isinstance(part, bool):
+            return 0
+        return np.ndim(part) if isinstance(part, np.ndarray) and part.dtype == np.bool_ else 1
+
+    missing = x.ndim - sum(map(consumed, parts))
+    checked: list[Any] = []
+    axis = 0
+    for part in parts:
+        if part is Ellipsis:
+            axis += missing
+        elif isinstance(part, slice):
+            checked.append(_static_slice(part))
+            axis += 1
+            continue
+        elif consumed(part) == 1 and np.asarray(part).dtype != np.bool_:
+            if axis >= x.ndim:
+                raise IndexError(f"too many indices for an array of {x.ndim} dimensions")
+            part = clamped(part, x.shape[axis])
+        axis += 0 if part is Ellipsis else consumed(part)
+        checked.append(part)
+    return x[tuple(checked)]
+
+
+def _static_slice(part: slice) -> slice:
+    bounds = (part.start, part.stop, part.step)
+    return slice(*(None if bound is None else operator.index(bound) for bound in bounds))
+
 
 # Slices. A start that is out of range moves, so that the slice stays inside; a negative one counts from the end.
 

@@ -154,7 +154,7 @@ def _do(
         found["environment"] = record.environment()
         findings = Findings(experiment, arrays, found)
         named = dimensions.names(config, experiment)
-        _log.info("%s: %s", experiment.name, ", ".join(job["programs"]))
+        _log.info("%s: %s", experiment.name, "; ".join(map(str, _steps(experiment))))
         for event in events:
             match event["event"]:
                 case "invalid":
@@ -162,7 +162,8 @@ def _do(
                 case "types":
                     findings.consult_oracles(event, Path(left_here))
                 case "finished":
-                    _log.info("%s %s", event["program"], event.get("error") or event.get("unsupported") or "finished")
+                    step = Step.from_json(event["step"])
+                    _log.info("%s: %s", step, event.get("error") or event.get("unsupported") or "finished")
                     findings.add(event, Path(left_here))
                 case "died":
                     found.update(status="error", error=event["error"])

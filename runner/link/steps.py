@@ -24,6 +24,9 @@ class Step:
     program: Program
     work: Work = Work.RUN
 
+    def __str__(self) -> str:
+        return self.program if self.work is Work.RUN else f"{self.program}, its {self.work}"
+
     @classmethod
     def from_json(cls, told: Mapping[str, str]) -> Step:
         """The step of what `to_json` gave."""

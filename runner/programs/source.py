@@ -88,12 +88,14 @@ class Repairs:
     - `calls`: for each statement's path, the repair of the call at each place in `ast.walk` order.
     - `reshard`: the spec to which an array, a statement's result, or a loop's carry `loop/carry` is resharded.
     - `returned`: the spec to which an output is resharded last, where the graph goes on with another.
+    - `gathered`: the carries `loop/carry` that begin unsharded, so that each step gathers them; how they lie before.
     - `constant`: whether no output depends on an array, so that nothing but the outputs tells JAX the mesh.
     """
 
     calls: Mapping[str, Mapping[int, Repair]] = field(default_factory=dict)
     reshard: Mapping[str, Spec] = field(default_factory=dict)
     returned: Mapping[str, Spec] = field(default_factory=dict)
+    gathered: Mapping[str, Spec] = field(default_factory=dict)
     constant: bool = False
 
 

@@ -23,6 +23,7 @@ from runner.experiment import data
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, invalid
+from runner.layout import Spec, spec_yaml
 from runner.link import handover, steps
 from runner.programs import WRITERS
 from runner.programs.source import Floats
@@ -89,6 +90,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
                 for section, nodes in types.nodes.items()
             },
             "floats": dict(types.floats),
+            "advice": [_of_gathered(*gathered) for gathered in types.repairs.gathered.items()],
             "target": target,
             "versions": {"jax": jax.__version__, "jaxlib": jaxlib.version.__version__},
             **(
@@ -125,6 +127,13 @@ def run(job: dict[str, Any], emit: Emit) -> None:
             traceback.print_exc()
             found = {"error": _error_text(error, folder / f"program_{program}.py")}
         emit({"event": "finished", "program": program, **found})
+
+
+def _of_gathered(carry: str, spec: Spec) -> str:
+    return (
+        f"explicit gathers the carry {carry.replace('/body/', '/').replace('/', '.')} at every step, since it begins "
+        f"unsharded: begin it with a line of its own, and constrain that to {spec_yaml(spec)}"
+    )
 
 
 def _absent(experiment: Experiment) -> Absent | None:

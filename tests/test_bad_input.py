@@ -157,6 +157,25 @@ WITHOUT_JAX = {
         edited('"arange(16)"', "[1, 2]"),
         "experiment/mine.yaml:9:28  arrays.A.init\n  the values have shape [2], but 'A' has shape [4, 4]",
     ),
+    "division by zero": (
+        edited('"arange(16)"', '"arange(16) % (2 - 2)"'),
+        "experiment/mine.yaml:9:28  arrays.A.init\n  NumPy refuses it: division by zero\n"
+        "    arange(16) % (2 - 2)\n    ^^^^^^^^^^^^^^^^^^^^",
+    ),
+    "a target that there is not": (
+        GOOD + "test: {targets: [cpu, tpus]}\n",
+        "experiment/mine.yaml:21:23  test.targets[1]\n  no target 'tpus'; did you mean 'tpu'?",
+    ),
+    "a cast that the language has not": (
+        edited("psum(partial, 'x')", "all_gather(partial, 'x', to='reduced')"),
+        "experiment/mine.yaml:17:6  per_device.C\n  the argument 'to' is one of 'varying', 'invarying'\n"
+        "    all_gather(partial, 'x', to='reduced')\n                                ^^^^^^^^^",
+    ),
+    "a carry that is a word of Python's": (
+        edited("  C: psum(partial, 'x')", "  r: {repeat: 2, carry: {as: partial}, body: {as: as + 1}}"),
+        "experiment/mine.yaml:17:18  per_device.r.carry\n  'as' is a word of Python's, "
+        "which no expression can use as a name",
+    ),
     "ragged literal init": (
         edited('"arange(16)"', "[[1, 2], [3]]"),
         "experiment/mine.yaml:9:37  arrays.A.init[1]\n  the rows have different shapes: [2] and [1]",
@@ -492,6 +511,29 @@ WITH_JAX = {
         "experiment/mine.yaml:20:6  outputs.C\n  [null, null] promises the same 'C' on every device along 'x'",
         ["per_device.C: psum(partial, 'y') runs over the wrong axis: over 'x' instead of 'y' it equals the graph"],
     ),
+    "a psum left out of equal values": (
+        edited("psum(partial, 'x')", "partial").replace("arange(16)", "ones()"),
+        "experiment/mine.yaml:20:6  outputs.C\n  [null, null] promises the same 'C' on every device along 'x'",
+        ["a psum over 'x' is left out: with per_device.C: psum(partial, 'x') it equals the graph"],
+    ),
+    "copies of an all_gather": (
+        edited("psum(partial, 'x')", "whole").replace(
+            "  partial: A @ B\n",
+            "  gathered: all_gather(A, 'x', axis=1, tiled=True)\n  whole: gathered @ all_gather(B, 'x', tiled=True)\n",
+        ),
+        "experiment/mine.yaml:21:6  outputs.C\n  [null, null] promises the same 'C' on every device along 'x', but in "
+        "per_device it may differ along 'x': JAX knows the copies to be equal with per_device.gathered: "
+        "all_gather(A, 'x', axis=1, tiled=True, to='invarying'), per_device.whole: gathered @ "
+        "all_gather(B, 'x', tiled=True, to='invarying')\n",
+        [],
+    ),
+    "copies that JAX cannot know": (
+        edited("psum(partial, 'x')", "ppermute(psum(partial, 'x') + 0 * axis_index('x'), 'x', [(0, 1), (1, 0)])"),
+        "experiment/mine.yaml:20:6  outputs.C\n  [null, null] promises the same 'C' on every device along 'x', but in "
+        "per_device it may differ along 'x': it is the same there, by the reference, but JAX cannot know it: "
+        "a psum or pmax, or check_vma: false\n",
+        [],
+    ),
     "a pinned block that does not fit": (
         GOOD + "expect:\n  values: {C: [1, 2]}\n",
         "experiment/mine.yaml:22:15  expect.values.C\n  the pinned values have shape [2], but 'C' has shape [4, 4]\n",
@@ -532,3 +574,64 @@ def test_nan_in_data_is_a_warning_and_the_check_says_so(tmp_path: Path) -> None:
     check = record.read(tmp_path / "run")["programs"]["auto"]["checks"]["value"]
     assert "count as equal" in check["note"]
     assert check["outputs"]["C"]["nan"] == 16
+
+
+def test_a_line_that_nothing_reads_is_a_warning(tmp_path: Path) -> None:
+    lost = (
+        "  lost: psum(A, 'x')\n  of: lost * 2\n  r: {repeat: 2, carry: {a: B}, body: {b: \"pmax(a, 'x')\", a: a + 1}}\n"
+    )
+    text = edited("  partial: A @ B\n", lost + "  partial: A @ B + 0 * sum(r.a)\n")
+    result = run(tmp_path, text.replace("graph:\n", "graph:\n  unread: A + 1\n"), "program=shard_map")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert [line for line in result.stdout.splitlines() if line.startswith("warning")] == [
+        "warning: nothing reads 'unread' of graph: the compiler removes it",
+        "warning: nothing reads 'lost' of per_device: the compiler removes it, and its psum, which no count has",
+        "warning: nothing reads 'of' of per_device: the compiler removes it",
+        "warning: nothing reads 'r.b' of per_device: the compiler removes it, and its pmax, which no count has",
+    ]
+
+
+def test_operands_of_half_a_byte_run(tmp_path: Path) -> None:
+    text = """\
+# @package _global_
+mesh: {axes: [x], shape: [2]}
+name: mine
+arrays:
+  A: {shape: [4, 4], init: arange(16) % 7, spec: [x, null], dtype: int4}
+  B: {shape: [4, 4], init: arange(16) % 5, spec: [x, null], dtype: float4_e2m1fn}
+graph: {C: "astype(A, 'int32') + 1", D: "astype(B, 'float32') * 2"}
+per_device: {C: "astype(A, 'int32') + 1", D: "astype(B, 'float32') * 2"}
+outputs: {C: [x, null], D: [x, null]}
+"""
+    result = run(tmp_path, text)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "5 of 5 programs passed" in result.stdout
+
+
+CARRIED = """\
+# @package _global_
+mesh: {axes: [x], shape: [2]}
+name: mine
+arrays:
+  A: {shape: [4, 4], spec: [x, null]}
+graph:
+  z: zeros((4, 4))
+  r: {repeat: 3, carry: {a: z}, body: {a: a + A}, unroll: false}
+  B: r.a * 1
+outputs:
+  B: [x, null]
+"""
+
+
+def test_a_carry_that_every_step_gathers_is_a_warning_with_its_cure(tmp_path: Path) -> None:
+    gathered = run(tmp_path, CARRIED, "program=explicit")
+    told = (
+        "warning: explicit gathers the carry r.a at every step, since it begins unsharded: "
+        "begin it with a line of its own, and constrain that to [x, null]"
+    )
+    assert told in gathered.stdout.splitlines()
+    assert "all-gather" in gathered.stdout
+    cured = run(tmp_path, CARRIED + "constraints: {z: [x, null]}\n", "program=explicit")
+    assert cured.returncode == 0, cured.stdout + cured.stderr
+    assert "warning" not in cured.stdout
+    assert "no collectives" in cured.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,13 @@ from runner.checks import (
 from runner.checks.context import Check, Context
 from runner.evidence import planes
 from runner.evidence.gather import gather
+from runner.experiment import unread
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED
 from runner.experiment.program import Program
 from runner.experiment.topology import Topology
-from runner.faults import Fault, invalid
+from runner.faults import LEFT_OUT, Fault, invalid
 from runner.flow.dimensions import Names
 from runner.flow.drawing import draw
 from runner.flow.recording import output_of, shards
@@ -78,6 +80,7 @@ class Findings:
         self._context = oracles.consult(self._experiment, self._arrays, outputs, types.get("floats", {}), not_pinned)
         self._context.jax = found["environment"]["jax"] or ""
         pinned.fit(self._context)
+        found["warnings"] += [*unread.warnings(self._experiment), *types.get("advice", ())]
         if self._arrays is None:
             return
         if self._experiment.grad:
@@ -117,18 +120,32 @@ class Findings:
 
     def explained(self, fault: Fault) -> Fault:
         """The fault, and where an output fails to be the same on every device, the edit that would mend it."""
-        if fault.key[:1] != ("outputs",) or "left out" not in fault.message or not self._experiment.graph:
+        if self._arrays is None or not fault.message.endswith(LEFT_OUT):
             return fault
-        if self._arrays is None:
-            return fault
+        name = str(fault.key[1])
         graph = interpret(self._experiment, "graph", self._arrays, keep=self._experiment.results)
+        if self._same_everywhere(name, graph.values[name][0] if self._experiment.graph else None):
+            told = "it is the same there, by the reference, but JAX cannot know it: a psum or pmax, or check_vma: false"
+            return replace(fault, message=f"{fault.message.removesuffix(LEFT_OUT)}{told}")
+        if not self._experiment.graph:
+            return fault
         outputs = {
             name: (np.shape(graph.values[name][0]), _dtype_of(graph.values[name][0]))
             for name in self._experiment.results
         }
         context = oracles.consult(self._experiment, self._arrays, outputs, {})
-        message = "\n".join([fault.message, *diagnosis.diagnose(context)])
-        return Fault(fault.key, message, fault.expression, fault.start, fault.end)
+        return replace(fault, message="\n".join([fault.message, *diagnosis.diagnose(context)]))
+
+    def _same_everywhere(self, name: str, graph: Any) -> bool:
+        """Whether devices that should hold the same part of an output do, by the reference, and it is the graph's."""
+        assert self._arrays is not None
+        mesh, spec = self._experiment.mesh, self._experiment.outputs[name]
+        held = interpret(self._experiment, "per_device", self._arrays, keep=[name]).values[name]
+        sharding = {axis for axes in spec for axis in axes}
+        groups = mesh.groups([axis for axis in mesh.axes if axis not in sharding])
+        if not all(np.array_equal(held[first], held[other]) for first, *others in groups for other in others):
+            return False
+        return graph is None or np.allclose(Layout(mesh, np.shape(graph), spec).assembled(held), graph)
 
     def conclude(self, folder: Path, named: Names) -> None:
         """Hold the programs against each other, say what failed, and draw the pictures into the run folder.

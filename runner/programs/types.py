@@ -17,12 +17,14 @@ class Repairs:
     - `calls`: for the path of each line, the repair of the call at each place in its expression.
     - `reshard`: the spec to which an array, what a line gives, or what a loop carries on is resharded, by their paths.
     - `returned`: the spec to which an output is resharded last, where the graph goes on with another.
+    - `gathered`: how carries that begin unsharded lie before each step gathers them, by their paths.
     - `constant`: whether no output depends on an array, so that nothing but the outputs tells JAX the mesh.
     """
 
     calls: Mapping[str, Mapping[str, Repair]] = field(default_factory=dict)
     reshard: Mapping[str, Spec] = field(default_factory=dict)
     returned: Mapping[str, Spec] = field(default_factory=dict)
+    gathered: Mapping[str, Spec] = field(default_factory=dict)
     constant: bool = False
 
 

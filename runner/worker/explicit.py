@@ -40,10 +40,11 @@ def repairs(experiment: Experiment) -> Repairs:
     found: dict[str, dict[str, Repair]] = {}
     reshard: dict[str, Spec] = {}
     returned: dict[str, Spec] = {}
+    gathered: dict[str, Spec] = {}
 
     def computed(*arrays: Any) -> dict[str, Any]:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
-        walker = _Explicit(experiment, values, mesh=mesh, found=found, reshard=reshard)
+        walker = _Explicit(experiment, values, mesh=mesh, found=found, reshard=reshard, gathered=gathered)
         walker.constrain_arrays()
         walker.run(experiment.graph, "graph")
         return {name: walker.values[name] for name in experiment.results if hasattr(walker.values.get(name), "shape")}
@@ -64,7 +65,7 @@ def repairs(experiment: Experiment) -> Repairs:
     ]
     with jax.sharding.use_abstract_mesh(mesh):
         traced = jax.jit(whole).trace(*structs)
-    return Repairs(found, reshard, returned, constant=not _depends(traced.jaxpr.jaxpr))
+    return Repairs(found, reshard, returned, gathered, constant=not _depends(traced.jaxpr.jaxpr))
 
 
 def _with_gradients(
@@ -112,6 +113,7 @@ class _Explicit(Walker):
     mesh: AbstractMesh = field(kw_only=True)
     found: dict[str, dict[str, Repair]] = field(kw_only=True)
     reshard: dict[str, Spec] = field(kw_only=True)
+    gathered: dict[str, Spec] = field(kw_only=True)
 
     def _sharding(self, spec: Spec) -> NamedSharding:
         return NamedSharding(self.mesh, partition(spec))
@@ -138,7 +140,12 @@ class _Explicit(Walker):
 
     def carried(self, path: str, value: Any, start: Any) -> Any:
         """A loop's carry keeps the sharding with which it enters the body."""
-        return self._settled(path, value, _typed(start)) if hasattr(value, "shape") else value
+        if not hasattr(value, "shape"):
+            return value
+        lies, begun = _typed(value), _typed(start)
+        if any(axes and not before for axes, before in zip(lies, begun, strict=True)):
+            self.gathered[path] = lies
+        return self._settled(path, value, begun)
 
     def apply(self, node: ast.expr, call: Callable[..., Any], operands: list[Any]) -> Any:
         where = place(node)

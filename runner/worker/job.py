@@ -25,6 +25,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, invalid
+from runner.layout import Spec
 from runner.link import handover
 from runner.link.steps import Step, Work
 from runner.programs import WRITERS
@@ -109,6 +110,7 @@ def _told(types: Types) -> dict[str, Any]:
             for section, nodes in types.nodes.items()
         },
         "floats": dict(types.floats),
+        "advice": [_of_gathered(*gathered) for gathered in types.repairs.gathered.items()],
         "versions": {"jax": jax.__version__, "jaxlib": jaxlib.version.__version__},
     }
 
@@ -164,6 +166,13 @@ class _Doing:
             devices = self.absent.devices if self.absent else None
             found["layouts"] = layouts(self.experiment, program, self.modules[_probe(program)], devices)
         return found
+
+
+def _of_gathered(carry: str, spec: Spec) -> str:
+    return (
+        f"explicit gathers the carry {carry.replace('/body/', '/').replace('/', '.')} at every step, since it begins "
+        f"unsharded: begin it with a line of its own, and constrain that to {spec.yaml()}"
+    )
 
 
 def _absent(experiment: Experiment) -> Absent | None:

@@ -6,7 +6,9 @@ This is the last validation: whatever only JAX can know is found here, and is a 
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,10 +16,11 @@ from jax.sharding import AxisType
 
 from runner import dtypes
 from runner.experiment.layouts import fits
-from runner.experiment.model import Experiment, Section
+from runner.experiment.model import Experiment, Node, Section
 from runner.experiment.program import Program
-from runner.faults import InvalidExperiment, invalid, key_text
-from runner.language.syntax import place
+from runner.faults import LEFT_OUT, InvalidExperiment, invalid, key_text
+from runner.language.check import canonical
+from runner.language.syntax import parse, place
 from runner.layout import Layout, Mesh, Spec
 from runner.programs.types import Floats, Repairs, Typed, Types
 from runner.worker import explicit, gradient
@@ -202,9 +205,47 @@ def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: froze
         raise invalid(
             ("outputs", name),
             f"{spec.yaml()} promises the same '{name}' on every device along {over}, but in per_device it may "
-            f"differ along {over}{sizes}: a psum or another reduction over {over} is left out, or the spec is wrong; "
-            "where the copies are equal and JAX cannot know it (after an all_gather, say), set check_vma: false",
+            f"differ along {over}{sizes}: {_known_gathered(experiment, name, frozenset(loose)) or LEFT_OUT}",
         )
+
+
+def _known_gathered(experiment: Experiment, name: str, loose: frozenset[str]) -> str | None:
+    """The lines with `to='invarying'` by which JAX knows an output to be the same along `loose`, if they are that."""
+    gathered = {
+        statement.name: text
+        for statement in experiment.per_device
+        if isinstance(statement, Node) and (text := _invarying(statement.expression.tree)) is not None
+    }
+    for lines in (*([line] for line in gathered), list(gathered)):
+        changed = tuple(
+            replace(statement, expression=canonical(parse(gathered[statement.name])))
+            if statement.name in lines
+            else statement
+            for statement in experiment.per_device
+        )
+        try:
+            varying = per_device(replace(experiment, per_device=changed), {})[1]
+        except InvalidExperiment:
+            continue
+        if lines and not varying[name] & loose:
+            told = ", ".join(f"per_device.{line}: {gathered[line]}" for line in lines)
+            return f"JAX knows the copies to be equal with {told}"
+    return None
+
+
+def _invarying(tree: ast.expr) -> str | None:
+    """An expression whose `all_gather`s leave what JAX knows to be the same; None where that changes nothing."""
+    changed = copy.deepcopy(tree)
+    gathers = [
+        node
+        for node in ast.walk(changed)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "all_gather"
+    ]
+    for call in gathers:
+        call.keywords = [keyword for keyword in call.keywords if keyword.arg != "to"]
+        call.keywords.append(ast.keyword("to", ast.Constant("invarying")))
+    text = ast.unparse(changed)
+    return None if text == ast.unparse(tree) else text
 
 
 def _differentiable(experiment: Experiment, section: Section, types: Mapping[str, Typed]) -> None:

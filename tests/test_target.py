@@ -257,7 +257,8 @@ def _gone(process: int) -> None:
 
 def test_a_worker_whose_parent_is_gone_before_it_asks_leaves() -> None:
     code = "from runner.link import lifeline; lifeline.die_with(1); print('still here')"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=Path(__file__).parent.parent, check=True)
+    root = Path(__file__).parent.parent
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=root, check=True)
     assert ran.stdout == b""
 
 

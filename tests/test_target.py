@@ -226,7 +226,9 @@ print("up", flush=True)
 """
 
 PARENT = """
-import sys, time
+import signal, sys, time
+# Who runs the tests may ignore it.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from runner.link.process import Worker
 worker = Worker([sys.executable, "-c", {busy!r}])
 print(worker._process.pid, worker._process.stdout.readline(), flush=True)

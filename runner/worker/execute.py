@@ -63,6 +63,7 @@ def execute(experiment: Experiment, program: str, module: ModuleType, folder: Pa
             for array, operand in zip(experiment.arrays, operands, strict=True)
         },
         "said": compiled.said,
+        "unreadable": compiled.unreadable,
         "memory": compiled.memory(),
         "cost": compiled.cost(),
         "timing": {

@@ -16,11 +16,12 @@ import yaml
 from runner.checks import layout
 from runner.checks.context import Context
 from runner.experiment import topology
+from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
+from runner.flow import verification
 from runner.link.target import Output, Place, ProgramRun
 from runner.programs import WRITERS
 from runner.record import record
-from runner.run import verification
 from tests import harness
 from tests.command import ROOT, run_command
 
@@ -202,7 +203,7 @@ def test_the_layout_check_reads_what_the_compiler_promises():
 
     def verdict(*compiled: Place) -> dict[str, Any]:
         outputs = {"C": Output("float32", (64, 64), ["x", None], (), compiled)}
-        return layout.check(context, ProgramRun("constraint", None, outputs, operands, [0, 1, 2, 3]))
+        return layout.check(context, ProgramRun(Program.CONSTRAINT, None, outputs, operands, [0, 1, 2, 3]))
 
     assert verdict(*places) == {"status": "passed"}
     swapped = (Place(0, 0, places[2].ranges), *places[1:])

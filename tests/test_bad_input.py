@@ -299,6 +299,35 @@ def test_a_misspelt_experiment_names_the_nearest(tmp_path: Path) -> None:
     expect(result, f"command line: +experiment=case3_alreduce\n  {message}")
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        (
+            "matmul_case4_allgather_B",
+            "'case4a_allgather_b' (MinText, Tutorial 1, section 3.5, matmul_case4_allgather_B)",
+        ),
+        (
+            "matmul_case4_allgather_A",
+            "'case4b_allgather_a' (MinText, Tutorial 1, section 3.5, matmul_case4_allgather_A)",
+        ),
+        ("f_contract_2", "'intro_contract_constraint' (Introduction to sharded computation, section 2, f_contract_2)"),
+        ("ppermute_exmple", "'distributed_ppermute' (learn_jax, intro_to_distributed.py, ppermute_example)"),
+        ("Case3_Allreduce", "'case3_allreduce'"),
+    ],
+)
+def test_an_experiment_is_known_by_the_name_that_its_document_gives_it(tmp_path: Path, name: str, meant: str) -> None:
+    result = command(tmp_path, f"+experiment={name}")
+    expect(result, f"command line: +experiment={name}\n  no experiment '{name}'; did you mean {meant}?")
+
+
+def test_a_name_that_no_document_has_lists_the_experiments(tmp_path: Path) -> None:
+    result = command(tmp_path, "+experiment=zzz")
+    assert result.returncode == 2
+    assert "no experiment 'zzz'; there are allreduce_as_scatter_gather, block_matmul, " in result.stderr
+    # What several experiments have in their source is the name of none.
+    assert "did you mean" not in command(tmp_path, "+experiment=MinText").stderr
+
+
 WITH_JAX = {
     "shapes that do not match": (
         edited("  C: A @ B\n", "  C: A[:, :3] @ B\n"),

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from runner.evidence.gather import gather
+from runner.experiment.program import Program
 from tests import harness
 from tests.command import ROOT
 
@@ -204,6 +205,6 @@ def test_the_bytes_are_those_of_the_formula(name, program, formula, mesh, dims, 
     experiment = shipped(name, program, mesh, dims)
     outcome = harness.run(experiment, tmp_path)
     assert outcome.failures() == []
-    evidence = gather(experiment, program, tmp_path, None)
+    evidence = gather(experiment, Program(program), tmp_path, None)
     assert evidence["collectives_unknown"] == []
     assert volumes(evidence) == formula(**mesh, **dims)

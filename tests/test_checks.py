@@ -12,6 +12,7 @@ import pytest
 from runner.checks import agreement, layout, oracles, pinned, replicas, sections, value
 from runner.checks.context import Context
 from runner.experiment import data
+from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.link.target import Held, Output, ProgramRun
 from runner.reference.interpreter import ANY
@@ -52,7 +53,7 @@ def run(of: Context, program: str = "shard_map", **changes: Any) -> ProgramRun:
         for array in of.experiment.arrays
     }
     output = Output(of.outputs["C"][1], (4, 4), None, tuple(held))
-    return ProgramRun(program, outputs={"C": output}, operands=operands, device_ids=IDS)
+    return ProgramRun(Program(program), outputs={"C": output}, operands=operands, device_ids=IDS)
 
 
 def off_by_one(part: np.ndarray) -> np.ndarray:

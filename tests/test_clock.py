@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from runner.run.clock import TimedOut, limit
+from runner.flow.clock import TimedOut, limit
 
 
 def forever() -> None:

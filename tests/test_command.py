@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.record import record
-from tests.command import EXPERIMENTS, LARGE, ROOT, SMALLER, alone, run_command
+from tests.command import EXPERIMENTS, LARGE, REFUSED, ROOT, SMALLER, alone, run_command
 
 CASE3 = [[152, 158, 164, 170], [504, 526, 548, 570], [856, 894, 932, 970], [1208, 1262, 1316, 1370]]
 
@@ -32,8 +32,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 _NO_ARRAY = [f"'out' of {section} does not depend on any array" for section in ("graph", "per_device")]
-WITHOUT_ARRAYS = {"distributed_axis_index": _NO_ARRAY, "distributed_fold_rng": _NO_ARRAY}
-"""The documents' examples of what a device knows of itself."""
+WARNINGS = {
+    # The documents' examples of what a device knows of itself.
+    "distributed_axis_index": _NO_ARRAY,
+    "distributed_fold_rng": _NO_ARRAY,
+    # One permute over both axes.
+    "intro_contract_constraint": [
+        "program vmap is left out: per_device.total: ppermute(mine, ('x', 'y'), perm=[(0, 0), (4, 1), (1, 2), (5, 3), "
+        "(2, 4), (6, 5), (3, 6), (7, 7)]): jax.vmap has no ppermute over several axes"
+    ],
+}
 
 
 @SAME_WORKER
@@ -42,8 +50,8 @@ def test_every_experiment_passes_in_every_program_that_it_supports(runs: dict[st
     for name, folder in runs.items():
         found = record.read(folder)
         assert found["status"] == "passed", name
-        assert found["warnings"] == WITHOUT_ARRAYS.get(name, []), name
-        assert found["programs"], name
+        assert [warning.split(" (JAX ")[0] for warning in found["warnings"]] == WARNINGS.get(name, []), name
+        assert bool(found["programs"]) != (name in REFUSED), name
         for program, result in found["programs"].items():
             statuses = {check: verdict["status"] for check, verdict in result["checks"].items()}
             assert statuses["value"] == "passed", (name, program)
@@ -65,7 +73,7 @@ for module in modules:
 
 
 @SAME_WORKER
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in REFUSED])
 def test_every_program_needs_no_runner_and_prints_what_the_record_has(
     runs: dict[str, Path], tmp_path: Path, name: str
 ) -> None:

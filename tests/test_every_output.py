@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from runner.checks import layout, pinned, replicas
+from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.layout import Layout
 from runner.link.target import Held, Output, ProgramRun
@@ -49,7 +50,7 @@ def run(program: str = "constraint") -> ProgramRun:
         ]
         outputs[name] = Output("float32", shape, None, tuple(held))
     operands = {array.name: [(IDS[i], array.layout.ranges(i)) for i in range(4)] for array in given.arrays}
-    return ProgramRun(program, outputs=outputs, operands=operands, device_ids=IDS)
+    return ProgramRun(Program(program), outputs=outputs, operands=operands, device_ids=IDS)
 
 
 def changed(ran: ProgramRun, name: str, position: int, **fields: Any) -> ProgramRun:
@@ -100,7 +101,7 @@ def test_every_copy_that_differs_is_named() -> None:
 def copies_of(outputs: int, devices: int) -> ProgramRun:
     """Outputs of which no device holds what the first one does."""
     held = tuple(Held(i, i, ((0, 2),), i, np.full(2, i)) for i in range(devices))
-    return ProgramRun("auto", outputs={f"o{n}": Output("float32", (2,), None, held) for n in range(outputs)})
+    return ProgramRun(Program.AUTO, outputs={f"o{n}": Output("float32", (2,), None, held) for n in range(outputs)})
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from runner.evidence.nodes import Origins
 from runner.experiment import expect
 from runner.experiment.expect import Expectations
 from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from tests import compiled
 from tests.command import run_command
@@ -58,7 +59,7 @@ def verdicts(expectations: str, *collectives: Any, program: str = "auto", on: An
         "collectives_missing": [],
         "memory": {"argument_bytes": 128, "output_bytes": 64, "temp_bytes": 32, "peak_bytes": None},
     }
-    return check(expecting(expectations, **on), program, found | evidence)
+    return check(expecting(expectations, **on), Program(program), found | evidence)
 
 
 def inserted(kind: str = "all-reduce", moves: str = "C", to: str | None = "D", **more: Any) -> Any:
@@ -566,7 +567,7 @@ def test_a_collective_matmul_overlaps_on_tpus_as_a_ring_alone(program, line, nam
     ring = experiment(text, expect={name: [line]}, **TPU)
     evidence = {"collectives": module.found, "collectives_unknown": module.unknown, "memory": None}
     evidence["collectives_missing"] = module.missing
-    assert check(ring, program, evidence)[name]["status"] == status
+    assert check(ring, Program(program), evidence)[name]["status"] == status
 
 
 @pytest.mark.parametrize("given", ["overlapped", "not_overlapped"])
@@ -628,8 +629,8 @@ def test_an_axis_may_have_a_long_name():
     mesh = {"mesh": {"axes": ["data", "model"], "shape": [2, 2]}}
     text = TEXT.replace("[null, x]", "[null, data]").replace("[x, null]", "[data, null]").replace("'x'", "'data'")
     given = experiment(text, expect={"layouts": {"C": ["data", ["model"]]}}, **mesh)
-    assert check(given, "auto", lies("data", ["model"]))["layouts"] == {"status": "passed"}
-    found = check(given, "auto", lies(["data", "model"]))["layouts"]
+    assert check(given, Program("auto"), lies("data", ["model"]))["layouts"] == {"status": "passed"}
+    found = check(given, Program("auto"), lies(["data", "model"]))["layouts"]
     assert found["reason"] == "C lies as P(('data', 'model')), expected P('data', 'model')"
 
 

@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from runner.evidence.gather import gather
+from runner.experiment.program import Program
 from runner.worker.compilation import _text, compile_program
 from tests import harness
 
@@ -43,7 +44,7 @@ def test_memory_and_cost_are_known_of_a_module_that_cannot_be_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jax.stages.Compiled, "as_text", Unprintable.as_text)
-    compiled = compile_program("auto", jax.jit(lambda x: (x + 1,)), (jax.numpy.arange(4.0),), tmp_path)
+    compiled = compile_program(Program.AUTO, jax.jit(lambda x: (x + 1,)), (jax.numpy.arange(4.0),), tmp_path)
     assert compiled.unreadable == "INTERNAL: async-start expects 3 operands"
     assert compiled.memory() is not None
     assert compiled.cost() is not None
@@ -61,7 +62,7 @@ def test_no_module_means_that_nothing_is_known_of_collectives(
     tmp_path: Path, unreadable: str | None, said: str
 ) -> None:
     (tmp_path / "hlo_auto.txt").write_text("")
-    found: Any = gather(harness.experiment(TEXT), "auto", tmp_path, "", unreadable)
+    found: Any = gather(harness.experiment(TEXT), Program.AUTO, tmp_path, "", unreadable)
     assert found["collectives"] is None
     assert found["collectives_unknown"] == [said]
     assert found["collectives_missing"] == [said]

@@ -16,6 +16,7 @@ import pytest
 from runner.checks import gradient, oracles
 from runner.experiment import data
 from runner.experiment.model import Gradient
+from runner.experiment.program import Program
 from runner.experiment.reader import DIFFERENCES
 from runner.faults import InvalidExperiment
 from runner.link.target import ProgramRun
@@ -525,7 +526,7 @@ def test_a_gradient_that_is_zero(tmp_path):
 
 def told(program, **oracles):
     """What the check says of a program, of these oracles."""
-    return gradient.check(SimpleNamespace(gradients=Gradients(**oracles)), ProgramRun(program))
+    return gradient.check(SimpleNamespace(gradients=Gradients(**oracles)), ProgramRun(Program(program)))
 
 
 BOTH = {

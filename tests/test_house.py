@@ -19,7 +19,7 @@ FLOORS = (
     ("record",),
     ("show",),
     ("checks", "worker"),
-    ("run",),
+    ("flow",),
     ("cli", "testing"),
     ("__main__", "compare", "mutate", "catalogue", "conf"),
 )

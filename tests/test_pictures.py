@@ -17,16 +17,15 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from rich.console import Console
 
-from runner.layout import Layout, Mesh
+from runner.layout import Layout, Mesh, Spec
 from runner.show import pictures, svg, terminal
 from runner.show.pictures import ArrayPicture, MeshPicture, Shard
 
 
 def picture_of(mesh, shape, spec, *, name="A", role="array", ids=None, dims=None, platform="cpu", programs=()):
     """The picture of a float32 array; `spec` as the YAML spells it."""
-    entries = tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in spec)
     return pictures.from_layout(
-        Layout(mesh, shape, entries),
+        Layout(mesh, shape, Spec.of(spec)),
         name=name,
         role=role,
         dtype="float32",

@@ -19,7 +19,7 @@ from runner.evidence.nodes import Origins
 from runner.evidence.planes import Event, Recorded, Taken
 from runner.evidence.profile import own_times
 from runner.experiment.reader import read
-from runner.run import run, verification
+from runner.flow import run, verification
 from runner.show import profile as table
 from runner.show import report
 from tests import evidence, harness

@@ -13,11 +13,12 @@ from runner.checks import agreement, known, oracles, pinned, replicas, value
 from runner.checks.context import Check, Context
 from runner.experiment import data
 from runner.experiment.expect import among
+from runner.experiment.program import Program
 from runner.faults import InvalidExperiment, key_text
+from runner.flow import verification
 from runner.link.target import Held, Output, ProgramRun
 from runner.record import record
 from runner.reference.interpreter import ANY
-from runner.run import verification
 from tests.command import ROOT, run_command
 from tests.harness import config, experiment
 
@@ -58,7 +59,7 @@ def run(of: Context, program: str, **wrong: Any) -> ProgramRun:
             part = wrong.get(name, lambda part, position: part)(part, position)
             held.append(Held(position, position, ranges, hash(part.tobytes()), part))
         outputs[name] = Output("float32", (4, 2), None, tuple(held))
-    return ProgramRun(program, outputs=outputs, operands={}, device_ids=list(range(4)))
+    return ProgramRun(Program(program), outputs=outputs, operands={}, device_ids=list(range(4)))
 
 
 def shifted(part: np.ndarray, position: int) -> np.ndarray:
@@ -189,7 +190,7 @@ def test_a_check_that_notices_too_little_has_not_found_it_wrong() -> None:
     given = context()
     checks = {"value": value.check(given, run(given, "auto"))}
     checks["value"]["outputs"]["C"] |= {"status": "weak", "reason": "it would not notice"}
-    assert known.judge(given, "auto", checks)["value"]["status"] == "failed"
+    assert known.judge(given, Program.AUTO, checks)["value"]["status"] == "failed"
 
 
 def test_copies_that_differ_are_known_where_their_output_is() -> None:

@@ -19,6 +19,7 @@ from runner.checks.context import Context
 from runner.checks.diagnosis import MISFITS, Trial, most
 from runner.checks.edits import Edit, Edits
 from runner.experiment.model import Experiment, Section
+from runner.experiment.program import Program
 from runner.link.target import Held, Output, ProgramRun
 from runner.reference import PerDevice, interpret
 from runner.reference.interpreter import Arithmetic
@@ -135,7 +136,7 @@ class _Judge:
                 copy = copies.setdefault(part.tobytes(), len(copies))
                 held.append(Held(position, position, layout.ranges(position), copy, part))
             outputs[name] = Output(dtype, layout.shape, None, tuple(held))
-        program = "shard_map" if self._section == "per_device" else "auto"
+        program = Program.SHARD_MAP if self._section == "per_device" else Program.AUTO
         return ProgramRun(program, outputs=outputs, device_ids=list(range(context.experiment.mesh.size)))
 
     def _why(self, edit: Edit, values: Mapping[str, PerDevice]) -> str:

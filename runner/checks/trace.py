@@ -51,7 +51,7 @@ def take(
         found["reason"] = reason or naming.too_large(elements)
         return found
     comparison = _Comparison(context, held)
-    found["taken_from"] = "interpreter" if held is None else "shard_map"
+    found["taken_from"] = "interpreter" if held is None else naming.TRACED
     for value in comparison.traced.values:
         node = comparison.node(value)
         if node is None:

@@ -182,7 +182,7 @@ def run_one(config: DictConfig) -> str:
     """Run one experiment and show what was found. Returns the run's status; never raises."""
     from omegaconf.errors import OmegaConfBaseException
 
-    from runner.run.run import run
+    from runner.flow.run import run
     from runner.show import report
 
     now = job(config)

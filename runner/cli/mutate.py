@@ -19,10 +19,10 @@ from runner.cli import app
 from runner.experiment import data, topology
 from runner.experiment.reader import read
 from runner.faults import Fault, InvalidExperiment, invalid
+from runner.flow import verification
 from runner.link.process import Worker
 from runner.link.target import listen
 from runner.record import record
-from runner.run import verification
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

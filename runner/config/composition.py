@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import yaml
 
 from runner.config import schema
-from runner.config.sources import Layer, Sources, key_place, shown, text_place
+from runner.config.sources import Layer, Sources, key_place, listing, said, shown, text_place
 from runner.faults import Fault, Key, nearest
 
 
@@ -124,7 +125,26 @@ def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
         groups = sorted({d.name for folder in folders for d in folder.iterdir() if d.is_dir() and d.name != "hydra"})
         name = group or option
         return f"{where}\n  there is no config group '{name}'{nearest(name, groups) or _list(groups)}"
-    return f"{where}\n  no {group} '{option}'{nearest(option, there) or _list(there)}"
+    meant = _experiment_meant(option, folders) if group == "experiment" else nearest(option, there)
+    return f"{where}\n  no {group} '{option}'{meant or _list(there)}"
+
+
+def _experiment_meant(option: str, folders: Sequence[Path]) -> str:
+    """`; did you mean 'NAME'?` where an experiment, or the example that it does of its source, is nearly called so."""
+    called: dict[str, tuple[str, str]] = {}
+    shared: set[str] = set()
+    for name, _, file in listing(folders):
+        source = said(file, "source")
+        # `MinText, Tutorial 1, section 3.5, matmul_case4_allgather_B`; what several experiments share is none's name.
+        for part in re.split(r", | and ", re.sub(r"\bsection [\d.]+", "", source)):
+            own = part.strip(' "').lower()
+            shared |= {own} & called.keys()
+            called[own] = name, f" ({source})"
+    called = {own: meant for own, meant in called.items() if own not in shared}
+    called |= {name.lower(): (name, "") for name, _, _ in listing(folders)}
+    close = difflib.get_close_matches(option.lower(), called, n=1)
+    name, source = called[close[0]] if close else ("", "")
+    return f"; did you mean '{name}'{source}?" if name else ""
 
 
 def _list(names: Sequence[str]) -> str:

@@ -72,6 +72,8 @@ class ExpectConfig:
     """How far `per_device` may be from `graph` on purpose, for each output as a share of its root mean square."""
     weak: Any = None
     """The outputs whose `value` check may be too blunt to notice a mistake of 10 %."""
+    invalid: Any = None
+    """A part of the message with which the experiment has to be refused."""
     wrong: Any = None
     """The outputs that JAX is known to give wrong, and with which versions: `{auto: [C], explicit: {C: "<0.12"}}`."""
 

@@ -200,15 +200,16 @@ def listing(folders: Iterable[Path]) -> list[tuple[str, str, Path]]:
     for folder in folders:
         for file in sorted((folder / "experiment").rglob("*.yaml")):
             name = file.relative_to(folder / "experiment").with_suffix("").as_posix()
-            found.setdefault(name, (name, _summary(file), file))
+            found.setdefault(name, (name, said(file, "summary", "(this file cannot be read)"), file))
     return sorted(found.values())
 
 
-def _summary(file: Path) -> str:
+def said(file: Path, key: str, unreadable: str = "") -> str:
+    """The text that a file gives a key of its own, on one line; "" where it gives none."""
     node = _compose(file)
     if not isinstance(node, yaml.MappingNode):
-        return "(this file cannot be read)"
+        return unreadable
     for name, value in node.value:
-        if name.value == "summary":
+        if name.value == key:
             return " ".join(str(value.value).split())
     return ""

@@ -8,12 +8,13 @@ from typing import Any
 from runner.evidence import collectives, hlo, profile, warnings
 from runner.evidence.nodes import Origins
 from runner.evidence.planes import Profile
-from runner.experiment.model import Experiment, program_section
+from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 
 
 def gather(
     experiment: Experiment,
-    program: str,
+    program: Program,
     folder: Path,
     said: str | None,
     unreadable: str | None = None,
@@ -24,7 +25,7 @@ def gather(
     Also its `profile`, where one was `taken`. `said` is what the compiler wrote to standard error; None where nobody
     could hear it. `unreadable` is why the module could not be printed.
     """
-    origins = Origins(experiment, program_section(program))
+    origins = Origins(experiment, program.section)
     text = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")
     heard = None if said is None else warnings.read(said, origins)
     module, listed = hlo.Module(), None

@@ -5,26 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from runner import dtypes
 from runner.experiment import expect
+from runner.experiment.program import Program
 from runner.experiment.topology import Topology
 from runner.faults import Key
+from runner.language.check import Section
 from runner.language.syntax import Expression
 from runner.layout import Layout, Mesh, Spec
-
-Section = Literal["graph", "per_device"]
-
-
-GRAPH_PROGRAMS = ("auto", "constraint", "explicit")
-
-
-PER_DEVICE_PROGRAMS = ("shard_map", "vmap")
-
-
-PROGRAMS = GRAPH_PROGRAMS + PER_DEVICE_PROGRAMS
-
 
 PRECISIONS = ("default", "high", "highest", "bfloat16", "tensorfloat32", "float32")
 
@@ -143,8 +133,8 @@ class Experiment:
     constraints: Mapping[str, Spec]
     outputs: Mapping[str, Spec]
     values: Mapping[str, Any]
-    programs: tuple[str, ...]
-    left_out: tuple[str, ...] = ()
+    programs: tuple[Program, ...]
+    left_out: tuple[Program, ...] = ()
     """The programs that are not compiled for a topology unless they are asked for by name."""
     chosen: bool = field(default=False)
     """Whether the user named the program, rather than taking all that there are."""
@@ -157,7 +147,7 @@ class Experiment:
     grad: Gradient | None = None
     tested: tuple[str, ...] = ("cpu",)
     """The targets for which `pytest` runs it: options of the config group `target`."""
-    expected: Mapping[str, expect.Expectations] = field(default_factory=dict)
+    expected: Mapping[Program, expect.Expectations] = field(default_factory=dict)
     """What each program is held to."""
     probed: frozenset[str] = frozenset()
     """The values of `graph` that are among the outputs only so that the compiler tells their layouts."""
@@ -166,7 +156,7 @@ class Experiment:
     """How far `per_device` is from `graph` on purpose: for an output, the share of its root mean square."""
     weak: frozenset[str] = frozenset()
     """The outputs whose `value` check may be blunt."""
-    wrong: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    wrong: Mapping[Program, Mapping[str, str]] = field(default_factory=dict)
     """Per program the outputs that JAX is known to give wrong, with the versions that do: "" is all of them."""
 
     @cached_property
@@ -175,11 +165,18 @@ class Experiment:
         gradients = self.grad.names if self.grad else ()
         return {name: spec for name, spec in self.outputs.items() if name not in gradients}
 
-    def probing(self, program: str) -> Experiment | None:
+    @property
+    def on_mesh(self) -> bool:
+        """Whether some program needs all devices of the mesh."""
+        return any(program.on_mesh for program in self.programs)
+
+    def probing(self, program: Program) -> Experiment | None:
         """The experiment that returns also the values whose layouts the program is held to, if there are any."""
-        wanted = self.expected[program].layouts if program in GRAPH_PROGRAMS else ()
+        wanted = self.expected[program].layouts if program.whole else ()
         probed = frozenset(wanted) - self.outputs.keys()
-        return replace(self, outputs={**self.outputs, **dict.fromkeys(probed, ())}, probed=probed) if wanted else None
+        return (
+            replace(self, outputs={**self.outputs, **dict.fromkeys(probed, Spec())}, probed=probed) if wanted else None
+        )
 
     @property
     def checks(self) -> tuple[str, ...]:
@@ -219,11 +216,6 @@ def expressions(statement: Statement, key: Key = ()) -> Iterator[tuple[Key, Expr
         yield (*key, "carry", name), first
     for inner in statement.body:
         yield from expressions(inner, (*key, "body"))
-
-
-def program_section(program: str) -> Section:
-    """The section that a program is written from."""
-    return "graph" if program in GRAPH_PROGRAMS else "per_device"
 
 
 def results(statements: tuple[Statement, ...]) -> set[str]:

@@ -14,9 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from runner.experiment.model import Experiment, Loop, Node, Statement
+from runner.experiment.program import Program
 from runner.language import trees
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.syntax import Expression
+
+TRACED = Program.SHARD_MAP
+"""The program whose values a trace shows."""
 
 VALUES = 500
 """How many values a trace may have; above it the steps of loops are not traced, only what they end with."""
@@ -72,7 +76,7 @@ def named(experiment: Experiment) -> Traced:
         naming = _Naming(experiment, unroll=False)
         naming.run(experiment.per_device, meaning, "")
         whole = tuple(loop.name for loop in loops)
-    code = replace(experiment, per_device=tuple(naming.statements), outputs={}, programs=("shard_map",))
+    code = replace(experiment, per_device=tuple(naming.statements), outputs={}, programs=(TRACED,))
     results = {name: ast.unparse(meaning[name]) if name in meaning else name for name in experiment.outputs}
     return Traced(code, tuple(naming.values), results, tuple(dict.fromkeys(naming.stepped)), whole)
 

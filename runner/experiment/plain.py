@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
@@ -99,7 +99,7 @@ def read_verify_dims(config: Mapping[str, Any], dims: Mapping[str, int]) -> dict
     return smaller
 
 
-def choices(candidates: tuple[str, ...]) -> str:
+def choices(candidates: Iterable[str]) -> str:
     return f"; there are {', '.join(candidates)}"
 
 

@@ -14,18 +14,14 @@ from runner import dtypes
 from runner.experiment import expect, topology
 from runner.experiment.model import (
     GRADIENTS,
-    PER_DEVICE_PROGRAMS,
     PLATFORMS,
     PRECISIONS,
-    PROGRAMS,
     Array,
     Experiment,
     Gradient,
-    Section,
     Statement,
     Target,
     lines,
-    program_section,
     results,
 )
 from runner.experiment.plain import (
@@ -40,9 +36,10 @@ from runner.experiment.plain import (
     rectangular,
     yaml_hint,
 )
+from runner.experiment.program import Program
 from runner.experiment.statements import read_statements
 from runner.faults import Key, invalid, nearest
-from runner.language.check import Scope, missing_axis
+from runner.language.check import SECTIONS, Scope, Section, missing_axis
 from runner.layout import Layout, Mesh, Spec
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
@@ -78,7 +75,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     _distinct_names(config, arrays, dims)
     values = {array.name for array in arrays}
     sections: dict[Section, tuple[Statement, ...]] = {}
-    for section in ("graph", "per_device"):
+    for section in SECTIONS:
         scope = Scope(section, mesh, set(values), dims)
         sections[section] = read_statements(config[section], (section,), scope, dims)
     if not sections["graph"] and not sections["per_device"]:
@@ -93,7 +90,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     programs, chosen = _programs(config["program"], sections)
     target = _target(config["target"], mesh, programs)
     # One device with the work of all says nothing of hardware that has them all.
-    left_out = tuple(program for program in programs if target.topology and not chosen and program == "vmap")
+    left_out = tuple(program for program in programs if target.topology and not chosen and not program.on_mesh)
     programs = tuple(program for program in programs if program not in left_out)
     expectable = _expectable(sections, grad, outputs, mesh, dims)
     experiment = Experiment(
@@ -107,7 +104,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         arrays=arrays,
         graph=sections["graph"],
         # A user who asks for one program of the graph may sweep layouts that per_device was not written for.
-        per_device=sections["per_device"] if set(programs) & set(PER_DEVICE_PROGRAMS) else (),
+        per_device=sections["per_device"] if any(p.section == "per_device" for p in programs) else (),
         constraints=constraints,
         outputs=outputs,
         values=_values(config["expect"].get("values") or {}, outputs),
@@ -115,7 +112,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         left_out=left_out,
         chosen=chosen,
         grad=grad,
-        tested=_tested(config["test"]),
+        tested=tested(config),
         approximate=_approximate(config["expect"].get("sections") or {}, outputs, sections),
         weak=_weak(config["expect"].get("weak"), outputs),
         expected=expect.read(config["expect"], programs, target.platform, expectable),
@@ -132,7 +129,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         raise invalid(("trace",), "trace=true needs a per_device")
     if experiment.trace and not experiment.per_device:
         message = f"trace=true shows per_device, which program={experiment.programs[0]} does not run"
-        raise invalid(("trace",), message + choices(PER_DEVICE_PROGRAMS))
+        raise invalid(("trace",), message + choices(p for p in Program if p.section == "per_device"))
     return experiment
 
 
@@ -181,7 +178,7 @@ def _array(name: str, config: Mapping[str, Any], mesh: Mesh, dims: Mapping[str, 
 def _spec(value: object, key: Key, mesh: Mesh) -> Spec:
     if not isinstance(value, list):
         raise invalid(key, f"{value!r} is not a PartitionSpec; it is a list such as [x, null]")
-    spec: list[tuple[str, ...]] = []
+    entries: list[tuple[str, ...]] = []
     for i, entry in enumerate(value):
         axes = [] if entry is None else entry if isinstance(entry, list) else [entry]
         for axis in axes:
@@ -190,12 +187,12 @@ def _spec(value: object, key: Key, mesh: Mesh) -> Spec:
                 raise invalid((*key, i), message)
             if axis not in mesh.axes:
                 raise invalid((*key, i), missing_axis(axis, mesh) + nearest(axis, mesh.axes))
-            if axis in axes[: axes.index(axis)] or any(axis in earlier for earlier in spec) or axes.count(axis) > 1:
+            if axis in axes[: axes.index(axis)] or any(axis in earlier for earlier in entries) or axes.count(axis) > 1:
                 raise invalid(
                     (*key, i), f"the mesh axis '{axis}' is used twice; each axis shards one dimension at most"
                 )
-        spec.append(tuple(axes))
-    return tuple(spec)
+        entries.append(tuple(axes))
+    return Spec(entries)
 
 
 def fits(spec: Spec, shape: tuple[int, ...], dims: tuple[str | None, ...], mesh: Mesh, key: Key, name: str) -> None:
@@ -221,7 +218,7 @@ def _distinct_names(config: Mapping[str, Any], arrays: tuple[Array, ...], dims: 
         if array.name in dims:
             raise invalid(("arrays", array.name), f"'{array.name}' is a dim already; a name means one thing")
     taken = {array.name: "an array" for array in arrays} | dict.fromkeys(dims, "a dim")
-    for section in ("graph", "per_device"):
+    for section in SECTIONS:
         for name in config[section]:
             check_name(name, (section, name))
             if name in taken:
@@ -302,24 +299,23 @@ def _undeclared(grad: Gradient | None, arrays: tuple[Array, ...], outputs: Mappi
     return {name: specs[name] for name in grad.names if name not in outputs}
 
 
-def _programs(program: str, sections: Mapping[Section, tuple[Statement, ...]]) -> tuple[tuple[str, ...], bool]:
-    there = tuple(p for p in PROGRAMS if sections[program_section(p)])
-    if program == "all":
+def _programs(name: str, sections: Mapping[Section, tuple[Statement, ...]]) -> tuple[tuple[Program, ...], bool]:
+    there = tuple(program for program in Program if sections[program.section])
+    if name == "all":
         return there, False
-    if program not in PROGRAMS:
-        raise invalid(
-            ("program",), f"no program '{program}'{nearest(program, PROGRAMS) or choices(('all', *PROGRAMS))}"
-        )
+    if name not in tuple(Program):
+        raise invalid(("program",), f"no program '{name}'{nearest(name, Program) or choices(('all', *Program))}")
+    program = Program(name)
     if program not in there:
         raise invalid(
             ("program",),
-            f"program '{program}' is written from {program_section(program)}, which this experiment does not have"
+            f"program '{program}' is written from {program.section}, which this experiment does not have"
             f"{choices(there)}",
         )
     return (program,), True
 
 
-def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[str, ...]) -> Target:
+def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]) -> Target:
     platform, devices = config.get("platform") or "cpu", config.get("devices")
     if platform not in PLATFORMS:
         raise invalid(
@@ -335,7 +331,7 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[str, ...]) ->
         )
     if devices is not None and devices < mesh.size:
         raise invalid(("mesh", "shape"), f"the mesh {mesh} needs {mesh.size} devices, but target.devices is {devices}")
-    if absent and mesh.size != absent.devices and programs != ("vmap",):
+    if absent and mesh.size != absent.devices and any(program.on_mesh for program in programs):
         # libtpu refuses to compile for a part of some slices, such as 8x8 of v5e:16x16.
         each = ", two on each chip" if absent.devices_per_chip == 2 else ""
         fits = ",".join(map(str, absent.mesh_shape(len(mesh.axes))))
@@ -347,8 +343,9 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[str, ...]) ->
     return Target(platform, devices or mesh.size, absent)
 
 
-def _tested(config: Mapping[str, Any]) -> tuple[str, ...]:
-    targets = config.get("targets", ["cpu"])
+def tested(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The targets for which `pytest` runs what a configuration describes. Raises `InvalidExperiment`."""
+    targets = (config.get("test") or {}).get("targets", ["cpu"])
     if not targets:
         raise invalid(("test", "targets"), "there is no target to test; the default is [cpu]")
     for i, target in enumerate(targets):
@@ -400,12 +397,12 @@ def _expectable(
 ) -> expect.Names:
     gradients = grad.names if grad else ()
     return expect.Names(
-        programs=PROGRAMS,
+        programs=tuple(Program),
         platforms=PLATFORMS,
-        lines={program: {*lines(sections[program_section(program)]), *gradients} for program in PROGRAMS},
+        lines={program: {*lines(sections[program.section]), *gradients} for program in Program},
         values=results(sections["graph"]),
         outputs=tuple(outputs),
-        sections={p: section for p in PROGRAMS if not sections[section := program_section(p)]},
+        sections={program: program.section for program in Program if not sections[program.section]},
         spec=lambda value, key: _spec(value, key, mesh),
         size=lambda value, key: read_size(value, key, dims, mesh),
     )

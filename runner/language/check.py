@@ -13,6 +13,11 @@ from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, PADD
 from runner.language.syntax import Expression
 from runner.layout import Mesh
 
+Section = Literal["graph", "per_device"]
+"""What is computed on whole arrays, or what each device does."""
+
+SECTIONS: tuple[Section, ...] = ("graph", "per_device")
+
 
 @dataclass
 class Scope:
@@ -22,7 +27,7 @@ class Scope:
     - `later`: names that stand further down, for the message about order.
     """
 
-    section: Literal["graph", "per_device"]
+    section: Section
     mesh: Mesh
     values: set[str] = field(default_factory=set)
     sizes: Mapping[str, int] = field(default_factory=dict)

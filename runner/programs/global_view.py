@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 from runner.layout import Spec
 from runner.programs import absent, source
 from runner.programs.source import Lines, Names, Repairs
@@ -14,9 +15,8 @@ from runner.programs.source import Lines, Names, Repairs
 def write(
     experiment: Experiment,
     folder: Path,
-    program: str,
+    program: Program,
     *,
-    axis_type: str,
     constraints: Mapping[str, Spec] | None = None,
     outputs: Mapping[str, Spec] | None = None,
     repairs: Repairs | None = None,
@@ -58,7 +58,7 @@ def write(
     return source.module(
         source.header(experiment, program, names, body, mesh=True),
         target.inputs(experiment, names, folder),
-        target.mesh_functions(experiment, axis_type),
+        target.mesh_functions(experiment, program),
         function,
         target.main(experiment, program),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner.experiment.model import Experiment
-from runner.layout import spec_text
+from runner.experiment.program import Program
 from runner.programs import absent, source
 from runner.programs.source import Lines, Names, Types
 
@@ -18,13 +18,13 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
     if experiment.grad:
         forward, sharded = names.reserve("forward"), names.reserve("sharded")
     lines = Lines(experiment, names).section(experiment.per_device)
-    in_specs = source.tuple_of([spec_text(a.layout.spec) for a in experiment.arrays]) if experiment.arrays else "()"
-    out_specs = source.tuple_of([spec_text(spec) for spec in experiment.results.values()])
+    in_specs = source.tuple_of([str(a.layout.spec) for a in experiment.arrays]) if experiment.arrays else "()"
+    out_specs = source.tuple_of([str(spec) for spec in experiment.results.values()])
     returned = source.returned(experiment, names)
     end = ["return jax.jit(sharded)"]
     if experiment.grad:
         of = experiment.grad.of
-        returned, out_specs = f"{names[of]}, {returned}", f"({spec_text(experiment.results[of])}, {out_specs})"
+        returned, out_specs = f"{names[of]}, {returned}", f"({experiment.results[of]}, {out_specs})"
         # A gradient that is zero everywhere has no layout of its own.
         laid_out = {
             name: source.constrained(names.add(name), experiment.outputs[name]) for name in experiment.grad.names
@@ -50,9 +50,9 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
         ]
     )
     return source.module(
-        source.header(experiment, "shard_map", names, body, mesh=True),
+        source.header(experiment, Program.SHARD_MAP, names, body, mesh=True),
         target.inputs(experiment, names, folder),
-        target.mesh_functions(experiment, "Auto"),
+        target.mesh_functions(experiment, Program.SHARD_MAP),
         "def program(mesh):\n" + source.indent(body, 4),
-        target.main(experiment, "shard_map"),
+        target.main(experiment, Program.SHARD_MAP),
     )

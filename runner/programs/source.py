@@ -23,11 +23,12 @@ from pathlib import Path
 
 from runner import __version__, dtypes
 from runner.experiment import data
-from runner.experiment.model import Array, Experiment, Loop, Node, Statement, program_section
+from runner.experiment.model import Array, Experiment, Loop, Node, Statement
+from runner.experiment.program import Program
 from runner.language import trees
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, computation
 from runner.language.syntax import Expression
-from runner.layout import Spec, spec_text
+from runner.layout import Spec
 
 _RESERVED = frozenset(
     {*keyword.kwlist, *dir(builtins)}
@@ -123,7 +124,7 @@ class Types:
     outputs: Mapping[str, Typed]
     nodes: Mapping[str, Mapping[str, Typed]]
     repairs: Repairs
-    unsupported: Mapping[str, str]
+    unsupported: Mapping[Program, str]
     floats: Mapping[str, Floats] = field(default_factory=dict)
 
 
@@ -331,7 +332,7 @@ def tuple_of(items: list[str]) -> str:
 
 def sharding(spec: Spec) -> str:
     """`NamedSharding(mesh, P('x', None))`."""
-    return f"NamedSharding(mesh, {spec_text(spec)})"
+    return f"NamedSharding(mesh, {spec})"
 
 
 def resharded(value: str, spec: Spec) -> str:
@@ -359,7 +360,7 @@ def header(experiment: Experiment, program: str, names: Names, body: str, *, mes
     if experiment.target.topology:
         lines += experiment.target.topology.configuration
     elif experiment.target.platform == "cpu":
-        devices = 1 if program == "vmap" and len(experiment.programs) == 1 else experiment.target.devices
+        devices = experiment.target.devices if experiment.on_mesh else 1
         lines += [
             'jax.config.update("jax_platforms", "cpu")',
             f'jax.config.update("jax_num_cpu_devices", {devices})',
@@ -417,10 +418,10 @@ def inputs(experiment: Experiment, names: Names, folder: Path) -> str:
     return "\n".join(lines)
 
 
-def mesh_functions(experiment: Experiment, axis_type: str) -> str:
+def mesh_functions(experiment: Experiment, program: Program) -> str:
     """`make_mesh` and `shardings`."""
     mesh = experiment.mesh
-    axis_types = tuple_of([f"AxisType.{axis_type}"] * len(mesh.axes))
+    axis_types = tuple_of([f"AxisType.{program.axis_type}"] * len(mesh.axes))
     devices = "" if experiment.target.platform == "cpu" else f' or jax.devices("{experiment.target.platform}")'
     count = f"[:{mesh.size}]" if devices else ""
     argument = f"(devices{devices}){count}" if devices else "devices"
@@ -442,9 +443,9 @@ def mesh_functions(experiment: Experiment, axis_type: str) -> str:
     return "\n".join(lines)
 
 
-def main(experiment: Experiment, program: str) -> str:
+def main(experiment: Experiment, program: Program) -> str:
     """The function that runs the program and prints its outputs."""
-    spec = "spec" if program == "auto" else "output.sharding.spec"
+    spec = "output.sharding.spec" if program.places else "spec"
     lines = [
         "def main():",
         "    mesh = make_mesh()",
@@ -452,7 +453,7 @@ def main(experiment: Experiment, program: str) -> str:
         "    outputs = program(mesh)(*arrays)",
         f"    for name, output in zip({tuple(experiment.outputs)!r}, outputs, strict=True):",
         # What depends on no array the compiler leaves on one device, which has no PartitionSpec.
-        *(['        spec = getattr(output.sharding, "spec", None)'] if program == "auto" else []),
+        *([] if program.places else ['        spec = getattr(output.sharding, "spec", None)']),
         f'        print(f"{{name}}  {{output.dtype}}{{list(output.shape)}}  {{{spec}}}")',
         "        print(np.asarray(output))",
         "",
@@ -502,11 +503,6 @@ def with_gradients(
 def parameters(experiment: Experiment, names: Names) -> str:
     """The parameters of a program's function: the arrays."""
     return ", ".join(names[array.name] for array in experiment.arrays)
-
-
-def statements(experiment: Experiment, program: str) -> tuple[Statement, ...]:
-    """The statements that a program is written from."""
-    return experiment.section(program_section(program))
 
 
 def indent(text: str, by: int) -> str:

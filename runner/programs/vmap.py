@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner.experiment.model import Array, Experiment
+from runner.experiment.program import Program
 from runner.layout import Layout
 from runner.programs import absent, source
 from runner.programs.source import Lines, Names, Types
@@ -26,7 +27,7 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
             *_end(experiment, names, mapped),
         ]
     )
-    header = source.header(experiment, "vmap", names, body, mesh=False)
+    header = source.header(experiment, Program.VMAP, names, body, mesh=False)
     program = "def program():\n" + source.indent(body, 4)
     if experiment.target.topology:
         return source.module(
@@ -35,7 +36,7 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
             absent.blocks(experiment),
             _split(experiment, names),
             program,
-            absent.main(experiment, "vmap"),
+            absent.main(experiment, Program.VMAP),
         )
     return source.module(
         header,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.evidence.words import bytes_text, subject
+from runner.experiment.program import Program
 from runner.record.record import Record
 
 HEAD = ("collective", "of", "over", "runs", "in → out per device", "dtype", "how", "programs")
@@ -57,7 +58,7 @@ def shortened(table: list[tuple[str, ...]]) -> tuple[list[tuple[str, ...]], str 
 
 def _compiled(found: Record) -> dict[str, list[Mapping[str, Any]]]:
     """The collectives of the programs that run on the mesh and could be read."""
-    programs = {name: result.get("collectives") for name, result in found["programs"].items() if name != "vmap"}
+    programs = {name: result.get("collectives") for name, result in found["programs"].items() if Program(name).on_mesh}
     return {name: listed for name, listed in programs.items() if listed is not None}
 
 

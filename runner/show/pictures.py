@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from runner.layout import Layout, spec_text
+from runner.layout import Layout
 
 Range = tuple[int, int]
 
@@ -261,7 +261,7 @@ def from_layout(
     for _, positions in layout.holders():  # blocks of an array without elements have the same ranges
         held.setdefault(layout.ranges(positions[0]), []).extend(device_ids[p] for p in positions)
     shards = tuple(Shard(ranges, tuple(sorted(ids))) for ranges, ids in held.items())
-    spec = spec_text(layout.spec)
+    spec = str(layout.spec)
     return ArrayPicture(
         name, role, layout.shape, dtype, tuple(dims), spec, shards, itemsize, platform, programs=tuple(programs)
     )

@@ -90,8 +90,13 @@ def run(found: Record, folder: Path, *, brief: bool) -> None:
         text, style = _status(found["status"])
         _say(f"[{folder.name}] {text}  {point}", style)
         return
+    told = _refusal(found)
     if found.get("experiment") and found.get("mesh"):
         _head(found)
+    elif told:
+        _say(_title(found), "bold")
+    if told:
+        print("\n".join(["refused, as expect.invalid has it:", *(f"  {line}" for line in told.splitlines()), ""]))
     if "pictures" in found:
         from runner.show import terminal
 
@@ -119,9 +124,18 @@ def run(found: Record, folder: Path, *, brief: bool) -> None:
     _verdict(found, folder)
 
 
+def _refusal(found: Record) -> str | None:
+    """With what an experiment was refused that has to be, as the command would have told it."""
+    verdict = found.get("checks", {}).get("invalid", {"status": "not_run"})
+    return verdict["refused"] if verdict["status"] == "passed" else None
+
+
+def _title(found: Record) -> str:
+    return f"{found['experiment']}: {found['summary']}" if found["summary"] else found["experiment"]
+
+
 def _head(found: Record) -> None:
-    title = f"{found['experiment']}: {found['summary']}" if found["summary"] else found["experiment"]
-    _say(title, "bold")
+    _say(_title(found), "bold")
     axes = " × ".join(f"{a}={n}" for a, n in zip(found["mesh"]["axes"], found["mesh"]["shape"], strict=True))
     target = found["target"]
     simulated = "simulated " if target["platform"] == "cpu" else ""
@@ -373,7 +387,7 @@ def sweep(points: Sequence[Record], folder: Path) -> None:
             name if result["status"] == "passed" else f"{name} {result['status']}"
             for name, result in point.get("programs", {}).items()
         )
-        first = (point.get("error") or "").splitlines()
+        first = (point.get("error") or _refusal(point) or "").splitlines()
         message = " ".join(line.strip() for line in first[:2]) if first else programs
         rows.append(
             (

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from runner.experiment.program import Program
 from runner.record.record import write_text
 from runner.worker.walk import REFUSALS, refusal
 
@@ -58,7 +59,7 @@ class Compiled:
         return {name: float(value) for name, value in known.items() if value is not None and value >= 0} or None
 
 
-def compile_program(program: str, function: Any, operands: Any, folder: Path) -> Compiled:
+def compile_program(program: Program, function: Any, operands: Any, folder: Path) -> Compiled:
     """Lower and compile; leave the StableHLO and the compiled module in `folder`."""
     said = _Said()
     start = time.perf_counter()
@@ -97,8 +98,8 @@ class _Said:
             return None
 
 
-def _lower(program: str, function: Any, operands: Any) -> Any:
-    if program != "explicit":
+def _lower(program: Program, function: Any, operands: Any) -> Any:
+    if not program.typed:
         return function.lower(*operands)
     try:
         return function.lower(*operands)
@@ -109,9 +110,3 @@ def _lower(program: str, function: Any, operands: Any) -> Any:
 def ranges(index: tuple[slice, ...], shape: tuple[int, ...]) -> list[list[int]]:
     """The half-open range per dimension that an index of slices stands for."""
     return [list(part.indices(size)[:2]) for part, size in zip(index, shape, strict=True)]
-
-
-def spec_of(sharding: Any) -> list[Any] | None:
-    """The PartitionSpec of a sharding as plain data; None where it has none."""
-    spec = getattr(sharding, "spec", None)
-    return None if spec is None else [list(entry) if isinstance(entry, tuple) else entry for entry in spec]

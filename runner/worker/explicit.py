@@ -17,7 +17,6 @@ from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from runner import dtypes
 from runner.experiment.model import Experiment
@@ -25,6 +24,7 @@ from runner.faults import invalid
 from runner.layout import Spec
 from runner.programs.source import Repair, Repairs
 from runner.worker.gradient import places
+from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh
 from runner.worker.walk import REFUSALS, Walker
 from runner.worker.walk import refusal as describe
@@ -51,8 +51,8 @@ def repairs(experiment: Experiment) -> Repairs:
     def whole(*arrays: Any) -> list[Any]:
         outputs = computed(*arrays) if experiment.grad is None else _with_gradients(experiment, computed, arrays)
         for name, value in outputs.items():
-            padded = _padded(experiment.outputs[name], value)
-            if spec_of(value) != padded:
+            padded = experiment.outputs[name].padded(len(value.shape))
+            if _typed(value) != padded:
                 returned[name] = padded
         return list(outputs.values())
 
@@ -94,21 +94,10 @@ def _depends(jaxpr: Any) -> bool:
     return bool(depending & set(map(id, jaxpr.outvars)))
 
 
-def _padded(spec: Spec, value: Any) -> Spec:
-    return spec + ((),) * (len(jax.typeof(value).shape) - len(spec))
-
-
-def partition(spec: Spec) -> P:
-    """JAX's PartitionSpec."""
-    return P(*(None if not axes else axes[0] if len(axes) == 1 else axes for axes in spec))
-
-
-def spec_of(value: Any) -> Spec:
+def _typed(value: Any) -> Spec:
     """The spec in a value's type, one entry per dimension."""
     kind = jax.typeof(value)
-    entries = tuple(kind.sharding.spec)
-    entries += (None,) * (len(kind.shape) - len(entries))
-    return tuple(() if entry is None else (entry,) if isinstance(entry, str) else tuple(entry) for entry in entries)
+    return Spec.of(kind.sharding.spec).padded(len(kind.shape))
 
 
 @dataclass
@@ -130,8 +119,8 @@ class _Explicit(Walker):
 
     def _settled(self, path: str, value: Any, spec: Spec) -> Any:
         """`value` resharded to `spec`, noted at `path`, unless it lies so already."""
-        padded = _padded(spec, value)
-        if spec_of(value) == padded:
+        padded = spec.padded(len(value.shape))
+        if _typed(value) == padded:
             return value
         self.reshard[path] = padded
         return jax.reshard(value, self._sharding(padded))
@@ -142,7 +131,7 @@ class _Explicit(Walker):
 
     def carried(self, path: str, value: Any, start: Any) -> Any:
         """A loop's carry keeps the sharding with which it enters the body."""
-        return self._settled(path, value, spec_of(start)) if hasattr(value, "shape") else value
+        return self._settled(path, value, _typed(start)) if hasattr(value, "shape") else value
 
     def apply(self, node: ast.expr, call: Callable[..., Any], operands: list[Any]) -> Any:
         place = next(i for i, other in enumerate(ast.walk(self._expression.tree)) if other is node)
@@ -177,7 +166,7 @@ class _Explicit(Walker):
         return call(*moved, out_sharding=out)
 
     def _candidates(self, node: ast.expr, operands: list[Any]) -> Iterator[Repair]:
-        specs = {i: spec_of(operand) for i, operand in enumerate(operands) if hasattr(operand, "shape")}
+        specs = {i: _typed(operand) for i, operand in enumerate(operands) if hasattr(operand, "shape")}
         if node is self._expression.tree and _takes_out_sharding(node):
             promised = self._promised(self._path)
             if promised is not None:
@@ -222,7 +211,7 @@ def _resharded(specs: dict[int, Spec], shapes: dict[int, tuple[int, ...]]) -> It
             # One operand; all like one of them; some of them replicated.
             (tuple({**specs, i: spec}.values()) for i in specs for spec in choices[i]),
             (tuple(_aligned(spec, shapes[i], shapes[j]) for j in specs) for i in specs for spec in _lesser(specs[i])),
-            itertools.product(*(dict.fromkeys([spec, ((),) * len(spec)]) for spec in specs.values())),
+            itertools.product(*(dict.fromkeys([spec, Spec().padded(len(spec))]) for spec in specs.values())),
         )
     for way in ways:
         yield {i: spec for i, spec in zip(specs, way, strict=True) if spec != specs[i]}
@@ -230,7 +219,7 @@ def _resharded(specs: dict[int, Spec], shapes: dict[int, tuple[int, ...]]) -> It
 
 def _lesser(spec: Spec) -> list[Spec]:
     """`spec` with any of its dimensions replicated, itself first."""
-    return list(itertools.product(*((axes, ()) if axes else ((),) for axes in spec)))
+    return [Spec(kept) for kept in itertools.product(*((axes, ()) if axes else ((),) for axes in spec))]
 
 
 def _aligned(spec: Spec, shape: tuple[int, ...], other: tuple[int, ...]) -> Spec:
@@ -238,7 +227,7 @@ def _aligned(spec: Spec, shape: tuple[int, ...], other: tuple[int, ...]) -> Spec
     axes_of = {
         -d: axes for d, axes in enumerate(reversed(spec), 1) if other[-d : -d + 1 or None] == shape[-d : -d + 1 or None]
     }
-    return tuple(axes_of.get(d, ()) for d in range(-len(other), 0))
+    return Spec(axes_of.get(d, ()) for d in range(-len(other), 0))
 
 
 def _takes_out_sharding(node: ast.expr) -> bool:
@@ -303,7 +292,7 @@ def _gathered(node: ast.expr, specs: dict[int, Spec], operands: list[Any]) -> Sp
     for dimension in range(-rank, 0):
         candidates = [spec[dimension] for spec in arrays.values() if len(spec) >= -dimension]
         block.append(free(next((axes for axes in candidates if axes), ())))
-    return (*before, *block, *after)
+    return Spec((*before, *block, *after))
 
 
 def _contracted(node: ast.expr, specs: dict[int, Spec], operands: list[Any]) -> Spec | None:
@@ -323,7 +312,7 @@ def _contracted(node: ast.expr, specs: dict[int, Spec], operands: list[Any]) -> 
         axes = tuple(axis for axis in kept.get(label, ()) if axis not in used)
         used.update(axes)
         result.append(axes)
-    return tuple(result)
+    return Spec(result)
 
 
 _BATCH, _ROWS, _COLUMNS = "ZYXWVUTS", "abcdefgh", "stuvwxyz"

@@ -14,12 +14,14 @@ from jax.sharding import AxisType
 
 from runner import dtypes
 from runner.experiment.model import Experiment, Section
+from runner.experiment.program import Program
 from runner.experiment.reader import fits
 from runner.faults import InvalidExperiment, invalid, key_text
 from runner.language.syntax import place
-from runner.layout import Layout, Mesh, Spec, spec_yaml
+from runner.layout import Layout, Mesh, Spec
 from runner.programs.source import Floats, Repairs, Typed, Types
 from runner.worker import explicit, gradient
+from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh, varying_axes
 from runner.worker.walk import REFUSALS, Walker, refusal
 
@@ -33,7 +35,7 @@ def infer(experiment: Experiment) -> Types:
     nodes: dict[str, dict[str, Typed]] = {}
     floats: dict[str, Floats] = {"graph": {}, "per_device": {}}
     outputs: dict[str, Typed] = {}
-    unsupported: dict[str, str] = {}
+    unsupported: dict[Program, str] = {}
     repairs = Repairs()
     if experiment.graph:
         nodes["graph"] = _graph(experiment, floats["graph"])
@@ -47,11 +49,11 @@ def infer(experiment: Experiment) -> Types:
             reason = _refused(lambda: gradient.of_graph(experiment))
             if reason:
                 raise invalid(("grad", "of"), f"the gradient of '{experiment.grad.of}': {reason}")
-        if "explicit" in experiment.programs:
+        if Program.EXPLICIT in experiment.programs:
             try:
                 repairs = explicit.repairs(experiment)
             except InvalidExperiment as fault:
-                unsupported["explicit"] = _reason(fault)
+                unsupported[Program.EXPLICIT] = _reason(fault)
     if experiment.per_device:
         nodes["per_device"], varying = per_device(experiment, floats["per_device"])
         for name, spec in experiment.results.items():
@@ -60,7 +62,7 @@ def infer(experiment: Experiment) -> Types:
             if name in outputs and whole.shape != outputs[name].shape:
                 raise invalid(
                     ("outputs", name),
-                    f"per_device gives {list(local.shape)} on each device, which under {spec_yaml(spec)} is "
+                    f"per_device gives {list(local.shape)} on each device, which under {spec.yaml()} is "
                     f"{list(whole.shape)} in all; graph gives {list(outputs[name].shape)}",
                 )
             outputs[name] = whole
@@ -68,13 +70,10 @@ def infer(experiment: Experiment) -> Types:
                 _check_varying(experiment, name, spec, varying[name])
         if experiment.grad:
             _differentiable(experiment, "per_device", nodes["per_device"])
-            reason = _refused(lambda: _gradient_of_shard_map(experiment))
+        for program, refused in _REFUSED.items():
+            reason = refused(experiment, nodes["per_device"]) if program in experiment.programs else None
             if reason:
-                unsupported["shard_map"] = f"the gradient of '{experiment.grad.of}': {reason}"
-        if "vmap" in experiment.programs:
-            reason = _refused_by_vmap(experiment, nodes["per_device"])
-            if reason:
-                unsupported["vmap"] = reason
+                unsupported[program] = reason
     if experiment.grad:
         for name, array in zip(experiment.grad.names, experiment.grad.wrt, strict=True):
             outputs[name] = _array_type(experiment, array)
@@ -173,7 +172,7 @@ def per_device(experiment: Experiment, floats: Floats) -> tuple[dict[str, Typed]
     mapped = jax.shard_map(
         shard,
         mesh=abstract_mesh(experiment.mesh, AxisType.Auto),
-        in_specs=tuple(explicit.partition(a.layout.spec) for a in experiment.arrays),
+        in_specs=tuple(partition(a.layout.spec) for a in experiment.arrays),
         out_specs=(),
         check_vma=experiment.check_vma,
     )
@@ -187,8 +186,7 @@ def _whole(mesh: Mesh, local: Typed, spec: Spec, name: str) -> Typed:
     if len(spec) > len(local.shape):
         entries = f"{len(spec)} {'entry' if len(spec) == 1 else 'entries'}"
         raise invalid(("outputs", name), f"the spec has {entries}, but '{name}' has rank {len(local.shape)}")
-    padded = spec + ((),) * (len(local.shape) - len(spec))
-    return Typed(tuple(n * mesh.axis_size(axes) for n, axes in zip(local.shape, padded, strict=True)), local.dtype)
+    return Typed(Layout.of_shards(mesh, local.shape, spec).shape, local.dtype)
 
 
 def _and(axes: list[str]) -> str:
@@ -196,15 +194,14 @@ def _and(axes: list[str]) -> str:
 
 
 def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: frozenset[str]) -> None:
-    used = {axis for axes in spec for axis in axes}
-    loose = [axis for axis in experiment.mesh.axes if axis in varying and axis not in used]
+    loose = [axis for axis in experiment.mesh.axes if axis in varying and axis not in spec.axes]
     if loose:
         over = _and(loose)
         one = [axis for axis in loose if experiment.mesh.sizes[axis] == 1]
         sizes = f" (that {_and(one)} has size 1 does not count for JAX)" if one else ""
         raise invalid(
             ("outputs", name),
-            f"{spec_yaml(spec)} promises the same '{name}' on every device along {over}, but in per_device it may "
+            f"{spec.yaml()} promises the same '{name}' on every device along {over}, but in per_device it may "
             f"differ along {over}{sizes}: a psum or another reduction over {over} is left out, or the spec is wrong; "
             "where the copies are equal and JAX cannot know it (after an all_gather, say), set check_vma: false",
         )
@@ -232,9 +229,10 @@ def _refused(evaluate: Callable[[], Any]) -> str | None:
     return None
 
 
-def _gradient_of_shard_map(experiment: Experiment) -> None:
-    """Differentiate the per-device code under `shard_map` abstractly."""
-    assert experiment.grad is not None
+def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:
+    """Why JAX cannot differentiate the per-device code under `shard_map`, if it cannot."""
+    if experiment.grad is None:
+        return None
     of = experiment.grad.of
 
     def shard(*arrays: Any) -> Any:
@@ -245,12 +243,14 @@ def _gradient_of_shard_map(experiment: Experiment) -> None:
     mapped = jax.shard_map(
         shard,
         mesh=abstract_mesh(experiment.mesh, AxisType.Auto),
-        in_specs=tuple(explicit.partition(a.layout.spec) for a in experiment.arrays),
-        out_specs=explicit.partition(experiment.outputs[of]),
+        in_specs=tuple(partition(a.layout.spec) for a in experiment.arrays),
+        out_specs=partition(experiment.outputs[of]),
         check_vma=experiment.check_vma,
     )
     differentiated = jax.grad(mapped, argnums=gradient.places(experiment))
-    jax.eval_shape(differentiated, *_structs(experiment, lambda layout: layout.shape))
+    structs = _structs(experiment, lambda layout: layout.shape)
+    reason = _refused(lambda: jax.eval_shape(differentiated, *structs))
+    return f"the gradient of '{of}': {reason}" if reason else None
 
 
 def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:
@@ -289,3 +289,10 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
         reason = _refused(lambda: jax.eval_shape(differentiated, *structs))
         return f"the gradient of '{experiment.grad.of}': {reason}" if reason else None
     return None
+
+
+_REFUSED: Mapping[Program, Callable[[Experiment, Mapping[str, Typed]], str | None]] = {
+    Program.SHARD_MAP: _refused_by_shard_map,
+    Program.VMAP: _refused_by_vmap,
+}
+"""Why JAX cannot express a program of `per_device`, given the types of its values, where the types alone do not say."""

@@ -37,7 +37,7 @@ def smaller(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str
     """
     if not experiment.verify_dims:
         return "verify_dims names no sizes to run it at"
-    if experiment.mesh.size > SIMULATED and experiment.programs != ("vmap",):
+    if experiment.mesh.size > SIMULATED and experiment.on_mesh:
         return f"the mesh has {experiment.mesh.size} devices, and at most {SIMULATED} are simulated"
     changed = {
         "dims": {**config["dims"], **experiment.verify_dims},

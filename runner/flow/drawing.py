@@ -6,7 +6,7 @@ from pathlib import Path
 
 from runner import dtypes
 from runner.checks.context import Context
-from runner.layout import Layout, spec_text
+from runner.layout import Layout
 from runner.link.target import ProgramRun
 from runner.record import record
 from runner.record.record import Record
@@ -17,7 +17,7 @@ def draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record) 
     """The pictures, from what was found where a program ran and from the specs where none did."""
     experiment = context.experiment
     platform = found["target"]["platform"]
-    on_mesh = [run for run in runs if run.error is None and run.program != "vmap"]
+    on_mesh = [run for run in runs if run.error is None and run.program.on_mesh]
     ids = tuple(on_mesh[0].device_ids) if on_mesh else tuple(range(experiment.mesh.size))
     absent = experiment.target.topology.name if experiment.target.topology else ""
     mesh = pictures.MeshPicture(experiment.mesh.axes, experiment.mesh.shape, ids, platform, absent)
@@ -61,15 +61,13 @@ def _output_picture(context: Context, name: str, run: ProgramRun, platform: str)
     holders: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for place in output.places:
         holders.setdefault(place.ranges, []).append(place.device)
-    spec = tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in output.spec or [])
-    padded = spec + ((),) * (len(output.shape) - len(spec))
     return pictures.ArrayPicture(
         name=name,
         role="output",
         shape=output.shape,
         dtype=output.dtype,
         dims=(None,) * len(output.shape),
-        spec=spec_text(padded) if output.spec is not None else "a layout without a PartitionSpec",
+        spec="a layout without a PartitionSpec" if output.spec is None else str(output.spec.padded(len(output.shape))),
         shards=tuple(pictures.Shard(ranges, tuple(devices)) for ranges, devices in holders.items()),
         itemsize=dtypes.dtype(output.dtype).itemsize,
         platform=platform,

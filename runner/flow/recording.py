@@ -33,9 +33,9 @@ def output_of(run: ProgramRun, output: Output) -> Record:
     described = {
         "shape": list(output.shape),
         "dtype": output.dtype,
-        "spec": None if output.spec is None else [*output.spec, *[None] * (len(output.shape) - len(output.spec))],
+        "spec": None if output.spec is None else output.spec.padded(len(output.shape)).json(),
         "shard_shape": list(parts[0]),
-        "shards_from": "spec" if run.program == "vmap" else run.program,
+        "shards_from": run.program if run.program.on_mesh else "spec",
         "shards": shards(((place.device, place.ranges) for place in output.places), run.device_ids),
     }
     if not output.held:

@@ -1,27 +1,28 @@
 """A resolved configuration and a run folder in; the record of the run, and the files beside it, out.
 
 This is the flow of the house: the experiment is read, the worker gets its job, and while it imports JAX and compiles,
-the oracles compute. What follows from both is `runner/run/findings.py`, imported once the worker is busy.
+the oracles compute. What follows from both is `runner/flow/findings.py`, imported once the worker is busy.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.experiment import data, topology
+from runner.experiment import data, expect, topology
 from runner.experiment.model import Experiment
+from runner.experiment.naming import TRACED
 from runner.experiment.reader import read
 from runner.faults import Fault, InvalidExperiment
-from runner.link import steps
+from runner.flow import verification
 from runner.link.process import Worker
+from runner.link.steps import Step, Work
 from runner.link.target import listen
 from runner.record import record
 from runner.record.record import Record
-from runner.run import verification
 
 if TYPE_CHECKING:
     from runner.config.sources import Sources
@@ -41,15 +42,33 @@ def run(
     """
     found = _blank(config, overrides)
     worker = worker or Worker()
+    expected = fault = None
     try:
+        expected = expect.refusal(config)
         _run(config, folder, sources, worker, found)
     except InvalidExperiment as error:
-        found.update(status="invalid", error=sources().report(error.fault))
+        fault = error.fault
+        found.update(status="invalid", error=sources().report(fault))
     finally:
         worker.close()
+    if expected is not None:
+        _hold_to_refusal(expected, fault, found)
     found["environment"] = found["environment"] or record.environment()
     record.write(found, folder)
     return found
+
+
+def _hold_to_refusal(expected: str, fault: Fault | None, found: Record) -> None:
+    """Judge an experiment that has to be refused: to be so is what it promises, and no error."""
+    from runner.checks import refused
+
+    verdict = refused.check(expected, fault, found["error"])
+    before = found["status"] if fault is None else "passed"
+    found.update(
+        status=record.worst([before, verdict["status"]]),
+        error=found["error"] if fault is None else None,
+        checks={**found.get("checks", {}), "invalid": verdict},
+    )
 
 
 def _blank(config: Mapping[str, Any], overrides: Sequence[str]) -> Record:
@@ -122,10 +141,10 @@ def _do(
             "folder": str(folder.resolve()),
             "data": str(data_folder.resolve()),
             "arrays": left_here,
-            "programs": [*_steps(experiment), *_tracing(experiment)],
+            "steps": [step.to_json() for step in _steps(experiment)],
         }
         events = listen(worker, job, experiment.timeout)
-        from runner.run.findings import Findings
+        from runner.flow.findings import Findings
 
         found["environment"] = record.environment()
         findings = Findings(experiment, arrays, found)
@@ -145,14 +164,15 @@ def _do(
     findings.conclude(folder)
 
 
-def _steps(experiment: Experiment) -> list[str]:
-    """The programs, each followed by the taking of its profile where one is asked for and the program runs."""
-    if not experiment.profile or experiment.target.topology is not None:
-        return list(experiment.programs)
-    return [step for program in experiment.programs for step in (program, steps.profile_of(program))]
+def _steps(experiment: Experiment) -> Iterator[Step]:
+    """The programs, each followed by the taking of its profile where one is asked for; then that of the trace.
 
-
-def _tracing(experiment: Experiment) -> tuple[str, ...]:
-    """The program that takes the trace, where one is asked for and the real program runs."""
-    runs = "shard_map" in experiment.programs and experiment.target.topology is None
-    return ("trace",) if experiment.trace and runs else ()
+    Neither is taken where nothing runs, nor a trace without the program that it shows.
+    """
+    runs = experiment.target.topology is None
+    for program in experiment.programs:
+        yield Step(program)
+        if experiment.profile and runs:
+            yield Step(program, Work.PROFILE)
+    if experiment.trace and runs and TRACED in experiment.programs:
+        yield Step(TRACED, Work.TRACE)

@@ -26,18 +26,21 @@ from runner.checks.context import Check, Context
 from runner.evidence import planes
 from runner.evidence.gather import gather
 from runner.experiment.data import Arrays
-from runner.experiment.model import Experiment, program_section
+from runner.experiment.model import Experiment
+from runner.experiment.naming import TRACED
+from runner.experiment.program import Program
 from runner.experiment.topology import Topology
 from runner.faults import Fault, invalid
-from runner.layout import Layout, spec_json
-from runner.link import handover, steps
+from runner.flow.drawing import draw
+from runner.flow.recording import output_of, shards
+from runner.layout import Layout
+from runner.link import handover
 from runner.link.process import Event
+from runner.link.steps import Step, Work
 from runner.link.target import ProgramRun, program_run, traced_values
 from runner.record import record
 from runner.record.record import Record
 from runner.reference import interpret
-from runner.run.drawing import draw
-from runner.run.recording import output_of, shards
 
 
 class Findings:
@@ -52,9 +55,9 @@ class Findings:
         self._found = found
         self._context: Context | None = None
         self._runs: list[ProgramRun] = []
-        self._verdicts: dict[str, dict[str, Check]] = {}
-        self._profiles: dict[str, planes.Profile] = {}
-        self._traced: Event = {"error": "program shard_map did not run"}
+        self._verdicts: dict[Program, dict[str, Check]] = {}
+        self._profiles: dict[Program, planes.Profile] = {}
+        self._traced: Event = {"error": f"program {TRACED} did not run"}
         _describe(experiment, arrays, found)
 
     def consult_oracles(self, types: Event, left_here: Path) -> None:
@@ -84,17 +87,17 @@ class Findings:
         """Take in what one program did, and check it by itself; its outputs lie in `arrays`."""
         context = self._context
         assert context is not None
-        if finished["program"] == "trace":
+        step = Step.from_json(finished["step"])
+        if step.work is Work.TRACE:
             self._traced = finished
             if "values" in finished:
                 self._traced["held"] = traced_values(finished, arrays)
             return
-        profiled = steps.profiled(finished["program"])
-        if profiled is not None:
-            self._profiles[profiled] = planes.collect(finished, arrays)
+        if step.work is Work.PROFILE:
+            self._profiles[step.program] = planes.collect(finished, arrays)
             return
         if "unsupported" in finished:
-            self._leave_out(finished["program"], finished["unsupported"])
+            self._leave_out(step.program, finished["unsupported"])
             return
         layouts: dict[str, Layout] = {name: context.layout(name) for name in context.outputs}
         shapes = {name: shape for name, (shape, _) in context.outputs.items()}
@@ -138,10 +141,10 @@ class Findings:
     def _trace(self, context: Context) -> Record:
         from runner.checks import trace
 
-        run = next((run for run in self._runs if run.program == "shard_map"), None)
+        run = next((run for run in self._runs if run.program is TRACED), None)
         reason = self._traced.get("unsupported") or self._traced.get("error")
-        if reason and "shard_map" not in self._experiment.programs:
-            reason = "program shard_map was not asked for"
+        if reason and TRACED not in self._experiment.programs:
+            reason = f"program {TRACED} was not asked for"
         device_ids = self._traced.get("device_ids") or list(range(self._experiment.mesh.size))
         taken = trace.take(context, self._traced.get("held"), reason, device_ids, run)
         if taken["taken_from"] is None:
@@ -172,7 +175,7 @@ class Findings:
                 checks["agreement"] = agreement.check(context, run, others, alike=alike)
             checks = {name: checks[name] for name in context.experiment.checks}
             if checks["value"]["status"] == "failed":
-                mine = of_interpreter and program_section(run.program) == "per_device"
+                mine = of_interpreter and run.program.section == "per_device"
                 who = blame.INTERPRETER if mine else blame.blame(context, values, run.program, alike=alike)
                 checks["value"]["diagnosis"] = [who, *_differs(found, run.program)]
             checks = known.judge(context, run.program, checks)
@@ -192,8 +195,8 @@ class Findings:
                 "outputs": {name: output_of(run, output) for name, output in run.outputs.items()},
                 **evidence,
             }
-        passed = found["programs"].get("shard_map", {"checks": {}})["checks"].get("value", {}).get("status") == "passed"
-        found["warnings"] += _differs(found, "shard_map") if passed else []
+        passed = found["programs"].get(TRACED, {"checks": {}})["checks"].get("value", {}).get("status") == "passed"
+        found["warnings"] += _differs(found, TRACED) if passed else []
         statuses = [program["status"] for program in found["programs"].values()]
         found["status"] = record.worst([found["status"], _status(found["checks"]), *statuses])
 
@@ -263,7 +266,7 @@ def _describe(experiment: Experiment, arrays: Arrays | None, found: Record) -> N
         found["arrays"][array.name] = {
             "shape": list(array.shape),
             "dtype": array.dtype,
-            "spec": spec_json(array.layout.spec),
+            "spec": array.layout.spec.json(),
             "shard_shape": list(array.layout.shard_shape),
             "shards_from": "spec",
             "shards": shards(((i, array.layout.ranges(i)) for i in positions), positions),
@@ -294,7 +297,7 @@ def _dtype_of(value: Any) -> str:
     return "float32" if kind == np.float64 else "complex64" if kind == np.complex128 else str(kind)
 
 
-def _differs(found: Record, program: str) -> list[str]:
+def _differs(found: Record, program: Program) -> list[str]:
     """What a trace says of the first value that is not the SPMD interpreter's."""
     first = (found.get("trace") or {}).get("first_difference")
-    return [first["text"]] if first and program_section(program) == "per_device" else []
+    return [first["text"]] if first and program.section == "per_device" else []

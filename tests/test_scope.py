@@ -16,7 +16,7 @@ def scope(section: str = "per_device") -> Scope:
         section,  # type: ignore[arg-type]
         Mesh(("x", "y"), (2, 2)),
         values={"A", "B", "bias"},
-        sizes={"I"},
+        sizes={"I": 4},
         loops={"ring": ("acc", "lhs")},
         later={"C": parse("A + B"), "D": None},
     )

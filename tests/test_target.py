@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -219,7 +220,7 @@ def test_a_worker_that_is_never_asked_is_closed() -> None:
 
 def test_the_worker_itself_leaves_when_no_job_comes() -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "runner.worker"],
+        [sys.executable, "-m", "runner.worker", str(os.getpid())],
         input=b"",
         capture_output=True,
         timeout=60,
@@ -227,6 +228,51 @@ def test_the_worker_itself_leaves_when_no_job_comes() -> None:
         cwd=Path(__file__).parent.parent,
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
+
+
+BUSY = """
+import sys
+from runner.link import lifeline
+lifeline.die_with(int(sys.argv[1]))
+print("up", flush=True)
+9 ** 9 ** 9
+"""
+
+PARENT = """
+import signal, sys, time
+# Who runs the tests may ignore it.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+from runner.link.process import Worker
+worker = Worker([sys.executable, "-c", {busy!r}])
+print(worker._process.pid, worker._process.stdout.readline().strip(), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_worker_ends_with_its_parent_even_while_no_python_runs(how: signal.Signals) -> None:
+    command = [sys.executable, "-c", PARENT.format(busy=BUSY)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent) as parent:
+        assert parent.stdout is not None
+        worker, up = parent.stdout.readline().split()
+        assert up == "up"
+        parent.send_signal(how)
+        assert parent.wait(timeout=60) == -how
+    with pytest.raises(ProcessLookupError):
+        _gone(int(worker))
+
+
+def _gone(process: int) -> None:
+    for _ in range(200):
+        os.kill(process, 0)
+        time.sleep(0.05)
+
+
+def test_a_worker_whose_parent_is_gone_before_it_asks_leaves() -> None:
+    code = "from runner.link import lifeline; lifeline.die_with(1); print('still here')"
+    root = Path(__file__).parent.parent
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=root, check=True)
+    assert ran.stdout == b""
 
 
 # What a program leaves.

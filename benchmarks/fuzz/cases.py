@@ -286,7 +286,7 @@ def _typed(draft: Draft, text: str, arrays: dict[str, dict[str, Any]]) -> Typed 
     loops = {name.split(".")[0]: ("c",) for name in types if "." in name}
     try:
         expression = canonical(parse(text))
-        check(expression, Scope("graph", mesh, {name for name in types if "." not in name}, set(), loops))
+        check(expression, Scope("graph", mesh, {name for name in types if "." not in name}, {}, loops))
     except SyntaxFault:
         return None
 

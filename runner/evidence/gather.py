@@ -13,12 +13,17 @@ from runner.experiment.program import Program
 
 
 def gather(
-    experiment: Experiment, program: Program, folder: Path, said: str | None, taken: Profile | None = None
+    experiment: Experiment,
+    program: Program,
+    folder: Path,
+    said: str | None,
+    unreadable: str | None = None,
+    taken: Profile | None = None,
 ) -> dict[str, Any]:
     """The `collectives`, `collectives_unknown`, `collectives_missing` and `compiler_warnings` of a program's record.
 
     Also its `profile`, where one was `taken`. `said` is what the compiler wrote to standard error; None where nobody
-    could hear it.
+    could hear it. `unreadable` is why the module could not be printed.
     """
     origins = Origins(experiment, program.section)
     text = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")
@@ -33,7 +38,8 @@ def gather(
             # What a compiler of tomorrow prints must not end a run that is otherwise complete.
             found = _nothing(f"the module could not be read: {type(error).__name__}: {error}")
     else:
-        found = _nothing("the backend does not show the compiled module")
+        why = f": {unreadable}" if unreadable else ""
+        found = _nothing(f"the backend does not show the compiled module{why}")
     return {
         "collectives": listed,
         "collectives_unknown": list(dict.fromkeys(found.unknown)),

@@ -21,6 +21,7 @@ from runner import dtypes
 from runner.experiment.model import Array, Experiment
 from runner.experiment.plain import literal_shape, located, size_text
 from runner.faults import Fault, InvalidExperiment, invalid, nearest
+from runner.language import bounds
 from runner.language.signatures import signature
 from runner.language.syntax import Expression, SyntaxFault
 
@@ -76,6 +77,7 @@ def source(array: Array, sizes: dict[str, int], folder: Path) -> Source:
             raise invalid(key, f"the values have shape {list(shape)}, but '{array.name}' has shape {list(array.shape)}")
         return Source(f"np.array({_literal(array.init)}, dtype={dtype})")
     try:
+        bounds.check(array.init, sizes)
         tree = _emit(array.init, array.init.tree, array, sizes, folder)
     except SyntaxFault as fault:
         raise InvalidExperiment(located(key, array.init.text, fault)) from None

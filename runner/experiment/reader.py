@@ -65,7 +65,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     values = {array.name for array in arrays}
     sections: dict[Section, tuple[Statement, ...]] = {}
     for section in SECTIONS:
-        scope = Scope(section, mesh, set(values), set(dims))
+        scope = Scope(section, mesh, set(values), dims)
         sections[section] = read_statements(config[section], (section,), scope, dims)
     if not sections["graph"] and not sections["per_device"]:
         raise invalid((), "there is nothing to run: the experiment needs a graph, a per_device, or both")

@@ -9,6 +9,7 @@ from typing import Any
 from runner.experiment.model import Line, Loop, Node, Statement
 from runner.experiment.plain import check_name, located, read_expression, read_size
 from runner.faults import InvalidExperiment, Key, invalid, nearest
+from runner.language import bounds
 from runner.language.check import Scope, check
 from runner.language.syntax import Expression, SyntaxFault, names
 
@@ -43,6 +44,7 @@ def read_statements(
 def _check(expression: Expression, key: Key, scope: Scope, cycle_of: str | None = None) -> None:
     try:
         check(expression, scope)
+        bounds.check(expression, scope.sizes, scope.mesh if scope.section == "per_device" else None)
     except SyntaxFault as fault:
         cycle = _cycle(cycle_of, scope) if cycle_of else None
         if cycle and "used before it stands" in fault.message:

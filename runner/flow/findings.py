@@ -201,7 +201,10 @@ class Findings:
                 checks["value"]["diagnosis"] = [who, *_differs(found, run.program)]
             checks = known.judge(context, run.program, checks)
             profiled = self._profiles.get(run.program)
-            evidence = {**run.evidence, **gather(context.experiment, run.program, folder, run.said, profiled)}
+            evidence = {
+                **run.evidence,
+                **gather(context.experiment, run.program, folder, run.said, run.unreadable, profiled),
+            }
             if "profile" in evidence and not evidence["profile"]["devices"]:
                 reason = "; ".join(evidence["profile"]["unknown"])
                 found["warnings"].append(f"program {run.program} has no profile: {reason}")

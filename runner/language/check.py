@@ -23,20 +23,20 @@ SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 class Scope:
     """The names that an expression may use.
 
-    - `values`: arrays and earlier nodes; `sizes`: dims; `loops`: the carries of earlier repeats.
+    - `values`: arrays and earlier nodes; `sizes`: the dims; `loops`: the carries of earlier repeats.
     - `later`: names that stand further down, for the message about order.
     """
 
     section: Section
     mesh: Mesh
     values: set[str] = field(default_factory=set)
-    sizes: set[str] = field(default_factory=set)
+    sizes: Mapping[str, int] = field(default_factory=dict)
     loops: dict[str, tuple[str, ...]] = field(default_factory=dict)
     later: Mapping[str, Expression | None] = field(default_factory=dict)
 
     def nested(self) -> Scope:
         """A copy to which the names of a loop's body can be added."""
-        return Scope(self.section, self.mesh, set(self.values), set(self.sizes), dict(self.loops), self.later)
+        return Scope(self.section, self.mesh, set(self.values), self.sizes, dict(self.loops), self.later)
 
 
 def check(expression: Expression, scope: Scope) -> None:
@@ -109,7 +109,7 @@ def _check_name(expression: Expression, node: ast.Name, name: str, scope: Scope)
         raise expression.fault(f"'{name}' is used before it stands; the lines run in order, so move it up", node)
     if name in OPERATIONS:
         raise expression.fault(f"'{name}' is an operation; call it: {name}(…)", node)
-    known = sorted(scope.values | scope.sizes | set(scope.loops))
+    known = sorted({*scope.values, *scope.sizes, *scope.loops})
     raise expression.fault(f"no array, dim or earlier name '{name}'{nearest(name, known) or _names(known)}", node)
 
 

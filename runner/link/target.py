@@ -102,6 +102,8 @@ class ProgramRun:
     evidence: dict[str, Any] = field(default_factory=dict)
     said: str | None = None
     """What the compiler wrote to standard error; None where nobody could hear it."""
+    unreadable: str | None = None
+    """Why the compiled module could not be printed; None where it could."""
 
 
 def listen(
@@ -195,7 +197,7 @@ def program_run(event: Event, shapes: dict[str, tuple[int, ...]], block_ranges: 
         return run
     run.device_ids = event["device_ids"]
     position_of = {device: position for position, device in enumerate(run.device_ids)}
-    run.said = event["said"]
+    run.said, run.unreadable = event["said"], event.get("unreadable")
     run.evidence = {key: event[key] for key in ("memory", "cost", "timing", "layouts") if key in event}
     run.operands = {
         name: [(device, tuple(map(tuple, ranges))) for device, ranges in shards]

@@ -92,6 +92,7 @@ class Absent:
                 for array, operand in zip(experiment.arrays, operands, strict=True)
             },
             "said": compiled.said,
+            "unreadable": compiled.unreadable,
             "memory": compiled.memory(),
             "cost": compiled.cost(),
             "timing": {"place_s": None, "compile_s": compiled.seconds, "run_s": None},

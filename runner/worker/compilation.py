@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from runner.experiment.program import Program
 from runner.record.record import write_text
 from runner.worker.walk import REFUSALS, refusal
@@ -22,13 +24,15 @@ class NotLowered(Exception):
 class Compiled:
     """`results` has the shape and dtype of every output; `seconds` is what lowering and compiling took.
 
-    `said` is what the compiler wrote to standard error meanwhile; None where it cannot be read back.
+    `said` is what the compiler wrote to standard error meanwhile; None where it cannot be read back. `unreadable` is
+    why the compiled module could not be printed; None where it could.
     """
 
     executable: Any
     results: tuple[Any, ...]
     seconds: float
     said: str | None
+    unreadable: str | None = None
 
     def memory(self) -> dict[str, int] | None:
         """Bytes per device, where the backend knows them."""
@@ -64,8 +68,18 @@ def compile_program(program: Program, function: Any, operands: Any, folder: Path
     seconds = time.perf_counter() - start
     heard = said.text()
     write_text(folder / f"stablehlo_{program}.txt", lowered.as_text())
-    write_text(folder / f"hlo_{program}.txt", executable.as_text() or "")
-    return Compiled(executable, tuple(lowered.out_info), seconds, heard)
+    text, unreadable = _text(executable)
+    write_text(folder / f"hlo_{program}.txt", text)
+    return Compiled(executable, tuple(lowered.out_info), seconds, heard, unreadable)
+
+
+def _text(executable: Any) -> tuple[str, str | None]:
+    """The compiled module's text, empty where there is none to be had, and what the backend raised instead of it."""
+    try:
+        return executable.as_text() or "", None
+    except jax.errors.JaxRuntimeError as error:
+        # What else the backend knows of the program is there all the same: its memory, its cost, the program itself.
+        return "", str(error).strip().split("\n")[0]
 
 
 class _Said:

@@ -65,6 +65,7 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
             for array, operand in zip(experiment.arrays, operands, strict=True)
         },
         "said": compiled.said,
+        "unreadable": compiled.unreadable,
         "memory": compiled.memory(),
         "cost": compiled.cost(),
         "timing": {

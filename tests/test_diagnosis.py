@@ -233,7 +233,7 @@ def test_the_experiment_is_as_it_was_afterwards() -> None:
     given = context("R[0:2]", {"r": RING, "C": "psum(r.total + 1, 'y')"})
 
     def trees() -> list[str]:
-        return [ast.dump(e.tree) for s in given.experiment.per_device for _, e in expressions(s)]
+        return [ast.dump(e.tree) for _, e in expressions(given.experiment.per_device)]
 
     before = trees()
     diagnosis.diagnose(given)

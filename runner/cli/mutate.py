@@ -102,7 +102,7 @@ def consulted(
             "folder": str(folder.resolve()),
             "data": str(data_folder.resolve()),
             "arrays": left_here,
-            "programs": [],
+            "steps": [],
         }
         for event in listen(worker, job, experiment.timeout):
             match event["event"]:

@@ -19,6 +19,7 @@ from runner.config.compose import (
     composed,
     conf_folder,
     origin_of,
+    refuse_too_much,
     register,
     resolved,
 )
@@ -218,6 +219,7 @@ def _run_by_hydra(command: Command, arguments: list[str], known: argparse.Namesp
     from runner.config import composition, sweep
 
     register()
+    refuse_too_much(overrides, _folders(known, overrides))
     run = hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name="config")(command)
     before = sys.argv
     try:

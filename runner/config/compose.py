@@ -87,6 +87,7 @@ def composed(overrides: Sequence[str], folder: Path | None = None) -> Iterator[D
 
     register()
     own = conf_folder().resolve()
+    refuse_too_much(overrides, [own] if folder is None else [own, folder])
     # In Hydra's grammar a quoted value may hold any character of a path; a quote in it is escaped.
     added = [] if folder is None else [f"hydra.searchpath=[{_quoted(f'file://{folder.resolve()}')}]"]
     with initialize_config_dir(str(own), job_name="runner", version_base="1.3"):
@@ -96,6 +97,15 @@ def composed(overrides: Sequence[str], folder: Path | None = None) -> Iterator[D
             folders = [own] if folder is None else [own, folder.resolve()]
             raise InvalidConfiguration(composition.report(error, folders, overrides)) from error
         yield config
+
+
+def refuse_too_much(overrides: Sequence[str], folders: Sequence[Path]) -> None:
+    """Raise `InvalidConfiguration` where an experiment's file is more than one can be; nothing is expanded."""
+    from runner.config import files
+
+    message = files.too_much(overrides, folders)
+    if message is not None:
+        raise InvalidConfiguration(message)
 
 
 def register() -> None:

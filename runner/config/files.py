@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from runner.config import limits
 from runner.config.shape import described
 from runner.config.sources import shown
 
@@ -37,6 +39,19 @@ def refusal(file: Path, *, experiment: bool) -> str | None:
     if not isinstance(content, dict):
         return f"{shown(file)}:1:1\n  the file holds {described(content)}, not a mapping of keys to values"
     return _header(file, text) if experiment else None
+
+
+def too_much(overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
+    """Why Hydra had better not expand the experiments that some overrides name, as a message with its place."""
+    for override in overrides:
+        key, _, names = override.partition("=")
+        for name in names.split(",") if key.lstrip("+") == "experiment" else ():
+            for file in (folder / "experiment" / f"{name.strip()}.yaml" for folder in folders):
+                found = limits.refusal(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else None
+                if found is not None:
+                    line, column, message = found
+                    return f"{shown(file)}:{line}:{column}\n  {message}"
+    return None
 
 
 def _header(file: Path, text: str) -> str | None:

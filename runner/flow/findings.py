@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from runner.checks import (
 from runner.checks.context import Check, Context
 from runner.evidence import planes
 from runner.evidence.gather import gather
-from runner.experiment import unread
+from runner.experiment import memory, unread
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED
@@ -36,6 +37,7 @@ from runner.faults import LEFT_OUT, Fault, invalid
 from runner.flow.dimensions import Names
 from runner.flow.drawing import draw
 from runner.flow.recording import output_of, shards
+from runner.language.check import Section
 from runner.layout import Layout
 from runner.link import handover
 from runner.link.process import Event
@@ -75,6 +77,8 @@ class Findings:
         found["environment"].update(types["versions"])
         for program, reason in types["unsupported"].items():
             self._leave_out(program, reason)
+        if self._arrays is not None:
+            memory.check_values(self._experiment, _shapes(types["nodes"]))
         outputs = {name: (tuple(shape), dtype) for name, (shape, dtype) in types["outputs"].items()}
         not_pinned = pinned.not_pinned(found["overrides"])
         self._context = oracles.consult(self._experiment, self._arrays, outputs, types.get("floats", {}), not_pinned)
@@ -237,6 +241,11 @@ class Findings:
             else:
                 found["diagnosis"] = diagnosis.diagnose(context)
         return found
+
+
+def _shapes(nodes: Mapping[Section, Mapping[str, Any]]) -> dict[Section, dict[str, tuple[int, ...]]]:
+    """The shapes of the lines' values, of what the worker told of their types."""
+    return {section: {name: tuple(shape) for name, (shape, _) in told.items()} for section, told in nodes.items()}
 
 
 def _status(checks: dict[str, Check]) -> str:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.experiment import data, expect, topology
+from runner.experiment import data, expect, memory, topology
 from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED
 from runner.experiment.reader import read
@@ -53,6 +53,8 @@ def run(
     except InvalidExperiment as error:
         fault = error.fault
         found.update(status="invalid", error=sources().report(fault))
+    except MemoryError as error:
+        found.update(status="error", error=f"out of memory: {error or 'the system gave no more'}")
     finally:
         worker.close()
     if expected is not None:
@@ -138,7 +140,10 @@ def _do(
     data_folder = sources().folder(loading) if loading else Path.cwd()
     data.check(experiment, data_folder)
     # At the sizes for which hardware is not here, data may be too large for this machine.
-    arrays = data.make(experiment, data_folder) if experiment.target.topology is None else None
+    arrays = None
+    if experiment.target.topology is None:
+        memory.check(experiment)
+        arrays = data.make(experiment, data_folder)
     with tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
         job = {
             "config": dict(config),

@@ -8,6 +8,11 @@ jax.config.update("jax_num_cpu_devices", 8)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Where xdist deals out the tests, those that share what a module makes for them go to one worker."""
+    """Where xdist deals out the tests, those that share what a module makes for them go to one worker.
+
+    A worker hears of no option that the command line did not name.
+    """
     if getattr(config.option, "dist", None) == "load":
         config.option.dist = "loadgroup"
+    if hasattr(config, "workerinput"):
+        config.option.loadgroup = True

@@ -6,10 +6,15 @@ import math
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+from runner.config.sources import Sources
+from runner.flow import run
 from runner.flow.clock import TimedOut, limit
+from runner.record import record
+from tests.harness import config
 
 
 def forever() -> None:
@@ -25,15 +30,15 @@ def test_what_takes_longer_is_cut_off_even_where_exceptions_are_handled() -> Non
             except Exception:
                 continue
 
-    with pytest.raises(TimedOut), limit(0.05):
+    with pytest.raises(TimedOut, match=r"^waiting took longer than the timeout of 0.05 s$"), limit(0.05, "waiting"):
         stubborn()
 
 
 @pytest.mark.parametrize("seconds", [60.0, 1e300, math.inf])
 def test_what_is_done_in_time_leaves_no_timer_and_no_handler(seconds: float) -> None:
     before = signal.getsignal(signal.SIGALRM)
-    with limit(seconds) as deadline:
-        assert deadline > time.monotonic()
+    with limit(seconds, "nothing"):
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert signal.getsignal(signal.SIGALRM) is before
 
@@ -43,7 +48,7 @@ def test_a_timer_of_somebody_else_goes_on() -> None:
     before = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
-        with limit(60):
+        with limit(60, "nothing"):
             time.sleep(0.2)
             assert not rung
         time.sleep(0.05)
@@ -53,15 +58,33 @@ def test_a_timer_of_somebody_else_goes_on() -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_in_another_thread_the_deadline_is_told_and_nothing_is_cut_off() -> None:
+def test_in_another_thread_nothing_is_cut_off() -> None:
     told = []
 
     def work() -> None:
-        with limit(0.01) as deadline:
+        with limit(0.01, "nothing"):
             time.sleep(0.05)
-            told.append(deadline < time.monotonic())
+        told.append("done")
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert told == [True]
+    assert told == ["done"]
+
+
+SLOW = """
+timeout: 2
+program: auto
+arrays: {A: {shape: [4], init: "1", spec: [x]}}
+graph:
+  ring: {repeat: 10000000, unroll: false, carry: {a: A}, body: {a: a * 0.5 + 1}}
+  C: ring.a
+outputs: {C: [x]}
+"""
+
+
+def test_a_reference_without_end_ends_the_run_and_is_named(tmp_path: Path) -> None:
+    found = run.run(config(SLOW), tmp_path, lambda: Sources((), ()))
+    assert found["status"] == "error"
+    assert found["error"] == "the reference took longer than the timeout of 2 s"
+    assert record.read(tmp_path)["error"] == found["error"]

@@ -18,7 +18,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED
 from runner.experiment.reader import read
 from runner.faults import Fault, InvalidExperiment
-from runner.flow import dimensions, verification
+from runner.flow import clock, dimensions, verification
 from runner.link.process import Worker
 from runner.link.steps import Step, Work
 from runner.link.target import listen
@@ -53,6 +53,8 @@ def run(
     except InvalidExperiment as error:
         fault = error.fault
         found.update(status="invalid", error=sources().report(fault))
+    except clock.TimedOut as error:
+        found.update(status="error", error=str(error))
     except MemoryError as error:
         found.update(status="error", error=f"out of memory: {error or 'the system gave no more'}")
     finally:
@@ -143,7 +145,8 @@ def _do(
     arrays = None
     if experiment.target.topology is None:
         memory.check(experiment)
-        arrays = data.make(experiment, data_folder)
+        with clock.limit(experiment.timeout, "making the arrays"):
+            arrays = data.make(experiment, data_folder)
     with tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
         job = {
             "config": dict(config),
@@ -165,17 +168,20 @@ def _do(
                 case "invalid":
                     raise InvalidExperiment(findings.explained(Fault.from_json(event["fault"])))
                 case "types":
-                    findings.consult_oracles(event, Path(left_here))
+                    with clock.limit(experiment.timeout, "the reference"):
+                        findings.consult_oracles(event, Path(left_here))
                 case "finished":
                     step = Step.from_json(event["step"])
                     _log.info("%s: %s", step, event.get("error") or event.get("unsupported") or "finished")
-                    findings.add(event, Path(left_here))
+                    with clock.limit(experiment.timeout, f"comparing the results of {step}"):
+                        findings.add(event, Path(left_here))
                 case "died":
                     found.update(status="error", error=event["error"])
                 case "log" if event["text"].strip():
                     with open(folder / "worker.log", "a", encoding="utf-8") as log:
                         log.write(event["text"])
-    findings.conclude(folder, named)
+    with clock.limit(experiment.timeout, "judging the run"):
+        findings.conclude(folder, named)
     if not experiment.chosen:
         found["modes"] = modes(found["programs"], folder)
 

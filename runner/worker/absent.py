@@ -18,7 +18,7 @@ from jax.sharding import AxisType
 from runner.experiment import topology
 from runner.experiment.model import Experiment
 from runner.faults import invalid
-from runner.worker.compilation import compile_program, ranges, spec_of
+from runner.worker.compilation import compile_program, planned, ranges, spec_of
 
 _SPLIT = "topology-aware, physical axes split"
 
@@ -89,6 +89,7 @@ class Absent:
                 array.name: _places(operand.sharding, operand.shape)
                 for array, operand in zip(experiment.arrays, operands, strict=True)
             },
+            **planned(experiment, program, compiled, folder),
             "said": compiled.said,
             "memory": compiled.memory(),
             "cost": compiled.cost(),

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.experiment.model import GRAPH_PROGRAMS, Experiment
 from runner.record.record import write_text
+from runner.worker import plan
 from runner.worker.walk import REFUSALS, refusal
 
 
@@ -21,13 +23,15 @@ class NotLowered(Exception):
 class Compiled:
     """`results` has the shape and dtype of every output; `seconds` is what lowering and compiling took.
 
-    `said` is what the compiler wrote to standard error meanwhile; None where it cannot be read back.
+    `said` is what the compiler wrote to standard error meanwhile; None where it cannot be read back. `lowered` is what
+    was compiled.
     """
 
     executable: Any
     results: tuple[Any, ...]
     seconds: float
     said: str | None
+    lowered: Any
 
     def memory(self) -> dict[str, int] | None:
         """Bytes per device, where the backend knows them."""
@@ -64,7 +68,14 @@ def compile_program(program: str, function: Any, operands: Any, folder: Path) ->
     heard = said.text()
     write_text(folder / f"stablehlo_{program}.txt", lowered.as_text())
     write_text(folder / f"hlo_{program}.txt", executable.as_text() or "")
-    return Compiled(executable, tuple(lowered.out_info), seconds, heard)
+    return Compiled(executable, tuple(lowered.out_info), seconds, heard, lowered)
+
+
+def planned(experiment: Experiment, program: str, compiled: Compiled, folder: Path) -> dict[str, Any]:
+    """What Shardy plans of a program of the graph; a device's own code needs no plan."""
+    if program not in GRAPH_PROGRAMS:
+        return {}
+    return {"plan": plan.of_program(experiment, program, compiled.lowered, folder)}
 
 
 class _Said:

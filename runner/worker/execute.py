@@ -15,7 +15,7 @@ import numpy as np
 
 from runner.experiment.model import Experiment
 from runner.link import handover
-from runner.worker.compilation import compile_program, ranges, spec_of
+from runner.worker.compilation import compile_program, planned, ranges, spec_of
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ def execute(experiment: Experiment, program: str, module: ModuleType, folder: Pa
             array.name: [[shard.device.id, ranges(shard.index, operand.shape)] for shard in operand.addressable_shards]
             for array, operand in zip(experiment.arrays, operands, strict=True)
         },
+        **planned(experiment, program, compiled, folder),
         "said": compiled.said,
         "memory": compiled.memory(),
         "cost": compiled.cost(),

@@ -12,16 +12,16 @@ from tests.command import ROOT
 
 FLOORS = (
     ("faults", "dtypes", "layout"),
-    ("language", "config"),
+    ("language", "config", "sharding"),
     ("experiment",),
     ("programs", "link"),
-    ("reference", "evidence"),
+    ("reference", "evidence", "derivation"),
     ("record",),
     ("show",),
     ("checks", "worker"),
     ("run",),
     ("cli", "testing"),
-    ("__main__", "compare", "mutate", "catalogue", "conf"),
+    ("__main__", "compare", "mutate", "derive", "catalogue", "conf"),
 )
 """The rooms from the ground up; those of one floor do not know of each other."""
 

@@ -40,8 +40,9 @@ def markdown(folder: Path) -> str:
         "`python -m runner.catalogue` prints.",
         "",
         "Collectives are what the file expects of the compiled programs (`expect:`), else what",
-        "`per_device` calls and how often it runs; –: neither. The five programs are `auto`, `constraint`,",
-        "`explicit`, `shard_map`, `vmap`. [The source documents](sources.md) say which example each experiment does.",
+        "`per_device` calls and how often it runs; –: neither. The six programs are `auto`, `constraint`,",
+        "`explicit`, `derived`, `shard_map`, `vmap`. [The source documents](sources.md) say which example each",
+        "experiment does.",
     ]
     for title, rows in groups.items():
         if rows:
@@ -56,7 +57,7 @@ def _line(link: str, config: Mapping[str, Any], document: str) -> str:
         link,
         " ".join(config["summary"].split()),
         str(experiment.mesh),
-        "all five" if len(experiment.programs) == len(PROGRAMS) else ", ".join(experiment.programs),
+        "all six" if len(experiment.programs) == len(PROGRAMS) else ", ".join(experiment.programs),
         _expected(experiment) or _counted(_called(experiment.per_device)),
         config["source"].removeprefix(document).lstrip(", ") or "–",
     )

@@ -8,7 +8,7 @@ from typing import Any
 from runner.evidence import collectives, hlo, profile, warnings
 from runner.evidence.nodes import Origins
 from runner.evidence.planes import Profile
-from runner.experiment.model import Experiment, program_section
+from runner.experiment.model import DERIVED, Experiment, program_section
 
 
 def gather(
@@ -19,7 +19,7 @@ def gather(
     Also its `profile`, where one was `taken`. `said` is what the compiler wrote to standard error; None where nobody
     could hear it.
     """
-    origins = Origins(experiment, program_section(program))
+    origins = Origins(experiment, "per_device" if program == DERIVED else program_section(program))
     text = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")
     heard = None if said is None else warnings.read(said, origins)
     module, listed = hlo.Module(), None

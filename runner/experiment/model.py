@@ -23,7 +23,11 @@ GRAPH_PROGRAMS = ("auto", "constraint", "explicit")
 PER_DEVICE_PROGRAMS = ("shard_map", "vmap")
 
 
-PROGRAMS = GRAPH_PROGRAMS + PER_DEVICE_PROGRAMS
+DERIVED = "derived"
+"""The program whose per-device lines are derived from the graph."""
+
+
+PROGRAMS = (*GRAPH_PROGRAMS, DERIVED, *PER_DEVICE_PROGRAMS)
 
 
 PRECISIONS = ("default", "high", "highest", "bfloat16", "tensorfloat32", "float32")
@@ -181,11 +185,11 @@ class Experiment:
         probed = frozenset(wanted) - self.outputs.keys()
         return replace(self, outputs={**self.outputs, **dict.fromkeys(probed, ())}, probed=probed) if wanted else None
 
-    @property
-    def checks(self) -> tuple[str, ...]:
-        """What is checked of the results of every program, in the order in which a report has it."""
+    def checks(self, program: str) -> tuple[str, ...]:
+        """What is checked of the results of a program, in the order in which a report has it."""
         gradient, values = ("gradient",) if self.grad else (), ("values",) if self.values else ()
-        return ("value", "layout", "replicas", "agreement", *gradient, *values)
+        lines = ("derivation",) if program == DERIVED else ()
+        return ("value", "layout", "replicas", "agreement", *gradient, *values, *lines)
 
     def array(self, name: str) -> Array:
         """The operand of that name."""
@@ -223,7 +227,7 @@ def expressions(statement: Statement, key: Key = ()) -> Iterator[tuple[Key, Expr
 
 def program_section(program: str) -> Section:
     """The section that a program is written from."""
-    return "graph" if program in GRAPH_PROGRAMS else "per_device"
+    return "per_device" if program in PER_DEVICE_PROGRAMS else "graph"
 
 
 def results(statements: tuple[Statement, ...]) -> set[str]:

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from runner.experiment.model import Experiment
-from runner.programs import auto, constraint, explicit, shard_map, vmap
+from runner.programs import auto, constraint, derived, explicit, shard_map, vmap
 from runner.programs.source import Types
 
 WRITERS: dict[str, Callable[[Experiment, Path, Types], str]] = {
     "auto": auto.write,
     "constraint": constraint.write,
     "explicit": explicit.write,
+    "derived": derived.write,
     "shard_map": shard_map.write,
     "vmap": vmap.write,
 }

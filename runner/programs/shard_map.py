@@ -10,8 +10,8 @@ from runner.programs import absent, source
 from runner.programs.source import Lines, Names, Types
 
 
-def write(experiment: Experiment, folder: Path, types: Types) -> str:
-    """The source of the program."""
+def write(experiment: Experiment, folder: Path, types: Types, program: str = "shard_map") -> str:
+    """The source of the program, by the name of `program`."""
     names = Names(experiment)
     target = absent if experiment.target.topology else source
     forward, sharded = names.function, "sharded"
@@ -50,9 +50,9 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
         ]
     )
     return source.module(
-        source.header(experiment, "shard_map", names, body, mesh=True),
+        source.header(experiment, program, names, body, mesh=True),
         target.inputs(experiment, names, folder),
         target.mesh_functions(experiment, "Auto"),
         "def program(mesh):\n" + source.indent(body, 4),
-        target.main(experiment, "shard_map"),
+        target.main(experiment, program),
     )

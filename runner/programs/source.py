@@ -20,6 +20,7 @@ import tokenize
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from runner import __version__, dtypes
 from runner.experiment import data
@@ -118,6 +119,8 @@ class Types:
     - `repairs`: what explicit sharding asks for.
     - `unsupported`: the programs that JAX cannot express, with the reason.
     - `floats`: for each section, the dtypes of what its expressions are made of.
+    - `derived`: the experiment with the lines derived from its graph as `per_device`; `derivation` is the same as plain
+      data, with what there is to say of it.
     """
 
     outputs: Mapping[str, Typed]
@@ -125,6 +128,8 @@ class Types:
     repairs: Repairs
     unsupported: Mapping[str, str]
     floats: Mapping[str, Floats] = field(default_factory=dict)
+    derived: Experiment | None = None
+    derivation: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Lines:

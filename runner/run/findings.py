@@ -11,6 +11,7 @@ from runner import dtypes
 from runner.checks import (
     agreement,
     blame,
+    derivation,
     diagnosis,
     expectations,
     gradient,
@@ -23,10 +24,11 @@ from runner.checks import (
     value,
 )
 from runner.checks.context import Check, Context
+from runner.derivation import derive
 from runner.evidence import planes
 from runner.evidence.gather import gather
 from runner.experiment.data import Arrays
-from runner.experiment.model import Experiment, program_section
+from runner.experiment.model import DERIVED, Experiment, program_section
 from runner.experiment.topology import Topology
 from runner.faults import Fault, invalid
 from runner.layout import Layout, spec_json
@@ -51,6 +53,7 @@ class Findings:
         self._arrays = arrays
         self._found = found
         self._context: Context | None = None
+        self._derived: Experiment | None = None
         self._runs: list[ProgramRun] = []
         self._verdicts: dict[str, dict[str, Check]] = {}
         self._profiles: dict[str, planes.Profile] = {}
@@ -69,6 +72,9 @@ class Findings:
         found["environment"].update(types["versions"])
         for program, reason in types["unsupported"].items():
             self._leave_out(program, reason)
+        if types.get("derivation"):
+            self._derived = derive.read(self._experiment, types["derivation"])
+            found["derivation"] = types["derivation"]
         outputs = {name: (tuple(shape), dtype) for name, (shape, dtype) in types["outputs"].items()}
         not_pinned = pinned.not_pinned(found["overrides"])
         self._context = oracles.consult(self._experiment, self._arrays, outputs, types.get("floats", {}), not_pinned)
@@ -170,14 +176,17 @@ class Findings:
             if context.experiment.target.topology is None:
                 others = [other for other in ran if other is not run]
                 checks["agreement"] = agreement.check(context, run, others, alike=alike)
-            checks = {name: checks[name] for name in context.experiment.checks}
+            written = self._derived if run.program == DERIVED and self._derived is not None else context.experiment
+            if run.program == DERIVED:
+                checks["derivation"] = derivation.check(context, written, found["derivation"]["floats"])
+            checks = {name: checks[name] for name in context.experiment.checks(run.program)}
             if checks["value"]["status"] == "failed":
                 mine = of_interpreter and program_section(run.program) == "per_device"
                 who = blame.INTERPRETER if mine else blame.blame(context, values, run.program, alike=alike)
                 checks["value"]["diagnosis"] = [who, *_differs(found, run.program)]
             checks = known.judge(context, run.program, checks)
             profiled = self._profiles.get(run.program)
-            evidence = {**run.evidence, **gather(context.experiment, run.program, folder, run.said, profiled)}
+            evidence = {**run.evidence, **gather(written, run.program, folder, run.said, profiled)}
             if "profile" in evidence and not evidence["profile"]["devices"]:
                 reason = "; ".join(evidence["profile"]["unknown"])
                 found["warnings"].append(f"program {run.program} has no profile: {reason}")
@@ -238,7 +247,7 @@ def _check_compiled(context: Context, run: ProgramRun, absent: Topology) -> dict
     """The checks of a program that only was compiled: the compiler tells the layouts, and nothing has values."""
     return {
         name: layout.check(context, run) if name == "layout" else {"status": "not_run", "reason": absent.not_here}
-        for name in context.experiment.checks
+        for name in context.experiment.checks(run.program)
     }
 
 

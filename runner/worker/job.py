@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jaxlib.version
 
-from runner.experiment import data
+from runner.experiment import data, topology
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, invalid
@@ -50,6 +50,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     experiment = read(job["config"])
     folder, arrays = Path(job["folder"]), Path(job["arrays"])
     jax.config.update("jax_enable_x64", experiment.x64)
+    _device_for_lowering(experiment)
     try:
         types = infer(experiment)
         absent = _absent(experiment)
@@ -89,6 +90,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
                 for section, nodes in types.nodes.items()
             },
             "floats": dict(types.floats),
+            "derivation": dict(types.derivation),
             "target": target,
             "versions": {"jax": jax.__version__, "jaxlib": jaxlib.version.__version__},
             **(
@@ -125,6 +127,17 @@ def run(job: dict[str, Any], emit: Emit) -> None:
             traceback.print_exc()
             found = {"error": _error_text(error, folder / f"program_{program}.py")}
         emit({"event": "finished", "program": program, **found})
+
+
+def _device_for_lowering(experiment: Experiment) -> None:
+    """What lowers the graph asks for a device, before the programs say which ones there are to be."""
+    absent = experiment.target.topology
+    if absent is not None and absent.platform == "tpu":
+        os.environ.update(topology.LIBTPU_ENVIRONMENT)
+        jax.config.update("jax_platforms", "cpu")
+    elif absent is None and experiment.target.platform == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", experiment.target.devices)
 
 
 def _absent(experiment: Experiment) -> Absent | None:

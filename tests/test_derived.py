@@ -181,6 +181,13 @@ def test_the_section_can_be_pasted() -> None:
         ("{out: 'roll(cumsum(a, axis=0), 3, axis=0)', loss: mean(out)}", "[[y, x], null]", ""),
         ("{out: 'sort(a, axis=0)', loss: logsumexp(out)}", "[null, x]", ""),
         ("{loop: {repeat: 3, carry: {b: a}, body: {b: tanh(b @ b.T) @ b}}, out: loop.b, loss: norm(out)}", "[x]", ""),
+        (
+            "{o: {repeat: 2, carry: {c: a}, body: {n: {repeat: 2, index: j, carry: {b: c}, body: {b: b + j}}, "
+            "c: n.b - sum(n.b)}}, out: o.c, loss: sum(out)}",
+            "[x, y]",
+            "",
+        ),
+        ("{o: {repeat: 0, carry: {b: a}, body: {b: b + b.T}}, out: o.b, loss: sum(out)}", "[x, y]", ""),
         ("{out: a * max(a), loss: max(out)}", "[x, y]", "grad: {of: loss, wrt: [a]}"),
     ],
 )

@@ -138,7 +138,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Project]:
     first.write("my_conf/experiment/mine.yaml", MINE + "check_vma: false\n")
     first.write("my_conf/experiment/steered.yaml", STEERED)
     missing = first.pytest("--experiments", "my_conf", status=1)
-    assert len(re.findall(r"^there was no golden of \w+; it is written now", missing, re.MULTILINE)) == 8
+    assert len(re.findall(r"^there was no golden of \w+; it is written now", missing, re.MULTILINE)) == 10
     first.pytest("--experiments", "my_conf", status=0)
 
     def copy(folder: Path) -> Project:
@@ -361,7 +361,7 @@ def test_a_wrong_option_is_one_message(project: Project, arguments: tuple[str, .
 def test_a_missing_golden_fails_once_and_is_written(project: Project) -> None:
     project.tell()
     said = project.pytest("--experiments", "my_conf", status=1)
-    assert len(re.findall(r"^FAILED .*::golden", said, re.MULTILINE)) == 5
+    assert len(re.findall(r"^FAILED .*::golden", said, re.MULTILINE)) == 6
     assert (
         "there was no golden of vmap; it is written now: look at goldens/mine.json (jax 0.10 on cpu), commit it" in said
     )
@@ -434,7 +434,7 @@ def test_an_experiment_is_run_once_also_by_several_workers(told: Project) -> Non
     for dist in ("load", "loadgroup", "loadscope"):
         (told.folder / "runs.txt").unlink(missing_ok=True)
         said = told.pytest("--experiments", "my_conf", "-n", "2", "--dist", dist, "--update-golden", status=0)
-        assert "78 passed" in said
+        assert "96 passed" in said
         assert sorted((told.folder / "runs.txt").read_text().split()) == ["mine", "second", "third"]
     assert said.count("updated: ") == 0
     assert sorted(path.name for path in told.goldens.iterdir()) == ["mine.json", "second.json", "third.json"]

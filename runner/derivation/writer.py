@@ -131,12 +131,16 @@ class Writer(Layouts):
             scope.names[loop.index] = Binding(Value(ast.Name(loop.index), (), (), "int32"))
         self.scopes.append(scope)
         forced = {name: value.spec for name, value in carried if value.shape is not None}
-        self._run(loop.body, f"{path}/body/", forced)
-        ends = {name: self.scopes[-1].names[name].value for name, _ in carried}
-        self.scopes.pop()
+        if loop.steps:
+            self._run(loop.body, f"{path}/body/", forced)
+        # Another one where the layouts of a repeat inside were tried.
+        scope = self.scopes.pop()
+        ends = {name: scope.names[name].value for name, _ in carried}
         self.index = outer
         carry = tuple((name, parse(text(value.tree))) for name, value in carried)
-        self.scopes[-1].lines.append(Loop(loop.name, loop.steps, loop.index, carry, tuple(scope.lines), loop.unroll))
+        # What never runs has no types: it stays as it is, and nothing traces it.
+        body, unroll = (tuple(scope.lines), loop.unroll) if loop.steps else (loop.body, True)
+        self.scopes[-1].lines.append(Loop(loop.name, loop.steps, loop.index, carry, body, unroll))
         for name, value in carried:
             if ends[name].shape != value.shape:
                 raise NotDerived(f"what the repeat '{loop.name}' carries changes its shape")

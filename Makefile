@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: run test lint bench fuzz clean
+.PHONY: run test lint docs schema bench fuzz studies clean
 
 run: $(VENV)/.installed
 	$(BIN)/python -m runner +experiment=case3_allreduce
@@ -18,11 +18,24 @@ lint: $(VENV)/.tests
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
+docs: $(VENV)/.tests
+	rm -rf build/pages build/site
+	mkdir -p build/pages/conf
+	cp -R README.md CHANGELOG.md CONTRIBUTING.md LICENSE docs experiments build/pages
+	cp -R conf/experiment build/pages/conf
+	$(BIN)/zensical build --strict --clean
+
+schema: $(VENV)/.installed
+	$(BIN)/python -m runner.editor conf
+
 bench: $(VENV)/.tests
 	$(BIN)/python benchmarks/overhead.py
 
 fuzz: $(VENV)/.tests
 	$(BIN)/python -m benchmarks.fuzz --seconds 600
+
+studies: $(VENV)/.installed
+	$(BIN)/python -m experiments
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -30,7 +43,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.tests: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint,aot]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint,docs,aot]'
 	touch $@
 
 clean:

@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 
 from runner.config.schema import ExperimentConfig
 from runner.evidence.gather import gather
+from runner.experiment.program import Program
 from runner.experiment.reader import read
 
 ROOT = Path(__file__).parent.parent
@@ -59,7 +60,7 @@ def main() -> int:
         assert isinstance(plain, dict)
         experiment = read({str(key): value for key, value in plain.items()})
         start = time.perf_counter()
-        found = gather(experiment, "shard_map", folder / "run", "")
+        found = gather(experiment, Program.SHARD_MAP, folder / "run", "")
         reading = time.perf_counter() - start
     count = len(found["collectives"])
     if count != given.count or found["collectives_unknown"]:

@@ -119,7 +119,7 @@ def _by_jax(dtype: str, pack: list[str], seeds: int) -> list[list[np.ndarray]]:
 
     def whole(*arrays: Any) -> list[Any]:
         walker = Walker(experiment, dict(zip(names, arrays, strict=True)))
-        walker.run(experiment.graph, ("graph",))
+        walker.run(experiment.graph, "graph")
         return [walker.values[name] for name in experiment.results]
 
     with harness.configured(experiment):

@@ -26,9 +26,10 @@ from runner.checks.context import Check
 from runner.config.schema import ExperimentConfig
 from runner.experiment import data
 from runner.experiment.model import Experiment
+from runner.experiment.program import Program as Way
 from runner.experiment.reader import read
 from runner.programs import WRITERS
-from runner.programs.source import Types
+from runner.programs.types import Types
 from runner.worker.types import infer
 from tests.harness import configured, load
 
@@ -338,10 +339,10 @@ def _verdicts(right: Experiment, ran: Experiment, where: Path, seeds: int) -> It
     functions: dict[str, Any] = {}
     with configured(ran):
         types = infer(right)
-        module = load(WRITERS["shard_map"](ran, where, infer(ran)), where / "program.py")
+        module = load(WRITERS[Way.SHARD_MAP](ran, where, infer(ran)), where / "program.py")
         for seed in range(seeds):
             context = _context(replace(right, seed=seed), types, where)
-            yield value.check(context, execute(context, "shard_map", module, functions, where))
+            yield value.check(context, execute(context, Way.SHARD_MAP, module, functions, where))
 
 
 def _sections_notice(mistaken: Experiment, where: Path) -> bool:

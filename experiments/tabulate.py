@@ -38,5 +38,17 @@ def table(folder: Path, rows: str, columns: str, output: str, program: str) -> s
     return "\n".join(lines)
 
 
+def cells(page: str) -> dict[tuple[str, str], str]:
+    """The cells of the table in a Markdown page, by row and column: `("A [x, null]", "B [y, null]")`."""
+    lines = [line.strip().strip("|").split(" | ") for line in page.splitlines() if line.strip().startswith("| ")]
+    (corner, *head), *rows = [[cell.strip() for cell in line] for line in lines]
+    down, across = corner.removesuffix(" →").split(" ↓ ")
+    return {
+        (f"{down} {row}", f"{across} {column}"): cell
+        for row, *inside in rows
+        for column, cell in zip(head, inside, strict=True)
+    }
+
+
 if __name__ == "__main__":
     print(table(Path(sys.argv[1]), *sys.argv[2:6]))

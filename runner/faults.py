@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+LEFT_OUT = "a psum or another reduction is left out, or the spec is wrong"
+"""What may be wrong where an output is promised to be the same on devices of which JAX does not know it."""
+
 Key = tuple[str | int, ...]
 """A path through the configuration: `("arrays", "A", "spec", 1)`."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,8 +15,45 @@ if TYPE_CHECKING:
 Coordinates = tuple[int, ...]
 """A device's place in the mesh: one index per mesh axis."""
 
-Spec = tuple[tuple[str, ...], ...]
-"""A PartitionSpec: for each dimension, the mesh axes that it is split over, the first one slowest."""
+
+class Spec(tuple[tuple[str, ...], ...]):
+    """A PartitionSpec: for each dimension, the mesh axes that it is split over, the first one slowest.
+
+    Dimensions for which it has no entry are not split. It is printed as JAX prints it: `P('x', None)`.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, entries: Iterable[str | Iterable[str] | None]) -> Spec:
+        """The spec of entries as YAML, JSON and JAX have them: null, an axis, or several axes."""
+        return cls(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in entries)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes that it splits over, in the order of the dimensions."""
+        return tuple(itertools.chain.from_iterable(self))
+
+    def padded(self, rank: int) -> Spec:
+        """The same with an entry for each of `rank` dimensions, where it has fewer."""
+        return Spec((*self, *((),) * (rank - len(self))))
+
+    def __repr__(self) -> str:
+        return f"P({', '.join(_entry(axes) for axes in self)})"
+
+    def json(self) -> list[str | list[str] | None]:
+        """As the YAML has it, in Python's lists: `['x', None]`, `[['x', 'y'], None]`."""
+        return [None if not axes else axes[0] if len(axes) == 1 else list(axes) for axes in self]
+
+    def yaml(self) -> str:
+        """As text of the YAML: `[x, null]`, `[[x, y], null]`."""
+        entries = ["null" if not axes else axes[0] if len(axes) == 1 else f"[{', '.join(axes)}]" for axes in self]
+        return f"[{', '.join(entries)}]"
+
+
+def _entry(axes: tuple[str, ...]) -> str:
+    names = ", ".join(map(repr, axes))
+    return "None" if not axes else names if len(axes) == 1 else f"({names})"
 
 
 @dataclass(frozen=True)
@@ -77,8 +114,13 @@ class Layout:
     spec: Spec
 
     def __post_init__(self) -> None:
-        padded = self.spec + ((),) * (len(self.shape) - len(self.spec))
-        object.__setattr__(self, "spec", padded)
+        object.__setattr__(self, "spec", self.spec.padded(len(self.shape)))
+
+    @classmethod
+    def of_shards(cls, mesh: Mesh, shard_shape: Sequence[int], spec: Spec) -> Layout:
+        """That of the array whose shards have `shard_shape`."""
+        sizes = zip(shard_shape, spec.padded(len(shard_shape)), strict=True)
+        return cls(mesh, tuple(n * mesh.axis_size(axes) for n, axes in sizes), spec)
 
     @cached_property
     def shards(self) -> tuple[int, ...]:
@@ -132,29 +174,4 @@ class Layout:
     @property
     def replicated_over(self) -> tuple[str, ...]:
         """The mesh axes along which every device holds the same shard."""
-        used = {axis for axes in self.spec for axis in axes}
-        return tuple(axis for axis in self.mesh.axes if axis not in used)
-
-
-def spec_text(spec: Spec) -> str:
-    """A PartitionSpec as JAX prints it: `P('x', None)`, `P(('x', 'y'), None)`."""
-    entries = []
-    for axes in spec:
-        if not axes:
-            entries.append("None")
-        elif len(axes) == 1:
-            entries.append(repr(axes[0]))
-        else:
-            entries.append("(" + ", ".join(repr(axis) for axis in axes) + ")")
-    return f"P({', '.join(entries)})"
-
-
-def spec_json(spec: Spec) -> list[str | list[str] | None]:
-    """A PartitionSpec as the YAML spells it: `[x, null]`, `[[x, y], null]`."""
-    return [None if not axes else axes[0] if len(axes) == 1 else list(axes) for axes in spec]
-
-
-def spec_yaml(spec: Spec) -> str:
-    """A PartitionSpec as text of the YAML: `[x, null]`, `[[x, y], null]`."""
-    entries = ["null" if not axes else axes[0] if len(axes) == 1 else f"[{', '.join(axes)}]" for axes in spec]
-    return f"[{', '.join(entries)}]"
+        return tuple(axis for axis in self.mesh.axes if axis not in self.spec.axes)

@@ -7,7 +7,8 @@ from pathlib import Path
 from runner.evidence import collectives, hlo
 from runner.evidence.collectives import Collectives
 from runner.evidence.nodes import Origins
-from runner.experiment.model import Experiment, program_section
+from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 from tests import harness
 
 MODULES = Path(__file__).parent / "modules"
@@ -27,5 +28,5 @@ def experiment(folder: str) -> Experiment:
 
 def found(text: str, experiment: Experiment, program: str = "shard_map") -> Collectives:
     """What a module's text holds."""
-    origins = Origins(experiment, program_section(program))
+    origins = Origins(experiment, Program(program).section)
     return collectives.read(hlo.read(text), origins, experiment.mesh)

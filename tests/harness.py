@@ -18,11 +18,13 @@ from runner.config.compose import compose
 from runner.config.schema import ExperimentConfig
 from runner.experiment import data
 from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 from runner.experiment.reader import read
+from runner.flow import verification
+from runner.link.steps import Step
 from runner.link.target import ProgramRun, program_run
 from runner.programs import WRITERS
-from runner.programs.source import Types
-from runner.run import verification
+from runner.programs.types import Types
 from runner.worker.execute import execute
 from runner.worker.gradient import unsharded
 from runner.worker.types import infer
@@ -168,9 +170,9 @@ def consult_gradients(context: Context) -> None:
     oracles.consult_gradients(context, named[0], named[1:])
 
 
-def _run(context: Context, program: str, source: str, folder: Path) -> ProgramRun:
+def _run(context: Context, program: Program, source: str, folder: Path) -> ProgramRun:
     module = load(source, folder / f"program_{program}.py")
     found = execute(context.experiment, program, module, folder, folder).found
     shapes = {name: shape for name, (shape, _) in context.outputs.items()}
-    event = {"event": "finished", "program": program, **found}
+    event = {"event": "finished", "step": Step(program).to_json(), **found}
     return program_run(event, shapes, lambda name, position: context.layout(name).ranges(position), folder)

@@ -16,11 +16,13 @@ import yaml
 from runner.checks import layout
 from runner.checks.context import Context
 from runner.experiment import topology
+from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
+from runner.flow import verification
+from runner.layout import Spec
 from runner.link.target import Output, Place, ProgramRun
 from runner.programs import WRITERS
 from runner.record import record
-from runner.run import verification
 from tests import harness
 from tests.command import ROOT, run_command
 
@@ -201,8 +203,8 @@ def test_the_layout_check_reads_what_the_compiler_promises():
     operands = {a.name: [(p, a.layout.ranges(p)) for p in range(4)] for a in experiment.arrays}
 
     def verdict(*compiled: Place) -> dict[str, Any]:
-        outputs = {"C": Output("float32", (64, 64), ["x", None], (), compiled)}
-        return layout.check(context, ProgramRun("constraint", None, outputs, operands, [0, 1, 2, 3]))
+        outputs = {"C": Output("float32", (64, 64), Spec.of(["x", None]), (), compiled)}
+        return layout.check(context, ProgramRun(Program.CONSTRAINT, None, outputs, operands, [0, 1, 2, 3]))
 
     assert verdict(*places) == {"status": "passed"}
     swapped = (Place(0, 0, places[2].ranges), *places[1:])

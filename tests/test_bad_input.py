@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -156,6 +157,25 @@ WITHOUT_JAX = {
         edited('"arange(16)"', "[1, 2]"),
         "experiment/mine.yaml:9:28  arrays.A.init\n  the values have shape [2], but 'A' has shape [4, 4]",
     ),
+    "division by zero": (
+        edited('"arange(16)"', '"arange(16) % (2 - 2)"'),
+        "experiment/mine.yaml:9:28  arrays.A.init\n  NumPy refuses it: division by zero\n"
+        "    arange(16) % (2 - 2)\n    ^^^^^^^^^^^^^^^^^^^^",
+    ),
+    "a target that there is not": (
+        GOOD + "test: {targets: [cpu, tpus]}\n",
+        "experiment/mine.yaml:21:23  test.targets[1]\n  no target 'tpus'; did you mean 'tpu'?",
+    ),
+    "a cast that the language has not": (
+        edited("psum(partial, 'x')", "all_gather(partial, 'x', to='reduced')"),
+        "experiment/mine.yaml:17:6  per_device.C\n  the argument 'to' is one of 'varying', 'invarying'\n"
+        "    all_gather(partial, 'x', to='reduced')\n                                ^^^^^^^^^",
+    ),
+    "a carry that is a word of Python's": (
+        edited("  C: psum(partial, 'x')", "  r: {repeat: 2, carry: {as: partial}, body: {as: as + 1}}"),
+        "experiment/mine.yaml:17:18  per_device.r.carry\n  'as' is a word of Python's, "
+        "which no expression can use as a name",
+    ),
     "ragged literal init": (
         edited('"arange(16)"', "[[1, 2], [3]]"),
         "experiment/mine.yaml:9:37  arrays.A.init[1]\n  the rows have different shapes: [2] and [1]",
@@ -232,6 +252,69 @@ WITHOUT_JAX = {
         "experiment/mine.yaml:22:21  expect.wrong.auto[1]\n"
         "  'D' is neither an output, nor a program or platform; the outputs are C",
     ),
+    "a list for a mapping": (
+        edited("dims: {I: 4, J: 4, K: 4}", "dims: [I, J, K]"),
+        "experiment/mine.yaml:6:7  dims\n  'dims' is a mapping of names, not a list",
+    ),
+    "a number for a mapping": (
+        edited("dims:", "mesh: 4\ndims:"),
+        "experiment/mine.yaml:6:7  mesh\n  'mesh' is a mapping of 'axes', 'shape', not 4",
+    ),
+    "a text for a list": (
+        edited("spec: [null, x]", "spec: x"),
+        "experiment/mine.yaml:9:48  arrays.A.spec\n  'spec' is a list, not 'x'; write [x]",
+    ),
+    "a key that is a boolean": (
+        edited("outputs:", "off: 3\noutputs:"),
+        "experiment/mine.yaml:19:1\n  False is not a name; YAML reads yes, no, on and off as true and false: "
+        "put it in quotes",
+    ),
+    "a line that is a boolean": (
+        edited("  C: A @ B", "  on: A @ B"),
+        "experiment/mine.yaml:13:3  graph\n  True is not a name; YAML reads yes, no, on and off as true and false: "
+        "put it in quotes",
+    ),
+    "a line that is a number": (
+        edited("  C: A @ B", "  3: A @ B"),
+        "experiment/mine.yaml:13:3  graph\n  3 is not a name; use letters, digits and '_'",
+    ),
+    "no package": (
+        edited("# @package _global_\n", ""),
+        "experiment/mine.yaml:1:1\n  an experiment begins with the line: # @package _global_",
+    ),
+    "another package": (
+        edited("_global_", "experiment"),
+        "experiment/mine.yaml:1:1\n  this line of an experiment is: # @package _global_",
+    ),
+    "the package too late": (
+        edited("# @package", "# mine\n# @package"),
+        "experiment/mine.yaml:2:1\n  this line has to be the first: Hydra looks for it no further than line 1",
+    ),
+    "a byte order mark": (
+        "\ufeff" + GOOD,
+        "experiment/mine.yaml:1:1\n  a byte order mark hides this line from Hydra; save the file as UTF-8 without BOM",
+    ),
+    "an empty file": ("", "experiment/mine.yaml:1:1\n  the file is empty"),
+    "a file that is a list": (
+        "- a\n",
+        "experiment/mine.yaml:1:1\n  the file holds a list, not a mapping of keys to values",
+    ),
+    "a defaults list that is none": (
+        edited("defaults:\n  - override /mesh: x2_y2", "defaults: x2_y2"),
+        "experiment/mine.yaml:2:11  defaults\n  'defaults' is a list, such as [override /mesh: x2_y2], not 'x2_y2'",
+    ),
+    "a misspelt config group": (
+        edited("override /mesh", "override /mehs"),
+        "experiment/mine.yaml:3:15\n  there is no config group 'mehs' to override here; did you mean 'mesh'?",
+    ),
+    "a config group that is not overridden": (
+        edited("override /mesh", "/mesh"),
+        "experiment/mine.yaml:3:12\n  there is a mesh already; to choose another write: override /mesh: x2_y2",
+    ),
+    "a config group without its place": (
+        edited("override /mesh", "mesh"),
+        "experiment/mine.yaml:3:11\n  there is no config group 'experiment/mesh'; write: override /mesh: …",
+    ),
     "versions that are none": (
         GOOD + "expect:\n  wrong: {auto: {C: 0.12}}\n",
         "experiment/mine.yaml:22:21  expect.wrong.auto.C\n"
@@ -270,12 +353,61 @@ OVERRIDES = {
         ["target.devices=2"],
         "ROOT/conf/mesh/x2_y2.yaml:2:8  mesh.shape\n  the mesh x=2 × y=2 needs 4 devices, but target.devices is 2",
     ),
-    "wrong type": (["seed=many"], "command line: seed=many  seed\n  Value 'many' of type 'str' could not be converted"),
+    "wrong type": (["seed=many"], "command line: seed=many  seed\n  'seed' is an integer, not 'many'\n"),
     "wrong value": (
         ["precision=best"],
         "command line: precision=best  precision\n  no precision 'best'; there are def",
     ),
-    "override that does not parse": (["dims.I=[4"], "command line: dims.I=[4\n  "),
+    "override that does not parse": (
+        ["dims.I=[4"],
+        "command line: dims.I=[4\n  Hydra reads what begins with [ as a list or mapping, and this is none; "
+        "quote the value for Hydra, and the whole for the shell:\n    'dims.I=\"[4\"'\n",
+    ),
+    "an expression that is not quoted": (
+        ["++per_device.C=psum(partial, 'x')"],
+        "command line: ++per_device.C=psum(partial, 'x')\n  Hydra reads psum(…) as a function of its own, and has none "
+        'of that name; quote the value for Hydra, and the whole for the shell:\n    "++per_device.C=\\"psum(partial, '
+        "'x')\\\"\"\n",
+    ),
+    "no value": (["seed"], "command line: seed\n  an override is KEY=VALUE; ~KEY deletes a key\n"),
+    "several values": (
+        ["dims.I=4,8"],
+        "command line: dims.I=4,8\n  these are several values: add -m to run them all; "
+        "for one list write 'dims.I=[4,8]', for one text 'dims.I=\"4,8\"'\n",
+    ),
+    "a key that is added and unknown": (
+        ["+bogus=1"],
+        "command line: +bogus=1  bogus\n  there is no key 'bogus'; there are name, summary, source,",
+    ),
+    "a mapping that is added and unknown": (
+        ["++bogus.x=1"],
+        "command line: ++bogus.x=1  bogus\n  there is no key 'bogus'; there are name, summary, source,",
+    ),
+    "a misspelt key that is added": (
+        ["+arrays.A.dtpe=int32"],
+        "command line: +arrays.A.dtpe=int32  arrays.A.dtpe\n  there is no key 'dtpe'; did you mean 'dtype'?\n",
+    ),
+    "a list for a mapping": (
+        ["arrays.A=[1]"],
+        "command line: arrays.A=[1]  arrays.A\n  'A' is a mapping of 'shape', 'dtype', 'init', 'spec', not a list\n",
+    ),
+    "no list": (
+        ["arrays.A.spec=x"],
+        "command line: arrays.A.spec=x  arrays.A.spec\n  'spec' is a list, not 'x'; write [x]\n",
+    ),
+    "null where something has to be": (
+        ["seed=null"],
+        "command line: seed=null  seed\n  'seed' cannot be null: it is an integer\n",
+    ),
+    "a group without a name": (
+        ["mesh=[2,2]"],
+        "command line: mesh=[2,2]\n  'mesh' is the name of a file in mesh/, not a list; "
+        "its keys are mesh.axes, mesh.shape\n",
+    ),
+    "a group chosen twice": (
+        ["+experiment=layer"],
+        "command line: +experiment=mine +experiment=layer\n  'experiment' is chosen twice; name one\n",
+    ),
     "sizes": (["mesh.shape=[2,0]"], "command line: mesh.shape=[2,0]  mesh.shape[1]\n  0 is not the size of an axis;"),
 }
 
@@ -293,10 +425,62 @@ def test_a_mistake_on_the_command_line_names_the_override(tmp_path: Path, mistak
     assert "simulated" not in result.stdout
 
 
+def test_what_is_to_be_typed_is_what_hydra_reads(tmp_path: Path) -> None:
+    # The last line of the message, as a shell takes it apart.
+    refused = run(tmp_path, GOOD, "++per_device.C=psum(partial, 'y')")
+    typed = shlex.split(refused.stderr.splitlines()[-1])
+    assert run(tmp_path, GOOD, *typed).stderr.endswith("it equals the graph\n")
+
+
+def test_null_switches_off(tmp_path: Path) -> None:
+    text = GOOD + "  s: []\ngrad: {of: s, wrt: [A]}\nexpect: {no_collectives: true}\n"
+    text = text.replace("  C: A @ B\n", "  C: A @ B\n  s: sum(C)\n", 1)
+    result = run(tmp_path, text, "~per_device", "program=constraint", "grad=null", "expect=null")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "grad.A" not in result.stdout
+    assert "no_collectives" not in result.stdout
+
+
+def test_a_file_that_is_no_text_says_where(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_bytes(b"# @package _global_\nname: \xff\n")
+    result = command(tmp_path, "--config-dir", ".", "+experiment=mine")
+    expect(result, "experiment/mine.yaml:2:7\n  not UTF-8: invalid start byte; save the file as UTF-8")
+
+
 def test_a_misspelt_experiment_names_the_nearest(tmp_path: Path) -> None:
     result = command(tmp_path, "+experiment=case3_alreduce")
     message = "no experiment 'case3_alreduce'; did you mean 'case3_allreduce'?"
     expect(result, f"command line: +experiment=case3_alreduce\n  {message}")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        (
+            "matmul_case4_allgather_B",
+            "'case4a_allgather_b' (MinText, Tutorial 1, section 3.5, matmul_case4_allgather_B)",
+        ),
+        (
+            "matmul_case4_allgather_A",
+            "'case4b_allgather_a' (MinText, Tutorial 1, section 3.5, matmul_case4_allgather_A)",
+        ),
+        ("f_contract_2", "'intro_contract_constraint' (Introduction to sharded computation, section 2, f_contract_2)"),
+        ("ppermute_exmple", "'distributed_ppermute' (learn_jax, intro_to_distributed.py, ppermute_example)"),
+        ("Case3_Allreduce", "'case3_allreduce'"),
+    ],
+)
+def test_an_experiment_is_known_by_the_name_that_its_document_gives_it(tmp_path: Path, name: str, meant: str) -> None:
+    result = command(tmp_path, f"+experiment={name}")
+    expect(result, f"command line: +experiment={name}\n  no experiment '{name}'; did you mean {meant}?")
+
+
+def test_a_name_that_no_document_has_lists_the_experiments(tmp_path: Path) -> None:
+    result = command(tmp_path, "+experiment=zzz")
+    assert result.returncode == 2
+    assert "no experiment 'zzz'; there are allreduce_as_scatter_gather, block_matmul, " in result.stderr
+    # What several experiments have in their source is the name of none.
+    assert "did you mean" not in command(tmp_path, "+experiment=MinText").stderr
 
 
 WITH_JAX = {
@@ -326,6 +510,29 @@ WITH_JAX = {
         edited("psum(partial, 'x')", "psum(partial, 'y')"),
         "experiment/mine.yaml:20:6  outputs.C\n  [null, null] promises the same 'C' on every device along 'x'",
         ["per_device.C: psum(partial, 'y') runs over the wrong axis: over 'x' instead of 'y' it equals the graph"],
+    ),
+    "a psum left out of equal values": (
+        edited("psum(partial, 'x')", "partial").replace("arange(16)", "ones()"),
+        "experiment/mine.yaml:20:6  outputs.C\n  [null, null] promises the same 'C' on every device along 'x'",
+        ["a psum over 'x' is left out: with per_device.C: psum(partial, 'x') it equals the graph"],
+    ),
+    "copies of an all_gather": (
+        edited("psum(partial, 'x')", "whole").replace(
+            "  partial: A @ B\n",
+            "  gathered: all_gather(A, 'x', axis=1, tiled=True)\n  whole: gathered @ all_gather(B, 'x', tiled=True)\n",
+        ),
+        "experiment/mine.yaml:21:6  outputs.C\n  [null, null] promises the same 'C' on every device along 'x', but in "
+        "per_device it may differ along 'x': JAX knows the copies to be equal with per_device.gathered: "
+        "all_gather(A, 'x', axis=1, tiled=True, to='invarying'), per_device.whole: gathered @ "
+        "all_gather(B, 'x', tiled=True, to='invarying')\n",
+        [],
+    ),
+    "copies that JAX cannot know": (
+        edited("psum(partial, 'x')", "ppermute(psum(partial, 'x') + 0 * axis_index('x'), 'x', [(0, 1), (1, 0)])"),
+        "experiment/mine.yaml:20:6  outputs.C\n  [null, null] promises the same 'C' on every device along 'x', but in "
+        "per_device it may differ along 'x': it is the same there, by the reference, but JAX cannot know it: "
+        "a psum or pmax, or check_vma: false\n",
+        [],
     ),
     "a pinned block that does not fit": (
         GOOD + "expect:\n  values: {C: [1, 2]}\n",
@@ -367,3 +574,64 @@ def test_nan_in_data_is_a_warning_and_the_check_says_so(tmp_path: Path) -> None:
     check = record.read(tmp_path / "run")["programs"]["auto"]["checks"]["value"]
     assert "count as equal" in check["note"]
     assert check["outputs"]["C"]["nan"] == 16
+
+
+def test_a_line_that_nothing_reads_is_a_warning(tmp_path: Path) -> None:
+    lost = (
+        "  lost: psum(A, 'x')\n  of: lost * 2\n  r: {repeat: 2, carry: {a: B}, body: {b: \"pmax(a, 'x')\", a: a + 1}}\n"
+    )
+    text = edited("  partial: A @ B\n", lost + "  partial: A @ B + 0 * sum(r.a)\n")
+    result = run(tmp_path, text.replace("graph:\n", "graph:\n  unread: A + 1\n"), "program=shard_map")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert [line for line in result.stdout.splitlines() if line.startswith("warning")] == [
+        "warning: nothing reads 'unread' of graph: the compiler removes it",
+        "warning: nothing reads 'lost' of per_device: the compiler removes it, and its psum, which no count has",
+        "warning: nothing reads 'of' of per_device: the compiler removes it",
+        "warning: nothing reads 'r.b' of per_device: the compiler removes it, and its pmax, which no count has",
+    ]
+
+
+def test_operands_of_half_a_byte_run(tmp_path: Path) -> None:
+    text = """\
+# @package _global_
+mesh: {axes: [x], shape: [2]}
+name: mine
+arrays:
+  A: {shape: [4, 4], init: arange(16) % 7, spec: [x, null], dtype: int4}
+  B: {shape: [4, 4], init: arange(16) % 5, spec: [x, null], dtype: float4_e2m1fn}
+graph: {C: "astype(A, 'int32') + 1", D: "astype(B, 'float32') * 2"}
+per_device: {C: "astype(A, 'int32') + 1", D: "astype(B, 'float32') * 2"}
+outputs: {C: [x, null], D: [x, null]}
+"""
+    result = run(tmp_path, text)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "5 of 5 programs passed" in result.stdout
+
+
+CARRIED = """\
+# @package _global_
+mesh: {axes: [x], shape: [2]}
+name: mine
+arrays:
+  A: {shape: [4, 4], spec: [x, null]}
+graph:
+  z: zeros((4, 4))
+  r: {repeat: 3, carry: {a: z}, body: {a: a + A}, unroll: false}
+  B: r.a * 1
+outputs:
+  B: [x, null]
+"""
+
+
+def test_a_carry_that_every_step_gathers_is_a_warning_with_its_cure(tmp_path: Path) -> None:
+    gathered = run(tmp_path, CARRIED, "program=explicit")
+    told = (
+        "warning: explicit gathers the carry r.a at every step, since it begins unsharded: "
+        "begin it with a line of its own, and constrain that to [x, null]"
+    )
+    assert told in gathered.stdout.splitlines()
+    assert "all-gather" in gathered.stdout
+    cured = run(tmp_path, CARRIED + "constraints: {z: [x, null]}\n", "program=explicit")
+    assert cured.returncode == 0, cured.stdout + cured.stderr
+    assert "warning" not in cured.stdout
+    assert "no collectives" in cured.stdout

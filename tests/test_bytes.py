@@ -14,10 +14,11 @@ import pytest
 import yaml
 
 from runner.evidence.gather import gather
+from runner.experiment.program import Program
 from tests import harness
 from tests.command import ROOT
 
-Moved = dict[tuple[str, str], tuple[int, int]]
+Moved = dict[tuple[str, str], tuple[int, ...]]
 """The bytes into and out of each device, by the kind of the collectives and the axes that they communicate over."""
 
 FLOAT = 4
@@ -204,6 +205,6 @@ def test_the_bytes_are_those_of_the_formula(name, program, formula, mesh, dims, 
     experiment = shipped(name, program, mesh, dims)
     outcome = harness.run(experiment, tmp_path)
     assert outcome.failures() == []
-    evidence = gather(experiment, program, tmp_path, None)
+    evidence = gather(experiment, Program(program), tmp_path, None)
     assert evidence["collectives_unknown"] == []
     assert volumes(evidence) == formula(**mesh, **dims)

@@ -12,9 +12,10 @@ import pytest
 from runner.checks import agreement, layout, oracles, pinned, replicas, sections, value
 from runner.checks.context import Context
 from runner.experiment import data
+from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.link.target import Held, Output, ProgramRun
-from runner.reference.interpreter import ANY
+from runner.reference.arithmetic import ANY
 from tests.harness import experiment
 
 TEXT = """
@@ -52,7 +53,7 @@ def run(of: Context, program: str = "shard_map", **changes: Any) -> ProgramRun:
         for array in of.experiment.arrays
     }
     output = Output(of.outputs["C"][1], (4, 4), None, tuple(held))
-    return ProgramRun(program, outputs={"C": output}, operands=operands, device_ids=IDS)
+    return ProgramRun(Program(program), outputs={"C": output}, operands=operands, device_ids=IDS)
 
 
 def off_by_one(part: np.ndarray) -> np.ndarray:
@@ -127,9 +128,10 @@ def test_a_check_says_what_it_would_have_noticed() -> None:
     power = found["power"]
     assert 0.01 < power < value.WEAK
     root = np.sqrt(np.mean(np.asarray(given.graph.values["C"][0]) ** 2)) if given.graph else 0
-    within, beyond = (
+    changes: list[dict[str, Any]] = [
         {f"at{i}": lambda x, f=f: x + np.asarray(f * power * root, x.dtype) for i in range(4)} for f in (0.5, 1.5)
-    )
+    ]
+    within, beyond = changes
     assert value.check(given, run(given, **within))["status"] == "passed"
     assert value.check(given, run(given, **beyond))["status"] == "failed"
 
@@ -183,7 +185,7 @@ def test_where_the_sections_differ_is_said() -> None:
     found = sections.check(context(per_device={"C": "psum(A @ B, 'x') + 0.25 * (axis_index('x') == 1)"}))
     output = found["outputs"]["C"]
     assert (output["wrong"], output["of"], output["devices"], output["max_abs_error"]) == (16, 32, [2, 3], 0.25)
-    apart = "C of per_device is not graph's at 16 of 32 elements, on devices 2, 3; largest error 0.25, allowed"
+    apart = "C of per_device is not graph's at 16 of 32 elements, on devices 2,3; largest error 0.25, allowed"
     assert found["reason"].startswith(apart)
 
 
@@ -272,13 +274,13 @@ def test_copies_that_differ_in_one_bit_are_found() -> None:
     given = context()
     found = replicas.check(given, run(given, at2=lambda part: np.nextafter(part, np.float32(np.inf))))
     assert found["status"] == "failed"
-    assert found["reason"] == "C[0:2, 0:4] on devices 3 differs from device 7"
+    assert found["reason"] == "C[0:2, 0:4] on device 3 differs from device 7"
     assert (found["wrong"], found["copies"]) == (1, 2)
 
 
 def test_parts_that_are_no_copies_may_differ() -> None:
     given = context()
-    both = {"at0": off_by_one, "at2": off_by_one}
+    both: dict[str, Any] = {"at0": off_by_one, "at2": off_by_one}
     assert replicas.check(given, run(given, **both))["status"] == "passed"
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from runner.language import collectives
+from runner.language.counterparts import collectives
 from runner.layout import Mesh
 
 MESHES = [

@@ -144,15 +144,33 @@ def test_the_source_is_plain_numpy_and_gives_the_same_array(init: str, dtype: st
     given = of(init, shape, dtype, seed=5)
     source = data.source(given.arrays[0], dict(given.dims), Path())
     names = {"np": np, "ml_dtypes": ml_dtypes, "rng": np.random.default_rng(5)}
-    alone = np.asarray(eval(source, names))
+    alone = np.asarray(eval(str(source), names))
     assert alone.shape == shape
     same(data.make(given, Path())["A"], alone, dtype)
+
+
+@pytest.mark.parametrize(
+    ("init", "loads", "draws"),
+    [
+        ("load('a.npy')", True, False),
+        ("load ('a.npy')", True, False),
+        ("1 + 2 * load(file='rng.npy')", True, False),
+        ("normal()", False, True),
+        ("1 + uniform", False, True),
+        ("arange(16)", False, False),
+        (3, False, False),
+    ],
+)
+def test_what_reads_a_file_and_what_draws_is_told_by_the_calls(init: Any, loads: bool, draws: bool) -> None:
+    given = of(init)
+    assert (data.loading(given) is not None) == loads
+    assert data.source(given.arrays[0], dict(given.dims), Path()).draws == draws
 
 
 def test_the_source_reads_as_one_would_write_it() -> None:
     def source(init: Any, dtype: str = "float32") -> str:
         given = of(init, dtype=dtype)
-        return data.source(given.arrays[0], dict(given.dims), Path())
+        return str(data.source(given.arrays[0], dict(given.dims), Path()))
 
     assert source("arange(16)") == "np.arange(16).reshape((4, 4)).astype(np.float32)"
     assert source("normal()") == "rng.normal(0, 1, (4, 4)).astype(np.float32)"

@@ -164,7 +164,7 @@ def _specs(mesh: Mesh, shape: tuple[int, ...]) -> list[Spec]:
     found = []
     for places in itertools.product((None, *range(len(shape))), repeat=len(mesh.axes)):
         for order in (mesh.axes, mesh.axes[::-1]):
-            spec = tuple(tuple(a for a in order if places[mesh.axes.index(a)] == d) for d in range(len(shape)))
+            spec = Spec(tuple(a for a in order if places[mesh.axes.index(a)] == d) for d in range(len(shape)))
             if all(n % mesh.axis_size(axes) == 0 for n, axes in zip(shape, spec, strict=True)) and spec not in found:
                 found.append(spec)
     return found

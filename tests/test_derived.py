@@ -14,10 +14,11 @@ from runner.cli.derive import text
 from runner.derivation import derive
 from runner.derivation.derive import section
 from runner.experiment import data
-from runner.experiment.model import DERIVED, Experiment
+from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
-from runner.layout import Mesh
-from runner.programs.source import Types
+from runner.layout import Mesh, Spec
+from runner.programs.types import Types
 from runner.sharding import moves
 from runner.worker import versions
 from runner.worker.types import infer
@@ -44,7 +45,7 @@ outputs: {out: [x, null]}
 
 def _types(experiment: Experiment) -> Types:
     with harness.configured(experiment):
-        return infer(replace(experiment, programs=(DERIVED,)))
+        return infer(replace(experiment, programs=(Program.DERIVED,)))
 
 
 def _lines(text: str, **changes: object) -> dict[str, object]:
@@ -193,25 +194,25 @@ def test_the_section_can_be_pasted() -> None:
 )
 def test_what_is_derived_runs_and_is_right(graph: str, spec: str, more: str, tmp_path: Path) -> None:
     text = f"arrays: {{a: {{shape: [8, 8], spec: {spec}}}}}\ngraph: {graph}\noutputs: {{out: {spec}, loss: []}}\n{more}"
-    outcome = harness.run(text, tmp_path, program=DERIVED)
+    outcome = harness.run(text, tmp_path, program="derived")
     assert outcome.failures() == []
-    assert set(outcome.runs) == {DERIVED}
+    assert set(outcome.runs) == {Program.DERIVED}
 
 
 def test_a_program_that_is_asked_for_needs_a_graph() -> None:
     without = "arrays: {a: {shape: [4], spec: [x]}}\nper_device: {out: a}\noutputs: {out: [x]}"
     with pytest.raises(InvalidExperiment, match="program 'derived' is written from graph"):
-        harness.experiment(without, program=DERIVED)
+        harness.experiment(without, program="derived")
 
 
 def test_a_move_is_the_cheapest() -> None:
     mesh = Mesh(("x", "y"), (4, 2))
 
     def kinds(before: tuple[tuple[str, ...], ...], after: tuple[tuple[str, ...], ...]) -> list[str]:
-        return [move.kind for move in moves.moves(mesh, (8, 8), 4, before, after)]
+        return [move.kind for move in moves.moves(mesh, (8, 8), 4, Spec(before), Spec(after))]
 
     assert kinds((("x",), ()), ((), ("x",))) == ["all-to-all"]
     assert kinds((("x", "y"), ()), (("y", "x"), ())) == ["collective-permute"]
     assert kinds((("x",), ("y",)), ((), ("y",))) == ["all-gather"]
     assert kinds(((), ()), (("x",), ("y",))) == ["slice", "slice"]
-    assert moves.sent(mesh, (8, 8), 4, (("x",), ()), ((), ())) == 3 * 64
+    assert moves.sent(mesh, (8, 8), 4, Spec((("x",), ())), Spec(((), ()))) == 3 * 64

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.checks import diagnosis, mends, oracles, sections
+from runner.checks import diagnosis, mends, oracles, sections, slips
 from runner.checks.context import Context
 from runner.checks.edits import Edits
 from runner.experiment import data
@@ -217,7 +217,7 @@ def test_complex_values_are_no_trouble() -> None:
 def test_an_axis_of_size_1_is_not_accused() -> None:
     mesh = {"axes": ["x", "y"], "shape": [4, 1]}
     edits = Edits(context("A @ B", {"C": "psum(A, 'x') @ B"}, mesh=mesh).experiment, "per_device")
-    meanings = [edit.mend for edit in (*edits.changing(), *mends.inserting(edits))]
+    meanings = [edit.mend for edit in (*slips.changing(edits), *mends.inserting(edits))]
     assert [meaning for meaning in meanings if "'x'" in meaning]
     assert not [meaning for meaning in meanings if "'y'" in meaning]
 
@@ -233,7 +233,7 @@ def test_the_experiment_is_as_it_was_afterwards() -> None:
     given = context("R[0:2]", {"r": RING, "C": "psum(r.total + 1, 'y')"})
 
     def trees() -> list[str]:
-        return [ast.dump(e.tree) for s in given.experiment.per_device for _, e in expressions(s)]
+        return [ast.dump(e.tree) for _, e in expressions(given.experiment.per_device)]
 
     before = trees()
     diagnosis.diagnose(given)

@@ -105,7 +105,7 @@ def test_every_experiment_begins_with_the_command_that_runs_it_and_says_what_it_
         text = (ROOT / "conf" / "experiment" / f"{name}.yaml").read_text(encoding="utf-8")
         lines = text.splitlines()
         assert lines[0] == "# @package _global_", name
-        assert lines[1] == f"# python -m runner +experiment={name}", name
+        assert lines[2] == f"# python -m runner +experiment={name}", name
         content = yaml.safe_load(text)
         assert content["name"] == name
         assert len(content["summary"]) > 20, name

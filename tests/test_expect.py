@@ -16,7 +16,9 @@ from runner.evidence.nodes import Origins
 from runner.experiment import expect
 from runner.experiment.expect import Expectations
 from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
+from runner.layout import Spec
 from tests import compiled
 from tests.command import run_command
 from tests.evidence import collective
@@ -58,7 +60,7 @@ def verdicts(expectations: str, *collectives: Any, program: str = "auto", on: An
         "collectives_missing": [],
         "memory": {"argument_bytes": 128, "output_bytes": 64, "temp_bytes": 32, "peak_bytes": None},
     }
-    return check(expecting(expectations, **on), program, found | evidence)
+    return check(expecting(expectations, **on), Program(program), found | evidence)
 
 
 def inserted(kind: str = "all-reduce", moves: str = "C", to: str | None = "D", **more: Any) -> Any:
@@ -71,7 +73,7 @@ def inserted(kind: str = "all-reduce", moves: str = "C", to: str | None = "D", *
 
 
 def test_nothing_is_expected_by_default():
-    assert expecting("{}").expected["auto"] == Expectations()
+    assert expecting("{}").expected[Program.AUTO] == Expectations()
     assert verdicts("{}", collective()) == {}
 
 
@@ -84,14 +86,14 @@ def test_everything_that_can_be_expected():
       not_overlapped: [D]
       layouts: {C: [x]}
     """
-    found = expecting(every).expected["constraint"]
+    found = expecting(every).expected[Program.CONSTRAINT]
     assert found == Expectations(
         collectives={"all-reduce": 1},
         max_bytes_per_device=64,
         max_memory_bytes=1000,
         overlapped=("C",),
         not_overlapped=("D",),
-        layouts={"C": (("x",),)},
+        layouts={"C": Spec.of(["x"])},
     )
     assert found.named == tuple(name for name in expect.CHECKED if name != "no_collectives")
 
@@ -188,15 +190,15 @@ def test_what_cannot_be_expected(given, key, message):
 
 def test_numbers_may_follow_dims_and_the_mesh():
     text = "{collectives: {collective-permute: axis_size('y') * 2 - 1}, max_bytes_per_device: 4 * 3}"
-    found = expecting(text).expected["shard_map"]
+    found = expecting(text).expected[Program.SHARD_MAP]
     assert found.collectives == {"collective-permute": 3}
     assert found.max_bytes_per_device == 12
 
 
 def test_a_line_of_per_device_binds_its_programs_alone():
     found = expecting("overlapped: [ring.h]").expected
-    assert found["shard_map"].overlapped == ("ring.h",)
-    assert found["auto"].overlapped == ()
+    assert found[Program.SHARD_MAP].overlapped == ("ring.h",)
+    assert found[Program.AUTO].overlapped == ()
 
 
 # Collectives.
@@ -301,7 +303,7 @@ IN_PART = "what could be read of the compiled module is as expected, but it may 
 )
 def test_what_only_a_part_of_the_module_keeps_is_not_kept(given, there, found):
     (name,) = yaml.safe_load(given)
-    more = {"collectives_unknown": MISSING, "collectives_missing": MISSING}
+    more: dict[str, Any] = {"collectives_unknown": MISSING, "collectives_missing": MISSING}
     assert verdicts(given, *there, on=TPU)[name]["status"] == "passed"
     assert verdicts(given, *there, on=TPU, **more)[name] == {
         "status": "failed",
@@ -328,7 +330,7 @@ ENTRY %main (A: f32[4,2]) -> f32[4,2] {
 )
 def test_a_library_that_may_communicate_is_no_silence(given, target, status):
     module = compiled.found(LIBRARY.replace("TARGET", target), experiment(TEXT), "auto")
-    read = {"collectives_unknown": module.unknown, "collectives_missing": module.missing}
+    read: dict[str, Any] = {"collectives_unknown": module.unknown, "collectives_missing": module.missing}
     (found,) = verdicts(given, *module.found, **read).values()
     assert found["status"] == status
     if status == "failed":
@@ -336,7 +338,7 @@ def test_a_library_that_may_communicate_is_no_silence(given, target, status):
 
 
 def test_what_is_wrong_whatever_could_not_be_read_is_told_first():
-    more = {"collectives_unknown": MISSING, "collectives_missing": MISSING}
+    more: dict[str, Any] = {"collectives_unknown": MISSING, "collectives_missing": MISSING}
     found = verdicts("no_collectives: true", collective(), **more)["no_collectives"]
     assert found["reason"] == "expected no collectives, found 1 all-reduce"
     assert found["details"] == ["1 × all-reduce of C over x: 64 B per device", *MISSING]
@@ -360,7 +362,7 @@ def test_what_is_not_known_of_a_collective_matters_to_what_depends_on_it_alone(g
 
 
 def test_memory_and_layouts_do_not_depend_on_what_the_module_says():
-    more = {"collectives_unknown": MISSING, "collectives_missing": MISSING, "collectives": None}
+    more: dict[str, Any] = {"collectives_unknown": MISSING, "collectives_missing": MISSING, "collectives": None}
     assert verdicts("max_memory_bytes: 1000", **more)["max_memory_bytes"]["status"] == "passed"
     assert verdicts("layouts: {C: [x]}", **more, **lies("x"))["layouts"]["status"] == "passed"
 
@@ -566,7 +568,7 @@ def test_a_collective_matmul_overlaps_on_tpus_as_a_ring_alone(program, line, nam
     ring = experiment(text, expect={name: [line]}, **TPU)
     evidence = {"collectives": module.found, "collectives_unknown": module.unknown, "memory": None}
     evidence["collectives_missing"] = module.missing
-    assert check(ring, program, evidence)[name]["status"] == status
+    assert check(ring, Program(program), evidence)[name]["status"] == status
 
 
 @pytest.mark.parametrize("given", ["overlapped", "not_overlapped"])
@@ -628,8 +630,8 @@ def test_an_axis_may_have_a_long_name():
     mesh = {"mesh": {"axes": ["data", "model"], "shape": [2, 2]}}
     text = TEXT.replace("[null, x]", "[null, data]").replace("[x, null]", "[data, null]").replace("'x'", "'data'")
     given = experiment(text, expect={"layouts": {"C": ["data", ["model"]]}}, **mesh)
-    assert check(given, "auto", lies("data", ["model"]))["layouts"] == {"status": "passed"}
-    found = check(given, "auto", lies(["data", "model"]))["layouts"]
+    assert check(given, Program("auto"), lies("data", ["model"]))["layouts"] == {"status": "passed"}
+    found = check(given, Program("auto"), lies(["data", "model"]))["layouts"]
     assert found["reason"] == "C lies as P(('data', 'model')), expected P('data', 'model')"
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
+import omegaconf
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
-from runner.experiment.model import Experiment, Loop, expressions
+from runner.config import schema
+from runner.config.schema import ExperimentConfig
+from runner.experiment.model import Experiment, Loop, expressions, lines
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, key_text
 
@@ -122,9 +126,21 @@ def test_a_loop_may_nest_and_its_carries_are_names_afterwards() -> None:
     inner = loop.body[1]
     assert isinstance(inner, Loop)
     assert (inner.steps, inner.index, inner.unroll) == (2, "i", False)
-    assert [key_text(key) for key, _ in expressions(loop)] == [
+    found = [line for line, _ in expressions([loop])]
+    assert [key_text(line.key) for line in found] == [
         "r.carry.a", "r.carry.n", "r.body.t", "r.body.s.carry.u", "r.body.s.body.u", "r.body.a",
     ]  # fmt: skip
+    assert len({line.path for line in found}) == len(found)
+    assert [str(line) for line in found] == ["r.a", "r.n", "r.t", "r.s.u", "r.s.u", "r.a"]
+
+
+def test_lines_that_are_called_as_the_keys_of_a_loop_are_lines() -> None:
+    loop = "{repeat: 2, carry: {carry: A}, body: {carry: carry + 1, body_: carry}}"
+    graph = valid(f"graph: {{body: {loop}, C: body.carry @ B}}").graph
+    assert [line.path for line, _ in expressions(graph)] == [
+        "body/carry/carry", "body/body/carry", "body/body/body_", "C",
+    ]  # fmt: skip
+    assert list(lines(graph)) == ["body", "body.carry", "body.body_", "C"]
 
 
 def test_a_loop_of_no_steps_is_a_loop() -> None:
@@ -237,6 +253,10 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "devices of a gpu": ("target: {platform: gpu, devices: 8}", "target.devices", "only CPU devices can be simulated"),
     "devices 0": ("target: {devices: 0}", "mesh.shape", "the mesh x=2 × y=4 needs 8 devices, but target.devices is 0"),
     "seed": ("seed: -1", "seed", "the seed must not be negative"),
+    "show misspelt": ("show: al", "show", "nothing is called 'al'; did you mean 'all'?"),
+    "show strange": ("show: 7", "show", "7 is no name of an array or output; there are auto, all, none"),
+    "show no": ("show: no", "show", "False is no name of an array or output; YAML reads yes"),
+    "show a list": ("show: [A, Z]", "show[1]", "no array or output is called 'Z'; there are mesh, A"),
     "timeout": ("timeout: 0.0", "timeout", "the timeout is a number of seconds above 0"),
     "timeout nan": ("timeout: .nan", "timeout", "the timeout is a number of seconds above 0"),
     "pinned text": ("expect: {values: {C: [one]}}", "expect.values.C[0]", "'one' is not a number"),
@@ -269,3 +289,24 @@ def test_the_carets_of_a_size_stand_right_where_blanks_lead() -> None:
 
 def test_the_first_fault_in_reading_order_is_the_one_reported() -> None:
     assert fault("dims: {I: 0}\noutputs: {}")[0] == "dims.I"
+
+
+def test_a_key_that_is_not_there_has_the_default_of_the_schema() -> None:
+    bare = {
+        "name": "bare",
+        "mesh": {"axes": ["x"], "shape": [2]},
+        "arrays": {"A": {"shape": [4]}},
+        "graph": {"C": "A + 1"},
+        "outputs": {"C": ["x"]},
+    }
+    merged = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(ExperimentConfig), bare))
+    mine, theirs = read(bare), read(cast("dict[str, Any]", merged))
+    assert mine.array("A").dtype == theirs.array("A").dtype == "float32"
+    for name in ("seed", "precision", "check_vma", "trace", "profile", "timeout", "tested", "target", "programs"):
+        assert getattr(mine, name) == getattr(theirs, name)
+
+
+def test_what_a_user_has_to_give_is_what_omegaconf_calls_missing() -> None:
+    assert schema.MISSING == omegaconf.MISSING
+    with pytest.raises(omegaconf.MissingMandatoryValue):
+        OmegaConf.structured(ExperimentConfig).name  # noqa: B018 - reading it is what raises

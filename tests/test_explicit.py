@@ -2,7 +2,9 @@
 
 import pytest
 
-from runner.programs import explicit, source
+from runner.experiment.program import Program
+from runner.programs import explicit
+from runner.programs.types import Repairs
 from tests import harness
 
 ARRAYS = """
@@ -92,7 +94,7 @@ def test_an_output_that_lies_right_is_not_resharded(tmp_path):
     experiment = harness.experiment(ARRAYS, graph={"C": "A * 2"}, outputs={"C": ["x", "y"]}, program="explicit")
     with harness.configured(experiment):
         types = harness.infer(experiment)
-    assert types.repairs == source.Repairs()
+    assert types.repairs == Repairs()
 
 
 def test_a_constraint_that_the_output_does_not_share(tmp_path):
@@ -124,5 +126,5 @@ def test_what_only_lowering_refuses_is_said():
     # JAX 0.12 puts lgamma together from a gather when it lowers it, and has no sharding for that gather.
     unsupported = harness.types(ARRAYS, graph={"first": "A * 2", "out": "lgamma(A)"}, outputs={"out": []}).unsupported
     if unsupported:
-        assert unsupported["explicit"].startswith("graph.out: JAX refuses it: Use `.at[...].get(out_sharding=)`")
+        assert unsupported[Program.EXPLICIT].startswith("graph.out: JAX refuses it: Use `.at[...].get(out_sharding=)`")
         assert set(unsupported) == {"explicit"}

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from runner.experiment import data
+from runner.experiment.program import Program
+from runner.flow.findings import Findings
 from runner.link import handover
+from runner.link.steps import Step
 from runner.record.record import Record
-from runner.run.findings import Findings
 from tests.harness import experiment, run
 
 TEXT = """
@@ -45,7 +47,7 @@ def found(folder: Path, *events: dict[str, Any], text: str = TEXT, **changes: An
     findings.consult_oracles({**types, "target": target}, folder)
     for event in events:
         findings.add(event, folder)
-    findings.conclude(folder)
+    findings.conclude(folder, {})
     return record
 
 
@@ -59,7 +61,8 @@ def finished(folder: Path, program: str, devices: list[int], *, vmap: bool = Fal
     shards = [[device, None if vmap else [rows[i], [0, 2]], i // 2] for i, device in enumerate(devices)][::-1]
     operands = {"A": [[device, [rows[i], [0, 2]]] for i, device in enumerate(devices)][::-1]}
     return {
-        "event": "finished", "program": program, "device_ids": devices, "operands": {} if vmap else operands,
+        "event": "finished", "step": Step(Program(program)).to_json(), "device_ids": devices,
+        "operands": {} if vmap else operands,
         "outputs": {"C": {"dtype": "float32", "shape": [4, 2], "spec": ["x"], "shards": shards}},
         "said": "", "memory": None, "cost": None, "timing": {},
     }  # fmt: skip
@@ -86,7 +89,7 @@ def test_where_no_program_ran_on_the_mesh_the_shards_are_those_of_the_spec(tmp_p
     array, output = record["arrays"]["A"], record["programs"]["vmap"]["outputs"]["C"]
     assert (array["shards_from"], array["shards"]) == ("spec", BY_POSITION)
     assert (output["shards_from"], output["shards"]) == ("spec", BY_POSITION)
-    failed = {"event": "finished", "program": "auto", "error": "broken"}
+    failed = {"event": "finished", "step": Step(Program.AUTO).to_json(), "error": "broken"}
     assert found(tmp_path, failed)["arrays"]["A"]["shards_from"] == "spec"
 
 
@@ -147,7 +150,7 @@ def test_a_reference_that_proves_nothing_is_a_warning(tmp_path: Path, line: str,
 
 
 def test_an_output_that_no_array_enters_is_a_warning_for_each_section(tmp_path: Path) -> None:
-    lines = {"graph": {"b": "arange(8)", "C": "reshape(b, (4, 2)) * 1.0"}, "per_device": {"C": "A + 1"}}
+    lines: dict[str, Any] = {"graph": {"b": "arange(8)", "C": "reshape(b, (4, 2)) * 1.0"}, "per_device": {"C": "A + 1"}}
     assert found(tmp_path, **lines)["warnings"] == ["'C' of graph does not depend on any array"]
     lines = {"graph": {"C": "A + 1"}, "per_device": {"C": "reshape(arange(4), (2, 2)) + 0.5 * axis_index('x')"}}
     assert found(tmp_path, **lines)["warnings"] == ["'C' of per_device does not depend on any array"]

@@ -14,6 +14,7 @@ from benchmarks.fuzz import cases
 from benchmarks.fuzz.child import answer
 from benchmarks.fuzz.search import Child, Search, finding
 from benchmarks.fuzz.shrink import shrink
+from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.language import operations
 from runner.programs import WRITERS
@@ -87,8 +88,8 @@ def test_a_bug_in_an_operation_is_found_and_shrunk_to_its_line(tmp_path: Path, m
 
 
 def test_a_bug_in_a_writer_is_found_and_shrunk_to_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = WRITERS["constraint"]
-    monkeypatch.setitem(WRITERS, "constraint", lambda *given: write(*given).replace("jnp.sum(", "jnp.max("))
+    write = WRITERS[Program.CONSTRAINT]
+    monkeypatch.setitem(WRITERS, Program.CONSTRAINT, lambda *given: write(*given).replace("jnp.sum(", "jnp.max("))
     record, smallest = searched(tmp_path)
     assert (record["kind"], record["programs"], record["compiler"]) == ("value", ["constraint"], True)
     (line,) = smallest["graph"].values()
@@ -99,7 +100,7 @@ def test_a_bug_in_a_writer_is_found_and_shrunk_to_its_line(tmp_path: Path, monke
 
 
 def test_a_bug_in_a_check_is_told_from_what_the_check_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.run.findings.layout.check", lambda *_: 1 / 0)
+    monkeypatch.setattr("runner.flow.findings.layout.check", lambda *_: 1 / 0)
     verdict = answer({"config": FOUR_LINES}, lambda *_, **__: None)
     found = finding(verdict)
     assert found is not None

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +17,12 @@ import pytest
 from runner.checks import gradient, oracles
 from runner.experiment import data
 from runner.experiment.model import Gradient
-from runner.experiment.reader import DIFFERENCES
+from runner.experiment.program import Program
+from runner.experiment.results import DIFFERENCES
 from runner.faults import InvalidExperiment
 from runner.link.target import ProgramRun
-from runner.programs import WRITERS, source
+from runner.programs import WRITERS
+from runner.programs.names import Names
 from runner.record import record
 from runner.reference import Gradients
 from runner.reference.gradient import nudged
@@ -320,7 +323,7 @@ def planted(monkeypatch, program, old, new):
 
 
 def test_a_gradient_inside_of_shard_map_without_check_vma_is_caught(tmp_path, monkeypatch):
-    right = WRITERS["shard_map"]
+    right = WRITERS[Program.SHARD_MAP]
 
     def write(experiment, folder, types):
         text = right(experiment, folder, types)
@@ -390,6 +393,7 @@ def consulted(text, folder, edit=lambda gradients: gradients):
     with harness.configured(experiment):
         exact, draws = unsharded(experiment, arrays, {})
     context = oracles.consult(experiment, arrays, {}, {})
+    assert experiment.grad is not None
     named = [dict(zip(experiment.grad.wrt, each, strict=True)) for each in (edit(exact), *draws)]
     oracles.consult_gradients(context, named[0], named[1:])
     return context.gradients
@@ -525,7 +529,8 @@ def test_a_gradient_that_is_zero(tmp_path):
 
 def told(program, **oracles):
     """What the check says of a program, of these oracles."""
-    return gradient.check(SimpleNamespace(gradients=Gradients(**oracles)), ProgramRun(program))
+    context: Any = SimpleNamespace(gradients=Gradients(**oracles))
+    return gradient.check(context, ProgramRun(Program(program)))
 
 
 BOTH = {
@@ -573,6 +578,8 @@ def test_a_program_whose_gradient_jax_does_not_have_is_left_out(tmp_path):
         "for 'pmax' not implemented; the operands are float32[]"
     }
     assert outcome.failures() == []
+    # Who asks for another program is not told of this one.
+    assert harness.types(text, program="vmap").unsupported == {}
 
 
 def message(text, **changes):
@@ -661,10 +668,10 @@ def test_every_program_runs_alone_and_prints_the_gradients(tmp_path):
         assert "grad.w  float32[4, 6]" in printed
 
 
-def test_the_script_of_shard_map_differentiates_the_whole_function():
+def test_the_script_of_shard_map_differentiates_the_whole_function(tmp_path):
     experiment = harness.experiment(LEAST_SQUARES % LAYOUTS["fully sharded"])
     with harness.configured(experiment):
-        text = WRITERS["shard_map"](experiment, None, harness.infer(experiment))
+        text = WRITERS[Program.SHARD_MAP](experiment, tmp_path, harness.infer(experiment))
     assert (
         text[text.index("    sharded = ") : text.index("def main")]
         == """    sharded = jax.shard_map(
@@ -721,4 +728,4 @@ grad: {of: sharded, wrt: [w]}
     outcome = harness.run(text, tmp_path)
     assert list(outcome.runs) == PROGRAMS
     assert outcome.failures() == []
-    assert source.Names(outcome.experiment).reserve("forward") == "forward"
+    assert Names(outcome.experiment).reserve("forward") == "forward"

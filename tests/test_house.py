@@ -12,16 +12,16 @@ from tests.command import ROOT
 
 FLOORS = (
     ("faults", "dtypes", "layout"),
-    ("language", "config", "sharding"),
-    ("experiment",),
+    ("language", "config"),
+    ("experiment", "sharding"),
     ("programs", "link"),
     ("reference", "evidence", "derivation"),
     ("record",),
     ("show",),
     ("checks", "worker"),
-    ("run",),
+    ("flow",),
     ("cli", "testing"),
-    ("__main__", "compare", "mutate", "derive", "catalogue", "conf"),
+    ("__main__", "compare", "mutate", "derive", "catalogue", "editor", "conf"),
 )
 """The rooms from the ground up; those of one floor do not know of each other."""
 
@@ -65,3 +65,25 @@ def test_every_room_says_what_goes_in_and_what_comes_out() -> None:
         said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
         assert said is not None, folder
         assert " in; " in said, folder
+
+
+PRIVATE = {"runner/cli/app.py": {"hydra._internal.callbacks"}}
+"""What is taken from Hydra that it calls its own; its sweeper is a base class besides."""
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_nothing_of_hydras_own_is_used_elsewhere_or_changed(file: Path) -> None:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    private = {module for module in imports(file) if module.startswith(("hydra._", "omegaconf._"))}
+    assert private == PRIVATE.get(str(file.relative_to(ROOT)), set())
+    theirs = {
+        alias.asname or alias.name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        and (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name or "").startswith("hydra")  # type: ignore[union-attr]
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            changed = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id
+            assert changed not in theirs, f"line {target.lineno} changes {changed}"

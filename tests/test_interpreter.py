@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import weakref
 from collections.abc import Callable
@@ -82,8 +83,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tuple[list[weakref
             there.append(sum(each() is not None for each in made))
             return result
 
-        fields = {field: getattr(operation, field) for field in operation.__dataclass_fields__}
-        monkeypatch.setitem(OPERATIONS, name, type(operation)(**fields | {"numpy": watched}))
+        monkeypatch.setitem(OPERATIONS, name, dataclasses.replace(operation, numpy=watched))
         return made, there
 
     return watching
@@ -117,8 +117,7 @@ def test_replicated_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
         calls.append(x.shape)
         return tanh.numpy(x)
 
-    row = type(tanh)(**{name: getattr(tanh, name) for name in tanh.__dataclass_fields__} | {"numpy": counted})
-    monkeypatch.setitem(OPERATIONS, "tanh", row)
+    monkeypatch.setitem(OPERATIONS, "tanh", dataclasses.replace(tanh, numpy=counted))
     found = oracle("per_device", per_device={"t": "tanh(A)", "s": "psum(t, 'x')", "u": "tanh(s)", "C": "tanh(u @ u.T)"})
     # A is sharded over x and copied over y; after the psum there is one value for all four devices.
     assert calls == [(4, 2), (4, 2), (4, 2), (4, 4)]

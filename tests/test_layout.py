@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
-from runner.layout import Layout, Mesh, Spec, spec_json, spec_text, spec_yaml
+from runner.layout import Layout, Mesh, Spec
 
 MESHES = [Mesh(("x",), (8,)), Mesh(("x", "y"), (2, 4)), Mesh(("y", "x"), (4, 2)), Mesh(("a", "b", "c"), (2, 1, 2))]
 
@@ -31,7 +32,7 @@ def layouts(draw: st.DrawFn) -> Layout:
         where = draw(st.integers(-1, len(entries) - 1))
         if where >= 0:
             entries[where].append(axis)
-    spec = tuple(map(tuple, entries))
+    spec = Spec.of(entries)
     shape = tuple(mesh.axis_size(spec[i] if i < len(spec) else ()) * draw(st.integers(1, 3)) for i in range(rank))
     return Layout(mesh, shape, spec)
 
@@ -74,7 +75,7 @@ def test_axis_index_and_groups_are_those_of_jax(axes: str | tuple[str, ...]) -> 
     def index(x: jax.Array) -> jax.Array:
         return x * 0 + (jax.lax.axis_index(axes) if axes else 0)
 
-    by_position = np.asarray(index(np.arange(8)))
+    by_position = np.asarray(index(jax.numpy.arange(8)))
     assert [mesh.axis_index(position, axes) for position in range(8)] == by_position.tolist()
     if not axes:
         assert mesh.groups(axes) == [[position] for position in range(8)]
@@ -86,7 +87,7 @@ def test_axis_index_and_groups_are_those_of_jax(axes: str | tuple[str, ...]) -> 
     def members(x: jax.Array) -> jax.Array:
         return jax.lax.all_gather(x, axes, tiled=True)[None]
 
-    gathered = np.asarray(members(np.arange(8))).reshape(8, -1)
+    gathered = np.asarray(members(jax.numpy.arange(8))).reshape(8, -1)
     for group in mesh.groups(axes):
         for position in group:
             assert gathered[position].tolist() == group
@@ -99,15 +100,23 @@ def test_positions_are_row_major() -> None:
 
 
 SPELLINGS = [
-    ((), "P()", [], "[]"),
-    (((), ("x",)), "P(None, 'x')", [None, "x"], "[null, x]"),
-    ((("x", "y"), ()), "P(('x', 'y'), None)", [["x", "y"], None], "[[x, y], null]"),
+    (Spec(), "P()", [], "[]"),
+    (Spec(((), ("x",))), "P(None, 'x')", [None, "x"], "[null, x]"),
+    (Spec((("x", "y"), ())), "P(('x', 'y'), None)", [["x", "y"], None], "[[x, y], null]"),
 ]
 
 
 @pytest.mark.parametrize(("spec", "text", "json", "yaml"), SPELLINGS)
-def test_a_spec_is_spelt_as_jax_and_as_the_yaml_spell_it(spec: Spec, text: str, json: object, yaml: str) -> None:
-    assert spec_text(spec) == text
-    assert spec_json(spec) == json
-    assert spec_yaml(spec) == yaml
+def test_a_spec_is_spelt_as_jax_and_as_the_yaml_spell_it(spec: Spec, text: str, json: list[Any], yaml: str) -> None:
+    assert str(spec) == text
+    assert spec.json() == Spec.of(json).json() == json
+    assert spec.yaml() == yaml
+    assert Spec.of(json) == spec
     assert eval(text, {"P": PartitionSpec}) == partition_spec(spec)
+
+
+def test_a_spec_has_no_axes_where_it_has_no_entries() -> None:
+    spec = Spec.of([None, ["y", "x"]])
+    assert spec.padded(4) == ((), ("y", "x"), (), ())
+    assert spec.padded(1) == spec
+    assert spec.axes == ("y", "x")

@@ -77,7 +77,7 @@ EVERY_ON_CPUS = [
 ]
 
 # x, w1 and w2 are [32, 32] on each device, 4096 bytes. The gradients of w1 and w2 and the loss are reduced as one.
-MERGED = {"nodes": ["loss", "hidden", "out"]}
+MERGED: dict[str, Any] = {"nodes": ["loss", "hidden", "out"]}
 STEP = [
     written("all-reduce", "out", "model", 4096),
     written("all-reduce", "hidden", "model", 4096, gradient=True),

@@ -14,8 +14,9 @@ import pytest
 from runner.checks.mutants import Mutant, mutants
 from runner.config.compose import conf_folder
 from tests import harness
+from tests.command import EXPERIMENTS, REFUSED
 
-SHIPPED = sorted(file.stem for file in (conf_folder() / "experiment").glob("*.yaml"))
+SHIPPED = [name for name in EXPERIMENTS if name not in REFUSED]
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 import sys
+from typing import Any, Literal
 from xml.etree import ElementTree
 
 import jax
@@ -17,16 +18,27 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from rich.console import Console
 
-from runner.layout import Layout, Mesh
-from runner.show import pictures, svg, terminal
+from runner.evidence.words import devices_text
+from runner.layout import Layout, Mesh, Spec
+from runner.show import colours, console, figures, pictures, sheet, svg
 from runner.show.pictures import ArrayPicture, MeshPicture, Shard
 
 
-def picture_of(mesh, shape, spec, *, name="A", role="array", ids=None, dims=None, platform="cpu", programs=()):
+def picture_of(
+    mesh: Mesh,
+    shape: tuple[int, ...],
+    spec: Any,
+    *,
+    name: str = "A",
+    role: Literal["array", "output"] = "array",
+    ids: Any = None,
+    dims: Any = None,
+    platform: str = "cpu",
+    programs: Any = (),
+) -> ArrayPicture:
     """The picture of a float32 array; `spec` as the YAML spells it."""
-    entries = tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in spec)
     return pictures.from_layout(
-        Layout(mesh, shape, entries),
+        Layout(mesh, shape, Spec.of(spec)),
         name=name,
         role=role,
         dtype="float32",
@@ -40,6 +52,15 @@ def picture_of(mesh, shape, spec, *, name="A", role="array", ids=None, dims=None
 
 def mesh_picture(mesh, ids=None, platform="cpu"):
     return MeshPicture(mesh.axes, mesh.shape, tuple(range(mesh.size) if ids is None else ids), platform)
+
+
+def plain(mesh, arrays, width=100):
+    return figures.text(mesh, arrays, width)
+
+
+def expanded(label):
+    """`CPU 0-3,6` as JAX writes it: `CPU 0,1,2,3,6`."""
+    return re.sub(r"(\d+)-(\d+)", lambda run: ",".join(map(str, range(int(run[1]), int(run[2]) + 1))), label)
 
 
 def block(text, name):
@@ -101,7 +122,7 @@ def test_one_and_two_dimensions_show_what_jax_shows(axes, shape, spec, backwards
     ids = [device.id for device in devices]
     mesh = Mesh(tuple(axes), tuple(axes.values()))
     picture = picture_of(mesh, shape, spec, ids=ids)
-    ours = boxes(block(terminal.plain(mesh_picture(mesh, ids), [picture]), "A"))
+    ours = [list(map(expanded, row)) for row in boxes(block(plain(mesh_picture(mesh, ids), [picture]), "A"))]
 
     assert theirs
     assert ours == theirs
@@ -134,7 +155,7 @@ def in_text(lines, rank):
             lead = tuple(RANGE.findall(line))
         elif "┌" in line and rank:
             columns = RANGE.findall(before)
-        elif re.search(r"CPU [\d,]+", line):
+        elif re.search(r"CPU [\d,]+", line := expanded(line)):
             heading, *cells = line.split("│")[:-1]
             row = tuple(RANGE.findall(heading))
             for column, cell in zip(columns, cells, strict=True):
@@ -145,7 +166,7 @@ def in_text(lines, rank):
 
 def in_svg(image, name):
     """The same from what a cell of the image says when it is pointed at."""
-    found = re.findall(rf"<title>CPU ([\d,]+): {name}\[([\d:, ]*)\]</title>", image)
+    found = re.findall(rf"<title>CPU ([\d,]+): {name}\[([\d:, ]*)\]</title>", expanded(image))
     return {int(d): tuple(RANGE.findall(index)) for devices, index in found for d in devices.split(",")}
 
 
@@ -167,7 +188,7 @@ def test_the_index_range_and_the_shape_of_every_shard_can_be_read(axes, shape, s
     ids = [device.id for device in devices]
     mesh = Mesh(tuple(axes), tuple(axes.values()))
     picture = picture_of(mesh, shape, spec, ids=ids)
-    lines = block(terminal.plain(mesh_picture(mesh, ids), [picture], width=110 if len(shape) < 3 else 30), "A")
+    lines = block(plain(mesh_picture(mesh, ids), [picture], width=110 if len(shape) < 3 else 30), "A")
     assert in_text(lines, len(shape)) == theirs
     image = svg.draw(mesh_picture(mesh, ids), [picture], "read")
     assert in_svg(image, "A") == theirs
@@ -183,12 +204,12 @@ def test_the_index_range_and_the_shape_of_every_shard_can_be_read(axes, shape, s
 def test_where_the_columns_are_too_narrow_for_their_ranges_a_note_has_them():
     mesh = Mesh(("x",), (16,))
     even = picture_of(mesh, (16384,), ["x"])
-    lines = block(terminal.plain(mesh_picture(mesh), [even], width=80), "A")
+    lines = block(plain(mesh_picture(mesh), [even], width=80), "A")
     assert lines[-2] == "columns 0:1024, 1024:2048, …, 15360:16384"
     ends = [0, 1000, 2000, 3000, 3500]
     shards = tuple(Shard((bounds,), (d,)) for d, bounds in enumerate(itertools.pairwise(ends)))
     uneven = ArrayPicture("A", "array", (3500,), "int8", (None,), "P('x')", shards, 1, "cpu")
-    lines = block(terminal.plain(mesh_picture(Mesh(("x",), (4,))), [uneven], width=40), "A")
+    lines = block(plain(mesh_picture(Mesh(("x",), (4,))), [uneven], width=40), "A")
     assert "columns 0:1000, 1000:2000, 2000:3000,\n3000:3500" in "\n".join(lines)
 
 
@@ -206,7 +227,7 @@ def test_a_heading_says_type_spec_shard_bytes_copies_and_programs():
         "2 copies of each shard",
         "output of auto, shard_map",
     )
-    assert terminal.plain(mesh_picture(MESH), [picture], width=40) == (
+    assert plain(mesh_picture(MESH), [picture], width=40) == (
         "mesh  x=2, y=2\n"
         "4 CPU devices\n"
         "x↓ y→     0       1\n"
@@ -235,7 +256,7 @@ def test_a_heading_says_type_spec_shard_bytes_copies_and_programs():
 
 def test_a_scalar_is_one_cell():
     picture = picture_of(MESH, (), [])
-    assert boxes(block(terminal.plain(mesh_picture(MESH), [picture]), "A")) == [["CPU 0,1,2,3"]]
+    assert boxes(block(plain(mesh_picture(MESH), [picture]), "A")) == [["CPU 0-3"]]
     assert picture.shard_shape == ()
     assert picture.bytes_per_device == 4
 
@@ -245,7 +266,7 @@ def test_above_two_dimensions_every_slice_is_named():
     three = picture_of(mesh, (4, 8, 8), ["x", None, "z"])
     four = picture_of(mesh, (8, 8, 4, 2), ["x", "y", "z"])
     assert [grid.title for grid in three.grids()] == ["slice [0:2, :, :]", "slice [2:4, :, :]"]
-    lines = block(terminal.plain(mesh_picture(mesh), [four], width=30), "A")
+    lines = block(plain(mesh_picture(mesh), [four], width=30), "A")
     assert [line for line in lines if "slice" in line] == [
         "slice [0:4, 0:4, :, :]",
         "slice [0:4, 4:8, :, :]",
@@ -259,7 +280,7 @@ def test_above_two_dimensions_every_slice_is_named():
 def test_slices_that_are_left_out_are_counted():
     mesh = Mesh(("x",), (32,))
     picture = picture_of(mesh, (32, 2, 2), ["x"])
-    assert block(terminal.plain(mesh_picture(mesh), [picture]), "A")[-1] == "32 slices, 4 shown"
+    assert block(plain(mesh_picture(mesh), [picture]), "A")[-1] == "32 slices, 4 shown"
     assert "32 slices, 16 shown" in svg.draw(mesh_picture(mesh), [picture], "many")
 
 
@@ -270,14 +291,14 @@ def test_a_mesh_of_three_axes_is_drawn_as_slices_and_one_axis_as_a_row():
         ["x=1, y=0, z=0", "x=1, y=0, z=1"],
         ["x=1, y=1, z=0", "x=1, y=1, z=1"],
     ]
-    assert "x→     0       1       2\n" in terminal.plain(mesh_picture(Mesh(("x",), (3,))), [])
+    assert "x→     0       1       2\n" in plain(mesh_picture(Mesh(("x",), (3,))), [])
     assert [len(grid.cells) for grid in MeshPicture((), (), (0,), "cpu").grids()] == [1]
 
 
 def test_uneven_shards_are_drawn_with_their_ranges_and_an_empty_one_is_named():
     shards = tuple(Shard((r, (0, 3)), (d,)) for d, r in enumerate([(0, 2), (2, 4), (4, 5), (5, 5)]))
     picture = ArrayPicture("A", "array", (5, 3), "int8", (None, None), "P('x', None)", shards, 1, "cpu")
-    lines = block(terminal.plain(mesh_picture(Mesh(("x",), (4,))), [picture]), "A")
+    lines = block(plain(mesh_picture(Mesh(("x",), (4,))), [picture]), "A")
     assert boxes(lines) == [["CPU 0"], ["CPU 1"], ["CPU 2"]]
     assert [line.split()[0] for line in lines if "CPU" in line and "│" in line] == ["0:2", "2:4", "4:5"]
     assert lines[-1] == "CPU 3: an empty shard"
@@ -287,7 +308,7 @@ def test_uneven_shards_are_drawn_with_their_ranges_and_an_empty_one_is_named():
 
 def test_an_array_without_elements_is_one_cell():
     picture = picture_of(MESH, (0, 3), ["x"])
-    assert boxes(block(terminal.plain(mesh_picture(MESH), [picture]), "A")) == [["CPU 0,1,2,3"]]
+    assert boxes(block(plain(mesh_picture(MESH), [picture]), "A")) == [["CPU 0-3"]]
     assert picture.bytes_per_device == 0
 
 
@@ -330,7 +351,7 @@ def test_every_element_is_in_exactly_one_shard_and_in_exactly_one_cell(case):
 @settings(max_examples=60, deadline=None)
 def test_plain_text_keeps_to_its_width(case, width):
     mesh, shape, spec = case
-    text = terminal.plain(mesh_picture(mesh), [picture_of(mesh, shape, spec)], width=width)
+    text = plain(mesh_picture(mesh), [picture_of(mesh, shape, spec)], width=width)
     assert max(map(len, text.splitlines())) <= width
 
 
@@ -353,13 +374,14 @@ def test_512_devices_fit_in_80_columns_and_the_text_says_what_is_left_out():
         picture_of(mesh, (512, 512), ["x"], name="D"),
         picture_of(mesh, (512, 512), [], name="E"),
     ]
-    text = terminal.plain(mesh_picture(mesh), arrays, width=80)
+    text = plain(mesh_picture(mesh), arrays, width=80)
     assert max(map(len, text.splitlines())) <= 80
     assert "16 × 32 devices, 16 × " in text
     for name, rows, columns in (("A", 16, 32), ("B", 1, 512)):
         lines = block(text, name)
         shown = re.fullmatch(rf"{rows} × {columns} shards, {rows} × (\d+) shown", lines[-2])
         labels = boxes(lines)[0]
+        assert shown is not None
         assert len(labels) - labels.count("…") == int(shown[1]) >= 10
         assert labels[-1] == str(columns - 1)
     assert "512 × 1 shards, 8 × 1 shown" in block(text, "C")
@@ -370,7 +392,7 @@ def test_512_devices_fit_in_80_columns_and_the_text_says_what_is_left_out():
 
 def test_a_cell_that_has_room_for_one_device_says_how_many_hold_it():
     mesh = Mesh(("x", "y"), (2, 16))
-    text = terminal.plain(mesh_picture(mesh), [picture_of(mesh, (16, 16), [None, "y"])], width=60)
+    text = plain(mesh_picture(mesh), [picture_of(mesh, (16, 16), [None, "y"])], width=60)
     assert "each cell names the first of its 2 CPU devices" in block(text, "A")
     assert boxes(block(text, "A"))[0][:2] == ["0", "1"]
 
@@ -380,21 +402,17 @@ def test_a_cell_that_has_room_for_one_device_says_how_many_hold_it():
     [
         ([0], "CPU 0"),
         ([0, 2, 4, 6], "CPU 0,2,4,6"),
-        (range(8), "CPU 0,1,2,3,4,5,6,7"),
+        (range(3), "CPU 0-2"),
+        ([0, 1, 4, 5], "CPU 0,1,4,5"),
+        ([0, 1, 2, 3, 6], "CPU 0-3,6"),
+        (range(8), "CPU 0-7"),
         (range(64), "CPU 0-63"),
         ([*range(8), *range(16, 24)], "CPU 0-7,16-23"),
         (range(0, 64, 2), "CPU 0,2,…,62 (32)"),
     ],
 )
 def test_long_lists_of_devices_are_shortened(ids, text):
-    assert pictures.devices_text(list(ids), "cpu") == text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**25, "32 MiB"), (2**30 * 150, "150 GiB")]
-)
-def test_bytes_are_read_at_a_glance(count, text):
-    assert pictures.bytes_text(count) == text
+    assert devices_text(list(ids), "cpu") == text
 
 
 def test_outputs_that_lie_alike_are_one_picture():
@@ -426,42 +444,45 @@ def figure(name, platform="cpu"):
     return mesh_picture(mesh, platform=platform), drawn
 
 
+def printed(name, system):
+    """A figure as a terminal of 100 columns has it."""
+    mesh, arrays = figure(name)
+    file = io.StringIO()
+    lines = figures.drawn(mesh, [mesh, *arrays], 100)
+    Console(file=file, force_terminal=True, color_system=system, width=100).print(console.Styled(tuple(lines)))
+    return file.getvalue()
+
+
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_terminal_shows_the_plain_text_in_colours(name):
-    file = io.StringIO()
-    Console(file=file, force_terminal=True, color_system="truecolor", width=100).print(terminal.render(*figure(name)))
-    coloured = file.getvalue()
-    plain = terminal.plain(*figure(name), width=100)
-    assert "\x1b" not in plain
+    coloured = printed(name, "truecolor")
+    text = plain(*figure(name), width=100)
+    assert "\x1b" not in text
     assert "\x1b[38;2;0;0;0;48;2;" in coloured
     stripped = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", coloured).splitlines()]
-    assert "\n".join(stripped).strip() == plain.strip()
+    assert "\n".join(stripped).strip() == text.strip()
 
 
 def test_a_terminal_of_sixteen_colours_gets_labels_without_backgrounds():
-    file = io.StringIO()
-    Console(file=file, force_terminal=True, color_system="standard", width=100).print(terminal.render(*figure("2x2")))
-    assert "CPU 0,1,2,3" in file.getvalue()
-    assert not re.search(r"\x1b\[(\d+;)*(4\d|10\d)", file.getvalue())
+    assert "CPU 0-3" in printed("2x2", "standard")
+    assert not re.search(r"\x1b\[(\d+;)*(4\d|10\d)", printed("2x2", "standard"))
 
 
-def test_what_is_not_a_terminal_gets_plain_text(monkeypatch):
-    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm-256color")
-    pipe, screen = io.StringIO(), io.StringIO()
-    screen.isatty = lambda: True
-    terminal.show(*figure("2x2"), file=pipe)
-    terminal.show(*figure("2x2"), file=screen)
-    assert pipe.getvalue() == terminal.plain(*figure("2x2"))
-    assert "\x1b[" in screen.getvalue()
+def test_a_copy_is_striped_in_the_colours_of_all_that_have_one():
+    mesh, arrays = figure("2x2")
+    paint = colours.colours(range(4))
+    lines = figures.drawn(mesh, [arrays[1]], 100)
+    backgrounds = {style.split(" on ")[1] for line in lines for _, style in line if " on " in style}
+    assert backgrounds == {*paint.values(), "#FFFFFF"}
+    (cell,) = re.findall(r"<title>CPU 0-3: A1\[0:4, 0:4\]</title>(.*?)</g>", svg.draw(mesh, arrays, "t"))
+    assert set(re.findall(r'fill="(#\w+)"', cell)) == {*paint.values(), "#FFFFFF", "#1F2328"}
 
 
 def test_to_draw_no_jax_is_imported_and_rich_only_when_it_shows():
     code = (
-        "import sys\nfrom runner.show import pictures, svg, terminal\n"
+        "import sys\nfrom runner.show import figures, pictures, svg\n"
         "mesh = pictures.MeshPicture(('x',), (2,), (0, 1), 'cpu')\n"
-        "svg.draw(mesh, [], 't'); terminal.plain(mesh, [])\n"
+        "svg.draw(mesh, [], 't'); figures.text(mesh, [], 80)\n"
         "print([name for name in ('jax', 'numpy', 'rich') if name in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -475,13 +496,13 @@ SVG = "{http://www.w3.org/2000/svg}"
 def test_an_svg_names_every_device_of_every_picture(name):
     mesh, arrays = figure(name)
     tree = ElementTree.fromstring(svg.draw(mesh, arrays, name))
-    tips = [tip.text for group in tree.iter(f"{SVG}g") for tip in group.findall(f"{SVG}title")]
+    tips = [tip.text or "" for group in tree.iter(f"{SVG}g") for tip in group.findall(f"{SVG}title")]
     for picture in arrays:
-        ids = [re.match(rf"CPU ([\d,]+): {picture.name}\[", tip) for tip in tips]
+        ids = [re.match(rf"CPU ([\d,]+): {picture.name}\[", expanded(tip)) for tip in tips]
         assert {int(d) for match in ids if match for d in match[1].split(",")} == set(mesh.device_ids)
     assert len([tip for tip in tips if re.match(r"CPU \d+: \w+=0", tip)]) >= 1
-    assert tree.find(f"{SVG}title").text == name
-    assert tree.find(f"{SVG}desc").text.startswith("mesh: ")
+    assert tree.findtext(f"{SVG}title") == name
+    assert (tree.findtext(f"{SVG}desc") or "").startswith("mesh: ")
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -495,7 +516,7 @@ def test_an_svg_needs_nothing_from_outside_and_is_the_same_each_time(name):
 @pytest.mark.parametrize("name", FIGURES)
 def test_everything_in_an_svg_lies_on_its_page(name):
     tree = ElementTree.fromstring(svg.draw(*figure(name), name))
-    _, _, width, height = map(float, tree.get("viewBox").split())
+    _, _, width, height = map(float, tree.attrib["viewBox"].split())
 
     def corners(node, x, y):
         if move := re.match(r"translate\((\S+) (\S+)\)", node.get("transform", "")):
@@ -510,6 +531,63 @@ def test_everything_in_an_svg_lies_on_its_page(name):
     points = list(corners(tree, 0, 0))
     assert len(points) > 20
     assert all(0 <= a <= width and 0 <= b <= height for a, b in points)
+
+
+def test_all_slices_of_an_array_have_cells_of_one_size():
+    mesh = Mesh(("x", "y"), (8, 2))
+    drawn = svg.draw(mesh_picture(mesh), [picture_of(mesh, (8, 4, 2000), ["x", None, "y"])], "t")
+    cells = re.findall(r'<title>CPU \d+: A\[[^<]*</title><rect [^>]*width="([\d.]+)" height="([\d.]+)"', drawn)
+    assert len(cells) == 16
+    assert len(set(cells)) == 1
+    text = plain(mesh_picture(mesh), [picture_of(mesh, (16, 4, 200), ["x", None, "y"])], 60)
+    assert len(set(re.findall("┌[─┬]+┐", text.split("A  float32")[1]))) == 1
+
+
+@pytest.mark.parametrize(("count", "most", "rows"), [(8, 5, [4, 4]), (7, 5, [4, 3]), (3, 9, [3]), (5, 0, [1] * 5)])
+def test_slices_are_arranged_evenly(count, most, rows):
+    across = pictures.balanced(count, most)
+    assert [min(across, count - first) for first in range(0, count, across)] == rows
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_root_of_an_svg_has_a_size_and_no_style_which_some_renderers_take_for_a_height_of_nothing(name):
+    root = ElementTree.fromstring(svg.draw(*figure(name), name))
+    assert root.get("style") is None
+    assert [root.get("width"), root.get("height")] == root.attrib["viewBox"].split()[2:]
+
+
+def test_words_can_be_read_on_a_light_and_on_a_dark_page():
+    drawn = svg.draw(*figure("2x2"), "t")
+    ((light, dark),) = re.findall(r"<style>(.*)@media \(prefers-color-scheme:dark\)\{(.*)\}</style>", drawn)
+    inks = [set(re.findall(r"fill:(#\w+)", re.sub(r"\.sp \.[pk]\{[^}]*\}", "", rules))) for rules in (light, dark)]
+    pages = [{"#F6F8FA", "#FFFFFF"}, set(re.findall(r"\.[pk]\{fill:(#\w+)", dark))]
+    assert all(len(each) >= 2 for each in (*inks, *pages))
+    for words, behind in zip(inks, pages, strict=True):
+        assert min(contrast(ink, page) for ink in words for page in behind) >= 4.5
+
+
+def sheet_of(specs):
+    """The sheet of points in which A has one spec after the other."""
+    return sheet.of_points({k: (mesh_picture(MESH), [picture_of(MESH, (4, 4), s)]) for k, s in enumerate(specs)})
+
+
+def test_a_sheet_has_each_layout_once_with_the_points_that_have_it():
+    found, left = sheet_of([["x"], [None, "y"], ["x"], ["x"]])
+    assert left == 0
+    assert [[(p.spec, p.told) for p in arrays] for _, arrays in found] == [
+        [("P('x', None)", ("points 0,2,3",)), ("P(None, 'y')", ("point 1",))]
+    ]
+    assert svg.sheet(found, "t", "s").count(">A</text>") == 2
+    text = sheet.text(found, 80)
+    assert "points 0,2,3" in text
+    assert "P(None, 'y')" in text
+    assert sheet_of([["x"]])[0][0][1][0].told == ("all points",)
+
+
+def test_a_sheet_says_how_many_layouts_it_leaves_out():
+    sizes = {k: (mesh_picture(MESH), [picture_of(MESH, (2 + 2 * k,), ["x"])]) for k in range(sheet.MOST + 3)}
+    found, left = sheet.of_points(sizes)
+    assert (len(found[0][1]), left) == (sheet.MOST, 3)
 
 
 def test_an_svg_shows_copies_in_the_label_and_as_a_number():
@@ -532,7 +610,7 @@ def test_an_svg_says_what_it_leaves_out():
 def test_names_are_escaped_in_an_svg():
     picture = picture_of(MESH, (4, 4), ["x"], name="<A&B>", dims=("<I>", '"J"'))
     tree = ElementTree.fromstring(svg.draw(mesh_picture(MESH), [picture], '<"title" & more>'))
-    assert tree.find(f"{SVG}title").text == '<"title" & more>'
+    assert tree.findtext(f"{SVG}title") == '<"title" & more>'
     assert "<A&B>" in [text.text for text in tree.iter(f"{SVG}text")]
 
 
@@ -571,7 +649,7 @@ def lab(colour, vision):
 
 @pytest.mark.parametrize("vision", VISION.values(), ids=VISION)
 def test_any_two_of_eight_devices_can_be_told_apart(vision):
-    seen = [lab(colour, vision) for colour in pictures.colours(range(8)).values()]
+    seen = [lab(colour, vision) for colour in colours.colours(range(8)).values()]
     # A difference of about 2.3 is just noticeable side by side; 15 is plain across a page.
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) >= 15
 
@@ -579,20 +657,20 @@ def test_any_two_of_eight_devices_can_be_told_apart(vision):
 @pytest.mark.parametrize("vision", VISION.values(), ids=VISION)
 @pytest.mark.parametrize("count", [9, 16, 64])
 def test_more_devices_go_from_light_to_dark_for_everybody(vision, count):
-    lightness = [lab(colour, vision)[0] for colour in pictures.colours(range(count)).values()]
+    lightness = [lab(colour, vision)[0] for colour in colours.colours(range(count)).values()]
     assert all(a > b for a, b in itertools.pairwise(lightness))
 
 
 @pytest.mark.parametrize("count", [1, 2, 8, 9, 64, 512])
 def test_every_label_can_be_read_on_its_colour(count):
-    palette = pictures.colours(range(count))
+    palette = colours.colours(range(count))
     assert len(palette) == count
-    assert min(contrast(colour, pictures.ink(colour)) for colour in palette.values()) >= 4.5
+    assert min(contrast(colour, colours.ink(colour)) for colour in palette.values()) >= 4.5
 
 
 @given(st.integers(0, 0xFFFFFF))
 def test_ink_can_be_read_on_any_colour(value):
-    assert contrast(f"#{value:06X}", pictures.ink(f"#{value:06X}")) >= 4.5
+    assert contrast(f"#{value:06X}", colours.ink(f"#{value:06X}")) >= 4.5
 
 
 def test_a_device_has_one_colour_in_all_pictures_of_a_mesh():
@@ -601,7 +679,10 @@ def test_a_device_has_one_colour_in_all_pictures_of_a_mesh():
     fills = {}
     for group in tree.iter(f"{SVG}g"):
         if (tip := group.find(f"{SVG}title")) is not None:
-            first = re.match(r"CPU (\d+)", tip.text)[1]
-            fills.setdefault(first, set()).add(group.find(f"{SVG}rect").get("fill"))
+            first = re.match(r"CPU (\d+)", tip.text or "")
+            cell = group.find(f"{SVG}rect")
+            assert first is not None
+            assert cell is not None
+            fills.setdefault(first[1], set()).add(cell.get("fill"))
     assert set(fills) == {"0", "1", "2", "3"}
-    assert all(len(colours) == 1 for colours in fills.values())
+    assert all(len(fill) == 1 for fill in fills.values())

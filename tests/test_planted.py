@@ -14,8 +14,9 @@ from omegaconf import OmegaConf
 from runner.checks import blame
 from runner.config.schema import ExperimentConfig
 from runner.config.sources import Sources
+from runner.experiment.program import Program
+from runner.flow import run
 from runner.language import operations
-from runner.run import run
 from tests.command import ROOT
 from tests.test_checks import context
 
@@ -80,11 +81,11 @@ def test_rounding_that_a_quotient_carries_far_is_told_from_a_mistake(tmp_path: P
     assert found["checks"]["sections"]["status"] == "failed"
 
 
-def verdicts(error: float, atol: float = 1e-6, **statuses: Any) -> dict[str, Any]:
+def verdicts(error: float, atol: float = 1e-6, **statuses: Any) -> dict[Program, Any]:
     """Verdicts on outputs of which C is off by `error` where it failed."""
     off = {"wrong": 1, "max_abs_error": error, "atol": atol, "rtol": 0.0}
     return {
-        program: {"outputs": {"C": {"status": status, **off}, "D": {"status": "passed"}}}
+        Program(program): {"outputs": {"C": {"status": status, **off}, "D": {"status": "passed"}}}
         for program, status in statuses.items()
     }
 
@@ -106,12 +107,12 @@ def verdicts(error: float, atol: float = 1e-6, **statuses: Any) -> dict[str, Any
         ),
     ],
 )
-def test_a_program_that_stands_alone_is_named(statuses: dict[str, str], agree: str, wrong: str, differ: str) -> None:
+def test_a_program_that_stands_alone_is_named(statuses: dict[str, Any], agree: str, wrong: str, differ: str) -> None:
     given = context()
     far, near = f"{agree} {wrong}: the compiler", f"{agree} {differ}: its rounding is more than was measured, or"
-    assert blame.blame(given, verdicts(1.0, **statuses), "constraint", alike=True) == far
-    assert blame.blame(given, verdicts(math.inf, **statuses), "constraint", alike=True) == far
-    told = blame.blame(given, verdicts(5e-6, **statuses), "constraint", alike=True)
+    assert blame.blame(given, verdicts(1.0, **statuses), Program.CONSTRAINT, alike=True) == far
+    assert blame.blame(given, verdicts(math.inf, **statuses), Program.CONSTRAINT, alike=True) == far
+    told = blame.blame(given, verdicts(5e-6, **statuses), Program.CONSTRAINT, alike=True)
     assert told == f"{near} the compiler is wrong"
 
 
@@ -122,5 +123,5 @@ def test_a_program_that_stands_alone_is_named(statuses: dict[str, str], agree: s
 )
 def test_what_no_order_of_operations_explains_is_the_compilers(error: float, atol: float, far: bool) -> None:
     found = verdicts(error, atol, auto="passed", constraint="failed")
-    told = blame.blame(context(), found, "constraint", alike=True)
+    told = blame.blame(context(), found, Program.CONSTRAINT, alike=True)
     assert told.endswith("wrong: the compiler") == far

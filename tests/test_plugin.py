@@ -39,7 +39,7 @@ outputs:
 FAKE = """\
 import json
 from pathlib import Path
-from runner.run import run
+from runner.flow import run
 
 def told(config, folder, sources, overrides=(), worker=None):
     # What there is in records.json instead of a run: by experiment and target.

@@ -18,13 +18,15 @@ from runner.evidence import collectives, hlo, planes, profile
 from runner.evidence.nodes import Origins
 from runner.evidence.planes import Event, Recorded, Taken
 from runner.evidence.profile import own_times
+from runner.experiment.program import Program
 from runner.experiment.reader import read
-from runner.run import run, verification
+from runner.flow import run, verification
+from runner.link.steps import Step, Work
 from runner.show import profile as table
 from runner.show import report
 from tests import evidence, harness
 from tests.command import run_command
-from tests.test_target import TYPES, errors, hear, told
+from tests.test_target import TYPES, asked, errors, hear, told
 from tests.test_trace import LINE, configured, ours
 
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
@@ -474,26 +476,30 @@ def test_a_profiler_that_fails_is_told_and_costs_no_values(tmp_path: Path) -> No
     assert table.rows(result["profile"]) == []
 
 
+PROFILED = asked(
+    *(Step(program, work) for program in (Program.AUTO, Program.VMAP) for work in (Work.RUN, Work.PROFILE))
+)
+
+
 @pytest.mark.parametrize("how", ["os.abort()", "time.sleep(60)"])
 def test_a_profiler_that_ends_the_worker_ends_no_program(how: str) -> None:
     names = ["auto", "profile auto", "vmap", "profile vmap"]
-    body = f"{TYPES}finish(names[0]); say('started', program=names[1]); {how}"
-    events, _ = hear(body, TYPES + "finish(*names)", job={"programs": names}, timeout=2.0)
+    body = f"{TYPES}finish(steps[0]); say('started', step=steps[1]); {how}"
+    events, _ = hear(body, TYPES + "finish(*steps)", job=PROFILED, timeout=2.0)
     assert [line for line in told(events) if line.startswith("finished")] == [f"finished {name}" for name in names]
     assert list(errors(events)) == ["profile auto"]
 
 
 def test_a_program_that_ends_the_worker_is_not_tried_again_for_its_profile() -> None:
-    body = f"{TYPES}say('started', program=names[0]); os.abort()"
-    job = {"programs": ["auto", "profile auto", "vmap"]}
-    events, _ = hear(body, TYPES + "finish(*names)", job=job)
+    body = f"{TYPES}say('started', step=steps[0]); os.abort()"
+    job = asked(Step(Program.AUTO), Step(Program.AUTO, Work.PROFILE), Step(Program.VMAP))
+    events, _ = hear(body, TYPES + "finish(*steps)", job=job)
     assert [line for line in told(events) if line.startswith("started")] == ["started auto", "started vmap"]
 
 
 def test_a_program_that_jax_cannot_express_has_no_profile_either() -> None:
-    types = "say('types', unsupported={'auto': 'why'})\nfinish('vmap', 'profile vmap')\n"
-    job = {"programs": ["auto", "profile auto", "vmap", "profile vmap"]}
-    events, workers = hear(types, job=job)
+    types = "say('types', unsupported={'auto': 'why'})\nfinish(*steps[2:])\n"
+    events, workers = hear(types, job=PROFILED)
     assert errors(events) == {}
     assert len(workers.started) == 1
 

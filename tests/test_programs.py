@@ -10,9 +10,11 @@ import sys
 import jax
 import pytest
 
+from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.language.operations import OPERATIONS
-from runner.programs import source
+from runner.programs import lines, source
+from runner.programs.names import Names
 from tests import harness
 from tests.samples import ARRAYS, SAMPLES, SPECS
 
@@ -43,7 +45,7 @@ def graph_of(pack, program, specs):
 
 
 def test_every_operation_has_samples():
-    arrays = {name for name, row in OPERATIONS.items() if "axis_name" not in row.arguments}
+    arrays = {name for name, row in OPERATIONS.items() if row.over is None}
     assert set(SAMPLES) == arrays | {"subscript", "operators"}
 
 
@@ -118,6 +120,8 @@ COLLECTIVES = [
     "all_to_all(I, 'x', split_axis=1, concat_axis=1, tiled=True)",
     "ppermute(A, 'x', shift=1)",
     "ppermute(I, 'y', shift=-1)",
+    "ppermute(A, 'x', shift=1 << 1)",
+    "ppermute(A, 'y', shift=-8 // 3)",
     "ppermute(A, 'y', perm=[[0, 1], [1, 0]])",
     "pshuffle(A, 'x', [1, 0])",
     "axis_index('y')",
@@ -174,7 +178,7 @@ def test_collectives_that_only_shard_map_has(tmp_path):
 def test_what_vmap_does_not_have_is_said(expression):
     experiment = on_every_device([expression])
     with harness.configured(experiment):
-        reason = harness.infer(experiment).unsupported["vmap"]
+        reason = harness.infer(experiment).unsupported[Program.VMAP]
     assert reason.startswith("per_device.n0: ")
     assert "jax.vmap" in reason
     assert "\n" not in reason
@@ -583,8 +587,8 @@ def test_a_bug_in_a_writer_fails_the_value_check(tmp_path, monkeypatch):
         right, left = (self.visit(side) for side in (node.left, node.right))
         return ast.BinOp(left, node.op, right) if isinstance(node.op, ast.Sub) else genuine(self, node)
 
-    genuine = source._Emit.visit_BinOp
-    monkeypatch.setattr(source._Emit, "visit_BinOp", swapped)
+    genuine = lines._Emit.visit_BinOp
+    monkeypatch.setattr(lines._Emit, "visit_BinOp", swapped)
     outcome = harness.run(MATMUL, tmp_path)
     assert {program: checks["value"]["status"] for program, checks in outcome.checks.items()} == dict.fromkeys(
         WHOLE | LOCAL, "failed"
@@ -592,7 +596,7 @@ def test_a_bug_in_a_writer_fails_the_value_check(tmp_path, monkeypatch):
 
 
 def test_a_bug_in_a_layout_fails_the_layout_check(tmp_path, monkeypatch):
-    monkeypatch.setattr(source, "constrained", lambda value, spec: f"jax.lax.with_sharding_constraint({value}, {P0})")
+    monkeypatch.setattr(lines, "constrained", lambda value, spec: f"jax.lax.with_sharding_constraint({value}, {P0})")
     outcome = harness.run(MATMUL, tmp_path, program="constraint")
     assert outcome.checks["constraint"]["layout"]["status"] == "failed"
     assert outcome.checks["constraint"]["value"]["status"] == "passed"
@@ -603,7 +607,7 @@ P0 = "NamedSharding(mesh, P())"
 
 def test_jax_is_configured_by_the_header():
     experiment = harness.experiment(MATMUL, precision="float32")
-    text = source.header(experiment, "auto", source.Names(experiment), "C = A", mesh=True)
+    text = source.header(experiment, "auto", Names(experiment), "C = A", mesh=True)
     assert 'jax.config.update("jax_num_cpu_devices", 4)' in text
     assert 'jax.config.update("jax_default_matmul_precision", "float32")' in text
-    assert jax.config.jax_default_matmul_precision is None
+    assert jax.default_matmul_precision.value is None

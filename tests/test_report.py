@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from runner.show import report
+from runner.layout import Layout, Mesh, Spec
+from runner.show import pictures, report
 
 FOLDER = Path("/runs/mine/0")
 
@@ -68,7 +69,7 @@ FAILED = passed(
                 },
             },
         },
-        "replicas": {"status": "failed", "reason": "C[0:2] on devices 3 differs from device 1"},
+        "replicas": {"status": "failed", "reason": "C[0:2] on device 3 differs from device 1"},
     },
 )  # fmt: skip
 
@@ -99,11 +100,11 @@ def test_a_run_that_failed_says_who_then_why_then_where(capsys: pytest.CaptureFi
     assert out.splitlines()[-7:] == [
         "shard_map: value failed",
         "  auto and the oracle agree, shard_map alone is wrong: the compiler",
-        f"  C differs from graph's oracle at 9 of 64 elements, on devices {', '.join(map(str, EVERY[:16]))}, …; "
+        "  C differs from graph's oracle at 9 of 64 elements, on devices 0-19; "
         "largest error 3, allowed 2.0e-06 + 1.0e-06·|reference|",
         "  D: it is 1.1 times the reference on average",
         "shard_map: replicas failed",
-        "  C[0:2] on devices 3 differs from device 1",
+        "  C[0:2] on device 3 differs from device 1",
         "failed: 0 of 1 programs passed; /runs/mine/0/result.json",
     ]
 
@@ -206,7 +207,7 @@ def test_what_is_known_to_be_wrong_is_told_and_so_is_what_agreement_leaves_out(
     assert told(capsys, record(status="known", programs=programs)).splitlines()[-5:] == [
         "auto: value failed, as expect.wrong knows",
         "  vmap and the oracle agree, auto alone is wrong: the compiler",
-        "  C differs from graph's oracle at 9 of 64 elements, on devices 2; "
+        "  C differs from graph's oracle at 9 of 64 elements, on device 2; "
         "largest error 3, allowed 2.0e-06 + 1.0e-06·|reference|",
         "agreement leaves out what expect.wrong knows: C of auto",
         "known: 1 of 2 programs passed, 1 is wrong as expect.wrong knows; /runs/mine/0/result.json",
@@ -219,7 +220,7 @@ def test_what_is_known_is_told_from_what_is_not(capsys: pytest.CaptureFixture[st
     out = told(capsys, record(status="failed", programs={"auto": passed(status="failed", checks={"value": value})}))
     assert out.splitlines()[-4:] == [
         "auto: value failed",
-        "  C differs from graph's oracle at 9 of 64 elements, on devices 2; "
+        "  C differs from graph's oracle at 9 of 64 elements, on device 2; "
         "largest error 3, allowed 2.0e-06 + 1.0e-06·|reference|, as expect.wrong knows",
         "  D: it is right with jax 0.13.0",
         "failed: 0 of 1 programs passed; /runs/mine/0/result.json",
@@ -303,17 +304,118 @@ def test_on_a_terminal_there_are_colours(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "\x1b[32mpassed" in terminal.getvalue()
 
 
-def test_on_a_terminal_the_last_column_is_cut_where_the_terminal_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_a_terminal_gets_no_line_that_is_wider_than_it_is(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     terminal = a_terminal(monkeypatch)
-    report._table(("name", "text"), [(("a", ""), ("x" * 200, ""))])
-    line = terminal.getvalue().splitlines()[1]
-    assert line == "a     " + "x" * 53 + "…"
+    monkeypatch.setenv("COLUMNS", str(columns))
+    report.run(record(warnings=["a warning of many words " * 9], summary="What it shows, " * 9), FOLDER, brief=False)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert lines[-1].endswith("/runs/mine/0/result.json")
+    text = " ".join(" ".join(lines).split())
+    for told in ("3.0e-06 rms", "0.10 ms", ("a warning of many words " * 9).strip()):
+        assert told in text
 
 
 def test_brackets_on_a_terminal_are_text_too(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = a_terminal(monkeypatch)
     report.run(record(overrides=["mesh.shape=[4,2]"]), FOLDER, brief=True)
     assert "mesh.shape=[4,2]" in terminal.getvalue()
+
+
+def test_a_run_tells_the_log_everything() -> None:
+    every = [collective(of=f"v{k}") for k in range(30)]
+    found = record(programs={"auto": passed(collectives=every)}, error="mine.yaml:1:1\n  wrong")
+    story = report.story(found, FOLDER)
+    assert all(f" v{k} " in story for k in range(30))
+    assert "mine.yaml:1:1\n  wrong\n" in story
+    assert story.endswith("passed: 1 of 1 programs passed; /runs/mine/0/result.json\n")
+
+
+def test_a_long_table_of_collectives_says_how_many_rows_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    for count, rest in ((24, None), (25, "… and 1 more row,"), (30, "… and 6 more rows,")):
+        every = [collective(of=f"v{k}") for k in range(count)]
+        out = told(capsys, record(programs={"auto": passed(collectives=every)}))
+        assert out.count("all-gather") == 24
+        assert ("… and" in out) == (rest is not None)
+        assert rest is None or f"{rest} which are in runner.log and in result.json\n" in out
+
+
+def collective(of: str) -> dict[str, Any]:
+    return {
+        "kind": "all-gather", "node": of, "nodes": [of], "gradient": False, "inserted": True, "axes": ["x"],
+        "groups": [[0, 1]], "dtype": "float32", "bytes_in": 8, "bytes_out": 16, "bytes": 16, "count": 1,
+        "asynchronous": False, "overlapped": None,
+    }  # fmt: skip
+
+
+def holding(shape: list[int], values: Any, dtype: str = "float32") -> dict[str, Any]:
+    """A program of which only what it left in C is told."""
+    return passed(outputs={"C": {"shape": shape, "dtype": dtype, "values": values}})
+
+
+def test_small_outputs_are_printed_as_numpy_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
+    same = {"auto": holding([2, 2], [[1.5, 2.0], [3.0, 4.0]]), "vmap": holding([2, 2], [[1.5, 2.0], [3.0, 4.0]])}
+    assert "\nC\n[[1.5 2. ]\n [3.  4. ]]\n\nprogram" in told(capsys, record(programs=same))
+    assert "C\n" not in told(capsys, record(programs={"auto": holding([65], [0.0] * 65)}))
+    assert "C\n" not in told(capsys, record(programs={"auto": holding([2], None)}))
+    complex_ = holding([1], [{"real": 1.0, "imag": 2.0}], "complex64")
+    assert "\nC\n[1.+2.j]\n" in told(capsys, record(programs={"auto": complex_}))
+
+
+def test_values_that_differ_are_told_by_program_and_last_digits_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    programs = {"auto": holding([1], [0.5]), "explicit": holding([1], [0.50000006]), "vmap": holding([1], [0.75])}
+    out = told(capsys, record(programs=programs))
+    assert "\nC of auto and explicit, as auto has it; the last digits differ in explicit\n[0.5]\n" in out
+    assert "\nC of vmap\n[0.75]\n" in out
+
+
+def drawn(names: str) -> dict[str, Any]:
+    """A record with the pictures of so many arrays, each of a size of its own, and a last one like the first."""
+    mesh = Mesh(("x", "y"), (2, 2))
+    arrays = [
+        pictures.from_layout(
+            Layout(mesh, (4, 4 + 4 * (k % (len(names) - 1))), Spec.of(["x", None])),
+            name=name, role="array", dtype="float32", itemsize=4, dims=(None, None),
+            device_ids=range(4), platform="cpu",
+        )
+        for k, name in enumerate(names)
+    ]  # fmt: skip
+    shown = pictures.MeshPicture(mesh.axes, mesh.shape, tuple(range(4)), "cpu")
+    return record(
+        pictures={"mesh": shown.to_json(), "arrays": [picture.to_json() for picture in arrays]},
+        programs={"auto": holding([1], [0.5])},
+    )
+
+
+@pytest.mark.parametrize(
+    ("show", "names"),
+    [
+        ("auto", ["mesh", "A, C", "B", "C"]),
+        ("all", ["mesh", "A", "B", "C", "C"]),
+        ("none", []),
+        ("B", ["B"]),
+        (["mesh", "C"], ["mesh", "C", "C"]),
+        (["A"], ["A"]),
+    ],
+)
+def test_show_says_what_is_drawn_and_printed(capsys: pytest.CaptureFixture[str], show: Any, names: list[str]) -> None:
+    report.run(drawn("ABC"), FOLDER, brief=False, show=show)
+    found = re.findall(r"(?:^| {4})(mesh|A, C|[ABC])(?=  \S| {5,}|\n)", capsys.readouterr().out, re.MULTILINE)
+    assert found == names
+
+
+def test_many_layouts_are_told_in_words_and_the_log_draws_them_all(capsys: pytest.CaptureFixture[str]) -> None:
+    found = drawn("ABCDEFGHIJKL")
+    out = told(capsys, found)
+    pictured = out.split("program ")[0]
+    assert len(pictured.splitlines()) < 70
+    assert pictured.count("┌") < 9
+    assert "K  float32[4, 44]  P('x', None)  shard [2, 44]  352 B per device\n" in pictured
+    assert "show=all draws every one\n" in pictured
+    story = report.story(found, FOLDER)
+    assert story.count("┌") == 12
+    assert "not drawn" not in story
 
 
 def test_the_list_of_experiments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -323,6 +425,16 @@ def test_the_list_of_experiments(tmp_path: Path, capsys: pytest.CaptureFixture[s
     out = capsys.readouterr().out
     assert out.startswith("experiment  summary\nmine        What it shows.\n")
     assert out.endswith("Run one: python -m runner +experiment=mine\n")
+
+
+def test_a_terminal_gets_a_line_for_each_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("summary: What it shows, in many words " + "and more " * 9)
+    terminal = a_terminal(monkeypatch)
+    report.listing([tmp_path])
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()).splitlines()
+    assert lines[1] == "mine        What it shows, in many words and more and more …"
+    assert "python -m runner | cat has them whole." in " ".join(" ".join(lines).split())
 
 
 def test_an_empty_list_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

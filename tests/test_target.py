@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from runner.experiment.program import Program
 from runner.link import handover
 from runner.link.process import Worker
+from runner.link.steps import Step, Work
 from runner.link.target import Held, Output, listen, program_run
 
 SCRIPT = """
@@ -24,18 +28,24 @@ import json, os, signal, sys, time
 def say(event, **more):
     print(json.dumps({"event": event, **more}), flush=True)
 
-def finish(*names):
-    for name in names:
-        say("started", program=name)
-        say("finished", program=name)
+def finish(*steps):
+    for name in steps:
+        say("started", step=name)
+        say("finished", step=name)
 
 job = json.loads(sys.stdin.readline())
-names = job["programs"]
+steps = job["steps"]
 """
 TYPES = "say('types', unsupported={})\n"
 """What a worker says first."""
 
-JOB = {"programs": ["auto", "shard_map", "vmap"]}
+
+def asked(*steps: Step) -> dict[str, Any]:
+    """A job of these steps."""
+    return {"steps": [step.to_json() for step in steps]}
+
+
+JOB = asked(*map(Step, (Program.AUTO, Program.SHARD_MAP, Program.VMAP)))
 
 
 class Workers:
@@ -67,19 +77,24 @@ def assert_gone(workers: Workers) -> None:
             os.kill(worker._process.pid, 0)
 
 
+def name(step: dict[str, str]) -> str:
+    """`auto`, `profile auto`."""
+    return step["program"] if step["work"] == Work.RUN else f"{step['work']} {step['program']}"
+
+
 def told(events: list[dict[str, Any]]) -> list[str]:
-    return [event["event"] + (f" {event['program']}" if "program" in event else "") for event in events]
+    return [event["event"] + (f" {name(event['step'])}" if "step" in event else "") for event in events]
 
 
 def errors(events: list[dict[str, Any]]) -> dict[str, str]:
-    return {event["program"]: event["error"] for event in events if event.get("error") and "program" in event}
+    return {name(event["step"]): event["error"] for event in events if event.get("error") and "step" in event}
 
 
-ALL = ["types", *(f"{what} {name}" for name in JOB["programs"] for what in ("started", "finished")), "log"]
+ALL = ["types", *(f"{what} {name(step)}" for step in JOB["steps"] for what in ("started", "finished")), "log"]
 
 
 def test_a_worker_that_does_everything() -> None:
-    events, workers = hear(TYPES + "finish(*names)")
+    events, workers = hear(TYPES + "finish(*steps)")
     assert told(events) == ALL
     assert errors(events) == {}
     assert len(workers.started) == 1
@@ -98,10 +113,8 @@ CRASHES = {
 @pytest.mark.parametrize("crash", CRASHES)
 def test_a_crash_is_recorded_and_the_others_run(crash: str) -> None:
     statement, how = CRASHES[crash]
-    body = (
-        f"{TYPES}finish(names[0]); say('started', program=names[1])\nprint('last words', file=sys.stderr)\n{statement}"
-    )
-    events, workers = hear(body, TYPES + "finish(*names)")
+    body = f"{TYPES}finish(steps[0]); say('started', step=steps[1])\nprint('last words', file=sys.stderr)\n{statement}"
+    events, workers = hear(body, TYPES + "finish(*steps)")
     assert [line for line in told(events) if line != "log"] == ALL[:-1]
     assert list(errors(events)) == ["shard_map"]
     assert errors(events)["shard_map"].startswith(f"{how}; its last words:\nlast words")
@@ -109,16 +122,16 @@ def test_a_crash_is_recorded_and_the_others_run(crash: str) -> None:
 
 
 def test_a_crash_in_every_program_ends() -> None:
-    events, workers = hear(TYPES + "say('started', program=names[0]); os.abort()")
-    assert list(errors(events)) == JOB["programs"]
+    events, workers = hear(TYPES + "say('started', step=steps[0]); os.abort()")
+    assert list(errors(events)) == [name(step) for step in JOB["steps"]]
     assert len(workers.started) == 3
     assert told(events).count("types") == 1
 
 
 def test_a_hang_is_ended_and_the_others_run() -> None:
-    body = TYPES + "say('started', program=names[0]); print('waiting', file=sys.stderr, flush=True); time.sleep(60)"
+    body = TYPES + "say('started', step=steps[0]); print('waiting', file=sys.stderr, flush=True); time.sleep(60)"
     start = time.perf_counter()
-    events, _ = hear(body, TYPES + "finish(*names)", timeout=2.0)
+    events, _ = hear(body, TYPES + "finish(*steps)", timeout=2.0)
     assert time.perf_counter() - start < 10
     assert errors(events) == {
         "auto": "no result after 2 s: it hangs, in a collective or in the compiler; its last words:\nwaiting"
@@ -128,7 +141,7 @@ def test_a_hang_is_ended_and_the_others_run() -> None:
 
 def test_a_worker_that_closes_its_output_but_stays_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.link.process._PARTING", 0.2)
-    events, _ = hear(TYPES + "say('started', program=names[0]); os.close(1); time.sleep(60)", TYPES + "finish(*names)")
+    events, _ = hear(TYPES + "say('started', step=steps[0]); os.close(1); time.sleep(60)", TYPES + "finish(*steps)")
     assert list(errors(events)) == ["auto"]
 
 
@@ -137,13 +150,13 @@ def test_a_worker_that_closes_its_output_but_stays_is_ended(monkeypatch: pytest.
     ["print('hello')", "print('{')", "print('[1, 2]')", "print('{}')", "os.write(1, b'\\xff\\xfe\\n')", "print()"],
 )
 def test_what_is_no_event_is_not_heard_but_kept(garbage: str) -> None:
-    events, _ = hear(f"{garbage}\nsys.stdout.flush()\n{TYPES}finish(*names)")
+    events, _ = hear(f"{garbage}\nsys.stdout.flush()\n{TYPES}finish(*steps)")
     assert told(events) == ALL
 
 
 def test_half_an_event_counts_as_last_words() -> None:
-    body = TYPES + """say('started', program=names[0]); print('{"event": "fini', end='', flush=True); os.abort()"""
-    events, _ = hear(body, TYPES + "finish(*names)")
+    body = TYPES + """say('started', step=steps[0]); print('{"event": "fini', end='', flush=True); os.abort()"""
+    events, _ = hear(body, TYPES + "finish(*steps)")
     assert errors(events) == {"auto": 'the process was ended by SIGABRT; its last words:\n{"event": "fini'}
 
 
@@ -156,15 +169,15 @@ def test_a_worker_that_dies_before_its_job_says_how() -> None:
 
 
 def test_a_worker_that_dies_between_two_programs_is_an_error_of_the_run() -> None:
-    events, _ = hear(TYPES + "finish(names[0]); sys.exit(3)")
+    events, _ = hear(TYPES + "finish(steps[0]); sys.exit(3)")
     assert told(events)[-1] == "died"
     assert events[-1]["error"] == "the process ended with status 3"
 
 
 def test_programs_that_are_not_supported_are_not_waited_for() -> None:
-    events, _ = hear("say('types', unsupported={'vmap': 'why'}); finish('auto', 'shard_map'); time.sleep(60)")
+    events, _ = hear("say('types', unsupported={'vmap': 'why'}); finish(*steps[:2]); time.sleep(60)")
     assert told(events)[-2:] == ["finished shard_map", "log"]
-    nothing, _ = hear("say('types', unsupported={n: 'why' for n in names}); time.sleep(60)")
+    nothing, _ = hear("say('types', unsupported={n['program']: 'why' for n in steps}); time.sleep(60)")
     assert told(nothing) == ["types", "log"]
 
 
@@ -174,27 +187,28 @@ def test_an_invalid_experiment_is_the_last_word() -> None:
 
 
 def test_who_stops_listening_leaves_no_worker_behind() -> None:
-    workers = Workers(TYPES + "finish(*names); time.sleep(60)")
+    workers = Workers(TYPES + "finish(*steps); time.sleep(60)")
     events = listen(workers(), JOB, 30.0, workers)
     assert next(events)["event"] == "types"
+    assert isinstance(events, Generator)
     events.close()
     assert_gone(workers)
 
 
 def test_the_log_is_all_that_was_written_to_standard_error() -> None:
-    events, _ = hear(TYPES + "print('x' * 5000, file=sys.stderr); finish(*names)")
+    events, _ = hear(TYPES + "print('x' * 5000, file=sys.stderr); finish(*steps)")
     assert events[-1]["text"] == "x" * 5000 + "\n"
 
 
 def test_of_the_last_words_the_end_is_kept() -> None:
-    body = TYPES + "say('started', program=names[0]); print('x' * 5000 + 'end', file=sys.stderr); sys.exit(1)"
-    words = errors(hear(body, TYPES + "finish(*names)")[0])["auto"].split("\n", 1)[1]
+    body = TYPES + "say('started', step=steps[0]); print('x' * 5000 + 'end', file=sys.stderr); sys.exit(1)"
+    words = errors(hear(body, TYPES + "finish(*steps)")[0])["auto"].split("\n", 1)[1]
     assert words.endswith("xend")
     assert len(words) == 2000
 
 
 def test_a_timeout_may_be_endless() -> None:
-    assert told(hear(TYPES + "finish(*names)", timeout=math.inf)[0]) == ALL
+    assert told(hear(TYPES + "finish(*steps)", timeout=math.inf)[0]) == ALL
 
 
 def test_a_worker_that_is_never_asked_is_closed() -> None:
@@ -206,7 +220,7 @@ def test_a_worker_that_is_never_asked_is_closed() -> None:
 
 def test_the_worker_itself_leaves_when_no_job_comes() -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "runner.worker"],
+        [sys.executable, "-m", "runner.worker", str(os.getpid())],
         input=b"",
         capture_output=True,
         timeout=60,
@@ -216,13 +230,65 @@ def test_the_worker_itself_leaves_when_no_job_comes() -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
 
 
+BUSY = """
+import sys
+from runner.link import lifeline
+lifeline.die_with(int(sys.argv[1]))
+print("up", flush=True)
+9 ** 9 ** 9
+"""
+
+PARENT = """
+import signal, sys, time
+# Who runs the tests may ignore it.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+from runner.link.process import Worker
+worker = Worker([sys.executable, "-c", {busy!r}])
+print(worker._process.pid, worker._process.stdout.readline().strip(), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_worker_ends_with_its_parent_even_while_no_python_runs(how: signal.Signals) -> None:
+    command = [sys.executable, "-c", PARENT.format(busy=BUSY)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent) as parent:
+        assert parent.stdout is not None
+        worker, up = parent.stdout.readline().split()
+        assert up == "up"
+        parent.send_signal(how)
+        assert parent.wait(timeout=60) == -how
+    with pytest.raises(ProcessLookupError):
+        _gone(int(worker))
+
+
+def _gone(process: int) -> None:
+    for _ in range(200):
+        os.kill(process, 0)
+        time.sleep(0.05)
+
+
+def test_a_worker_whose_parent_is_gone_before_it_asks_leaves() -> None:
+    code = "from runner.link import lifeline; lifeline.die_with(1); print('still here')"
+    root = Path(__file__).parent.parent
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=root, check=True)
+    assert ran.stdout == b""
+
+
 # What a program leaves.
+
+AUTO = Step(Program.AUTO).to_json()
 
 
 def finished(**more: Any) -> dict[str, Any]:
     shards = [[5, [[0, 2], [0, 2]], 0], [3, [[2, 4], [0, 2]], 1], [1, [[0, 2], [0, 2]], 0]]
     output = {"dtype": "bfloat16", "spec": ["x", None], "shards": shards}
-    event = {"event": "finished", "program": "auto", "device_ids": [5, 3, 1], "outputs": {"C": output}}
+    event = {
+        "event": "finished",
+        "step": AUTO,
+        "device_ids": [5, 3, 1],
+        "outputs": {"C": output},
+    }
     measured = {"operands": {"A": [[5, [[0, 4]]]]}, "said": "", "memory": {}, "cost": {}, "timing": {}}
     return event | measured | more
 
@@ -254,7 +320,7 @@ def test_without_a_layout_a_block_lies_where_the_experiment_says(tmp_path: Path)
 
 
 def test_a_program_that_failed_leaves_its_error_only(tmp_path: Path) -> None:
-    run = program_run({"event": "finished", "program": "auto", "error": "broken"}, {}, None, tmp_path)
+    run = program_run({"event": "finished", "step": AUTO, "error": "broken"}, {}, None, tmp_path)
     assert (run.error, run.outputs) == ("broken", {})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -28,6 +29,18 @@ def test_the_wheel_holds_the_configuration(wheel: Path) -> None:
     assert [f"runner/conf/experiment/{name}.yaml" in names for name in EXPERIMENTS] == [True] * len(EXPERIMENTS)
     assert "hydra_plugins/shardproof_sweeper/__init__.py" in names
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "conf/"))]
+
+
+def test_the_source_distribution_holds_the_studies(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path, ROOT]
+    subprocess.run(command, check=True, capture_output=True)
+    (built,) = tmp_path.glob("shardproof-*.tar.gz")
+    with tarfile.open(built) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    tracked = subprocess.run(["git", "ls-files", "experiments"], cwd=ROOT, check=True, capture_output=True, text=True)
+    studies = set(tracked.stdout.splitlines())
+    assert {"experiments/__main__.py", "experiments/wrong_answers/README.md"} <= studies
+    assert studies <= held
 
 
 def test_the_installed_command_works_from_any_folder(wheel: Path, tmp_path: Path) -> None:

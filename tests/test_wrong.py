@@ -13,11 +13,12 @@ from runner.checks import agreement, known, oracles, pinned, replicas, value
 from runner.checks.context import Check, Context
 from runner.experiment import data
 from runner.experiment.expect import among
+from runner.experiment.program import Program
 from runner.faults import InvalidExperiment, key_text
+from runner.flow import verification
 from runner.link.target import Held, Output, ProgramRun
 from runner.record import record
-from runner.reference.interpreter import ANY
-from runner.run import verification
+from runner.reference.arithmetic import ANY
 from tests.command import ROOT, run_command
 from tests.harness import config, experiment
 
@@ -39,7 +40,7 @@ def reading(wrong: str, **changes: Any) -> Any:
 
 def context(wrong: Any = WRONG, jax: str = "0.13.0", **expected: Any) -> Context:
     given = experiment(TEXT, expect={"wrong": wrong, **expected})
-    outputs = dict.fromkeys(("C", "D"), ((4, 2), "float32"))
+    outputs: dict[str, tuple[tuple[int, ...], str]] = dict.fromkeys(("C", "D"), ((4, 2), "float32"))
     floats = {line: {ANY: "float32"} for line in ("C", "D")}
     found = oracles.consult(given, data.make(given, Path()), outputs, {"graph": floats, "per_device": floats})
     found.jax = jax
@@ -58,7 +59,7 @@ def run(of: Context, program: str, **wrong: Any) -> ProgramRun:
             part = wrong.get(name, lambda part, position: part)(part, position)
             held.append(Held(position, position, ranges, hash(part.tobytes()), part))
         outputs[name] = Output("float32", (4, 2), None, tuple(held))
-    return ProgramRun(program, outputs=outputs, operands={}, device_ids=list(range(4)))
+    return ProgramRun(Program(program), outputs=outputs, operands={}, device_ids=list(range(4)))
 
 
 def shifted(part: np.ndarray, position: int) -> np.ndarray:
@@ -189,7 +190,7 @@ def test_a_check_that_notices_too_little_has_not_found_it_wrong() -> None:
     given = context()
     checks = {"value": value.check(given, run(given, "auto"))}
     checks["value"]["outputs"]["C"] |= {"status": "weak", "reason": "it would not notice"}
-    assert known.judge(given, "auto", checks)["value"]["status"] == "failed"
+    assert known.judge(given, Program.AUTO, checks)["value"]["status"] == "failed"
 
 
 def test_copies_that_differ_are_known_where_their_output_is() -> None:
@@ -249,7 +250,7 @@ def test_a_run_at_verify_dims_is_held_to_it() -> None:
     given = config(text.replace("arange(8)", "normal()"), expect=expected, target={"topology": "v5e:2x2"})
     smaller = verification.smaller(given, experiment(text, expect=expected, target={"topology": "v5e:2x2"}))
     assert not isinstance(smaller, str)
-    assert (smaller[1].wrong["auto"], smaller[1].weak, smaller[1].approximate) == ({"C": ""}, {"D"}, {"D": 1e-3})
+    assert (smaller[1].wrong[Program.AUTO], smaller[1].weak, smaller[1].approximate) == ({"C": ""}, {"D"}, {"D": 1e-3})
 
 
 # The known ones.

@@ -20,6 +20,7 @@ import yaml
 from benchmarks.fuzz.devices import per_device
 from benchmarks.fuzz.shrink import texts, used_names
 from runner import dtypes
+from runner.experiment.model import Line
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
 from runner.language.check import Scope, canonical, check
@@ -30,8 +31,6 @@ from tests.harness import config
 from tests.samples import ARRAYS, SAMPLES
 
 Config = dict[str, Any]
-
-PROGRAMS = ("auto", "constraint", "explicit", "shard_map", "vmap")
 
 ROLES: dict[str, dict[str, Any]] = yaml.safe_load(ARRAYS % dict.fromkeys("AUWBSVTQJ", "[]"))["arrays"]
 """The arrays of the samples: what stands for each in a case has its rank and its kind of dtype."""
@@ -287,13 +286,13 @@ def _typed(draft: Draft, text: str, arrays: dict[str, dict[str, Any]]) -> Typed 
     loops = {name.split(".")[0]: ("c",) for name in types if "." in name}
     try:
         expression = canonical(parse(text))
-        check(expression, Scope("graph", mesh, {name for name in types if "." not in name}, set(), loops))
+        check(expression, Scope("graph", mesh, {name for name in types if "." not in name}, {}, loops))
     except SyntaxFault:
         return None
 
     def evaluate(*values: Any) -> Any:
         walker = Walker(_ANY, dict(zip(types, values, strict=True)))
-        return walker.evaluate(expression, (), "")
+        return walker.evaluate(expression, "graph", Line("case"))
 
     structs = [jax.ShapeDtypeStruct(t.shape, dtypes.dtype(t.dtype).numpy) for t in types.values()]
     wide = any(t.dtype in dtypes.WIDE for t in types.values())

@@ -11,8 +11,9 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+from runner.layout import Spec
+
 Config = dict[str, Any]
-Spec = tuple[tuple[str, ...], ...]
 
 _ELEMENTWISE_NAMES = """
 add subtract multiply divide true_divide maximum minimum fmax fmin hypot arctan2 equal not_equal
@@ -43,7 +44,7 @@ def per_device(rng: random.Random, plain: Config, shapes: dict[str, tuple[int, .
     `shapes` are those of the arrays and of the values of `graph`.
     """
     sizes = dict(zip(plain["mesh"]["axes"], plain["mesh"]["shape"], strict=True))
-    arrays = {name: _spec(array["spec"], len(array["shape"])) for name, array in plain["arrays"].items()}
+    arrays = {name: Spec.of(array["spec"]).padded(len(array["shape"])) for name, array in plain["arrays"].items()}
     state = _State(rng, sizes, shapes, arrays)
     for name, line in plain["graph"].items():
         if isinstance(line, dict):
@@ -51,18 +52,9 @@ def per_device(rng: random.Random, plain: Config, shapes: dict[str, tuple[int, .
         else:
             _line(state, name, ast.parse(str(line), mode="eval").body)
     plain["per_device"] = state.lines
-    plain["outputs"] = {name: _plain(state.specs[name]) for name in plain["outputs"]}
+    plain["outputs"] = {name: state.specs[name].json() for name in plain["outputs"]}
     # JAX does not know that what was gathered is the same on every device.
     plain["check_vma"] = not state.gathered
-
-
-def _spec(entries: list[Any], rank: int) -> Spec:
-    spec = tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in entries)
-    return spec + ((),) * (rank - len(spec))
-
-
-def _plain(spec: Spec) -> list[Any]:
-    return [None if not entry else entry[0] if len(entry) == 1 else list(entry) for entry in spec]
 
 
 def _names(tree: ast.AST, state: _State) -> list[str]:
@@ -82,7 +74,7 @@ def _line(state: _State, name: str, tree: ast.expr) -> None:
             state.lines[name], state.specs[name] = found
             return
     text = _on_whole(state, tree)
-    state.specs[name] = ((),) * len(state.shapes[name])
+    state.specs[name] = Spec().padded(len(state.shapes[name]))
     cut = _cut(state, name)
     if cut is None:
         state.lines[name] = text
@@ -92,7 +84,7 @@ def _line(state: _State, name: str, tree: ast.expr) -> None:
     state.lines[f"{name}_whole"] = text
     start = f"axis_index('{axis}') * {length}"
     state.lines[name] = f"dynamic_slice_in_dim({name}_whole, {start}, {length}, axis={dimension})"
-    state.specs[name] = tuple((axis,) if d == dimension else () for d in range(len(state.shapes[name])))
+    state.specs[name] = Spec((axis,) if d == dimension else () for d in range(len(state.shapes[name])))
 
 
 def _loop(state: _State, name: str, line: Config) -> None:
@@ -101,7 +93,7 @@ def _loop(state: _State, name: str, line: Config) -> None:
     body = {inner: _on_whole(state, ast.parse(text, mode="eval").body) for inner, text in line["body"].items()}
     state.lines[name] = {**line, "carry": carry, "body": body}
     for carried in carry:
-        state.specs[f"{name}.{carried}"] = ((),) * len(state.shapes[f"{name}.{carried}"])
+        state.specs[f"{name}.{carried}"] = Spec().padded(len(state.shapes[f"{name}.{carried}"]))
 
 
 def _cut(state: _State, name: str) -> tuple[int, str] | None:
@@ -169,7 +161,7 @@ def _elementwise(state: _State, tree: ast.expr) -> Spec | None:
                 return None
             result[-back], extents[-back] = entry, size
     used = [axis for entry in result if entry for axis in entry]
-    return tuple(entry or () for entry in result) if len(used) == len(set(used)) else None
+    return Spec(entry or () for entry in result) if len(used) == len(set(used)) else None
 
 
 def _reduction(state: _State, tree: ast.expr) -> tuple[str, Spec] | None:
@@ -193,7 +185,7 @@ def _reduction(state: _State, tree: ast.expr) -> tuple[str, Spec] | None:
     text = ast.unparse(tree)
     if axes:
         text = f"{REDUCTIONS[called]}({text}, {_axes(axes)})"
-    return text, tuple(() if d in reduced else entry for d, entry in enumerate(spec) if keep or d not in reduced)
+    return text, Spec(() if d in reduced else entry for d, entry in enumerate(spec) if keep or d not in reduced)
 
 
 def _matmul(state: _State, tree: ast.expr) -> tuple[str, Spec] | None:
@@ -206,7 +198,7 @@ def _matmul(state: _State, tree: ast.expr) -> tuple[str, Spec] | None:
     if len(first) != 2 or len(second) != 2 or first[1] != second[0] or set(first[0]) & set(second[1]):
         return None
     text = f"{left} @ {right}"
-    return (f"psum({text}, {_axes(first[1])})" if first[1] else text), (first[0], second[1])
+    return (f"psum({text}, {_axes(first[1])})" if first[1] else text), Spec((first[0], second[1]))
 
 
 def _transpose(state: _State, tree: ast.expr) -> tuple[str, Spec] | None:
@@ -215,5 +207,5 @@ def _transpose(state: _State, tree: ast.expr) -> tuple[str, Spec] | None:
             ast.Attribute(value=ast.Name(id=name), attr="T")
             | ast.Call(func=ast.Name(id="transpose"), args=[ast.Name(id=name)], keywords=[])
         ):
-            return ast.unparse(tree), state.specs[name][::-1]
+            return ast.unparse(tree), Spec(state.specs[name][::-1])
     return None

@@ -1,7 +1,7 @@
 """One configuration in; what the runner's own flow makes of it, in this process, out.
 
-`Here` is a worker that runs its job at once in this process: the rest is `runner.run.run`, so that every verdict is the
-tool's. A process lasts for many experiments, with the devices of the largest.
+`Here` is a worker that runs its job at once in this process: the rest is `runner.flow.run`, so that every verdict is
+the tool's. A process lasts for many experiments, with the devices of the largest.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from runner.config import schema
 from runner.config.sources import Sources
 from runner.experiment import data
 from runner.experiment.reader import read
+from runner.flow import run
 from runner.layout import Layout
 from runner.link.process import Event, Worker
 from runner.reference import interpret
-from runner.run import run
 from runner.worker import job as jobs
 from tests.harness import load
 
@@ -54,8 +55,8 @@ class Here(Worker):
 
     def submit(self, job: dict[str, Any]) -> None:
         if self._programs is not None:
-            job = {**job, "programs": [name for name in job["programs"] if name in self._programs]}
-        precision = job["config"].get("precision", "highest")
+            job = {**job, "steps": [step for step in job["steps"] if step["program"] in self._programs]}
+        precision = schema.completed(job["config"])["precision"]
         before, jobs._load = jobs._load, _load
         try:
             with jax.default_matmul_precision(None if precision == "default" else precision):
@@ -67,7 +68,7 @@ class Here(Worker):
 
     def _emit(self, event: Event) -> None:
         if event["event"] == "started":
-            self._tell(event["program"])
+            self._tell(event["step"]["program"])
         if event["event"] == "types":
             self.types = event
         self._found.put(event)
@@ -167,9 +168,7 @@ def oracle(config: dict[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
                 if section == "graph":
                     whole = np.asarray(local[0])
                 else:
-                    padded = (*spec, *[()] * (len(shape) - len(spec)))
-                    sizes = [n * experiment.mesh.axis_size(axes) for n, axes in zip(shape, padded, strict=True)]
-                    whole = Layout(experiment.mesh, tuple(sizes), spec).assembled(local)
+                    whole = Layout.of_shards(experiment.mesh, shape, spec).assembled(local)
                 found[section][name] = whole.astype(str).tolist() if whole.dtype.kind == "c" else whole.tolist()
     return found
 

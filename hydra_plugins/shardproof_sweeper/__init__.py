@@ -15,6 +15,8 @@ from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from runner.cli.app import Command, invalid_point
+
 
 class ShardproofSweeper(BasicSweeper):
     """Sweeps over the product of the choices and ends with a table of all points."""
@@ -26,6 +28,11 @@ class ShardproofSweeper(BasicSweeper):
         with open_dict(config):
             config.hydra.sweep.dir = folder
             config.hydra.overrides.hydra.append(f"hydra.sweep.dir='{folder}'")
+        assert isinstance(task_function, Command)
+        self._command = task_function
+        if task_function.points is not None:
+            with open_dict(config):
+                config.hydra.overrides.task = list(task_function.points)
         super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
         assert self.launcher is not None
         self.launcher = _Sorting(self.launcher, hydra_context, config)
@@ -35,12 +42,10 @@ class ShardproofSweeper(BasicSweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         """Run all points, then show the table."""
-        from runner.cli.app import finish_sweep
-
         assert self.config is not None
         results = super().sweep(arguments)
         assert isinstance(self.launcher, _Sorting)
-        finish_sweep(Path(self.config.hydra.sweep.dir), self.launcher.points)
+        self._command.finish_sweep(Path(self.config.hydra.sweep.dir), self.launcher.points)
         return results
 
 
@@ -86,8 +91,6 @@ class _Sorting(Launcher):
         return self._launcher.launch(points, initial_job_idx=first)
 
     def _record(self, number: int, overrides: Sequence[str], error: Exception) -> None:
-        from runner.cli.app import invalid_point
-
         folder = Path(self._config.hydra.sweep.dir) / str(number)
         sources = self._loader.get_search_path().get_path()
         folders = [

@@ -7,7 +7,8 @@ import numpy as np
 from runner.checks.compare import SAME, Beside, Difference, Tolerance, carried, difference
 from runner.checks.context import Check, Context
 from runner.evidence.words import listed
-from runner.experiment.model import Section, program_section
+from runner.experiment.model import Section
+from runner.experiment.program import Program
 from runner.link.target import Output, ProgramRun, Ranges
 from runner.reference import magnitude
 
@@ -17,7 +18,7 @@ def check(context: Context, run: ProgramRun, others: list[ProgramRun], *, alike:
 
     `alike` is whether the two sections say the same: where they do not, programs of different sections differ.
     """
-    comparable = [other for other in others if alike or program_section(other.program) == program_section(run.program)]
+    comparable = [other for other in others if alike or other.program.section == run.program.section]
     if not comparable:
         reason = (
             "no other program ran" if not others else "the other programs are of a section that says something else"
@@ -49,7 +50,7 @@ def check(context: Context, run: ProgramRun, others: list[ProgramRun], *, alike:
     return found
 
 
-def _left_out(context: Context, run: ProgramRun, others: list[ProgramRun]) -> dict[str, list[str]]:
+def _left_out(context: Context, run: ProgramRun, others: list[ProgramRun]) -> dict[str, list[Program]]:
     """Of each output the programs, this one among them, that are known to give it wrong."""
     programs = [run.program, *(other.program for other in others)]
     wrong = {name: [program for program in programs if name in context.known_wrong(program)] for name in run.outputs}

@@ -11,13 +11,13 @@ from runner import dtypes
 from runner.checks.compare import difference
 from runner.checks.context import Check, Context
 from runner.evidence.words import listed
-from runner.experiment.model import program_section
+from runner.experiment.program import Program
 from runner.link.target import ProgramRun
 
 
 def interpreter_is_wrong(context: Context, runs: Sequence[ProgramRun]) -> bool:
     """Whether JAX's programs of `per_device` compute what `graph` says, and only the SPMD interpreter does not."""
-    of_per_device = [run for run in runs if program_section(run.program) == "per_device"]
+    of_per_device = [run for run in runs if run.program.section == "per_device"]
     return context.graph is not None and bool(of_per_device) and all(_is_graph(context, run) for run in of_per_device)
 
 
@@ -36,14 +36,14 @@ def _is_graph(context: Context, run: ProgramRun) -> bool:
 INTERPRETER = "JAX computes what graph says; only the SPMD interpreter differs: the interpreter is wrong"
 
 
-def blame(context: Context, verdicts: Mapping[str, Check], program: str, *, alike: bool) -> str:
+def blame(context: Context, verdicts: Mapping[Program, Check], program: Program, *, alike: bool) -> str:
     """Who is wrong where the `value` check of a program failed.
 
     `verdicts` are those of every program that ran, `alike` is whether the two sections say the same.
     """
     outputs = verdicts[program]["outputs"]
     wrong = [name for name, verdict in outputs.items() if verdict["status"] == "failed"]
-    comparable = [other for other in verdicts if alike or program_section(other) == program_section(program)]
+    comparable = [other for other in verdicts if alike or other.section == program.section]
     right = [other for other in comparable if all(_passed(verdicts[other], name) for name in wrong)]
     others = [other for other in comparable if other not in right]
     of = f" in {listed(wrong)}" if len(outputs) > len(wrong) else ""
@@ -56,7 +56,7 @@ def blame(context: Context, verdicts: Mapping[str, Check], program: str, *, alik
     if context.graph is not None and context.per_device is not None:
         oracle = "both oracles" if alike else "the oracle of its section"
     else:
-        oracle = "the SPMD interpreter" if program_section(program) == "per_device" else "the oracle"
+        oracle = "the SPMD interpreter" if program.section == "per_device" else "the oracle"
     if len(others) > 1:
         return f"all programs differ from {oracle}{of}: JAX is wrong in what they share, or the oracle is"
     return f"{program} differs from {oracle}{of}, and no other program ran: the compiler, JAX or the oracle is wrong"
@@ -73,7 +73,7 @@ CLEAR = 4.0
 """So many times what is allowed are no lucky draw; with half of the digits gone, no rounding either."""
 
 
-def _beyond_rounding(context: Context, program: str, name: str, verdict: Check) -> bool:
+def _beyond_rounding(context: Context, program: Program, name: str, verdict: Check) -> bool:
     """Whether an output is further off than rounding in another order may carry it.
 
     Some error is more than `FAR` times what is allowed, or more than `CLEAR` times, and than √eps of the output's root

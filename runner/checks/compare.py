@@ -124,9 +124,10 @@ class Difference:
     """How far two arrays are apart.
 
     `wrong` counts the elements beyond the tolerance, `first` is the first of them; `share` is the largest part of its
-    tolerance that an element within it used. `undecided` are those that hang on a
-    decision which rounding may take otherwise; of these, `between` are none of what the decisions lead to, but lie
-    between, and `excused` do not even do that: only a few may. `overflowing` are those that the dtype cannot hold.
+    tolerance that an element within it used. `undecided` are those that hang on a decision which rounding may take
+    otherwise; of these, `between` are none of what the decisions lead to, but lie between, and `excused` do not even do
+    that: only a few may. `overflowing` are those that the dtype cannot hold; where these are many (`MANY`), which of
+    them is luck, and `unforeseen` are those that no draw had among them.
     """
 
     max_abs: float
@@ -140,6 +141,7 @@ class Difference:
     between: int = 0
     excused: int = 0
     overflowing: int = 0
+    unforeseen: int = 0
 
     def joined(self, other: Difference) -> Difference:
         """The worse of two, their counts added."""
@@ -155,6 +157,7 @@ class Difference:
             self.between + other.between,
             self.excused + other.excused,
             self.overflowing + other.overflowing,
+            self.unforeseen + other.unforeseen,
         )
 
 
@@ -216,10 +219,14 @@ def _comparable(got: np.ndarray, wanted: np.ndarray, kind: dtypes.DType) -> tupl
 
 def _beside(mine: np.ndarray, theirs: np.ndarray, kind: dtypes.DType, allowed: Tolerance, beside: Beside) -> Difference:
     """The difference of some elements in a row from the nearest of what is possible, where more than one thing is."""
-    undecided = between = excused = overflowing = 0
+    undecided = between = excused = overflowing = unforeseen = 0
     if beside.overflows is not None:
         gone = beside.overflows.ravel() & ~(beside.measured & np.isfinite(mine))
         overflowing = int(np.count_nonzero(gone))
+        if overflowing > max(EXCUSED * gone.size, MANY):
+            gone |= ~np.isfinite(mine)
+            unforeseen = int(np.count_nonzero(gone)) - overflowing
+            overflowing += unforeseen
         # Not compared: the reference may be beyond the dtype as well, and overflows when it is.
         mine, theirs = np.where(gone, 0, mine), np.where(gone, 0, theirs)
     if beside.low is not None and beside.high is not None:
@@ -236,7 +243,14 @@ def _beside(mine: np.ndarray, theirs: np.ndarray, kind: dtypes.DType, allowed: T
         between = int(np.count_nonzero(unknown)) - excused
         theirs = np.where(unknown, mine.astype(theirs.dtype), theirs)
     counted = _counted(mine, theirs, kind, allowed)
-    return replace(counted, undecided=undecided, between=between, excused=excused, overflowing=overflowing)
+    return replace(
+        counted,
+        undecided=undecided,
+        between=between,
+        excused=excused,
+        overflowing=overflowing,
+        unforeseen=unforeseen,
+    )
 
 
 def _between(value: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:

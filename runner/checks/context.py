@@ -11,10 +11,11 @@ import numpy as np
 from runner.checks.compare import Beside, Tolerance, tolerance
 from runner.experiment.data import Arrays
 from runner.experiment.expect import among
-from runner.experiment.model import Experiment, Section, program_section
+from runner.experiment.model import Experiment, Section
+from runner.experiment.program import Program
 from runner.layout import Layout
 from runner.reference import Gradients, Oracle, PerDevice, Rounding
-from runner.reference.interpreter import Floats
+from runner.reference.arithmetic import Floats
 from runner.reference.rounding import row_step
 
 Check = dict[str, Any]
@@ -59,12 +60,12 @@ class Context:
         assert found is not None
         return found
 
-    def knows(self, program: str, name: str) -> Section | None:
+    def knows(self, program: Program, name: str) -> Section | None:
         """The section whose oracle a program's output is held to: the one that it is written from.
 
         A gradient that has no oracle there is held to the other's. None where neither has one.
         """
-        own = program_section(program)
+        own = program.section
         sections: tuple[Section, ...] = (own, "graph") if own == "per_device" else (own,)
         for section in sections:
             found = self.graph if section == "graph" else self.per_device
@@ -72,7 +73,7 @@ class Context:
                 return section
         return None
 
-    def known_wrong(self, program: str) -> frozenset[str]:
+    def known_wrong(self, program: Program) -> frozenset[str]:
         """The outputs of a program that `expect.wrong` knows to be wrong with this JAX."""
         known = self.experiment.wrong.get(program, {})
         return frozenset(name for name, versions in known.items() if among(self.jax, versions))

@@ -6,7 +6,7 @@ from runner.checks import oracles, sections
 from runner.checks.context import Check, Context
 from runner.experiment.model import Experiment
 from runner.reference import interpret
-from runner.reference.interpreter import Arithmetic, Floats
+from runner.reference.arithmetic import Arithmetic, Floats
 
 
 def check(context: Context, derived: Experiment, floats: Floats) -> Check:

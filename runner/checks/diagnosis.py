@@ -20,10 +20,11 @@ from runner.checks import sections
 from runner.checks.context import Context
 from runner.checks.edits import Edit, Edits, indices
 from runner.checks.mends import inserting
+from runner.checks.slips import changing
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section, Statement, expressions
 from runner.reference import PerDevice, interpret
-from runner.reference.interpreter import Arithmetic
+from runner.reference.arithmetic import Arithmetic
 
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 
@@ -61,13 +62,13 @@ def _mend(context: Context) -> tuple[Edit | None, bool]:
     graph = _lines(context.experiment.graph)
     counting = indices(context.experiment, "per_device")
     # A mistake in a line of indices is less likely, and a collective around one mends by accident what is wrong.
-    changing, putting_back = (
+    changed, putting_back = (
         [replace(edit, rank=edit.rank + _INDICES * (edit.line in counting)) for edit in each]
-        for each in (edits.changing(), inserting(edits))
+        for each in (changing(edits), inserting(edits))
     )
     putting_back = [edit for edit in putting_back if edit.line not in counting or edit.kind != "collective"]
     # The first are few: they are all tried, however long the others take.
-    for edit in (*sorted(changing, key=_rank), *sorted(putting_back, key=_rank)):
+    for edit in (*sorted(changed, key=_rank), *sorted(putting_back, key=_rank)):
         score = _score(edit, graph)
         if score >= lowest:
             continue
@@ -101,11 +102,7 @@ def _score(edit: Edit, graph: Mapping[str, str]) -> float:
 
 def _lines(statements: Sequence[Statement]) -> dict[str, str]:
     """The text of each line by its name as an edit has it (`ring.acc`)."""
-    return {
-        ".".join(str(part) for part in key if part != "body"): expression.text
-        for statement in statements
-        for key, expression in expressions(statement)
-    }
+    return {str(line): expression.text for line, expression in expressions(statements) if not line.first}
 
 
 @dataclass(frozen=True)

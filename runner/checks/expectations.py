@@ -10,19 +10,20 @@ from runner.checks.context import Check
 from runner.evidence.words import bytes_text, collective, described
 from runner.experiment.expect import KINDS, Expectations
 from runner.experiment.model import Experiment
-from runner.layout import Layout, Mesh, Spec, spec_text
+from runner.experiment.program import Program
+from runner.layout import Layout, Mesh, Spec
 from runner.record.record import Record
 
 
-def check(experiment: Experiment, program: str, evidence: Record) -> dict[str, Check]:
+def check(experiment: Experiment, program: Program, evidence: Record) -> dict[str, Check]:
     """One verdict for each expectation that binds the program."""
     expected = experiment.expected[program]
     found: dict[str, Check] = {}
     for name, compare, what in _CHECKS:
         if name not in expected.named:
             continue
-        if program == "vmap" and name != "max_memory_bytes":
-            found[name] = {"status": "not_run", "reason": "vmap runs on one device, which communicates with none"}
+        if not program.on_mesh and name != "max_memory_bytes":
+            found[name] = {"status": "not_run", "reason": f"{program} runs on one device, which communicates with none"}
         elif what in evidence and evidence[what] is None:
             # An expectation that nobody can check is not met.
             unread = evidence["collectives_unknown"] if what == "collectives" else ()
@@ -162,9 +163,9 @@ def _layouts(expected: Expectations, evidence: Record, experiment: Experiment) -
         if there["spec"] is None:
             wrong.append(f"{name} has no PartitionSpec: {there['text']}")
             continue
-        found = tuple(() if e is None else tuple(e) if isinstance(e, list) else (e,) for e in there["spec"])
+        found = Spec.of(there["spec"])
         if not _same(spec, found, experiment.mesh, tuple(there["shape"])):
-            wrong.append(f"{name} lies as {spec_text(found)}, expected {spec_text(spec)}")
+            wrong.append(f"{name} lies as {found}, expected {spec}")
     return _failed("; ".join(wrong)) if wrong else {"status": "passed"}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from runner.checks.context import Check, Context
-from runner.experiment.model import program_section
 from runner.link.target import ProgramRun
 from runner.reference.gradient import DIRECTIONS, RTOL
 
@@ -14,7 +13,7 @@ def check(context: Context, run: ProgramRun) -> Check:
     `apart` is in units of what is allowed, `rtol` of <g, v> and the rounding of the difference: at most 1 confirms.
     """
     found = context.gradients
-    sections = ("graph", "per_device") if program_section(run.program) == "per_device" else ("graph",)
+    sections = ("graph", "per_device") if run.program.section == "per_device" else ("graph",)
     told: Check = {
         "status": "failed" if found.faults else "passed",
         "oracle": {section: found.oracle[section] for section in sections if section in found.oracle},

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 
 from runner.checks import value
 from runner.checks.context import Check, Context
+from runner.experiment.program import Program
 
 
-def judge(context: Context, program: str, checks: Mapping[str, Check]) -> dict[str, Check]:
+def judge(context: Context, program: Program, checks: Mapping[str, Check]) -> dict[str, Check]:
     """The checks of a program: `known` where only outputs failed that are known to be wrong.
 
     Whether an output is right after all its `value` says: copies may agree, and pinned corners be right, by chance.

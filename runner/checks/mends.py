@@ -6,22 +6,13 @@ import ast
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeGuard
 
-from runner.checks.edits import REDUCTIONS, Edit, Edits, Site, is_collective, is_reduced, is_reduction
+from runner.checks.edits import Edit, Edits, Site, is_collective, is_reduced, is_reduction
 from runner.language import trees
-from runner.language.operations import OPERATIONS
-
-MEANT = {
-    "sum": "psum",
-    **dict.fromkeys(("mean", "average"), "pmean"),
-    **dict.fromkeys(("max", "amax"), "pmax"),
-    **dict.fromkeys(("min", "amin"), "pmin"),
-}
-"""The reductions whose result over a sharded dimension is partial, and the collective that completes it."""
-
-_PRODUCTS = ("matmul", "dot", "einsum", "tensordot", "vdot", "inner")
-"""The contractions, whose result is partial likewise."""
+from runner.language.operations import OPERATIONS, Does, Operation, OverAxes
+from runner.language.operators import called
 
 
 def inserting(edits: Edits) -> list[Edit]:
@@ -54,13 +45,13 @@ def _collectives_around(edits: Edits, site: Site) -> Iterator[Edit]:
         named = isinstance(node, ast.Name) and node.id not in edits.experiment.dims
         if not (whole or meant or named):
             continue
-        for new, collective, over in _wrapped(edits, node, meant, whole=whole):
+        for new, collective, does, over in _wrapped(edits, node, meant, whole=whole):
             text = trees.text(trees.swapped(tree, node, new))
             with_it = f"with per_device.{site.name}: {text} it equals the graph"
             article = "an" if collective[0] in "ai" else "a"
             mend = f"{article} {collective} over {over} is left out: {with_it}"
-            likely = collective == (meant or "psum") or (unmoved and collective == "ppermute")
-            rank = (0.0 if likely else 3.5 if collective in ("psum", "pmean") else 4.0) - (0.5 if bare else 0.0)
+            likely = (collective == meant if meant else does == "sum") or (unmoved and does == "permute")
+            rank = (0.0 if likely else 3.5 if does in ("sum", "mean") else 4.0) - (0.5 if bare else 0.0)
             rank += 0.0 if meant or bare else 1.5 if whole else 3.0
             if not whole and _is_line(node, site):
                 # People write `partial: A @ B` and `C: psum(partial, 'x')`, but `total: psum(sum(x), 'x')`.
@@ -74,24 +65,26 @@ def _is_line(node: ast.expr, site: Site) -> TypeGuard[ast.Name]:
     return isinstance(node, ast.Name) and node.id in site.before
 
 
-def _wrapped(edits: Edits, node: ast.expr, meant: str | None, *, whole: bool) -> Iterator[tuple[ast.expr, str, str]]:
-    tiled = ast.keyword("tiled", ast.Constant(True))
-    for axes in edits.combinations:
-        over, axes_node = trees.axes_text(axes), trees.axes_node(axes)
-        for name in REDUCTIONS if whole or meant else ():
-            yield ast.Call(ast.Name(name), [node, axes_node], []), name, over
-        for dimension in map(ast.Constant, range(3)):
-            keywords = [ast.keyword("axis", dimension), tiled]
-            yield ast.Call(ast.Name("all_gather"), [node, axes_node], keywords), "all_gather", over
-            keywords = [ast.keyword("scatter_dimension", dimension), tiled]
-            yield ast.Call(ast.Name("psum_scatter"), [node, axes_node], keywords), "psum_scatter", over
-            for other in map(ast.Constant, range(3)):
-                arguments = [node, axes_node, dimension, other]
-                yield ast.Call(ast.Name("all_to_all"), arguments, [tiled]), "all_to_all", over
-        if len(axes) == 1:
-            for shift in (1, -1):
-                keywords = [ast.keyword("shift", ast.Constant(shift))]
-                yield ast.Call(ast.Name("ppermute"), [node, axes_node], keywords), "ppermute", over
+@cache
+def _collectives() -> list[tuple[Operation, OverAxes, ast.Call]]:
+    """Each way to call a collective on something."""
+    return [
+        (operation, operation.over, trees.parsed_call(f"{operation.name}(_, _, {rest})"))
+        for operation in OPERATIONS.values()
+        if operation.over is not None
+        for rest in operation.over.calls
+    ]
+
+
+def _wrapped(
+    edits: Edits, node: ast.expr, meant: str | None, *, whole: bool
+) -> Iterator[tuple[ast.expr, str, Does, str]]:
+    """A part with each collective around it, the collective's name, what it does, and the axes."""
+    for axes, (operation, over, call) in itertools.product(edits.combinations, _collectives()):
+        if (operation.reduces and not (whole or meant)) or (over.does == "permute" and len(axes) > 1):
+            continue
+        arguments = [node, trees.axes_node(axes), *call.args[2:]]
+        yield ast.Call(call.func, arguments, call.keywords), operation.name, over.does, trees.axes_text(axes)
 
 
 @dataclass(frozen=True)
@@ -161,7 +154,7 @@ def _operands_back(edits: Edits, site: Site, parts: Sequence[_Part]) -> Iterator
             if trees.text(part.right) == shown:
                 new = ast.BinOp(part.left, part.op, node)
                 yield _put_back(edits, site, node, new, part.what, part.left, rank)
-        if shown.startswith("axis_index("):
+        if _counts_devices(node):
             indices = [ast.Name(site.index)] if site.index is not None else []
             for op, index in itertools.product((ast.Add(), ast.Sub()), indices):
                 yield _put_back(edits, site, node, ast.BinOp(node, op, index), "term", index, 2.5)
@@ -171,10 +164,18 @@ def _operands_back(edits: Edits, site: Site, parts: Sequence[_Part]) -> Iterator
                 yield _put_back(edits, site, node, new, "scale", ast.Name(size), 2.5)
 
 
+def _counts_devices(node: ast.expr) -> bool:
+    """Whether a part begins with the device's index: `axis_index('x')`, `axis_index('x') + i`."""
+    while isinstance(node, ast.BinOp):
+        node = node.left
+    operation = called(node)
+    return operation is not None and operation.over is not None and operation.over.does == "index"
+
+
 def _is_size(tree: ast.expr) -> bool:
     """Whether a line says how large something is: `shape(A)[0]`, `M // axis_size('x')`."""
-    calls = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    return bool(calls) and calls <= {"shape", "axis_size"}
+    calls = [called(node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return bool(calls) and all(operation is not None and operation.kind == "static" for operation in calls)
 
 
 def _put_back(
@@ -187,13 +188,11 @@ def _put_back(
 
 
 def _is_product(node: ast.expr) -> bool:
-    if isinstance(node, ast.BinOp):
-        return isinstance(node.op, ast.MatMult)
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _PRODUCTS
+    operation = called(node)
+    return operation is not None and operation.contraction is not None
 
 
 def _meant(node: ast.expr) -> str | None:
     """The collective that completes a part whose result may be partial."""
-    if _is_product(node):
-        return "psum"
-    return MEANT.get(node.func.id) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
+    operation = called(node)
+    return None if operation is None else operation.completed_by

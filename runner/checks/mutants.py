@@ -1,6 +1,6 @@
 """An experiment's oracles in; it broken in every way that people break one, and which checks notice each, out.
 
-A mutant is a single edit (`runner/checks/edits.py`) of `per_device`, or of `graph` where there is no `per_device`.
+A mutant is a single edit (`runner/checks/slips.py`) of `per_device`, or of `graph` where there is no `per_device`.
 What it computes is interpreted: in float64 for the comparison of the sections, and as the target rounds for the checks
 of values, which hold it to the oracle of the file as it is. So a mutant stands for a mistake in the file, and for a
 program that is wrong in that way.
@@ -18,10 +18,12 @@ from runner.checks import pinned, replicas, sections, value
 from runner.checks.context import Context
 from runner.checks.diagnosis import MISFITS, Trial, most
 from runner.checks.edits import Edit, Edits
+from runner.checks.slips import changing
 from runner.experiment.model import Experiment, Section
+from runner.experiment.program import Program
 from runner.link.target import Held, Output, ProgramRun
 from runner.reference import PerDevice, interpret
-from runner.reference.interpreter import Arithmetic
+from runner.reference.arithmetic import Arithmetic
 from runner.reference.rounded import plain
 from runner.reference.rounding import machine
 
@@ -59,7 +61,7 @@ def mutants(context: Context) -> list[Mutant]:
     """Every mutant of an experiment, in the order of its lines; an edit that gives the same text twice is one."""
     section = broken(context.experiment)
     judge = _Judge(context, section)
-    edits = {(edit.line, edit.before, edit.after): edit for edit in Edits(context.experiment, section).changing()}
+    edits = {(edit.line, edit.before, edit.after): edit for edit in changing(Edits(context.experiment, section))}
     return [judge.judged(edit) for edit in edits.values()]
 
 
@@ -135,7 +137,7 @@ class _Judge:
                 copy = copies.setdefault(part.tobytes(), len(copies))
                 held.append(Held(position, position, layout.ranges(position), copy, part))
             outputs[name] = Output(dtype, layout.shape, None, tuple(held))
-        program = "shard_map" if self._section == "per_device" else "auto"
+        program = Program.SHARD_MAP if self._section == "per_device" else Program.AUTO
         return ProgramRun(program, outputs=outputs, device_ids=list(range(context.experiment.mesh.size)))
 
     def _why(self, edit: Edit, values: Mapping[str, PerDevice]) -> str:

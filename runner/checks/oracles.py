@@ -10,7 +10,7 @@ from runner.checks.context import Context
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section, Statement
 from runner.reference import Oracle, PerDevice, Rounding, gradient, interpret, measure
-from runner.reference.interpreter import Arithmetic, Floats
+from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.rounding import machine, of_float64
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from runner.checks.context import Check, Context
+from runner.evidence.words import on_devices
 from runner.link.target import Held, ProgramRun
 
 
@@ -20,13 +21,11 @@ def check(context: Context, run: ProgramRun) -> Check:
             differing = [held.device for held in members if held.copy != members[0].copy]
             if differing:
                 where = ", ".join(f"{a}:{b}" for a, b in ranges)
-                wrong.append(f"{name}[{where}] on devices {_list(differing)} differs from device {members[0].device}")
+                wrong.append(
+                    f"{name}[{where}] on {on_devices(sorted(differing))} differs from device {members[0].device}"
+                )
         outputs[name] = {"status": "failed" if len(wrong) > before else "passed"}
     if wrong:
         reason = "; ".join(wrong[:4])
         return {"status": "failed", "reason": reason, "wrong": len(wrong), "copies": copies, "outputs": outputs}
     return {"status": "passed", "copies": copies}
-
-
-def _list(devices: list[int]) -> str:
-    return ", ".join(map(str, devices[:8])) + (", …" if len(devices) > 8 else "")

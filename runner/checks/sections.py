@@ -12,6 +12,7 @@ import numpy as np
 from runner import dtypes
 from runner.checks.compare import EXCUSED, SAME, Beside, Tolerance, carried, difference
 from runner.checks.context import Check, Context
+from runner.evidence.words import on_devices
 from runner.reference import PerDevice, magnitude
 from runner.reference.rounding import SAFETY_OF_FLOAT64
 
@@ -81,9 +82,8 @@ def _undecided(context: Context, name: str, one: Comparison) -> Check:
 def _apart(name: str, one: Comparison) -> str:
     if not one.wrong:
         return f"{name}: {one.excused} of {one.size} elements are none of what undecided decisions lead to"
-    on = ", ".join(map(str, one.devices[:16])) + (", …" if len(one.devices) > 16 else "")
     return (
-        f"{name} of per_device is not graph's at {one.wrong} of {one.size} elements, on devices {on}; "
+        f"{name} of per_device is not graph's at {one.wrong} of {one.size} elements, on {on_devices(one.devices)}; "
         f"largest error {one.largest:.3g}, allowed {one.allowed.atol:.2g}"
     )
 

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
+from runner.checks import origins
 from runner.checks.compare import SAME, Beside, Difference, difference, tolerance
 from runner.checks.context import Context
+from runner.evidence.words import on_devices
 from runner.experiment import naming
+from runner.experiment.model import Node
 from runner.link.target import ProgramRun
 from runner.reference import measure
-from runner.reference.interpreter import ANY
+from runner.reference.arithmetic import ANY
 
 RECORDED = 256
 """Values of up to this many elements on each device are in the record."""
@@ -50,8 +53,8 @@ def take(
     if held is None and elements > naming.ELEMENTS:
         found["reason"] = reason or naming.too_large(elements)
         return found
-    comparison = _Comparison(context, held)
-    found["taken_from"] = "interpreter" if held is None else "shard_map"
+    comparison = _Comparison(context, held, device_ids)
+    found["taken_from"] = "interpreter" if held is None else naming.TRACED
     for value in comparison.traced.values:
         node = comparison.node(value)
         if node is None:
@@ -73,11 +76,9 @@ def take(
 
 def _first(node: dict[str, Any]) -> dict[str, Any]:
     devices = node["devices"]
-    on = f"device {devices[0]}" if len(devices) == 1 else f"devices {', '.join(map(str, devices[:16]))}"
-    on += ", …" if len(devices) > 16 else ""
     text = (
         f"the first value that differs between JAX and the SPMD interpreter is {node['name']} = {node['expression']}, "
-        f"on {on}, by at most {node['max_abs_error']:.3g}"
+        f"on {on_devices(devices)}, by at most {node['max_abs_error']:.3g}"
     )
     return {
         "node": node["name"],
@@ -91,7 +92,8 @@ def _first(node: dict[str, Any]) -> dict[str, Any]:
 class _Comparison:
     """The named code as the SPMD interpreter runs it, beside what the devices held."""
 
-    def __init__(self, context: Context, held: Mapping[str, np.ndarray] | None) -> None:
+    def __init__(self, context: Context, held: Mapping[str, np.ndarray] | None, device_ids: list[int]) -> None:
+        self._device_ids = device_ids
         self._context = context
         self._held = held
         self.traced = naming.named(context.experiment)
@@ -110,6 +112,7 @@ class _Comparison:
             "collective": None if value.operation is None else {"operation": value.operation, "axes": [*value.axes]},
             "before": None if value.before is None else self._described(value.before),
             **described,
+            "origins": self._origins(value),
             "agrees": None,
             "max_abs_error": None,
             "devices": [],
@@ -118,6 +121,15 @@ class _Comparison:
         if self._held is not None:
             self._compare(value.node, self._held[value.node], found)
         return found
+
+    def _origins(self, value: naming.Value) -> dict[str, Any] | None:
+        """Whose values a collective gives to whom; None for any other line, and for what is too much to draw."""
+        if value.operation is None or value.before is None:
+            return None
+        statements = self.traced.experiment.per_device
+        node = next(s for s in statements if isinstance(s, Node) and s.name == value.node)
+        blocks = origins.of_collective(self.traced.experiment, node, value.operation, value.before, self._oracle.values)
+        return None if blocks is None else origins.plain(blocks, value.operation, self._device_ids)
 
     def _described(self, node: str) -> dict[str, Any] | None:
         if self._held is not None:

@@ -99,7 +99,7 @@ def _verdict(context: Context, section: Section, name: str, output: Output) -> C
         if whole.outside and verdict["status"] == "passed":
             verdict["status"] = "failed"
             verdict["reason"] = "; ".join(_outside(measure, verdict["whole"][measure]) for measure in whole.outside)
-    if total.overflowing > EXCUSED * total.size:
+    if _overflows(total):
         power = None
     verdict["power"] = power
     blunt_because = _blunt(total, power, output.dtype)
@@ -114,12 +114,17 @@ def _verdict(context: Context, section: Section, name: str, output: Output) -> C
 
 def _blunt(total: Difference, power: float | None, dtype: str) -> str | None:
     """Why a check that passed proves too little, if it does."""
-    if total.overflowing > EXCUSED * total.size:
+    if _overflows(total):
         lacks = "" if dtypes.dtype(dtype).infinite else f": {dtype} has no infinity, and NaN in its place"
         return f"{total.overflowing} of {total.size} elements are beyond its dtype, and were not compared{lacks}"
     if power is not None and power > WEAK:
         return f"it would not notice a mistake of less than {power:.0%} of its root mean square"
     return None
+
+
+def _overflows(total: Difference) -> bool:
+    """Whether so much is beyond the dtype that what is left proves little."""
+    return total.unforeseen > 0 or total.overflowing > EXCUSED * total.size
 
 
 def _undecided(total: Difference, rounding: Rounding) -> Check:

@@ -1,4 +1,4 @@
-"""The command line in; an exit status out. The only module that imports Hydra (with the sweeper plugin beside it)."""
+"""The command line in; an exit status out. Hydra runs what `config/compose.py` composes; a sweep it composes itself."""
 
 from __future__ import annotations
 
@@ -12,25 +12,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.config.compose import conf_folder, without_missing
+from runner.config.compose import (
+    Configuration,
+    InvalidConfiguration,
+    Origin,
+    composed,
+    conf_folder,
+    origin_of,
+    refuse_too_much,
+    register,
+    resolved,
+)
 from runner.link.process import Worker
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from runner.config.sources import Sources
+    from runner.experiment.showing import Show
     from runner.record.record import Record
 
 log = logging.getLogger("runner")
 
-_finished: list[str] = []
-"""The status of every run of this process."""
 
-_ready: list[Worker] = []
-"""A worker that was started while the configuration was still being composed."""
-
-
-def main(arguments: Sequence[str], task: Callable[[DictConfig], str] | None = None) -> int:
+def main(arguments: Sequence[str], task: Task | None = None) -> int:
     """Run the command line `arguments`: compose the configuration and do the `task` with it, which is to run it.
 
     Returns 0 when every check passed, 1 when one failed, 2 for invalid input, 3 when a program could not be run.
@@ -41,13 +45,93 @@ def main(arguments: Sequence[str], task: Callable[[DictConfig], str] | None = No
 
         report.listing(_folders(known, overrides))
         return 0
-    if not (known.help or known.hydra_help or known.cfg or known.info or known.shell_completion):
-        _ready.append(Worker())
+    if known.config_dir and not Path(known.config_dir).is_dir():
+        print(f"command line: --config-dir {known.config_dir}\n  there is no such folder", file=sys.stderr)
+        return 2
+    command = Command(task or run_one, runs=not known.asks)
     try:
-        return _compose_and_run(list(arguments), known, overrides, task or run_one)
+        return _run(command, list(arguments), known, overrides)
     finally:
-        while _ready:
-            _ready.pop().close()
+        command.close()
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job of Hydra: its configuration, whose values may not resolve yet, and its folder.
+
+    - `many`: whether it is one of a sweep's.
+    """
+
+    config: DictConfig
+    origin: Origin
+    folder: Path
+    many: bool
+
+    def resolved(self) -> Configuration:
+        """The resolved configuration. Raises `InvalidConfiguration`."""
+        return resolved(self.config, self.origin)
+
+
+Task = Callable[[Job, Worker], str]
+"""What is done with a job; returns its status, and never raises."""
+
+
+class Command:
+    """One command line: what is done with each of its jobs, and how they ended.
+
+    Hydra calls it with the configuration of a job, here or, with another launcher, in a process of its own.
+    """
+
+    def __init__(self, task: Task, *, runs: bool = True) -> None:
+        self._task = task
+        # It loads what it needs from others while the configuration is being composed.
+        self._worker = Worker() if runs else None
+        self.statuses: list[str] = []
+        """How the jobs ended that were done in this process."""
+        self.points: tuple[str, ...] | None = None
+        """The overrides of the points of a sweep, where the whole of it cannot be composed with all of them."""
+
+    def __call__(self, config: DictConfig) -> str:
+        """Do the job that Hydra has now."""
+        from hydra.core.hydra_config import HydraConfig
+        from hydra.types import RunMode
+
+        settings = HydraConfig.get()
+        many = settings.mode == RunMode.MULTIRUN
+        job = Job(config, origin_of(settings), Path(settings.runtime.output_dir), many)
+        worker, self._worker = self._worker or Worker(), None
+        try:
+            status = self._task(job, worker)
+        finally:
+            worker.close()
+        self.statuses.append(status)
+        return status
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs of it: no worker, which belongs to this one."""
+        return {**self.__dict__, "_worker": None}
+
+    def close(self) -> None:
+        """End the worker that no job has taken."""
+        if self._worker is not None:
+            self._worker.close()
+
+    def finish_sweep(self, folder: Path, points: int) -> None:
+        """Show the table of all points of a sweep, read from disk, since a launcher may have run them anywhere."""
+        from runner.record import record
+        from runner.show import report
+
+        found = []
+        for point in range(points):
+            try:
+                found.append(record.read(folder / str(point)))
+            except FileNotFoundError:
+                found.append(
+                    {"experiment": None, "status": "error", "error": "no record: the job died", "overrides": []}
+                )
+        self.statuses = [point["status"] for point in found]
+        _leave_story(found, folder)
+        report.sweep(found, folder)
 
 
 def _arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -64,12 +148,17 @@ def _arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     parser.add_argument("--info", "-i", nargs="?", const="all")
     parser.add_argument("--shell-completion", "-sc", action="store_true")
     known, rest = parser.parse_known_args(list(arguments))
-    return known, [argument for argument in rest if not argument.startswith("-")]
+    overrides = [argument for argument in rest if not argument.startswith("-")]
+    known.asks = bool(known.help or known.hydra_help or known.cfg or known.info or known.shell_completion)
+    # What only Hydra's own command line knows.
+    known.others = bool(known.multirun or known.config_path or known.config_name or len(overrides) < len(rest))
+    return known, overrides
 
 
 def _asks_for_listing(known: argparse.Namespace, overrides: list[str]) -> bool:
-    silent = (known.help, known.hydra_help, known.cfg, known.info, known.config_name, known.shell_completion)
-    return not any(silent) and all(override.startswith("hydra.searchpath=") for override in overrides)
+    return not (known.asks or known.config_name) and all(
+        override.startswith("hydra.searchpath=") for override in overrides
+    )
 
 
 def _folders(known: argparse.Namespace, overrides: list[str]) -> list[Path]:
@@ -82,131 +171,92 @@ def _folders(known: argparse.Namespace, overrides: list[str]) -> list[Path]:
     return [*folders, conf_folder()]
 
 
-def _compose_and_run(
-    arguments: list[str], known: argparse.Namespace, overrides: list[str], task: Callable[[DictConfig], str]
-) -> int:
+def _run(command: Command, arguments: list[str], known: argparse.Namespace, overrides: list[str]) -> int:
+    from runner.record import record
+
+    try:
+        if known.asks or known.others or not _run_once(command, known, overrides):
+            _run_by_hydra(command, arguments, known, overrides)
+    except InvalidConfiguration as error:
+        print(error, file=sys.stderr)
+        return 2
+    return record.exit_status(record.worst(command.statuses))
+
+
+def _run_once(command: Command, known: argparse.Namespace, overrides: list[str]) -> bool:
+    """Do one job, composed once, where Hydra's own command composes twice. Returns whether it was one job.
+
+    Raises `InvalidConfiguration`.
+    """
+    searched = any(override.startswith("hydra.searchpath=") for override in overrides)
+    if any("hydra.mode" in override for override in overrides) or (searched and known.config_dir):
+        return False
+    with composed(overrides, Path(known.config_dir) if known.config_dir else None) as config:
+        from hydra._internal.callbacks import Callbacks
+        from hydra.core.global_hydra import GlobalHydra
+        from hydra.core.utils import run_job
+        from hydra.types import HydraContext, RunMode
+
+        if config.hydra.mode == RunMode.MULTIRUN:
+            return False
+        config.hydra.mode = RunMode.RUN
+        callbacks = Callbacks(config)
+        context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=callbacks)
+        callbacks.on_run_start(config=config, config_name="config")
+        done = run_job(command, config, "hydra.run.dir", None, context)
+        callbacks.on_run_end(config=config, config_name="config", job_return=done)
+        # A job that raised raises here.
+        _ = done.return_value
+    return True
+
+
+def _run_by_hydra(command: Command, arguments: list[str], known: argparse.Namespace, overrides: list[str]) -> None:
+    """Leave the command line to Hydra's own: a sweep, or a question. Raises `InvalidConfiguration`."""
     # Hydra then raises what it finds instead of printing it and leaving with status 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     import hydra
-    from hydra.core.config_store import ConfigStore
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
 
-    from runner.config.schema import ExperimentConfig
-    from runner.record import record
+    from runner.config import composition, sweep
 
-    ConfigStore.instance().store(name="schema", node=ExperimentConfig)
-    if known.config_dir and not Path(known.config_dir).is_dir():
-        print(f"command line: --config-dir {known.config_dir}\n  there is no such folder", file=sys.stderr)
-        return 2
-    _compose_once(known, overrides)
-    run = hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name="config")(task)
+    register()
+    refuse_too_much(overrides, _folders(known, overrides))
+    run = hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name="config")(command)
     before = sys.argv
-    sys.argv = [before[0], *arguments]
     try:
+        if known.multirun and (withheld := sweep.withheld(overrides)):
+            arguments = [argument for argument in arguments if argument not in withheld]
+            command.points = tuple(o for o in overrides if not o.startswith(("hydra.", "hydra/")))
+        sys.argv = [before[0], *arguments]
         run()
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
-        from runner.config import composition
-
-        print(composition.report(error, _folders(known, overrides), overrides), file=sys.stderr)
-        return 2
+    except Exception as error:
+        raise InvalidConfiguration(composition.report(error, _folders(known, overrides), overrides)) from error
     finally:
         sys.argv = before
-    return record.exit_status(record.worst(_finished))
 
 
-def _compose_once(known: argparse.Namespace, overrides: list[str]) -> None:
-    """Spare a plain run the first of Hydra's two compositions, a tenth of its time.
-
-    Without `--multirun` Hydra composes the whole configuration only to ask it for `hydra.mode`. Where neither the
-    command line nor the experiment's file says anything of Hydra's, the answer is known.
-    """
-    from hydra._internal.hydra import Hydra
-    from hydra.types import RunMode
-
-    if known.multirun or any("hydra.mode" in override or override.startswith("hydra/") for override in overrides):
-        return
-    names = [override.split("=", 1)[1] for override in overrides if override.lstrip("+").startswith("experiment=")]
-    files = [folder / "experiment" / f"{name}.yaml" for name in names for folder in _folders(known, overrides)]
-    if any(file.is_file() and "hydra" in file.read_text(encoding="utf-8") for file in files):
-        return
-    Hydra.get_mode = lambda self, config_name, overrides: RunMode.RUN  # type: ignore[method-assign]
-
-
-@dataclass(frozen=True)
-class Job:
-    """One job of Hydra: its resolved configuration, its folder, where its values stand, and what was overridden.
-
-    - `many`: whether it is one of a sweep's.
-    """
-
-    config: DictConfig
-    folder: Path
-    sources: Callable[[], Sources]
-    overrides: tuple[str, ...]
-    many: bool
-
-    def plain(self) -> dict[str, Any]:
-        """The resolved configuration. Raises what OmegaConf raises."""
-        from omegaconf import OmegaConf
-
-        return without_missing(OmegaConf.to_container(self.config, resolve=True))
-
-
-def job(config: DictConfig) -> Job:
-    """The job that Hydra does now."""
-    from hydra.core.hydra_config import HydraConfig
-    from hydra.types import RunMode
-
-    settings = HydraConfig.get()
-    overrides = tuple(settings.overrides.task)
-
-    def sources() -> Sources:
-        from runner.config import composition
-        from runner.config.sources import Sources
-
-        folders = [Path(s.path) for s in settings.runtime.config_sources if s.schema == "file" and s.path]
-        return Sources(composition.layers(folders, dict(settings.runtime.choices)), overrides)
-
-    many = settings.mode == RunMode.MULTIRUN
-    return Job(config, Path(settings.runtime.output_dir), sources, overrides, many)
-
-
-def started() -> Worker:
-    """The worker that was started while the configuration was being composed, or one more."""
-    return _ready.pop() if _ready else Worker()
-
-
-def run_one(config: DictConfig) -> str:
+def run_one(job: Job, worker: Worker) -> str:
     """Run one experiment and show what was found. Returns the run's status; never raises."""
-    from omegaconf.errors import OmegaConfBaseException
-
-    from runner.run.run import run
+    from runner.flow.run import run
     from runner.show import report
 
-    now = job(config)
+    overrides = job.origin.overrides
+    show: Show = "auto"
     try:
-        found = run(now.plain(), now.folder, now.sources, now.overrides, started())
-    except OmegaConfBaseException as error:
-        from runner.config import composition
-
-        found = invalid(now.folder, composition.in_task(error, now.sources()), now.overrides)
+        config = job.resolved()
+        show = config.plain.get("show", show)
+        found = run(config.plain, job.folder, lambda: config.sources, overrides, worker)
+    except InvalidConfiguration as error:
+        found = invalid(job.folder, str(error), overrides)
     except Exception as error:
         # In a sweep the other points still run; alone the traceback is what we need to mend it.
         traceback.print_exc()
         log.exception("a bug in shardproof")
-        found = crashed(now.folder, error, now.overrides)
+        found = crashed(job.folder, error, overrides)
 
-    log.info("%s: %s", found["experiment"], found["status"])
-    report.run(found, now.folder, brief=now.many)
-    ended(found["status"])
+    # The terminal's pictures are a choice; the log has the whole story.
+    log.info("%s: %s\n\n%s", found["experiment"], found["status"], report.story(found, job.folder))
+    report.run(found, job.folder, brief=job.many, show=show)
     return found["status"]
-
-
-def ended(status: str) -> None:
-    """Note the status of a job: the worst of them is the command's."""
-    _finished.append(status)
 
 
 def invalid(folder: Path, message: str, overrides: Sequence[str]) -> Record:
@@ -240,23 +290,31 @@ def _ended(folder: Path, status: str, message: str, overrides: Sequence[str]) ->
 def invalid_point(folder: Path, overrides: Sequence[str], error: Exception, folders: list[Path]) -> str:
     """Record a point of a sweep that could not be composed; return its status."""
     from runner.config import composition
+    from runner.record import record
     from runner.show import report
 
     found = invalid(folder, composition.report(error, folders, list(overrides)), overrides)
+    # Hydra opens a log only where it runs a job.
+    record.write_text(folder / LOG, report.story(found, folder))
     report.run(found, folder, brief=True)
     return found["status"]
 
 
-def finish_sweep(folder: Path, points: int) -> None:
-    """Show the table of all points of a sweep, read from disk, since a launcher may have run them anywhere."""
-    from runner.record import record
-    from runner.show import report
+LOG = "runner.log"
+"""What `conf/hydra/job_logging` calls the log of a run."""
 
-    found = []
-    for point in range(points):
-        try:
-            found.append(record.read(folder / str(point)))
-        except FileNotFoundError:
-            found.append({"experiment": None, "status": "error", "error": "no record: the job died", "overrides": []})
-    _finished[:] = [point["status"] for point in found]
-    report.sweep(found, folder)
+
+def _leave_story(found: list[Record], folder: Path) -> None:
+    """Write the log of a whole sweep, and its layouts on one sheet where there are several of one array."""
+    from runner.record import record
+    from runner.show import report, sheet
+
+    told = report.sweep_story(found, folder)
+    drawn = {number: point["pictures"] for number, point in enumerate(found) if "pictures" in point}
+    files = sheet.files([point.get("experiment") for point in found], drawn)
+    if files is not None:
+        text, image = files
+        record.write_text(folder / "shardings.txt", text)
+        record.write_text(folder / "shardings.svg", image)
+        told += f"\n{text}"
+    record.write_text(folder / LOG, told)

@@ -10,9 +10,12 @@ from typing import Any
 
 from runner.config.compose import compose
 from runner.config.sources import listing
-from runner.experiment.model import PROGRAMS, Experiment, Loop, Statement
+from runner.experiment import expect
+from runner.experiment.model import Experiment, Loop, Statement
+from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.language.operations import OPERATIONS
+from runner.layout import Mesh
 
 _GROUPS = (
     ("Introduction to sharded computation", "Introduction to sharded computation"),
@@ -41,8 +44,8 @@ def markdown(folder: Path) -> str:
         "",
         "Collectives are what the file expects of the compiled programs (`expect:`), else what",
         "`per_device` calls and how often it runs; –: neither. The six programs are `auto`, `constraint`,",
-        "`explicit`, `derived`, `shard_map`, `vmap`. [The source documents](sources.md) say which example each",
-        "experiment does.",
+        "`explicit`, `derived`, `shard_map`, `vmap`; what is refused has to be. [The source documents](sources.md)",
+        "say which example each experiment does.",
     ]
     for title, rows in groups.items():
         if rows:
@@ -52,16 +55,20 @@ def markdown(folder: Path) -> str:
 
 
 def _line(link: str, config: Mapping[str, Any], document: str) -> str:
-    experiment = read(config)
     cells = (
         link,
         " ".join(config["summary"].split()),
-        str(experiment.mesh),
-        "all six" if len(experiment.programs) == len(PROGRAMS) else ", ".join(experiment.programs),
-        _expected(experiment) or _counted(_called(experiment.per_device)),
+        str(Mesh(tuple(config["mesh"]["axes"]), tuple(config["mesh"]["shape"]))),
+        *(("refused", "–") if expect.refusal(config) else _programs(read(config))),
         config["source"].removeprefix(document).lstrip(", ") or "–",
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _programs(experiment: Experiment) -> tuple[str, str]:
+    """The programs that it has, and their collectives."""
+    programs = "all six" if len(experiment.programs) == len(Program) else ", ".join(experiment.programs)
+    return programs, _expected(experiment) or _counted(_called(experiment.per_device))
 
 
 def _expected(experiment: Experiment) -> str | None:
@@ -70,7 +77,7 @@ def _expected(experiment: Experiment) -> str | None:
     for program in experiment.programs:
         expected = experiment.expected[program]
         collectives = {} if expected.no_collectives else expected.collectives
-        if collectives is not None and program != "vmap":
+        if collectives is not None and program.on_mesh:
             programs.setdefault(_counted(collectives, nothing="none"), []).append(program)
     if len(programs) == 1:
         return next(iter(programs))
@@ -97,10 +104,5 @@ def _called(statements: Sequence[Statement], times: int = 1) -> Counter[str]:
 
 def _in_tree(tree: ast.expr, times: int) -> Counter[str]:
     names = [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    return Counter({name: times * count for name, count in Counter(filter(_communicates, names)).items()})
-
-
-def _communicates(name: str) -> bool:
-    """Whether an operation moves values between devices; `pcast` changes only what JAX's types know of one."""
-    operation = OPERATIONS[name]
-    return operation.kind == "collective" and "x" in operation.signature.parameters and name != "pcast"
+    counts = Counter(name for name in names if OPERATIONS[name].communicates)
+    return Counter({name: times * count for name, count in counts.items()})

@@ -8,21 +8,17 @@ from __future__ import annotations
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner.cli import app
-from runner.experiment.model import DERIVED
+from runner.config.compose import InvalidConfiguration
+from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.faults import Fault, InvalidExperiment, invalid
 from runner.link.process import Worker
 from runner.link.target import listen
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-    from runner.config.sources import Sources
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,33 +29,22 @@ def main(arguments: Sequence[str]) -> int:
     return app.main(arguments, _task)
 
 
-def _task(config: DictConfig) -> str:
+def _task(job: app.Job, worker: Worker) -> str:
     """One job of Hydra. Returns its status; never raises."""
-    from omegaconf.errors import OmegaConfBaseException
-
-    from runner.config import composition
-
-    job = app.job(config)
-    worker = app.started()
     try:
-        status = _derive({**job.plain(), "program": DERIVED}, job.folder, job.sources, worker)
-    except OmegaConfBaseException as error:
-        print(composition.in_task(error, job.sources()), file=sys.stderr)
-        status = "invalid"
+        return _derive({**job.resolved().plain, "program": Program.DERIVED.value}, job.folder, worker)
+    except InvalidConfiguration as error:
+        print(error, file=sys.stderr)
     except InvalidExperiment as error:
-        print(job.sources().report(error.fault), file=sys.stderr)
-        status = "invalid"
+        print(job.origin.sources.report(error.fault), file=sys.stderr)
     except Exception as error:
         traceback.print_exc()
         print(f"this is a bug in shardproof, please report it: {type(error).__name__}: {error}", file=sys.stderr)
-        status = "error"
-    finally:
-        worker.close()
-    app.ended(status)
-    return status
+        return "error"
+    return "invalid"
 
 
-def _derive(config: dict[str, Any], folder: Path, sources: Callable[[], Sources], worker: Worker) -> str:
+def _derive(config: dict[str, Any], folder: Path, worker: Worker) -> str:
     experiment = read(config)
     with tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
         job = {
@@ -67,7 +52,7 @@ def _derive(config: dict[str, Any], folder: Path, sources: Callable[[], Sources]
             "folder": str(folder.resolve()),
             "data": str(folder.resolve()),
             "arrays": left_here,
-            "programs": [],
+            "steps": [],
         }
         for event in listen(worker, job, experiment.timeout):
             match event["event"]:
@@ -76,7 +61,7 @@ def _derive(config: dict[str, Any], folder: Path, sources: Callable[[], Sources]
                 case "died":
                     raise RuntimeError(event["error"])
                 case "types":
-                    reason = event["unsupported"].get(DERIVED)
+                    reason = event["unsupported"].get(Program.DERIVED)
                     if reason:
                         raise invalid(("program",), f"the graph cannot be written for one device: {reason}")
                     print(text(event["derivation"]))
@@ -90,7 +75,7 @@ def text(derivation: Mapping[str, Any]) -> str:
     """The section as the YAML has it, and as comments what there is to say of it."""
     import yaml
 
-    from runner.show.pictures import bytes_text
+    from runner.evidence.words import bytes_text
 
     parts: dict[str, Any] = {} if derivation["check_vma"] else {"check_vma": False}
     parts["per_device"] = derivation["per_device"]

@@ -16,17 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.cli import app
+from runner.config.compose import InvalidConfiguration
 from runner.experiment import data, topology
 from runner.experiment.reader import read
 from runner.faults import Fault, InvalidExperiment, invalid
+from runner.flow import verification
 from runner.link.process import Worker
 from runner.link.target import listen
 from runner.record import record
-from runner.run import verification
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from runner.checks.context import Context
     from runner.checks.mutants import Mutant
     from runner.config.sources import Sources
@@ -47,30 +46,20 @@ def main(arguments: Sequence[str]) -> int:
     return app.main(arguments, _task)
 
 
-def _task(config: DictConfig) -> str:
+def _task(job: app.Job, worker: Worker) -> str:
     """One job of Hydra. Returns its status; never raises."""
-    from omegaconf.errors import OmegaConfBaseException
-
-    from runner.config import composition
-
-    job = app.job(config)
-    worker = app.started()
     try:
-        status = _mutate(job.plain(), job.folder, job.sources, worker)
-    except OmegaConfBaseException as error:
-        print(composition.in_task(error, job.sources()), file=sys.stderr)
-        status = "invalid"
+        config = job.resolved()
+        return _mutate(config.plain, job.folder, lambda: config.sources, worker)
+    except InvalidConfiguration as error:
+        print(error, file=sys.stderr)
     except InvalidExperiment as error:
-        print(job.sources().report(error.fault), file=sys.stderr)
-        status = "invalid"
+        print(job.origin.sources.report(error.fault), file=sys.stderr)
     except Exception as error:
         traceback.print_exc()
         print(f"this is a bug in shardproof, please report it: {type(error).__name__}: {error}", file=sys.stderr)
-        status = "error"
-    finally:
-        worker.close()
-    app.ended(status)
-    return status
+        return "error"
+    return "invalid"
 
 
 def _mutate(config: dict[str, Any], folder: Path, sources: Callable[[], Sources], worker: Worker) -> str:
@@ -113,7 +102,7 @@ def consulted(
             "folder": str(folder.resolve()),
             "data": str(data_folder.resolve()),
             "arrays": left_here,
-            "programs": [],
+            "steps": [],
         }
         for event in listen(worker, job, experiment.timeout):
             match event["event"]:

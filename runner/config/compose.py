@@ -1,16 +1,23 @@
-"""The name of an experiment and overrides in; its resolved mapping out: what the command composes, without a command.
+"""An experiment's name, or overrides, in; the resolved mapping out. The one place that composes, for all who run.
 
-For callers that run experiments in their own process, such as the pytest plugin.
+The command and the pytest plugin compose here; of a sweep Hydra composes each point, and `resolved` reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.config.sources import Sources
+from runner.faults import Fault, nearest
+
+if TYPE_CHECKING:
+    from hydra.conf import HydraConf
+    from omegaconf import DictConfig
 
 
 def conf_folder() -> Path:
@@ -24,11 +31,32 @@ class InvalidConfiguration(Exception):
 
 
 @dataclass(frozen=True)
+class Origin:
+    """What a configuration was made of: config folders, the option chosen of each config group, overrides."""
+
+    folders: tuple[Path, ...]
+    choices: dict[str, Any]
+    overrides: tuple[str, ...]
+
+    @cached_property
+    def sources(self) -> Sources:
+        """The files and overrides, to find the places of keys; read only where there is something to report."""
+        from runner.config import composition
+
+        return Sources(composition.layers(self.folders, self.choices), self.overrides)
+
+
+@dataclass(frozen=True)
 class Configuration:
-    """A resolved configuration, and the files and overrides that it was made of."""
+    """A resolved configuration, and what it was made of."""
 
     plain: dict[str, Any]
-    sources: Sources
+    origin: Origin
+
+    @property
+    def sources(self) -> Sources:
+        """Where its values stand."""
+        return self.origin.sources
 
 
 def compose(experiment: str, folder: Path, overrides: Sequence[str] = ()) -> Configuration:
@@ -36,36 +64,94 @@ def compose(experiment: str, folder: Path, overrides: Sequence[str] = ()) -> Con
 
     Raises `InvalidConfiguration`.
     """
+    from omegaconf import open_dict
+
+    chosen = (f"+experiment={experiment}", *overrides)
+    own = folder.resolve() == conf_folder().resolve()
+    with composed(chosen, None if own else folder) as config:
+        origin = origin_of(config.hydra)
+        with open_dict(config):
+            del config["hydra"]
+        return resolved(config, origin)
+
+
+@contextmanager
+def composed(overrides: Sequence[str], folder: Path | None = None) -> Iterator[DictConfig]:
+    """Hydra's whole configuration of one run, with Hydra's own settings in it, while Hydra is set up for it.
+
+    `folder` is the config folder that the user adds. Raises `InvalidConfiguration`.
+    """
     from hydra import compose, initialize_config_dir
-    from hydra.core.config_store import ConfigStore
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf, open_dict
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
 
     from runner.config import composition
+
+    register()
+    own = conf_folder().resolve()
+    refuse_too_much(overrides, [own] if folder is None else [own, folder])
+    # In Hydra's grammar a quoted value may hold any character of a path; a quote in it is escaped.
+    added = [] if folder is None else [f"hydra.searchpath=[{_quoted(f'file://{folder.resolve()}')}]"]
+    with initialize_config_dir(str(own), job_name="runner", version_base="1.3"):
+        try:
+            config = compose("config", overrides=[*added, *overrides], return_hydra_config=True)
+        except Exception as error:
+            folders = [own] if folder is None else [own, folder.resolve()]
+            raise InvalidConfiguration(composition.report(error, folders, overrides)) from error
+        yield config
+
+
+def refuse_too_much(overrides: Sequence[str], folders: Sequence[Path]) -> None:
+    """Raise `InvalidConfiguration` where an experiment's file is more than one can be; nothing is expanded."""
+    from runner.config import files
+
+    message = files.too_much(overrides, folders)
+    if message is not None:
+        raise InvalidConfiguration(message)
+
+
+def register() -> None:
+    """Tell Hydra the types of an experiment's keys."""
+    from hydra.core.config_store import ConfigStore
+
     from runner.config.schema import ExperimentConfig
 
     ConfigStore.instance().store(name="schema", node=ExperimentConfig)
-    own = conf_folder().resolve()
-    folders = [own] if folder.resolve() == own else [own, folder.resolve()]
-    chosen = (f"+experiment={experiment}", *overrides)
-    # In Hydra's grammar a quoted value may hold any character of a path; a quote in it is escaped.
-    search = [f"hydra.searchpath=[{_quoted(f'file://{path}')}]" for path in folders[1:]]
-    try:
-        with initialize_config_dir(str(own), version_base="1.3"):
-            config = compose("config", overrides=[*search, *chosen], return_hydra_config=True)
-        choices = dict(config.hydra.runtime.choices)
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
-        raise InvalidConfiguration(composition.report(error, folders, chosen)) from None
-    sources = Sources(composition.layers(folders, choices), tuple(chosen))
-    with open_dict(config):
-        del config["hydra"]
+
+
+def origin_of(settings: HydraConf) -> Origin:
+    """What a configuration was made of, by Hydra's own settings in it."""
+    folders = tuple(Path(s.path) for s in settings.runtime.config_sources if s.schema == "file" and s.path)
+    return Origin(folders, dict(settings.runtime.choices), tuple(settings.overrides.task))
+
+
+def resolved(config: DictConfig, origin: Origin) -> Configuration:
+    """The configuration without Hydra's settings, its interpolations resolved.
+
+    Raises `InvalidConfiguration` for one that leads nowhere, and for a key that the command line added and none knows.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    from runner.config import composition, shape
+
     try:
         plain: Any = without_missing(OmegaConf.to_container(config, resolve=True))
     except OmegaConfBaseException as error:
-        raise InvalidConfiguration(composition.in_task(error, sources)) from None
-    return Configuration(plain, sources)
+        raise InvalidConfiguration(composition.in_task(error, origin.sources)) from None
+    for misfit in shape.misfits(plain):
+        if misfit.name:
+            raise InvalidConfiguration(composition.of_misfit(misfit, origin.sources))
+    _refuse_absent_targets(plain, origin)
+    return Configuration(plain, origin)
+
+
+def _refuse_absent_targets(plain: Mapping[str, Any], origin: Origin) -> None:
+    from runner.config.shape import listed
+
+    there = sorted({file.stem for folder in origin.folders for file in (folder / "target").glob("*.yaml")})
+    for i, target in enumerate((plain["test"] or {}).get("targets") or ()):
+        if isinstance(target, str) and target not in there:
+            message = f"no target '{target}'{nearest(target, there) or listed(there)}"
+            raise InvalidConfiguration(origin.sources.report(Fault(("test", "targets", i), message)))
 
 
 def _quoted(text: str) -> str:

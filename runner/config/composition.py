@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,9 +10,10 @@ from typing import Any
 
 import yaml
 
-from runner.config import schema
-from runner.config.sources import Layer, Sources, key_place, shown, text_place
-from runner.faults import Fault, Key, nearest
+from runner.config import files, quoting, shape
+from runner.config.shape import Misfit
+from runner.config.sources import Layer, Sources, key_place, listing, said, shown, text_place
+from runner.faults import Fault, Key, key_text, nearest
 
 
 def layers(folders: Sequence[Path], choices: Mapping[str, Any]) -> tuple[Layer, ...]:
@@ -34,7 +35,7 @@ def _chain(folders: Sequence[Path], group: str, option: str, seen: tuple[Path, .
     )
     if file is None or file in seen:
         return []
-    text = file.read_text(encoding="utf-8")
+    text = file.read_text(encoding="utf-8", errors="replace")
     header = re.search(r"^#\s*@package\s+(\S+)", text, re.MULTILINE)
     package = header.group(1) if header else ".".join(group.split("/"))
     below = () if package == "_global_" else tuple(package.removeprefix("_global_.").split("."))
@@ -55,7 +56,8 @@ def _defaults(text: str) -> list[Any]:
         content = yaml.safe_load(text)
     except yaml.YAMLError:
         return []
-    return (content.get("defaults") or []) if isinstance(content, dict) else []
+    found = content.get("defaults") if isinstance(content, dict) else None
+    return found if isinstance(found, list) else []
 
 
 def _choices(overrides: Sequence[str], folders: Sequence[Path]) -> dict[str, str]:
@@ -69,9 +71,25 @@ def _choices(overrides: Sequence[str], folders: Sequence[Path]) -> dict[str, str
 
 
 def report(error: Exception, folders: Sequence[Path], overrides: Sequence[str]) -> str:
-    """The message for an error that ended the composition."""
+    """The message for an error that ended the composition. Raises it again where it is no mistake of the user's."""
+    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+    from omegaconf.errors import OmegaConfBaseException
+
+    if isinstance(error, OverrideParseException):
+        return quoting.refused(error.override)
     sources = Sources(layers(folders, _choices(overrides, folders)), tuple(overrides))
-    return _message(error, sources, folders)
+    found = _of_files(sources, folders) or _of_overrides(overrides, folders)
+    if found is not None:
+        return found
+    yaml_error = _caused_by(error, yaml.YAMLError)
+    if yaml_error is not None:
+        return _of_yaml(yaml_error)
+    missing = _caused_by(error, MissingConfigException)
+    if missing is not None and missing.missing_cfg_file is not None:
+        return _of_missing(str(missing.missing_cfg_file), sources, folders)
+    if _caused_by(error, HydraException, OmegaConfBaseException) is None:
+        raise error
+    return _of_defaults(error, sources) or _of_config(error, sources)
 
 
 def in_task(error: Exception, sources: Sources) -> str:
@@ -79,23 +97,93 @@ def in_task(error: Exception, sources: Sources) -> str:
     return _of_config(error, sources)
 
 
-def _message(error: Exception, sources: Sources, folders: Sequence[Path]) -> str:
-    from hydra.errors import MissingConfigException, OverrideParseException
+def of_misfit(misfit: Misfit, sources: Sources) -> str:
+    """The message for what cannot stand at a key, wherever it was said."""
+    fault = misfit.fault
+    if not misfit.name:
+        return sources.report(fault)
+    for override in reversed(sources.overrides):
+        if tuple(_parts(quoting.name(override)))[: len(fault.key)] == fault.key:
+            return f"command line: {override}  {key_text(fault.key)}\n  {fault.message}"
+    places = (key_place(layer.file, fault.key[len(layer.package) :]) for layer in reversed(sources.layers))
+    place = next((place for place in places if place is not None), "configuration")
+    # What YAML did not read as a text is not what stands in the file.
+    written = fault.key if isinstance(fault.key[-1], str) else fault.key[:-1]
+    return f"{place}  {key_text(written)}".rstrip() + f"\n  {fault.message}"
 
-    yaml_error = _caused_by(error, yaml.YAMLError)
-    if yaml_error is not None:
-        return _of_yaml(yaml_error)
-    if isinstance(error, OverrideParseException):
-        return f"command line: {error.override}\n  {_sentence(str(error))}"
-    missing = _caused_by(error, MissingConfigException)
-    if missing is not None and missing.missing_cfg_file is not None:
-        return _of_missing(str(missing.missing_cfg_file), sources, folders)
-    return _of_config(error, sources)
+
+def _of_files(sources: Sources, folders: Sequence[Path]) -> str | None:
+    """What is wrong with the first file that cannot be read, or holds what its keys cannot."""
+    homes = [folder / "experiment" for folder in folders]
+    for layer in sources.layers:
+        experiment = any(layer.file.is_relative_to(home) for home in homes)
+        refused = files.refusal(layer.file, experiment=experiment)
+        if refused is not None:
+            return refused
+        content = files.content(layer.file)
+        defaults = content.pop("defaults", None) if isinstance(content, dict) else None
+        if defaults is not None and not isinstance(defaults, list):
+            message = f"'defaults' is a list, such as [override /mesh: x2_y2], not {shape.described(defaults)}"
+            return Sources((Layer(layer.file),)).report(Fault(("defaults",), message))
+        for misfit in shape.misfits(content, layer.package) if isinstance(content, dict) else ():
+            return of_misfit(misfit, Sources((layer,)))
+    return None
 
 
-def _caused_by(error: BaseException | None, kind: type[Any]) -> Any:
+def _of_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
+    """What is wrong with the first override of the command line whose key or value cannot be."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    groups = {entry.name for folder in folders for entry in folder.iterdir() if entry.is_dir()}
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        text, name = str(override.input_line), override.key_or_group
+        if override.is_hydra_override() or override.is_delete() or override.is_sweep_override():
+            continue
+        value: Any = override.value()
+        if name in groups and not isinstance(value, str):
+            known = shape.at((name,))
+            keys = ", ".join(f"{name}.{key}" for key in known.keys or ()) if known else ""
+            message = f"'{name}' is the name of a file in {name}/, not {shape.described(value)}"
+            return f"command line: {text}\n  {message}{f'; its keys are {keys}' if keys else ''}"
+        if name in groups:
+            continue
+        for misfit in shape.misfits(value, tuple(_parts(name))):
+            return Sources((), (text,)).report(misfit.fault)
+    return None
+
+
+def _of_defaults(error: Exception, sources: Sources) -> str | None:
+    """A config group that is chosen twice, or where it cannot be; more than one value without `--multirun`."""
+    text = str(error)
+    if ambiguous := re.match(r"Ambiguous value for argument '(.*)'", text):
+        return quoting.ambiguous(ambiguous.group(1))
+    if twice := re.match(r"(\S+) appears more than once in the final defaults list|Multiple values for (\S+)\.", text):
+        group = twice.group(1) or twice.group(2)
+        chosen = [override for override in sources.overrides if quoting.name(override) == group]
+        if len(chosen) > 1:
+            return f"command line: {' '.join(chosen)}\n  '{group}' is chosen twice; name one"
+        option = text.rpartition(": ")[2].rstrip("'")
+        place = _where(option, group, sources)
+        return f"{place}\n  there is a {group} already; to choose another write: override /{group}: {option}"
+    if unmatched := re.match(r"In '(\S+)': Could not override '([^']*)'", text):
+        config, named = unmatched.groups()
+        group = named.partition("@")[0].rpartition("/")[2]
+        made_of = [layer.file for layer in sources.layers]
+        file = next((file for file in made_of if file.with_suffix("").as_posix().endswith(config)), None)
+        place = text_place(file, group) if file else "configuration"
+        return f"{place}\n  there is no config group '{named.partition('@')[0]}' to override here{_groups(group)}"
+    return None
+
+
+def _groups(group: str) -> str:
+    """How an experiment chooses of a config group, or which groups there are."""
+    there = ("mesh", "target")
+    return f"; write: override /{group}: …" if group in there else nearest(group, there) or shape.listed(there)
+
+
+def _caused_by(error: BaseException | None, *kinds: type[Any]) -> Any:
     while error is not None:
-        if isinstance(error, kind):
+        if isinstance(error, kinds):
             return error
         error = error.__cause__ or error.__context__
     return None
@@ -120,20 +208,36 @@ def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
     group, _, option = missing.removesuffix(".yaml").rpartition("/")
     there = sorted({f.stem for folder in folders for f in (folder / group).glob("*.yaml")}) if group else []
     where = _where(option, group, sources)
+    if not there and group.startswith("experiment/"):
+        return f"{where}\n  there is no config group '{group}'{_groups(group.rpartition('/')[2])}"
     if not there:
         groups = sorted({d.name for folder in folders for d in folder.iterdir() if d.is_dir() and d.name != "hydra"})
         name = group or option
-        return f"{where}\n  there is no config group '{name}'{nearest(name, groups) or _list(groups)}"
-    return f"{where}\n  no {group} '{option}'{nearest(option, there) or _list(there)}"
+        return f"{where}\n  there is no config group '{name}'{nearest(name, groups) or shape.listed(groups)}"
+    meant = _experiment_meant(option, folders) if group == "experiment" else nearest(option, there)
+    return f"{where}\n  no {group} '{option}'{meant or shape.listed(there)}"
 
 
-def _list(names: Sequence[str]) -> str:
-    if not names:
-        return "; there is none yet"
-    return f"; there are {', '.join(names[:12])}{', …' if len(names) > 12 else ''}"
+def _experiment_meant(option: str, folders: Sequence[Path]) -> str:
+    """`; did you mean 'NAME'?` where an experiment, or the example that it does of its source, is nearly called so."""
+    called: dict[str, tuple[str, str]] = {}
+    shared: set[str] = set()
+    for name, _, file in listing(folders):
+        source = said(file, "source")
+        # `MinText, Tutorial 1, section 3.5, matmul_case4_allgather_B`; what several experiments share is none's name.
+        for part in re.split(r", | and ", re.sub(r"\bsection [\d.]+", "", source)):
+            own = part.strip(' "').lower()
+            shared |= {own} & called.keys()
+            called[own] = name, f" ({source})"
+    called = {own: meant for own, meant in called.items() if own not in shared}
+    called |= {name.lower(): (name, "") for name, _, _ in listing(folders)}
+    close = difflib.get_close_matches(option.lower(), called, n=1)
+    name, source = called[close[0]] if close else ("", "")
+    return f"; did you mean '{name}'{source}?" if name else ""
 
 
 def _where(option: str, group: str, sources: Sources) -> str:
+    group = group.removeprefix("experiment/")
     for override in reversed(sources.overrides):
         name, _, value = override.lstrip("+").partition("=")
         if name == group and option in value:
@@ -155,10 +259,10 @@ def _of_config(error: Exception, sources: Sources) -> str:
     unknown = re.search(r"Key '([^']*)' (?:not in|is not in struct)", text)
     if unknown:
         key = key or (unknown.group(1),)
-        siblings = _siblings(key) or sources.names(key[:-1])
-        message = f"there is no key '{key[-1]}'{nearest(str(key[-1]), siblings) or _list(siblings)}"
+        siblings = shape.siblings(key) or sources.names(key[:-1])
+        message = f"there is no key '{key[-1]}'{nearest(str(key[-1]), siblings) or shape.listed(siblings)}"
         override = sources.override(key)
-        if override and len(key) > 1 and not _siblings(key):
+        if override and len(key) > 1 and not shape.siblings(key):
             message += f"; to add a name, write ++{override.lstrip('+')}"
         for layer in reversed(sources.layers):
             below = key[len(layer.package) :] if key[: len(layer.package)] == layer.package else key
@@ -169,7 +273,7 @@ def _of_config(error: Exception, sources: Sources) -> str:
     if "Could not override" in str(error) or "Could not override" in text:
         named = re.search(r"Could not override '([^']*)'", str(error) + text)
         name = named.group(1) if named else ""
-        siblings = _siblings(tuple(_parts(name)))
+        siblings = shape.siblings(tuple(_parts(name)))
         last = name.split(".")[-1]
         override = next((o for o in sources.overrides if o.lstrip("+~").startswith(name)), name)
         return f"command line: {override}\n  there is no key or config group '{name}'{nearest(last, siblings)}"
@@ -181,22 +285,6 @@ def _parts(full_key: str) -> list[str | int]:
     for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", full_key):
         parts.append(int(index) if index else name)
     return parts
-
-
-def _siblings(key: Key) -> list[str]:
-    """The keys that the schema has where `key` stands."""
-    config: Any = schema.ExperimentConfig
-    for part in key[:-1]:
-        fields = {f.name: f.type for f in dataclasses.fields(config)} if dataclasses.is_dataclass(config) else None
-        if fields is None:
-            break
-        kind = str(fields.get(str(part), ""))
-        name = re.search(r"(\w+Config)", kind)
-        config = getattr(schema, name.group(1)) if name else None
-        if config is not None and kind.startswith("dict"):
-            # The next part is a name of the user's.
-            return [f.name for f in dataclasses.fields(config)] if len(key) > 2 else []
-    return [f.name for f in dataclasses.fields(config)] if dataclasses.is_dataclass(config) else []
 
 
 def _sentence(text: str) -> str:

@@ -1,15 +1,19 @@
 """The keys of an experiment and their types, as Hydra's structured configs.
 
-They reject an unknown key and a value of the wrong type. What a type cannot say (a PartitionSpec is a list of null, a
-string or a list of strings) `runner/experiment.py` checks.
+They reject an unknown key and a value of the wrong type; null switches off what is optional. What a type cannot say (a
+PartitionSpec is a list of null, a string or a list of strings) `runner/experiment/reader.py` checks. The defaults stand
+here and nowhere else.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import MISSING
+MISSING: Any = "???"
+"""What a user has to give, as OmegaConf marks it; who only reads the defaults need not wait for its import."""
 
 
 @dataclass
@@ -55,7 +59,7 @@ class GradConfig:
 class ExpectConfig:
     """What the experiment promises beyond agreement with the oracles. All but `values` may differ by program."""
 
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] | None = field(default_factory=dict)
     collectives: Any = None
     """How many there are of each kind: `{all-reduce: 1}`; kinds that are not named are not there."""
     no_collectives: Any = None
@@ -68,10 +72,12 @@ class ExpectConfig:
     not_overlapped: Any = None
     layouts: Any = None
     """The PartitionSpecs that values in the middle of `graph` have."""
-    sections: dict[str, Any] = field(default_factory=dict)
+    sections: dict[str, Any] | None = field(default_factory=dict)
     """How far `per_device` may be from `graph` on purpose, for each output as a share of its root mean square."""
     weak: Any = None
     """The outputs whose `value` check may be too blunt to notice a mistake of 10 %."""
+    invalid: Any = None
+    """A part of the message with which the experiment has to be refused."""
     wrong: Any = None
     """The outputs that JAX is known to give wrong, and with which versions: `{auto: [C], explicit: {C: "<0.12"}}`."""
 
@@ -93,17 +99,17 @@ class ExperimentConfig:
     source: str = ""
     mesh: MeshConfig = field(default_factory=MeshConfig)
     target: TargetConfig = field(default_factory=TargetConfig)
-    dims: dict[str, Any] = field(default_factory=dict)
-    verify_dims: dict[str, Any] = field(default_factory=dict)
+    dims: dict[str, Any] | None = field(default_factory=dict)
+    verify_dims: dict[str, Any] | None = field(default_factory=dict)
     """The sizes at which simulated CPU devices verify what is compiled for a topology that is not here."""
-    arrays: dict[str, ArrayConfig] = field(default_factory=dict)
-    graph: dict[str, Any] = field(default_factory=dict)
-    per_device: dict[str, Any] = field(default_factory=dict)
-    constraints: dict[str, Any] = field(default_factory=dict)
-    outputs: dict[str, Any] = field(default_factory=dict)
-    grad: GradConfig = field(default_factory=GradConfig)
-    expect: ExpectConfig = field(default_factory=ExpectConfig)
-    test: TestConfig = field(default_factory=TestConfig)
+    arrays: dict[str, ArrayConfig] | None = field(default_factory=dict)
+    graph: dict[str, Any] | None = field(default_factory=dict)
+    per_device: dict[str, Any] | None = field(default_factory=dict)
+    constraints: dict[str, Any] | None = field(default_factory=dict)
+    outputs: dict[str, Any] | None = field(default_factory=dict)
+    grad: GradConfig | None = field(default_factory=GradConfig)
+    expect: ExpectConfig | None = field(default_factory=ExpectConfig)
+    test: TestConfig | None = field(default_factory=TestConfig)
     program: str = "all"
     seed: int = 0
     precision: str = "highest"
@@ -112,5 +118,19 @@ class ExperimentConfig:
     """Whether every value of `per_device` on every device is shown and recorded."""
     profile: bool = False
     """Whether a profiler trace of each program is taken, and the time of each line and collective read off it."""
+    show: Any = "auto"
+    """What is drawn and printed on the terminal: `auto`, `all`, `none`, or names of arrays and outputs."""
     timeout: float = 600.0
     """Seconds after which a program that hangs is ended."""
+
+
+def completed(config: Mapping[str, Any], kind: type[Any] = ExperimentConfig) -> dict[str, Any]:
+    """The configuration with the default of every key that is not there, as one that the command line deletes."""
+    whole = dict(config)
+    for key in dataclasses.fields(kind):
+        default = key.default if key.default_factory is dataclasses.MISSING else key.default_factory()
+        if dataclasses.is_dataclass(default):
+            whole[key.name] = completed(whole.get(key.name) or {}, type(default))
+        else:
+            whole.setdefault(key.name, None if default == MISSING else default)
+    return whole

@@ -143,7 +143,7 @@ def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Mark, yaml.Node] | Non
     """The place and the node of one part of a key. A scalar's place is its value's, a mapping's its key's."""
     if isinstance(node, yaml.MappingNode):
         for name, value in node.value:
-            if name.value == str(part):
+            if _is(name, part):
                 scalar = isinstance(value, yaml.ScalarNode | yaml.SequenceNode)
                 return (value.start_mark if scalar else name.start_mark), value
         for name, value in node.value:
@@ -154,6 +154,13 @@ def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Mark, yaml.Node] | Non
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
         return node.value[part].start_mark, node.value[part]
     return None
+
+
+def _is(name: yaml.Node, part: str | int) -> bool:
+    """Whether a key of a file is this part of a key, which YAML may have read as true or false."""
+    if isinstance(part, bool):
+        return name.tag == "tag:yaml.org,2002:bool" and yaml.safe_load(str(name.value)) is part
+    return name.value == str(part)
 
 
 def _compose(file: Path) -> yaml.Node | None:
@@ -171,7 +178,7 @@ def key_place(file: Path, key: Key) -> Place | None:
         if not isinstance(node, yaml.MappingNode):
             return None
         for name, value in node.value:
-            if name.value == str(part):
+            if _is(name, part):
                 if depth == len(key) - 1:
                     return Place(file, name.start_mark.line + 1, name.start_mark.column + 1)
                 node = value
@@ -200,15 +207,16 @@ def listing(folders: Iterable[Path]) -> list[tuple[str, str, Path]]:
     for folder in folders:
         for file in sorted((folder / "experiment").rglob("*.yaml")):
             name = file.relative_to(folder / "experiment").with_suffix("").as_posix()
-            found.setdefault(name, (name, _summary(file), file))
+            found.setdefault(name, (name, said(file, "summary", "(this file cannot be read)"), file))
     return sorted(found.values())
 
 
-def _summary(file: Path) -> str:
+def said(file: Path, key: str, unreadable: str = "") -> str:
+    """The text that a file gives a key of its own, on one line; "" where it gives none."""
     node = _compose(file)
     if not isinstance(node, yaml.MappingNode):
-        return "(this file cannot be read)"
+        return unreadable
     for name, value in node.value:
-        if name.value == "summary":
+        if name.value == key:
             return " ".join(str(value.value).split())
     return ""

@@ -48,7 +48,7 @@ class Derived:
 
 def read(experiment: Experiment, told: Mapping[str, Any]) -> Experiment:
     """The experiment with the lines that were derived elsewhere and told as plain data."""
-    scope = Scope("per_device", experiment.mesh, {array.name for array in experiment.arrays}, set(experiment.dims))
+    scope = Scope("per_device", experiment.mesh, {array.name for array in experiment.arrays}, experiment.dims)
     statements = read_statements(told["per_device"], ("derived",), scope, experiment.dims)
     return replace(experiment, per_device=statements, check_vma=told["check_vma"])
 

@@ -8,6 +8,7 @@ from runner.derivation.rules import Assignment, Rule, Value
 from runner.derivation.shaping import within
 from runner.derivation.site import NotStatic, Site
 from runner.derivation.trees import built, divided
+from runner.layout import Spec
 
 
 def entries(node: ast.Subscript) -> list[ast.expr]:
@@ -143,7 +144,7 @@ def dynamic_update(site: Site) -> Value | None:
         first = built("clip({start}, 0, {last})", start=writer.whole(start_of[d]), last=size - short[d])
         positions = within(site, size, over, built("arange({n})", n=n))
         at = built("{positions} - {first}", positions=positions, first=first)
-        at = writer.define(writer.fresh(f"{site.writer.line}_at"), Value(at, None, ())).tree
+        at = writer.define(writer.fresh(f"{site.writer.line}_at"), Value(at, None, Spec())).tree
         template = "take({x}, clip({at}, 0, {last}), axis={d})"
         moved = built(template, x=fresh, at=at, last=short[d] - 1, d=d)
         inside = built("({at} >= 0) & ({at} < {count})", at=at, count=short[d])

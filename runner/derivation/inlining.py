@@ -28,7 +28,7 @@ def inlined(statements: tuple[Statement, ...], moved: set[str]) -> tuple[Stateme
         uses = [node for node in ast.walk(reader.expression.tree) if isinstance(node, ast.Name) and node.id == name]
         written = text(_Replaced(name, line.expression.tree).visit(ast.parse(reader.expression.text, mode="eval").body))
         if len(uses) == 1 and len(written) <= _LONGEST:
-            found[readers[0]] = Node(reader.name, parse(written))
+            found[readers[0]] = Node(reader.line, parse(written))
             del found[at]
     return tuple(found)
 

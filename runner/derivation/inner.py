@@ -11,6 +11,7 @@ from runner.derivation.rules import Assignment, Rule, Value
 from runner.derivation.site import Site
 from runner.derivation.trees import built
 from runner.dtypes import NAMES, dtype
+from runner.layout import Spec
 
 Parts = Callable[[ast.expr, tuple[int, ...], tuple[str, ...]], ast.expr]
 """From the operand's name, the dimensions that are reduced and the mesh axes that cut them, to the last part."""
@@ -37,7 +38,7 @@ def _in_parts(site: Site, rounds: int, keeps: bool, parts: Parts, default: int |
         cut = over(assignment)
         if not cut:
             return site.rewritten({id(part): trees[0]})
-        named = writer.named(Value(trees[0], None, ()), f"{site.writer.line}_of").tree
+        named = writer.named(Value(trees[0], None, Spec()), f"{site.writer.line}_of").tree
         return parts(named, axes, tuple(axis for axis in writer.mesh.axes if axis in cut))
 
     def inner(assignment: Assignment) -> float:
@@ -73,7 +74,7 @@ def _largest(site: Site, x: ast.expr, axes: tuple[int, ...], cut: tuple[str, ...
 
 def _define(site: Site, part: str, tree: ast.expr) -> ast.expr:
     writer = site.writer
-    return writer.define(writer.fresh(f"{site.writer.line}_{part}"), Value(tree, None, ())).tree
+    return writer.define(writer.fresh(f"{site.writer.line}_{part}"), Value(tree, None, Spec())).tree
 
 
 def softmax(site: Site) -> Value | None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from runner import dtypes
 from runner.derivation.rules import NUMBERS, Value
-from runner.derivation.scopes import Binding, Names, Parts, node
+from runner.derivation.scopes import Binding, Names, Parts
 from runner.derivation.trees import built, constant, text
 from runner.experiment.model import Experiment
 from runner.layout import Spec
@@ -72,7 +72,7 @@ class Layouts(Names):
             return moved
         kind = next(step.kind for step in steps if step.kind != "slice")
         name = self.fresh(f"{text(value.tree).replace('.', '_')}_{_MOVED[kind]}")
-        scope.lines.append(node(name, moved.tree))
+        scope.put(name, moved.tree)
         self.moved.add(name)
         named = replace(moved, tree=ast.Name(name))
         binding[1].held[spec] = named

@@ -9,6 +9,7 @@ from runner.derivation.rules import Assignment, Rule, Value
 from runner.derivation.site import Site
 from runner.derivation.trees import built
 from runner.dtypes import NAMES, dtype
+from runner.layout import Spec
 
 
 def take(site: Site) -> Value | None:
@@ -80,10 +81,10 @@ def masked(site: Site, ids: ast.expr, size: int, over: tuple[str, ...], known: b
     n = size // writer.mesh.axis_size(over)
     if not known:
         template = "clip(where({i} < 0, {i} + {size}, {i}), 0, {last})"
-        ids = writer.named(Value(ids, None, ()), f"{wish}_ids").tree
+        ids = writer.named(Value(ids, None, Spec()), f"{wish}_ids").tree
         ids = built(template, i=ids, size=size, last=size - 1)
     local = built("{ids} - {start}", ids=ids, start=writer.offset(over, ast.Constant(n)))
-    local = writer.define(writer.fresh(f"{wish}_local"), Value(local, None, ())).tree
+    local = writer.define(writer.fresh(f"{wish}_local"), Value(local, None, Spec())).tree
     inside = built("({local} >= 0) & ({local} < {n})", local=local, n=n)
     return local, inside, n
 

@@ -8,6 +8,7 @@ import math
 from runner.derivation.rules import Assignment, Rule, Value
 from runner.derivation.site import Site
 from runner.derivation.trees import built
+from runner.layout import Spec
 
 _KINDS = {
     "sum": "sum", "mean": "mean", "max": "max", "amax": "max", "min": "min", "amin": "min", "any": "any", "all": "all",
@@ -106,13 +107,13 @@ def chosen(site: Site) -> Value | None:
             Value(
                 built("all_gather({f}({x}, axis={d}), {over})", f=ast.Name(largest), x=trees[0], d=axis, over=over),
                 None,
-                (),
+                Spec(),
             ),
         )
         start = writer.offset(over, ast.Constant(size))
         places = writer.define(
             writer.fresh(f"{wish}_at"),
-            Value(built("all_gather({x} + {start}, {over})", x=local, start=start, over=over), None, ()),
+            Value(built("all_gather({x} + {start}, {over})", x=local, start=start, over=over), None, Spec()),
         )
         device = built("{f}({best}, axis=0)", f=ast.Name(site.name), best=best.tree)
         if rank == 1:

@@ -91,7 +91,7 @@ def layout(mesh: Mesh, rule: Rule, dimensions: Dimensions, assignment: Assignmen
             axes += mine
             full = full and mesh.axis_size(mine) == rule.sizes[factor]
         spec.append(axes)
-    return tuple(spec)
+    return Spec(spec)
 
 
 def assigned(mesh: Mesh, rule: Rule, dimensions: Dimensions, spec: Spec) -> dict[int, tuple[str, ...]]:
@@ -201,7 +201,7 @@ def _evaluate(
                     n = mesh.axis_size(more)
                     cost += (n - 1) / n * held
                     held /= n
-                    spec = (*spec[:dimension], goal, *spec[dimension + 1 :])
+                    spec = Spec((*spec[:dimension], goal, *spec[dimension + 1 :]))
                     scattered.append((dimension, more))
                     rest = tuple(axis for axis in rest if axis not in more)
         n = mesh.axis_size(rest)

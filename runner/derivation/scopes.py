@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from runner.derivation.rules import Value
 from runner.derivation.site import Statics
 from runner.derivation.trees import text
-from runner.experiment.model import Experiment, Loop, Node, Statement
+from runner.experiment.model import Experiment, Line, Loop, Node, Statement
 from runner.language.operations import CONSTANTS
 from runner.language.syntax import parse, place
 from runner.layout import Spec
-from runner.programs.source import Typed
+from runner.programs.types import Typed
 
 Parts = Mapping[str, Mapping[str, Typed | None]]
 """The type of every array in the expressions: for each line, by its place; None where a loop's steps differ."""
@@ -33,16 +33,28 @@ class Binding:
 
 @dataclass
 class Scope:
-    """The lines of a section or of a loop's body, as far as they are written; `steps` is how often they run."""
+    """The lines of a section or of a loop's body, as far as they are written.
+
+    `steps` is how often they run, `within` the loop; None for a section.
+    """
 
     steps: int = 1
+    within: Line | None = None
     lines: list[Statement] = field(default_factory=list)
     names: dict[str, Binding] = field(default_factory=dict)
+
+    def line(self, name: str) -> Line:
+        """The identity of a line here."""
+        return Line(name) if self.within is None else self.within.inside(name)
+
+    def put(self, name: str, tree: ast.expr) -> None:
+        """Write a line."""
+        self.lines.append(Node(self.line(name), parse(text(tree))))
 
     def copied(self) -> Scope:
         """A scope that can be written on without this one."""
         names = {name: Binding(binding.value, dict(binding.held)) for name, binding in self.names.items()}
-        return Scope(self.steps, list(self.lines), names)
+        return Scope(self.steps, self.within, list(self.lines), names)
 
 
 class Names:
@@ -63,7 +75,7 @@ class Names:
 
     def define(self, written: str, value: Value, name: str | None = None) -> Value:
         """Write a line and let `name` stand for it."""
-        self.scopes[-1].lines.append(node(written, value.tree))
+        self.scopes[-1].put(written, value.tree)
         named = replace(value, tree=ast.Name(written), make=None)
         self.scopes[-1].names[name or written] = Binding(named)
         return named
@@ -142,11 +154,6 @@ class Names:
                 if binding.value.tree is value.tree or (known == name and binding.value == value):
                     return scope, binding
         return None
-
-
-def node(name: str, tree: ast.expr) -> Node:
-    """A line."""
-    return Node(name, parse(text(tree)))
 
 
 def _names(statements: Sequence[Statement]) -> Iterator[str]:

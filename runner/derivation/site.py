@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from runner.derivation.rules import Value
 from runner.derivation.trees import constant
 from runner.language.operations import CONSTANTS, OPERATIONS
-from runner.programs.source import Typed
+from runner.programs.types import Typed
 
 if TYPE_CHECKING:
     from runner.derivation.writer import Writer

@@ -12,6 +12,7 @@ from runner.derivation.site import NotStatic, Site
 from runner.derivation.trees import built, constant
 from runner.dtypes import NAMES, dtype
 from runner.experiment.model import Loop, Node
+from runner.layout import Spec
 
 
 def _part(rank: int, axis: int, text: str) -> str:
@@ -62,10 +63,10 @@ def cumsum(site: Site) -> Value | None:
             return site.rewritten({id(part): trees[0]})
         writer.ours("the sum of the blocks before")
         n = writer.mesh.axis_size(over)
-        x = writer.named(Value(trees[0], None, ()), f"{writer.line}_of").tree
+        x = writer.named(Value(trees[0], None, Spec()), f"{writer.line}_of").tree
         template = "all_gather(sum({x}, axis={d}, keepdims=True), {over}, axis={d}, tiled=True)"
         sums = writer.define(
-            writer.fresh(f"{writer.line}_sums"), Value(built(template, x=x, d=axis, over=over), None, ())
+            writer.fresh(f"{writer.line}_sums"), Value(built(template, x=x, d=axis, over=over), None, Spec())
         )
         before = built("arange({n}) < axis_index({over})", n=n, over=over)
         if axis < rank - 1:
@@ -110,7 +111,7 @@ def roll(site: Site) -> Value | None:
 
         if not rest:
             return from_before(trees[0], blocks)
-        x = writer.named(Value(trees[0], None, ()), f"{writer.line}_of").tree
+        x = writer.named(Value(trees[0], None, Spec()), f"{writer.line}_of").tree
         last = built("{x}" + _part(rank, axis, f"-{rest}:"), x=x)
         first = built("{x}" + _part(rank, axis, f":-{rest}"), x=x)
         if rest == shape[axis] // n:
@@ -280,7 +281,7 @@ def _with_edges(site: Site, value: Value, pairs: list[tuple[int, int]], cut: dic
                 edge = built("{x}" + _part(rank, d, text), x=x)
                 edge = built("ppermute({edge}, {over}, perm={perm})", edge=edge, over=axes, perm=perm)
                 wish = writer.fresh(f"{line}_{'before' if by > 0 else 'after'}")
-                edge = writer.define(wish, Value(edge, None, ())).tree
+                edge = writer.define(wish, Value(edge, None, Spec())).tree
                 parts = [edge, *parts] if by > 0 else [*parts, edge]
                 writer.spend(_held(site, held, width, d))
         x = built("concatenate({parts}, axis={d})", parts=ast.List(parts), d=d)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from runner.derivation import creation, indexing, inner, lookups, pointwise, products, reductions, shaping, sliding
 from runner.derivation.rules import Rule, Value
 from runner.derivation.site import NotStatic, Site
+from runner.layout import Spec
 
 Written = Callable[[Site], Value | None]
 """What one device computes; None where the rule does not cover the call."""
@@ -94,6 +95,6 @@ def _whole(site: Site) -> Value:
         case _:
             tree = site.rewritten({})
     if site.typed is None:
-        return Value(tree, None, ())
+        return Value(tree, None, Spec())
     dimensions = ((),) * len(site.result.shape)
     return site.writer.apply(site, [], Rule((), dimensions, {}, lambda *_: tree))

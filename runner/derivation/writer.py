@@ -16,13 +16,13 @@ from runner.derivation import tables
 from runner.derivation.inlining import inlined
 from runner.derivation.laying import Layouts, Unmade, itemsize
 from runner.derivation.rules import Choice, Rule, Value, assigned, choose, layout
-from runner.derivation.scopes import Binding, NotDerived, Parts, Scope, node
+from runner.derivation.scopes import Binding, NotDerived, Parts, Scope
 from runner.derivation.site import NotStatic, Site, Statics
 from runner.derivation.trees import built, text
 from runner.experiment.model import Experiment, Loop, Node, Statement
 from runner.language.syntax import parse, place
 from runner.layout import Spec
-from runner.programs.source import Typed
+from runner.programs.types import Typed
 from runner.sharding import moves
 
 Hints = Mapping[str, Mapping[str, Spec]]
@@ -57,7 +57,7 @@ class Writer(Layouts):
         for name, spec in experiment.results.items():
             if name in self._twice():
                 value = self.reshard(self.binding(name).value, self._plain(spec, self.binding(name).value))
-                self.scopes[0].lines.append(node(name, value.tree))
+                self.scopes[0].put(name, value.tree)
         return inlined(tuple(self.scopes[0].lines), self.moved)
 
     def _twice(self) -> set[str]:
@@ -99,7 +99,7 @@ class Writer(Layouts):
             self.path = f"{path}/carry/{name}"
             value = self.value(first.tree, None)
             if value.static:
-                value = Value(value.tree, (), (), _number(value))
+                value = Value(value.tree, (), Spec(), _number(value))
             firsts.append(value)
         best: tuple[float, int, tuple[Spec, ...]] | None = None
         tried = list(itertools.islice(itertools.product(*self._layouts(loop, path, firsts)), _TRIALS))
@@ -121,14 +121,14 @@ class Writer(Layouts):
         carried = [
             (n, self.reshard(first, spec)) for (n, _), first, spec in zip(loop.carry, firsts, specs, strict=True)
         ]
-        scope = Scope(self.scopes[-1].steps * max(loop.steps, 1))
+        scope = Scope(self.scopes[-1].steps * max(loop.steps, 1), self.scopes[-1].line(loop.name))
         for name, value in carried:
             scope.names[name] = Binding(replace(value, tree=ast.Name(name), make=None))
         outer = self.index
         if loop.unroll:
             self.index = self.index | {loop.index}
         else:
-            scope.names[loop.index] = Binding(Value(ast.Name(loop.index), (), (), "int32"))
+            scope.names[loop.index] = Binding(Value(ast.Name(loop.index), (), Spec(), "int32"))
         self.scopes.append(scope)
         forced = {name: value.spec for name, value in carried if value.shape is not None}
         if loop.steps:
@@ -140,7 +140,7 @@ class Writer(Layouts):
         carry = tuple((name, parse(text(value.tree))) for name, value in carried)
         # What never runs has no types: it stays as it is, and nothing traces it.
         body, unroll = (tuple(scope.lines), loop.unroll) if loop.steps else (loop.body, True)
-        self.scopes[-1].lines.append(Loop(loop.name, loop.steps, loop.index, carry, body, unroll))
+        self.scopes[-1].lines.append(Loop(self.scopes[-1].line(loop.name), loop.steps, loop.index, carry, body, unroll))
         for name, value in carried:
             if ends[name].shape != value.shape:
                 raise NotDerived(f"what the repeat '{loop.name}' carries changes its shape")
@@ -153,13 +153,13 @@ class Writer(Layouts):
             result = f"{loop.name}.{name}"
             goal = self.experiment.constraints.get(result, self.experiment.results.get(result))
             if first.shape is None:
-                yield [()]
+                yield [Spec()]
             elif goal is not None and len(self.scopes) == 1:
                 yield [self._plain(goal, first)]
             else:
                 last = next((s for s in loop.body if isinstance(s, Node) and s.name == name), None)
                 hint = None if last is None else self._hint(last.expression.tree, first.shape, f"{path}/body/{name}")
-                whole: Spec = ((),) * len(first.shape)
+                whole = Spec().padded(len(first.shape))
                 yield list(dict.fromkeys([*([hint] if hint is not None else []), first.spec, whole]))
 
     # What expressions become.
@@ -168,14 +168,14 @@ class Writer(Layouts):
         """An expression as one device computes it, laid out as is cheapest on the way to `goal` or to the plan's."""
         static = self.statics.tree(node)
         if static is not None:
-            return Value(static, None, (), static=True)
+            return Value(static, None, Spec(), static=True)
         match node:
             case ast.Name(id=name):
                 return self.binding(name).value
             case ast.Attribute(value=ast.Name(id=loop), attr=carried) if carried != "T" or self.is_bound(f"{loop}.T"):
                 return self.binding(f"{loop}.{carried}").value
             case ast.Tuple() | ast.List():
-                return Value(self.whole(node), None, ())
+                return Value(self.whole(node), None, Spec())
         site = Site(self, node, self.type_of(node), goal)
         return tables.written(site)
 
@@ -263,7 +263,7 @@ class Writer(Layouts):
             parts = (None if part is None else self.whole(part) for part in (node.lower, node.upper, node.step))
             return ast.Slice(*parts)
         value = self.value(node)
-        return value.tree if value.shape is None else self.reshard(value, ((),) * len(value.shape)).tree
+        return value.tree if value.shape is None else self.reshard(value, Spec().padded(len(value.shape))).tree
 
     def _wanted(self, node: ast.expr, shape: tuple[int, ...], goal: Spec | None) -> Spec | None:
         if goal is not None:
@@ -280,7 +280,7 @@ class Writer(Layouts):
             while axes and size % self.mesh.axis_size(axes):
                 axes = axes[:-1]
             spec.append(axes)
-        return tuple(spec)
+        return Spec(spec)
 
     def _plain(self, spec: Spec, value: Value) -> Spec:
         assert value.shape is not None

@@ -15,32 +15,11 @@ from runner.evidence import custom_calls, groups, hlo
 from runner.evidence.flow import MOVES, Flow
 from runner.evidence.hlo import Computation, Instruction, Module, Shape
 from runner.evidence.nodes import Origin, Origins, asked, backward, stacks
-from runner.experiment.expect import KINDS
+from runner.evidence.opcodes import DONE, HEAVY, IDLE, START, done_with, doubts, keeps_a_part, kind_of, target_of
 from runner.layout import Mesh
 
 _LISTED = 64
 """The largest number of devices for which groups are listed that the axes tell as well."""
-
-_ALIKE = re.compile(r"all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|collective", re.IGNORECASE)
-"""Names of opcodes that surely communicate."""
-
-_CONNECTING = ("channel_id=", "replica_groups=", "source_target_pairs=")
-"""Attributes of operations that communicate."""
-
-_LOCAL = ("copy", "slice", "dynamic-slice", "dynamic-update-slice")
-"""What has a start and a done of its own within a device's memory."""
-
-_IDLE = frozenset(
-    {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "copy", "iota"}
-    | {"partition-id", "replica-id", "after-all", "opt-barrier", "async-update", "add-dependency", "domain"}
-    | {f"{opcode}-{end}" for opcode in _LOCAL for end in ("start", "done")}
-)
-"""Opcodes that compute nothing worth hiding a communication behind."""
-
-_HEAVY = ("dot", "convolution", "scatter", "sort", "triangular-solve", "cholesky", "fft")
-
-_START, _DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
-"""The custom calls that begin and end what TPU's compiler calls an async collective fusion."""
 
 
 @dataclass
@@ -106,7 +85,7 @@ class _Reader:
         for computation in module.computations.values():
             if computation.name not in visited:
                 for instruction in computation.instructions.values():
-                    if _kind(instruction) and computation.name not in self._continued:
+                    if kind_of(instruction) and computation.name not in self._continued:
                         self._may_lack(f"{instruction.name} stands in {computation.name}, which nothing calls")
         return result
 
@@ -117,7 +96,7 @@ class _Reader:
 
     def _find_chains(self, computation: Computation) -> None:
         for instruction in computation.instructions.values():
-            if self._contains(instruction, _START):
+            if self._contains(instruction, START):
                 for later in self._carried_on(computation, instruction):
                     self._continued.update(name for _, name in later.called)
 
@@ -125,7 +104,7 @@ class _Reader:
         """Whether a fusion's computation has a custom call to `target`."""
         if instruction.opcode != "fusion":
             return False
-        return any(_target(inner) == target for inner in self._module.inside(instruction))
+        return any(target_of(inner) == target for inner in self._module.inside(instruction))
 
     def _carried_on(self, computation: Computation, start: Instruction) -> tuple[Instruction, ...]:
         """The fusions through which an async collective fusion goes on, up to the one that is done with it."""
@@ -137,12 +116,12 @@ class _Reader:
                     front.append(user)
                 elif user.opcode == "fusion" and user.name not in chain and self._communicates_inside(user):
                     chain[user.name] = user
-                    if not self._contains(user, _DONE):
+                    if not self._contains(user, DONE):
                         front.append(user)
         return tuple(sorted(chain.values(), key=lambda instruction: instruction.position))
 
     def _communicates_inside(self, fusion: Instruction) -> bool:
-        return any(_kind(inner) for inner in self._module.inside(fusion))
+        return any(kind_of(inner) for inner in self._module.inside(fusion))
 
     def _walk(self, computation: Computation, visited: set[str]) -> Iterator[_Place]:
         """Every collective that runs, in the order of the schedule, each once."""
@@ -150,11 +129,11 @@ class _Reader:
             return
         visited.add(computation.name)
         for instruction in computation.instructions.values():
-            kind = _kind(instruction)
+            kind = kind_of(instruction)
             if kind is not None:
                 yield self._place(kind, computation, instruction)
                 continue
-            doubt = _doubt(computation, instruction)
+            doubt = doubts(computation, instruction)
             if doubt is not None:
                 self._may_lack(doubt)
             for role, name in instruction.called:
@@ -168,7 +147,7 @@ class _Reader:
 
     def _place(self, kind: str, computation: Computation, instruction: Instruction) -> _Place:
         if instruction.opcode.endswith("-start"):
-            done = _done(computation, instruction)
+            done = done_with(computation, instruction)
             if not done:
                 self._result.unknown.append(f"nothing is done with {instruction.name}")
             return _Place(kind, computation, instruction, (computation, instruction), done, True)
@@ -176,13 +155,13 @@ class _Reader:
         if caller is not None:
             outer, by = caller
             if by.opcode == "async-start":
-                return _Place(kind, computation, instruction, caller, _done(outer, by), True)
-            if self._contains(by, _START):
+                return _Place(kind, computation, instruction, caller, done_with(outer, by), True)
+            if self._contains(by, START):
                 return _Place(kind, computation, instruction, caller, self._carried_on(outer, by), True)
-            if kind == "all-reduce" and _keeps_a_part(computation, instruction):
+            if kind == "all-reduce" and keeps_a_part(computation, instruction):
                 return _Place("reduce-scatter", computation, instruction, caller)
         if kind in ("send", "recv"):
-            done = _done(computation, instruction)
+            done = done_with(computation, instruction)
             return _Place(kind, computation, instruction, (computation, instruction), done, True)
         return _Place(kind, computation, instruction, (computation, instruction))
 
@@ -364,9 +343,9 @@ class _Reader:
     def _computed(self, instruction: Instruction) -> Iterator[str]:
         """The lines whose work an instruction does, if it does any."""
         opcode = instruction.opcode
-        if opcode in _IDLE or opcode in MOVES or _kind(instruction) or opcode.endswith(("-start", "-done")):
+        if opcode in IDLE or opcode in MOVES or kind_of(instruction) or opcode.endswith(("-start", "-done")):
             return
-        if opcode == "custom-call" and not custom_calls.computing(_target(instruction) or ""):
+        if opcode == "custom-call" and not custom_calls.computing(target_of(instruction) or ""):
             return
         inside = list(self._module.inside(instruction))
         reduces = any(one.opcode == "reduce" for one in (instruction, *inside))
@@ -376,7 +355,7 @@ class _Reader:
         heavy = [
             origin
             for inner in inside
-            if inner.opcode in _HEAVY or custom_calls.computing(_target(inner) or "")
+            if inner.opcode in HEAVY or custom_calls.computing(target_of(inner) or "")
             for origin in self._origins.of(inner.op_name)
         ]
         if heavy:
@@ -393,54 +372,3 @@ def _size(shapes: Iterable[Shape] | None) -> int | None:
     """The bytes of all these arrays; None where that of one is not known."""
     shapes = None if shapes is None else [shape for shape in shapes if shape.dtype != "token"]
     return None if shapes is None or not all(shape.bits for shape in shapes) else sum(s.bytes for s in shapes)
-
-
-def _kind(instruction: Instruction) -> str | None:
-    """The kind of collective that an instruction is or starts; `-done` belongs to its start."""
-    opcode = instruction.opcode.removesuffix("-start")
-    return opcode if opcode in KINDS else None
-
-
-def _target(instruction: Instruction) -> str | None:
-    """What a custom call calls."""
-    if instruction.opcode != "custom-call":
-        return None
-    return (instruction.attribute("custom_call_target") or "").strip('"')
-
-
-def _doubt(computation: Computation, instruction: Instruction) -> str | None:
-    """Why an instruction that is no known collective may communicate, if it may."""
-    opcode, target = instruction.opcode, _target(instruction)
-    if target is not None:
-        begins = target == _START and any(map(_kind, computation.instructions.values()))
-        if begins or custom_calls.local(target):
-            return None
-        return f"{instruction.name} calls {target or 'what is not said'}, which is not known to stay on its device"
-    if opcode.endswith(("-done", "-update")):
-        alike = opcode.rsplit("-", 1)[0] not in (*KINDS, "async", *_LOCAL)
-    else:
-        alike = bool(_ALIKE.search(opcode)) or any(attribute in instruction.attributes for attribute in _CONNECTING)
-    return f"{instruction.name} ({opcode}) seems to communicate, in a way that is not known" if alike else None
-
-
-def _done(computation: Computation, start: Instruction) -> tuple[Instruction, ...]:
-    """The instructions that carry a start on and are done with it."""
-    chain: list[Instruction] = []
-    front = [start]
-    while front:
-        for user in computation.users.get(front.pop().name, ()):
-            if user.opcode.endswith(("-done", "-update")) and user not in chain:
-                chain.append(user)
-                if user.opcode.endswith("-update"):
-                    front.append(user)
-            elif user.opcode == "get-tuple-element":
-                front.append(user)
-    return tuple(sorted(chain, key=lambda instruction: instruction.position))
-
-
-def _keeps_a_part(computation: Computation, reduced: Instruction) -> bool:
-    """Whether a fusion reduces over all and returns but one device's slice: TPU's all-reduce-scatter."""
-    root = computation.root
-    while root is not None and root.opcode in ("bitcast", "reshape", "copy"):
-        root = computation.instructions.get(root.operands[0])
-    return root is not None and root.opcode == "dynamic-slice" and root.operands[0] == reduced.name

@@ -8,18 +8,24 @@ from typing import Any
 from runner.evidence import collectives, hlo, profile, warnings
 from runner.evidence.nodes import Origins
 from runner.evidence.planes import Profile
-from runner.experiment.model import DERIVED, Experiment, program_section
+from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 
 
 def gather(
-    experiment: Experiment, program: str, folder: Path, said: str | None, taken: Profile | None = None
+    experiment: Experiment,
+    program: Program,
+    folder: Path,
+    said: str | None,
+    unreadable: str | None = None,
+    taken: Profile | None = None,
 ) -> dict[str, Any]:
     """The `collectives`, `collectives_unknown`, `collectives_missing` and `compiler_warnings` of a program's record.
 
     Also its `profile`, where one was `taken`. `said` is what the compiler wrote to standard error; None where nobody
-    could hear it.
+    could hear it. `unreadable` is why the module could not be printed.
     """
-    origins = Origins(experiment, "per_device" if program == DERIVED else program_section(program))
+    origins = Origins(experiment, program.lines)
     text = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")
     heard = None if said is None else warnings.read(said, origins)
     module, listed = hlo.Module(), None
@@ -32,7 +38,8 @@ def gather(
             # What a compiler of tomorrow prints must not end a run that is otherwise complete.
             found = _nothing(f"the module could not be read: {type(error).__name__}: {error}")
     else:
-        found = _nothing("the backend does not show the compiled module")
+        why = f": {unreadable}" if unreadable else ""
+        found = _nothing(f"the backend does not show the compiled module{why}")
     return {
         "collectives": listed,
         "collectives_unknown": list(dict.fromkeys(found.unknown)),

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from runner.experiment.model import Experiment, Loop, Section, Statement
-from runner.programs.source import Names
+from runner.language.operations import OPERATIONS
+from runner.programs.names import Names
 
 _WRAPPED = re.compile(r"^(?:[\w.]+\()*([^()]*)\)*$")
 """What JAX's transformations wrap a scope in: `jvp(C)`, `transpose(jvp(vmap(C)))`."""
@@ -16,13 +17,13 @@ _WRAPPED = re.compile(r"^(?:[\w.]+\()*([^()]*)\)*$")
 _FUNCTION = re.compile(r"\bp?jit\([^()]*\)*$")
 """The name of a function, which is none of a line, though a line may have the same."""
 
-_PRIMITIVES = frozenset(
-    {"psum", "psum_invariant", "psum2", "pmax", "pmin", "ppermute", "pbroadcast", "all_to_all", "ragged_all_to_all"}
-    | {"all_gather", "all_gather_invariant", "all_gather_reduced", "reduce_scatter", "psum_scatter", "unreduced_psum"}
-    | {"unreduced_reduce_scatter", "pgather", "psend", "precv", "pcollectivebroadcast", "pbroadcast_dynamic"}
-    | {"unreduced_pmax", "unreduced_pmin"}
+PRIMITIVES = frozenset(
+    {"ragged_all_to_all", "pgather", "psend", "precv"}
+    | {primitive for row in OPERATIONS.values() if row.over is not None for primitive in row.over.primitives}
 )
 """JAX's collective primitives: what stands last in the name of a collective that the program itself asks for.
+
+Those of the table's operations, and those of which no operation of the language is made.
 
 Source: jax/_src/lax/parallel.py, where those that begin an asynchronous one end in `_start`.
 """
@@ -64,7 +65,7 @@ def _parts(text: str) -> list[str]:
 def asked(stack: str) -> bool:
     """Whether a name stack is that of a collective of the program's own: of a line, or of JAX's differentiation."""
     scopes, _, primitive = stack.rpartition("/")
-    return bool(scopes) and primitive.removesuffix("_start") in _PRIMITIVES
+    return bool(scopes) and primitive.removesuffix("_start") in PRIMITIVES
 
 
 def backward(stack: str) -> bool:
@@ -72,8 +73,8 @@ def backward(stack: str) -> bool:
     return any(part.startswith("transpose(") for part in stack.split("/"))
 
 
-Scope = Mapping[str, "Scope | None"]
-"""The scopes that may stand in a name stack: a loop's name with those of its body, a node's with None."""
+Scope = Mapping[str, tuple[str, "Scope"]]
+"""The scopes that may stand in a name stack, each with its line and the scopes that may stand inside it."""
 
 
 class Origins:
@@ -81,7 +82,7 @@ class Origins:
 
     def __init__(self, experiment: Experiment, section: Section) -> None:
         gradients = experiment.grad.names if experiment.grad else ()
-        self._scope = _scope(experiment.section(section)) | dict.fromkeys(gradients)
+        self._scope = _scope(experiment.section(section)) | {name: (name, {}) for name in gradients}
         names = Names(experiment)
         self._arrays = {names[array.name]: array.name for array in experiment.arrays}
         self.of = lru_cache(maxsize=None)(self._of)
@@ -103,8 +104,7 @@ class Origins:
         if stack in self._arrays:
             return Origin(self._arrays[stack], "", False)
         parts = stack.split("/")
-        path: list[str] = []
-        scope: Scope = self._scope
+        line, scope = None, self._scope
         skip = False
         for part, following in zip(parts, [*parts[1:], ""], strict=True):
             if skip:
@@ -114,17 +114,8 @@ class Origins:
             skip = part == "while" and following in ("body", "cond")
             if skip:
                 continue
-            name = _unwrapped(part)
-            if name not in scope:
-                continue
-            path.append(name)
-            inner = scope[name]
-            if inner is None:
-                break
-            scope = inner
-        if not path:
-            return None
-        return Origin(".".join(path), parts[-1], backward(stack))
+            line, scope = scope.get(_unwrapped(part), (line, scope))
+        return None if line is None else Origin(line, parts[-1], backward(stack))
 
 
 def _unwrapped(part: str) -> str:
@@ -134,5 +125,8 @@ def _unwrapped(part: str) -> str:
     return found.group(1) if found else part
 
 
-def _scope(statements: Sequence[Statement]) -> dict[str, Scope | None]:
-    return {statement.name: _scope(statement.body) if isinstance(statement, Loop) else None for statement in statements}
+def _scope(statements: Sequence[Statement]) -> dict[str, tuple[str, Scope]]:
+    return {
+        statement.name: (str(statement.line), _scope(statement.body) if isinstance(statement, Loop) else {})
+        for statement in statements
+    }

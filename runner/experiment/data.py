@@ -10,6 +10,7 @@ import ast
 import inspect
 import math
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from runner import dtypes
 from runner.experiment.model import Array, Experiment
 from runner.experiment.plain import literal_shape, located, size_text
 from runner.faults import Fault, InvalidExperiment, invalid, nearest
-from runner.language.counterparts import signature
+from runner.language import bounds
+from runner.language.signatures import signature
 from runner.language.syntax import Expression, SyntaxFault
 
 Arrays = dict[str, np.ndarray]
@@ -43,32 +45,53 @@ _MAKERS: dict[str, tuple[inspect.Signature, str]] = {
 """The functions of `init`: their arguments and their NumPy names. Those of `rng` draw in the order of the arrays."""
 
 
-def source(array: Array, sizes: dict[str, int], folder: Path) -> str:
-    """One NumPy expression that makes `array`, given `np`, `ml_dtypes` and `rng`.
+@dataclass(frozen=True)
+class Source:
+    """NumPy's source of one array, given `np`, `ml_dtypes` and `rng`.
 
-    `folder` is where `load('file.npy')` looks. Raises `InvalidExperiment` for what no `init` can have.
+    - `values`: an expression; `shaped`, `typed`: what gives the values the array's shape and dtype, where they need it.
+    - `draws`: whether it draws from `rng`.
+    """
+
+    values: str
+    shaped: str = ""
+    typed: str = ""
+    draws: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.values}{self.shaped}{self.typed}"
+
+
+def source(array: Array, sizes: dict[str, int], folder: Path) -> Source:
+    """What makes `array`; `folder` is where `load('file.npy')` looks.
+
+    Raises `InvalidExperiment` for what no `init` can have.
     """
     key = ("arrays", array.name, "init")
     dtype = dtypes.dtype(array.dtype).source
     if not isinstance(array.init, Expression):
         shape = literal_shape(array.init, key)
         if not shape:
-            return f"np.full({array.shape}, {_literal(array.init)}, dtype={dtype})"
+            return Source(f"np.full({array.shape}, {_literal(array.init)}, dtype={dtype})")
         if shape != array.shape:
             raise invalid(key, f"the values have shape {list(shape)}, but '{array.name}' has shape {list(array.shape)}")
-        return f"np.array({_literal(array.init)}, dtype={dtype})"
+        return Source(f"np.array({_literal(array.init)}, dtype={dtype})")
     try:
+        bounds.check(array.init, sizes)
         tree = _emit(array.init, array.init.tree, array, sizes, folder)
     except SyntaxFault as fault:
         raise InvalidExperiment(located(key, array.init.text, fault)) from None
-    text = ast.unparse(tree)
+    text, typed = ast.unparse(tree), f".astype({dtype})"
     if not any(isinstance(node, ast.Call) for node in ast.walk(tree)):
-        return f"np.full({array.shape}, {text}).astype({dtype})"
+        return Source(f"np.full({array.shape}, {text})", "", typed)
     whole = isinstance(tree, ast.Call) and isinstance(tree.func, ast.Attribute)
-    text = text if whole else f"({text})"
-    if not (isinstance(array.init.tree, ast.Call) and _shaped(array.init.tree)):
-        text = f"{text}.reshape({array.shape})"
-    return f"{text}.astype({dtype})"
+    shaped = isinstance(array.init.tree, ast.Call) and _shaped(array.init.tree)
+    return Source(
+        text if whole else f"({text})",
+        "" if shaped else f".reshape({array.shape})",
+        typed,
+        draws=any(isinstance(node, ast.Name) and node.id == "rng" for node in ast.walk(tree)),
+    )
 
 
 def _literal(value: Any) -> str:
@@ -88,17 +111,21 @@ def make(experiment: Experiment, folder: Path) -> Arrays:
     rng = np.random.default_rng(experiment.seed)
     made: Arrays = {}
     for array in experiment.arrays:
-        text = source(array, dict(experiment.dims), folder)
-        made[array.name] = _run(text, array, {"np": np, "ml_dtypes": ml_dtypes, "rng": rng})
+        made_by = source(array, dict(experiment.dims), folder)
+        made[array.name] = _run(made_by, array, {"np": np, "ml_dtypes": ml_dtypes, "rng": rng})
     return made
 
 
 def loading(experiment: Experiment) -> tuple[str, ...] | None:
     """The key of the first array that is read from a file; None where none is."""
     for array in experiment.arrays:
-        if "load(" in getattr(array.init, "text", ""):
+        if isinstance(array.init, Expression) and any(map(_loads, ast.walk(array.init.tree))):
             return ("arrays", array.name, "init")
     return None
+
+
+def _loads(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "load"
 
 
 def check(experiment: Experiment, folder: Path) -> None:
@@ -111,7 +138,7 @@ _REFUSALS = (ValueError, TypeError, ArithmeticError, OSError, EOFError)
 """How NumPy refuses a value; the last is a file without an array in it."""
 
 
-def _run(text: str, array: Array, namespace: dict[str, Any]) -> np.ndarray:
+def _run(made_by: Source, array: Array, namespace: dict[str, Any]) -> np.ndarray:
     key = ("arrays", array.name, "init")
     shown = array.init.text if isinstance(array.init, Expression) else None
 
@@ -122,7 +149,7 @@ def _run(text: str, array: Array, namespace: dict[str, Any]) -> np.ndarray:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("error", np.exceptions.ComplexWarning)
             # The text is ours: `source` builds it from a checked tree, node by node.
-            value = eval(text, {"__builtins__": {}, **namespace})
+            value = eval(str(made_by), {"__builtins__": {}, **namespace})
     except FileNotFoundError as error:
         raise fault(f"there is no file '{error.filename}'") from None
     except np.exceptions.ComplexWarning:
@@ -130,7 +157,7 @@ def _run(text: str, array: Array, namespace: dict[str, Any]) -> np.ndarray:
     except MemoryError:
         raise fault(f"{size_text(array.shape)} values of {array.dtype} do not fit into memory") from None
     except _REFUSALS as error:
-        size = _natural_size(array, text, namespace)
+        size = _natural_size(made_by, namespace)
         if size is not None and size != int(np.prod(array.shape)):
             message = (
                 f"it makes {size} values, but '{array.name}' has shape {list(array.shape)}: {size_text(array.shape)}"
@@ -140,13 +167,12 @@ def _run(text: str, array: Array, namespace: dict[str, Any]) -> np.ndarray:
     return value
 
 
-def _natural_size(array: Array, text: str, namespace: dict[str, Any]) -> int | None:
+def _natural_size(made_by: Source, namespace: dict[str, Any]) -> int | None:
     """How many values the expression makes before it is reshaped, if it makes any."""
-    head, found, _ = text.rpartition(".reshape(")
-    if not found:
+    if not made_by.shaped:
         return None
     try:
-        return int(np.size(eval(head, {"__builtins__": {}, **namespace})))
+        return int(np.size(eval(made_by.values, {"__builtins__": {}, **namespace})))
     except (*_REFUSALS, MemoryError):
         return None
 
@@ -171,13 +197,27 @@ def _emit(expression: Expression, node: ast.expr, array: Array, sizes: dict[str,
             hint = nearest(name, [*sizes, *_MAKERS]) or "; an init knows the dims and its own functions"
             raise expression.fault(f"no dim or function '{name}'{hint}", node)
         case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.MatMult):
-            return ast.BinOp(walk(left), op, walk(right))
+            emitted = ast.BinOp(walk(left), op, walk(right))
+            if isinstance(op, ast.Div | ast.FloorDiv | ast.Mod) and _is_zero(emitted.right):
+                # NumPy makes 0, infinity or NaN of it, with a warning.
+                raise expression.fault("NumPy refuses it: division by zero", node)
+            return emitted
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() as op, operand=operand):
             return ast.UnaryOp(op, walk(operand))
         case ast.Call(func=ast.Name(id=name) as function):
             return _emit_call(expression, node, name, function, array, walk, folder)
         case _:
             raise expression.fault("an init is made of numbers, dims, + - * / // % ** and its functions", node)
+
+
+def _is_zero(node: ast.expr) -> bool:
+    """Whether a part that calls nothing is the number 0."""
+    if any(isinstance(part, ast.Call | ast.Name | ast.Attribute) for part in ast.walk(node)):
+        return False
+    try:
+        return eval(ast.unparse(node), {"__builtins__": {}}) == 0
+    except _REFUSALS:
+        return False
 
 
 def _emit_call(

@@ -11,7 +11,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
+from runner.experiment.program import Program
 from runner.faults import Key, invalid, nearest
+from runner.language.check import Section
 from runner.layout import Spec
 
 KINDS = (
@@ -55,14 +57,14 @@ _NOTHING = Expectations()
 class Names:
     """What the keys below an expectation may be."""
 
-    programs: Collection[str]
+    programs: Collection[Program]
     platforms: Collection[str]
-    lines: Mapping[str, Collection[str]]
+    lines: Mapping[Program, Collection[str]]
     """Per program the lines of its section: `C`, `ring.lhs`."""
     values: Collection[str]
     """The values of `graph`."""
     outputs: Collection[str]
-    sections: Mapping[str, str]
+    sections: Mapping[Program, Section]
     """The section of each program that the experiment lacks."""
     spec: Callable[[object, Key], Spec]
     """Reads a PartitionSpec that stands at a key."""
@@ -70,14 +72,16 @@ class Names:
     """Reads an integer, or an expression of dims and sizes of mesh axes."""
 
 
-def read(config: Mapping[str, Any], programs: Collection[str], platform: str, names: Names) -> dict[str, Expectations]:
+def read(
+    config: Mapping[str, Any], programs: Collection[Program], platform: str, names: Names
+) -> dict[Program, Expectations]:
     """What each of `programs` is held to on `platform`. Raises `InvalidExperiment` for what cannot be meant."""
     return {program: _of(config, program, platform, names) for program in programs}
 
 
-def _of(config: Mapping[str, Any], program: str, platform: str, names: Names) -> Expectations:
+def _of(config: Mapping[str, Any], program: Program, platform: str, names: Names) -> Expectations:
     def closest(name: str, read: Callable[[Any, Key], Value]) -> Value | None:
-        return _closest(config.get(name), ("expect", name), program, platform, names, read)
+        return _closest(config[name], ("expect", name), program, platform, names, read)
 
     found = Expectations(
         collectives=closest("collectives", lambda value, key: _counts(value, key, names)),
@@ -97,7 +101,7 @@ def _of(config: Mapping[str, Any], program: str, platform: str, names: Names) ->
 
 
 def _closest(
-    value: Any, key: Key, program: str, platform: str, names: Names, read: Callable[[Any, Key], Value]
+    value: Any, key: Key, program: Program, platform: str, names: Names, read: Callable[[Any, Key], Value]
 ) -> Value | None:
     """What `value` says for the program on the platform; None where it says nothing."""
     plain = _plain(value, names)
@@ -145,7 +149,7 @@ def _size(value: Any, key: Key, names: Names, what: str) -> int:
     return size
 
 
-def _lines(value: Any, key: Key, names: Names, program: str) -> tuple[str, ...]:
+def _lines(value: Any, key: Key, names: Names, program: Program) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise invalid(key, f"{value!r} is not a list of lines, such as [C, ring.lhs]")
     every = {line for lines in names.lines.values() for line in lines}
@@ -166,20 +170,36 @@ def _layouts(value: Any, key: Key, names: Names) -> dict[str, Spec]:
     return {name: names.spec([] if spec is None else spec, (*key, name)) for name, spec in value.items()}
 
 
+# What has to be refused.
+
+
+def refusal(config: Mapping[str, Any]) -> str | None:
+    """What the message has to hold with which a whole configuration is refused; None where nobody expects that.
+
+    It is read by itself, since what else the configuration says may be what is refused. Raises `InvalidExperiment`.
+    """
+    said = (config.get("expect") or {}).get("invalid")
+    if said is None:
+        return None
+    if not isinstance(said, str) or not said.strip():
+        raise invalid(("expect", "invalid"), f"{said!r} is not a part of the message with which it has to be refused")
+    return said
+
+
 # What is known to be wrong.
 
 
 def known_wrong(
-    config: Mapping[str, Any], programs: Collection[str], platform: str, names: Names
-) -> dict[str, dict[str, str]]:
+    config: Mapping[str, Any], programs: Collection[Program], platform: str, names: Names
+) -> dict[Program, dict[str, str]]:
     """Per program the outputs that are known to be wrong on `platform`, each with versions of JAX: "" is all of them.
 
     Raises `InvalidExperiment` for what cannot be meant.
     """
-    key, value = ("expect", "wrong"), config.get("wrong")
+    key, value = ("expect", "wrong"), config["wrong"]
     _refuse_absent(value, key, names)
 
-    def of(program: str) -> dict[str, str]:
+    def of(program: Program) -> dict[str, str]:
         return _closest(value, key, program, platform, names, lambda value, key: _wrong(value, key, names)) or {}
 
     return {program: of(program) for program in programs}

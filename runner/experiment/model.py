@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from runner import dtypes
 from runner.experiment import expect
+from runner.experiment.program import Program
+from runner.experiment.showing import Show
 from runner.experiment.topology import Topology
 from runner.faults import Key
+from runner.language.check import Section
 from runner.language.syntax import Expression
 from runner.layout import Layout, Mesh, Spec
-
-Section = Literal["graph", "per_device"]
-
-
-GRAPH_PROGRAMS = ("auto", "constraint", "explicit")
-
-
-PER_DEVICE_PROGRAMS = ("shard_map", "vmap")
-
-
-DERIVED = "derived"
-"""The program whose per-device lines are derived from the graph."""
-
-
-PROGRAMS = (*GRAPH_PROGRAMS, DERIVED, *PER_DEVICE_PROGRAMS)
-
 
 PRECISIONS = ("default", "high", "highest", "bfloat16", "tensorfloat32", "float32")
 
@@ -53,11 +41,47 @@ class Array:
 
 
 @dataclass(frozen=True)
-class Node:
-    """One line: a name and the expression that it stands for."""
+class Line:
+    """The identity of a line of a section, or of what a carried name of a repeat starts as, which is its `first`.
+
+    `loops` are the repeats that it stands in, outermost first. Printed it is as evidence and messages have it: `C`,
+    `ring.acc`.
+    """
 
     name: str
+    loops: tuple[str, ...] = ()
+    first: bool = False
+
+    def __str__(self) -> str:
+        return ".".join((*self.loops, self.name))
+
+    @cached_property
+    def key(self) -> Key:
+        """Where it stands in the section: `("ring", "body", "acc")`."""
+        within = ["body"] * (len(self.loops) - 1) + ["carry" if self.first else "body"]
+        return (*(part for pair in zip(self.loops, within, strict=False) for part in pair), self.name)
+
+    @cached_property
+    def path(self) -> str:
+        """Its key as one word, which no other line of the section has: `ring/body/acc`."""
+        return "/".join(map(str, self.key))
+
+    def inside(self, name: str, *, first: bool = False) -> Line:
+        """A line of the body of the repeat that stands here, or the first value of a name that it carries."""
+        return Line(name, (*self.loops, self.name), first)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One line with the expression that it stands for."""
+
+    line: Line
     expression: Expression
+
+    @property
+    def name(self) -> str:
+        """The name that the lines after it read."""
+        return self.line.name
 
     @property
     def defines(self) -> frozenset[str]:
@@ -74,12 +98,29 @@ class Node:
 class Loop:
     """A repeat: `body` runs `steps` times over the carried values, then `name.carry` are names."""
 
-    name: str
+    line: Line
     steps: int
     index: str
     carry: tuple[tuple[str, Expression], ...]
     body: tuple[Statement, ...]
     unroll: bool
+
+    @property
+    def name(self) -> str:
+        """What the names of its results begin with."""
+        return self.line.name
+
+    def first(self, carried: str) -> Line:
+        """What a carried name starts as."""
+        return self.line.inside(carried, first=True)
+
+    def end(self, carried: str) -> str:
+        """The path of what a carried name has at the end of a step."""
+        return f"{self.line.path}/{carried}"
+
+    def result(self, carried: str) -> str:
+        """The path of what a carried name has after the last step: its name, where the repeat stands in no other."""
+        return f"{self.line.path}.{carried}"
 
     @property
     def defines(self) -> frozenset[str]:
@@ -147,21 +188,21 @@ class Experiment:
     constraints: Mapping[str, Spec]
     outputs: Mapping[str, Spec]
     values: Mapping[str, Any]
-    programs: tuple[str, ...]
-    left_out: tuple[str, ...] = ()
-    """The programs that are not compiled for a topology unless they are asked for by name."""
-    chosen: bool = field(default=False)
-    """Whether the user named the program, rather than taking all that there are."""
-    seed: int = 0
-    precision: str = "highest"
-    check_vma: bool = True
-    trace: bool = False
-    profile: bool = False
-    timeout: float = 600.0
-    grad: Gradient | None = None
-    tested: tuple[str, ...] = ("cpu",)
+    programs: tuple[Program, ...]
+    seed: int
+    precision: str
+    check_vma: bool
+    trace: bool
+    profile: bool
+    timeout: float
+    tested: tuple[str, ...]
     """The targets for which `pytest` runs it: options of the config group `target`."""
-    expected: Mapping[str, expect.Expectations] = field(default_factory=dict)
+    left_out: tuple[Program, ...] = ()
+    """The programs that are not compiled for a topology unless they are asked for by name."""
+    chosen: bool = False
+    """Whether the user named the program, rather than taking all that there are."""
+    grad: Gradient | None = None
+    expected: Mapping[Program, expect.Expectations] = field(default_factory=dict)
     """What each program is held to."""
     probed: frozenset[str] = frozenset()
     """The values of `graph` that are among the outputs only so that the compiler tells their layouts."""
@@ -170,7 +211,9 @@ class Experiment:
     """How far `per_device` is from `graph` on purpose: for an output, the share of its root mean square."""
     weak: frozenset[str] = frozenset()
     """The outputs whose `value` check may be blunt."""
-    wrong: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    show: Show = "auto"
+    """What of the arrays and outputs is shown: a word, or names."""
+    wrong: Mapping[Program, Mapping[str, str]] = field(default_factory=dict)
     """Per program the outputs that JAX is known to give wrong, with the versions that do: "" is all of them."""
 
     @cached_property
@@ -179,16 +222,23 @@ class Experiment:
         gradients = self.grad.names if self.grad else ()
         return {name: spec for name, spec in self.outputs.items() if name not in gradients}
 
-    def probing(self, program: str) -> Experiment | None:
-        """The experiment that returns also the values whose layouts the program is held to, if there are any."""
-        wanted = self.expected[program].layouts if program in GRAPH_PROGRAMS else ()
-        probed = frozenset(wanted) - self.outputs.keys()
-        return replace(self, outputs={**self.outputs, **dict.fromkeys(probed, ())}, probed=probed) if wanted else None
+    @property
+    def on_mesh(self) -> bool:
+        """Whether some program needs all devices of the mesh."""
+        return any(program.on_mesh for program in self.programs)
 
-    def checks(self, program: str) -> tuple[str, ...]:
+    def probing(self, program: Program) -> Experiment | None:
+        """The experiment that returns also the values whose layouts the program is held to, if there are any."""
+        wanted = self.expected[program].layouts if program.whole else ()
+        probed = frozenset(wanted) - self.outputs.keys()
+        return (
+            replace(self, outputs={**self.outputs, **dict.fromkeys(probed, Spec())}, probed=probed) if wanted else None
+        )
+
+    def checks(self, program: Program) -> tuple[str, ...]:
         """What is checked of the results of a program, in the order in which a report has it."""
         gradient, values = ("gradient",) if self.grad else (), ("values",) if self.values else ()
-        lines = ("derivation",) if program == DERIVED else ()
+        lines = ("derivation",) if program is Program.DERIVED else ()
         return ("value", "layout", "replicas", "agreement", *gradient, *values, *lines)
 
     def array(self, name: str) -> Array:
@@ -205,29 +255,21 @@ class Experiment:
         if any(array.dtype in dtypes.WIDE for array in self.arrays):
             return True
         return any(
-            f"'{name}'" in text or f'"{name}"' in text
-            for statement in (*self.graph, *self.per_device)
-            for _, expression in expressions(statement)
-            for text in [expression.text]
-            for name in dtypes.WIDE
+            isinstance(node, ast.Constant) and node.value in dtypes.WIDE
+            for _, expression in expressions((*self.graph, *self.per_device))
+            for node in ast.walk(expression.tree)
         )
 
 
-def expressions(statement: Statement, key: Key = ()) -> Iterator[tuple[Key, Expression]]:
-    """Every expression of a statement with its key below the section."""
-    key = (*key, statement.name)
-    if isinstance(statement, Node):
-        yield key, statement.expression
-        return
-    for name, first in statement.carry:
-        yield (*key, "carry", name), first
-    for inner in statement.body:
-        yield from expressions(inner, (*key, "body"))
-
-
-def program_section(program: str) -> Section:
-    """The section that a program is written from."""
-    return "per_device" if program in PER_DEVICE_PROGRAMS else "graph"
+def expressions(statements: Iterable[Statement]) -> Iterator[tuple[Line, Expression]]:
+    """Every expression of some statements and of what stands inside them, with its line."""
+    for statement in statements:
+        if isinstance(statement, Node):
+            yield statement.line, statement.expression
+            continue
+        for name, first in statement.carry:
+            yield statement.first(name), first
+        yield from expressions(statement.body)
 
 
 def results(statements: tuple[Statement, ...]) -> set[str]:
@@ -235,9 +277,9 @@ def results(statements: tuple[Statement, ...]) -> set[str]:
     return {name for statement in statements for name in statement.defines}
 
 
-def lines(statements: Iterable[Statement], path: str = "") -> Iterator[str]:
+def lines(statements: Iterable[Statement]) -> Iterator[str]:
     """The lines of a section as evidence names them: `C`, of a loop `ring` and `ring.lhs`."""
     for statement in statements:
-        yield f"{path}{statement.name}"
+        yield str(statement.line)
         if isinstance(statement, Loop):
-            yield from lines(statement.body, f"{path}{statement.name}.")
+            yield from lines(statement.body)

@@ -13,10 +13,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from runner.experiment.model import Experiment, Loop, Node, Statement
+from runner.experiment.model import Experiment, Line, Loop, Node, Statement
+from runner.experiment.program import Program
 from runner.language import trees
 from runner.language.operations import CONSTANTS, OPERATIONS
-from runner.language.syntax import Expression
+from runner.language.syntax import Expression, name_of
+
+TRACED = Program.SHARD_MAP
+"""The program whose values a trace shows."""
 
 VALUES = 500
 """How many values a trace may have; above it the steps of loops are not traced, only what they end with."""
@@ -72,8 +76,8 @@ def named(experiment: Experiment) -> Traced:
         naming = _Naming(experiment, unroll=False)
         naming.run(experiment.per_device, meaning, "")
         whole = tuple(loop.name for loop in loops)
-    code = replace(experiment, per_device=tuple(naming.statements), outputs={}, programs=("shard_map",))
-    results = {name: ast.unparse(meaning[name]) if name in meaning else name for name in experiment.outputs}
+    code = replace(experiment, per_device=tuple(naming.statements), outputs={}, programs=(TRACED,))
+    results = {name: name_of(meaning[name]) or name if name in meaning else name for name in experiment.outputs}
     return Traced(code, tuple(naming.values), results, tuple(dict.fromkeys(naming.stepped)), whole)
 
 
@@ -146,7 +150,7 @@ class _Naming:
             raise _TooMany
         tree, operation, axes, before = what
         node = node or self._free(shown)
-        self.statements.append(Node(node, Expression(ast.unparse(ast.fix_missing_locations(tree)), tree)))
+        self.statements.append(Node(Line(node), Expression(ast.unparse(ast.fix_missing_locations(tree)), tree)))
         self.values.append(Value(shown, node, text, operation, axes, before))
         return node
 
@@ -216,7 +220,7 @@ class _Named(ast.NodeTransformer):
         self._count[operation] += 1
         before = None
         if isinstance(operand, ast.Attribute) and operand.attr != "T":
-            before = ast.unparse(operand)
+            before = name_of(operand)
         elif self._naming.is_value(operand):
             if not isinstance(operand, ast.Name):
                 shown = f"{self._shown}/{operation}#{number}/before"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import keyword
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from runner.experiment.showing import MESH, WORDS
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.language import static
 from runner.language.check import canonical
@@ -99,8 +100,26 @@ def read_verify_dims(config: Mapping[str, Any], dims: Mapping[str, int]) -> dict
     return smaller
 
 
-def choices(candidates: tuple[str, ...]) -> str:
+def choices(candidates: Iterable[str]) -> str:
     return f"; there are {', '.join(candidates)}"
+
+
+def read_show(show: object, names: Iterable[str]) -> str | tuple[str, ...]:
+    """One of the words, or the names of the arrays and outputs that are to be shown."""
+    known = (MESH, *names)
+    if isinstance(show, str):
+        if show in WORDS or show in known:
+            return show if show in WORDS else (show,)
+        raise invalid(
+            ("show",), f"nothing is called '{show}'{nearest(show, (*WORDS, *known)) or choices((*WORDS, *known))}"
+        )
+    if not isinstance(show, list):
+        raise invalid(("show",), f"{show!r} is no name of an array or output{yaml_hint(show)}{choices(WORDS)}")
+    for i, name in enumerate(show):
+        if name not in known:
+            hint = yaml_hint(name) or nearest(str(name), known) or choices(known)
+            raise invalid(("show", i), f"no array or output is called {name!r}{hint}")
+    return tuple(show)
 
 
 def rectangular(value: Any, key: Key) -> tuple[int, ...]:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from runner.experiment.model import Loop, Node, Statement
+from runner.experiment.model import Line, Loop, Node, Statement
 from runner.experiment.plain import check_name, located, read_expression, read_size
 from runner.faults import InvalidExperiment, Key, invalid, nearest
+from runner.language import bounds
 from runner.language.check import Scope, check
 from runner.language.syntax import Expression, SyntaxFault, names
 
@@ -16,25 +17,26 @@ _LOOP_KEYS = ("repeat", "index", "carry", "body", "unroll")
 
 
 def read_statements(
-    config: Mapping[str, Any], key: Key, scope: Scope, dims: Mapping[str, int]
+    config: Mapping[str, Any], key: Key, scope: Scope, dims: Mapping[str, int], within: Line | None = None
 ) -> tuple[Statement, ...]:
-    """The statements of a section or of a loop's body; `scope` grows by their names."""
+    """The statements of a section, or of the body of the loop `within`; `scope` grows by their names."""
     parsed = {
         name: None if isinstance(value, Mapping) else read_expression(value, (*key, name))
         for name, value in config.items()
     }
     statements: list[Statement] = []
     for position, (name, value) in enumerate(config.items()):
+        line = Line(name) if within is None else within.inside(name)
         later = dict(list(parsed.items())[position:])
         local = replace(scope, later=later)
         expression = parsed[name]
         if expression is None:
-            loop = _loop(name, value, (*key, name), local, dims)
+            loop = _loop(line, value, (*key, name), local, dims)
             statements.append(loop)
             scope.loops[name] = tuple(carried for carried, _ in loop.carry)
         else:
             _check(expression, (*key, name), local, cycle_of=name)
-            statements.append(Node(name, expression))
+            statements.append(Node(line, expression))
             scope.values.add(name)
     return tuple(statements)
 
@@ -42,6 +44,7 @@ def read_statements(
 def _check(expression: Expression, key: Key, scope: Scope, cycle_of: str | None = None) -> None:
     try:
         check(expression, scope)
+        bounds.check(expression, scope.sizes, scope.mesh if scope.section == "per_device" else None)
     except SyntaxFault as fault:
         cycle = _cycle(cycle_of, scope) if cycle_of else None
         if cycle and "used before it stands" in fault.message:
@@ -65,20 +68,20 @@ def _cycle(start: str, scope: Scope) -> list[str] | None:
     return None
 
 
-def _loop(name: str, config: Mapping[str, Any], key: Key, scope: Scope, dims: Mapping[str, int]) -> Loop:
+def _loop(line: Line, config: Mapping[str, Any], key: Key, scope: Scope, dims: Mapping[str, int]) -> Loop:
     for entry in config:
         if entry not in _LOOP_KEYS:
             hint = nearest(entry, _LOOP_KEYS) or f"; a repeat has {', '.join(_LOOP_KEYS)}"
             raise invalid((*key, entry), f"a repeat has no key '{entry}'{hint}")
     for entry in ("repeat", "carry", "body"):
         if entry not in config:
-            raise invalid(key, f"the repeat '{name}' has no '{entry}'")
+            raise invalid(key, f"the repeat '{line.name}' has no '{entry}'")
     for entry in ("carry", "body"):
         if not isinstance(config[entry], Mapping) or not config[entry]:
             raise invalid((*key, entry), f"the {entry} of a repeat maps names to expressions")
     steps = read_size(config["repeat"], (*key, "repeat"), dims, scope.mesh if scope.section == "per_device" else None)
     if steps < 0:
-        raise invalid((*key, "repeat"), f"the repeat '{name}' has {steps} steps")
+        raise invalid((*key, "repeat"), f"the repeat '{line.name}' has {steps} steps")
     index = config.get("index", "i")
     unroll = config.get("unroll", True)
     if not isinstance(unroll, bool):
@@ -101,7 +104,7 @@ def _loop(name: str, config: Mapping[str, Any], key: Key, scope: Scope, dims: Ma
     inside = scope.nested()
     inside.values |= {carried for carried, _ in carry} | {index}
     inside.loops = {n: c for n, c in inside.loops.items() if n not in config["body"]}
-    body = read_statements(config["body"], (*key, "body"), inside, dims)
+    body = read_statements(config["body"], (*key, "body"), inside, dims, line)
     for statement in body:
         if statement.name in scope.values and statement.name not in config["carry"]:
             message = f"'{statement.name}' is a name outside the repeat already; carry it, or choose another name"
@@ -110,4 +113,4 @@ def _loop(name: str, config: Mapping[str, Any], key: Key, scope: Scope, dims: Ma
             raise invalid(
                 (*key, "body", statement.name), f"'{statement.name}' is carried; a repeat cannot be assigned to it"
             )
-    return Loop(name, steps, index, tuple(carry), body, unroll)
+    return Loop(line, steps, index, tuple(carry), body, unroll)

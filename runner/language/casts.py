@@ -6,10 +6,7 @@ import ast
 from collections.abc import Callable
 
 from runner import dtypes
-from runner.language.operations import Operation
-
-_NAMED = ("dtype", "preferred_element_type")
-"""The arguments in which a call names the dtype of its result."""
+from runner.language.operations import DTYPES, Operation
 
 
 def narrowed(operation: Operation, call: ast.Call, dtype_of: Callable[[ast.expr], str]) -> str | None:
@@ -17,8 +14,8 @@ def narrowed(operation: Operation, call: ast.Call, dtype_of: Callable[[ast.expr]
 
     `dtype_of` gives the dtype that JAX says of a part: `float64` for a number of Python's, which can be any number.
     """
-    named = next((name for name in _NAMED if name in operation.signature.parameters), None)
-    if named is None or operation.kind != "array" or operation.jax.startswith("jax.random."):
+    named = next((name for name in DTYPES if name in operation.signature.parameters), None)
+    if named is None or operation.kind != "array" or operation.random:
         return None
     bound = operation.signature.bind(*call.args, **{str(k.arg): k.value for k in call.keywords})
     told = bound.arguments.get(named)

@@ -13,25 +13,30 @@ from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, PADD
 from runner.language.syntax import Expression
 from runner.layout import Mesh
 
+Section = Literal["graph", "per_device"]
+"""What is computed on whole arrays, or what each device does."""
+
+SECTIONS: tuple[Section, ...] = ("graph", "per_device")
+
 
 @dataclass
 class Scope:
     """The names that an expression may use.
 
-    - `values`: arrays and earlier nodes; `sizes`: dims; `loops`: the carries of earlier repeats.
+    - `values`: arrays and earlier nodes; `sizes`: the dims; `loops`: the carries of earlier repeats.
     - `later`: names that stand further down, for the message about order.
     """
 
-    section: Literal["graph", "per_device"]
+    section: Section
     mesh: Mesh
     values: set[str] = field(default_factory=set)
-    sizes: set[str] = field(default_factory=set)
+    sizes: Mapping[str, int] = field(default_factory=dict)
     loops: dict[str, tuple[str, ...]] = field(default_factory=dict)
     later: Mapping[str, Expression | None] = field(default_factory=dict)
 
     def nested(self) -> Scope:
         """A copy to which the names of a loop's body can be added."""
-        return Scope(self.section, self.mesh, set(self.values), set(self.sizes), dict(self.loops), self.later)
+        return Scope(self.section, self.mesh, set(self.values), self.sizes, dict(self.loops), self.later)
 
 
 def check(expression: Expression, scope: Scope) -> None:
@@ -48,9 +53,9 @@ def canonical(expression: Expression) -> Expression:
     for call in ast.walk(expression.tree):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
             operation = OPERATIONS.get(call.func.id)
-            if operation is not None and operation.jax.startswith("jax.random.") and "dtype='" in operation.arguments:
+            if operation is not None and operation.random and "dtype='" in operation.arguments:
                 _name_dtype(call, operation.signature)
-            if operation is not None and "axis_name" in operation.arguments:
+            if operation is not None and operation.over is not None:
                 first = 1 if operation.arguments.startswith("x") else 0
                 call.args[first:] = [_tupled(argument) for argument in call.args[first:]]
                 for keyword in call.keywords:
@@ -104,7 +109,7 @@ def _check_name(expression: Expression, node: ast.Name, name: str, scope: Scope)
         raise expression.fault(f"'{name}' is used before it stands; the lines run in order, so move it up", node)
     if name in OPERATIONS:
         raise expression.fault(f"'{name}' is an operation; call it: {name}(…)", node)
-    known = sorted(scope.values | scope.sizes | set(scope.loops))
+    known = sorted({*scope.values, *scope.sizes, *scope.loops})
     raise expression.fault(f"no array, dim or earlier name '{name}'{nearest(name, known) or _names(known)}", node)
 
 
@@ -116,7 +121,7 @@ def _check_call(expression: Expression, node: ast.Call, name: str, function: ast
     operation = OPERATIONS.get(name)
     if operation is None:
         raise expression.fault(f"no operation '{name}'{nearest(name, OPERATIONS)}", function)
-    if scope.section == "graph" and (operation.kind == "collective" or "axis_name" in operation.signature.parameters):
+    if scope.section == "graph" and operation.over is not None:
         raise expression.fault(
             f"'{name}' is a collective; graph computes on whole arrays and has none; it belongs in per_device", function
         )
@@ -130,6 +135,8 @@ def _check_call(expression: Expression, node: ast.Call, name: str, function: ast
         _check_axes(expression, bound.arguments["axis_name"], scope.mesh)
     if "computation" in bound.arguments:
         _check_choice(expression, bound.arguments["computation"], "computation", COMPUTATIONS)
+    if "to" in bound.arguments and operation.over is not None:
+        _check_choice(expression, bound.arguments["to"], "argument 'to'", operation.over.to)
     padding = bound.arguments.get("padding")
     if isinstance(padding, ast.Constant):
         _check_choice(expression, padding, "padding", PADDINGS, " or a pair of integers for each dimension")

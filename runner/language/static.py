@@ -6,6 +6,7 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 
+from runner.language import bounds
 from runner.language.check import missing_axis
 from runner.language.syntax import Expression
 from runner.layout import Mesh
@@ -41,8 +42,8 @@ def evaluate(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None
                 first, second = value(left), value(right)
                 if second == 0 and isinstance(op, ast.FloorDiv | ast.Mod):
                     raise expression.fault("division by zero", node)
-                if isinstance(op, ast.Pow) and not 0 <= second <= 64:
-                    raise expression.fault("the exponent must lie between 0 and 64", node)
+                if isinstance(op, ast.Pow) and second < 0:
+                    raise expression.fault("sizes are integers: the exponent is at least 0", node)
                 return _BINARY[type(op)](first, second)
             case ast.BinOp(op=ast.Div()):
                 raise expression.fault("sizes are integers: use // instead of /", node)
@@ -64,4 +65,5 @@ def evaluate(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None
             raise expression.fault("axis_size takes the name of a mesh axis, in quotes", node)
         raise expression.fault(missing_axis(node.value, mesh), node)
 
+    bounds.check(expression, sizes, mesh)
     return value(expression.tree)

@@ -7,15 +7,10 @@ import warnings
 from dataclasses import dataclass
 from functools import cached_property
 
+from runner.language.operators import OPERATORS
+
 _DEEPEST = 100
 """How many levels an expression may nest: whatever walks the tree recurses."""
-
-_OPERATORS: tuple[type[ast.AST], ...] = (
-    ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.MatMult,
-    ast.BitAnd, ast.BitOr, ast.BitXor, ast.LShift, ast.RShift,
-    ast.USub, ast.UAdd, ast.Invert,
-    ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
-)  # fmt: skip
 
 _REFUSED: dict[type[ast.AST], str] = {
     ast.Lambda: "a lambda is not part of the language; write another line with a name instead",
@@ -53,11 +48,7 @@ class Expression:
     @cached_property
     def names(self) -> frozenset[str]:
         """Every name in it, of operations too: `A`, `psum`, `ring.acc`."""
-        nodes = list(ast.walk(self.tree))
-        carried = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
-        return frozenset(
-            [*(node.id for node in nodes if isinstance(node, ast.Name)), *(ast.unparse(node) for node in carried)]
-        )
+        return frozenset(name for node in ast.walk(self.tree) if (name := name_of(node)) is not None)
 
     def fault(self, message: str, node: ast.AST | None = None) -> SyntaxFault:
         """A `SyntaxFault` at `node`, or over the whole expression."""
@@ -80,6 +71,16 @@ def span(text: str, node: ast.AST) -> tuple[int, int]:
     end_line, end_column = getattr(node, "end_lineno", None), getattr(node, "end_col_offset", None)
     end = offset(end_line, end_column) if end_line is not None and end_column is not None else begin + 1
     return begin, max(end, begin + 1)
+
+
+def name_of(node: ast.AST) -> str | None:
+    """The name that a node is: `A`, `ring.acc` (or `A.T`, which looks like one); None for any other node."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=ast.Name(id=name), attr=attribute):
+            return f"{name}.{attribute}"
+    return None
 
 
 def place(node: ast.expr) -> str | None:
@@ -145,17 +146,17 @@ def _check(expression: Expression, node: ast.expr, depth: int = 0) -> None:
             return
         case ast.Constant():
             raise expression.fault(f"{node.value!r} is not part of the language", node)
-        case ast.BinOp(left=left, op=op, right=right) if isinstance(op, _OPERATORS):
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
             _check(expression, left, depth)
             _check(expression, right, depth)
-        case ast.UnaryOp(op=op, operand=operand) if isinstance(op, _OPERATORS):
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in OPERATORS:
             _check(expression, operand, depth)
         case ast.UnaryOp():
             raise expression.fault("'not' does not work on arrays; use ~ or logical_not", node)
         case ast.Compare(left=left, ops=ops, comparators=comparators):
             if len(ops) > 1:
                 raise expression.fault("a chained comparison does not work on arrays; use (a < b) & (b < c)", node)
-            if not isinstance(ops[0], _OPERATORS):
+            if type(ops[0]) not in OPERATORS:
                 raise expression.fault("'is' and 'in' are not part of the language", node)
             _check(expression, left, depth)
             _check(expression, comparators[0], depth)

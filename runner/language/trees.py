@@ -65,6 +65,13 @@ def fields(node: ast.AST, visit: Callable[[ast.AST], Any]) -> dict[str, Any]:
     return found
 
 
+def parsed_call(text: str) -> ast.Call:
+    """The tree of a call whose text is ours, and no user's."""
+    tree = ast.parse(text, mode="eval").body
+    assert isinstance(tree, ast.Call), text
+    return tree
+
+
 def text(tree: ast.expr) -> str:
     return ast.unparse(tree)
 

@@ -1,15 +1,45 @@
-"""The steps of a job: a program, or the taking of its profile."""
+"""The steps of a job: what the worker is asked to do, one after the other, and what it tells of each."""
 
 from __future__ import annotations
 
-_STEP = "profile "
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from runner.experiment.program import Program
 
 
-def profile_of(program: str) -> str:
-    """The name, in a job, of taking a program's profile."""
-    return _STEP + program
+class Work(StrEnum):
+    """What a step does with its program."""
+
+    RUN = "run"
+    TRACE = "trace"
+    PROFILE = "profile"
 
 
-def profiled(step: str) -> str | None:
-    """The program whose profile a step of a job takes; None for any other step."""
-    return step.removeprefix(_STEP) if step.startswith(_STEP) else None
+@dataclass(frozen=True)
+class Step:
+    """A program is compiled and run; or the trace, or the profile, of one is taken."""
+
+    program: Program
+    work: Work = Work.RUN
+
+    def __str__(self) -> str:
+        return self.program if self.work is Work.RUN else f"{self.program}, its {self.work}"
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, str]) -> Step:
+        """The step of what `to_json` gave."""
+        return cls(Program(told["program"]), Work(told["work"]))
+
+    def to_json(self) -> dict[str, str]:
+        """As it stands in a job and in an event."""
+        return {"program": self.program.value, "work": self.work.value}
+
+    def left_by(self, ended: Step) -> bool:
+        """Whether it can be done after a step that ended its worker: what ends a program ends all of its steps."""
+        return self.program != ended.program if ended.work is Work.RUN else self != ended
+
+    def supported(self, unsupported: Collection[str]) -> bool:
+        """Whether it can be done where JAX cannot express some programs; a trace is a program of its own."""
+        return self.work is Work.TRACE or self.program not in unsupported

@@ -16,8 +16,11 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
-from runner.link import handover, steps
+from runner.experiment.program import Program
+from runner.layout import Spec
+from runner.link import handover
 from runner.link.process import Event, Worker
+from runner.link.steps import Step
 
 Ranges = tuple[tuple[int, int], ...]
 """A half-open index range for each dimension."""
@@ -52,7 +55,7 @@ class Output:
 
     dtype: str
     shape: tuple[int, ...]
-    spec: list[Any] | None
+    spec: Spec | None
     held: tuple[Held, ...]
     compiled: tuple[Place, ...] = ()
 
@@ -91,7 +94,7 @@ class Output:
 class ProgramRun:
     """What one program did: its outputs and evidence, or the error that ended it."""
 
-    program: str
+    program: Program
     error: str | None = None
     outputs: dict[str, Output] = field(default_factory=dict)
     operands: dict[str, list[tuple[int, Ranges]]] = field(default_factory=dict)
@@ -99,6 +102,8 @@ class ProgramRun:
     evidence: dict[str, Any] = field(default_factory=dict)
     said: str | None = None
     """What the compiler wrote to standard error; None where nobody could hear it."""
+    unreadable: str | None = None
+    """Why the compiled module could not be printed; None where it could."""
 
 
 def listen(
@@ -114,7 +119,7 @@ def listen(
 
 
 def _events(worker: Worker, job: dict[str, Any], timeout: float, start: Callable[[], Worker]) -> Iterator[Event]:
-    left = list(job["programs"])
+    left = [Step.from_json(step) for step in job["steps"]]
     first = True
     while True:
         try:
@@ -130,24 +135,23 @@ def _events(worker: Worker, job: dict[str, Any], timeout: float, start: Callable
         if running is None:
             yield {"event": "died", "error": error}
             return
-        # What ends a program would end its trace and its profile as well.
-        left[:] = [step for step in left if running not in (step, _needed(step))]
-        yield {"event": "finished", "program": running, "error": error}
+        left[:] = [step for step in left if step.left_by(running)]
+        yield {"event": "finished", "step": running.to_json(), "error": error}
         if not left:
             return
         first = False
         worker = start()
-        worker.submit({**job, "programs": list(left)})
+        worker.submit({**job, "steps": [step.to_json() for step in left]})
 
 
 def _one_worker(
-    worker: Worker, timeout: float, left: list[str], first: bool
-) -> Generator[Event, None, tuple[str | None, str | None]]:
+    worker: Worker, timeout: float, left: list[Step], first: bool
+) -> Generator[Event, None, tuple[Step | None, str | None]]:
     """Yield one worker's events and take what it finishes out of `left`.
 
-    Returns the program during which it ended, and how it ended: None where its job was done.
+    Returns the step during which it ended, and how it ended: None where its job was done.
     """
-    running: str | None = None
+    running: Step | None = None
     while True:
         try:
             event = worker.next(timeout)
@@ -158,23 +162,18 @@ def _one_worker(
             return running, _how_it_ended(worker.end())
         match event["event"]:
             case "started":
-                running = event["program"]
+                running = Step.from_json(event["step"])
             case "finished":
-                left.remove(event["program"])
+                left.remove(Step.from_json(event["step"]))
                 running = None
             case "types":
-                left[:] = [step for step in left if (steps.profiled(step) or step) not in event["unsupported"]]
+                left[:] = [step for step in left if step.supported(event["unsupported"])]
         if first or event["event"] != "types":
             yield event
         if event["event"] == "invalid" or (event["event"] in ("finished", "types") and not left):
             # It has nothing left to do, and takes its time to leave.
             worker.kill()
             return None, None
-
-
-def _needed(step: str) -> str | None:
-    """The program that has run before a step of a job, if there is one."""
-    return "shard_map" if step == "trace" else steps.profiled(step)
 
 
 def _how_it_ended(code: int) -> str:
@@ -193,12 +192,12 @@ def program_run(event: Event, shapes: dict[str, tuple[int, ...]], block_ranges: 
     `shapes` are the whole outputs' shapes; `block_ranges(name, position)` is where the block of a device belongs in
     `vmap`, which has no layout of its own.
     """
-    run = ProgramRun(event["program"], error=event.get("error"))
+    run = ProgramRun(Step.from_json(event["step"]).program, error=event.get("error"))
     if run.error is not None:
         return run
     run.device_ids = event["device_ids"]
     position_of = {device: position for position, device in enumerate(run.device_ids)}
-    run.said = event["said"]
+    run.said, run.unreadable = event["said"], event.get("unreadable")
     run.evidence = {key: event[key] for key in ("memory", "cost", "timing", "layouts", "plan") if key in event}
     run.operands = {
         name: [(device, tuple(map(tuple, ranges))) for device, ranges in shards]
@@ -208,7 +207,7 @@ def program_run(event: Event, shapes: dict[str, tuple[int, ...]], block_ranges: 
         for name, output in event["outputs"].items():
             listed = output["places"] or [[device, block_ranges(name, p)] for device, p in position_of.items()]
             places = tuple(Place(position_of[device], device, tuple(map(tuple, where))) for device, where in listed)
-            run.outputs[name] = Output(output["dtype"], shapes[name], output["spec"], (), places)
+            run.outputs[name] = Output(output["dtype"], shapes[name], _spec(output), (), places)
         return run
     raw = handover.collect(arrays / f"{run.program}.bin")
     for name, output in event["outputs"].items():
@@ -221,8 +220,12 @@ def program_run(event: Event, shapes: dict[str, tuple[int, ...]], block_ranges: 
             if copy not in values:
                 values[copy] = raw[copy].view(kind).reshape(tuple(stop - start for start, stop in where))
             held.append(Held(position, device, where, copy, values[copy]))
-        run.outputs[name] = Output(output["dtype"], shapes[name], output["spec"], tuple(held))
+        run.outputs[name] = Output(output["dtype"], shapes[name], _spec(output), tuple(held))
     return run
+
+
+def _spec(output: dict[str, Any]) -> Spec | None:
+    return None if output["spec"] is None else Spec.of(output["spec"])
 
 
 def traced_values(event: Event, arrays: Path) -> dict[str, np.ndarray]:

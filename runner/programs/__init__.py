@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 from runner.experiment.model import Experiment
-from runner.programs import auto, constraint, derived, explicit, shard_map, vmap
-from runner.programs.source import Types
+from runner.experiment.program import Program
+from runner.programs.types import Types
 
-WRITERS: dict[str, Callable[[Experiment, Path, Types], str]] = {
-    "auto": auto.write,
-    "constraint": constraint.write,
-    "explicit": explicit.write,
-    "derived": derived.write,
-    "shard_map": shard_map.write,
-    "vmap": vmap.write,
-}
-"""Each program's writer: the experiment, the folder in which `load` looks, and the types; the module's source."""
+Writer = Callable[[Experiment, Path, Types], str]
+"""The experiment, the folder in which `load` looks, and the types in; the module's source out."""
+
+WRITERS: dict[Program, Writer] = {program: import_module(f"{__name__}.{program}").write for program in Program}
+"""Each program's writer: `write` of the file of its name."""

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from runner import dtypes
 from runner.experiment.model import Array, Experiment
-from runner.programs.source import Names, sharding, tuple_of
+from runner.experiment.program import Program
+from runner.programs.names import Names
+from runner.programs.spelling import sharding, tuple_of
 
 
 def inputs(experiment: Experiment, names: Names, folder: Path) -> str:
@@ -50,10 +52,10 @@ def _returned(rows: list[str]) -> list[str]:
     return ["    return (", *(f"        {row}," for row in rows), "    )"]
 
 
-def mesh_functions(experiment: Experiment, axis_type: str) -> str:
+def mesh_functions(experiment: Experiment, program: Program) -> str:
     """`topology` and `make_mesh`."""
     mesh = experiment.mesh
-    rest = f"{mesh.axes!r}, axis_types={tuple_of([f'AxisType.{axis_type}'] * len(mesh.axes))}"
+    rest = f"{mesh.axes!r}, axis_types={tuple_of([f'AxisType.{program.axis_type}'] * len(mesh.axes))}"
     made = [f"    return jax.make_mesh({mesh.shape!r}, {rest}, devices=devices or topology())"]
     if experiment.target.split_axes:
         arguments = f"{mesh.shape!r}, devices or topology(), allow_split_physical_axes=True"
@@ -77,16 +79,15 @@ def devices(experiment: Experiment) -> str:
     )
 
 
-def main(experiment: Experiment, program: str) -> str:
+def main(experiment: Experiment, program: Program) -> str:
     """The function that compiles the program and prints what the compiler says of it."""
-    if program == "vmap":
-        compiled = "program().lower(*abstract_inputs(topology()[0])).compile()"
-    else:
+    compiled = "program().lower(*abstract_inputs(topology()[0])).compile()"
+    if program.on_mesh:
         compiled = "program(mesh).lower(*abstract_inputs(mesh)).compile()"
     return "\n".join(
         [
             "def main():",
-            *([] if program == "vmap" else ["    mesh = make_mesh()"]),
+            *(["    mesh = make_mesh()"] if program.on_mesh else []),
             f"    compiled = {compiled}",
             "    cost = compiled.cost_analysis()",
             "    print(compiled.memory_analysis())",

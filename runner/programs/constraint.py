@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 from runner.programs import global_view
-from runner.programs.source import Types
+from runner.programs.types import Types
 
 
 def write(experiment: Experiment, folder: Path, types: Types) -> str:
@@ -14,8 +15,7 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
     return global_view.write(
         experiment,
         folder,
-        "constraint",
-        axis_type="Auto",
+        Program.CONSTRAINT,
         constraints=experiment.constraints,
         outputs={name: spec for name, spec in experiment.outputs.items() if name not in experiment.probed},
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner.experiment.model import DERIVED, Experiment
+from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 from runner.programs import shard_map
-from runner.programs.source import Types
+from runner.programs.types import Types
 
 
 def write(experiment: Experiment, folder: Path, types: Types) -> str:
     """The source of the program; `types.derived` has its lines."""
     assert types.derived is not None
-    return shard_map.write(types.derived, folder, types, DERIVED)
+    return shard_map.write(types.derived, folder, types, Program.DERIVED)

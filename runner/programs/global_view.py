@@ -6,17 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 from runner.layout import Spec
-from runner.programs import absent, source
-from runner.programs.source import Lines, Names, Repairs
+from runner.programs import absent, source, spelling
+from runner.programs.lines import Lines
+from runner.programs.names import Names
+from runner.programs.types import Repairs
 
 
 def write(
     experiment: Experiment,
     folder: Path,
-    program: str,
+    program: Program,
     *,
-    axis_type: str,
     constraints: Mapping[str, Spec] | None = None,
     outputs: Mapping[str, Spec] | None = None,
     repairs: Repairs | None = None,
@@ -33,11 +35,11 @@ def write(
     lines = Lines(experiment, names, repairs).section(experiment.graph, {**outputs, **constraints})
     gradients = experiment.grad.names if experiment.grad else ()
     laid_out = {
-        name: source.constrained(names.add(name), spec)
+        name: spelling.constrained(names.add(name), spec)
         for name, spec in outputs.items()
         if constraints.get(name, spec) != spec or name in gradients
     }
-    laid_out |= {name: source.resharded(names.add(name), spec) for name, spec in repairs.returned.items()}
+    laid_out |= {name: spelling.resharded(names.add(name), spec) for name, spec in repairs.returned.items()}
     jit = _jit(experiment, constant=repairs.constant)
     returned = source.returned(experiment, names, laid_out)
     head = f"def {forward}({source.parameters(experiment, names)}):"
@@ -58,7 +60,7 @@ def write(
     return source.module(
         source.header(experiment, program, names, body, mesh=True),
         target.inputs(experiment, names, folder),
-        target.mesh_functions(experiment, axis_type),
+        target.mesh_functions(experiment, program),
         function,
         target.main(experiment, program),
     )
@@ -68,5 +70,5 @@ def _jit(experiment: Experiment, *, constant: bool) -> list[str]:
     if not constant:
         return ["@jax.jit"]
     # There is no argument from which JAX could know the mesh.
-    specs = ", ".join(source.sharding(spec) for spec in experiment.outputs.values())
+    specs = ", ".join(spelling.sharding(spec) for spec in experiment.outputs.values())
     return [f"out_shardings = ({specs},)", "", "@jax.jit(out_shardings=out_shardings)"]

@@ -6,10 +6,12 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from runner.experiment.naming import Traced
-from runner.layout import spec_text
-from runner.programs import source
-from runner.programs.source import Lines, Names, Typed
+from runner.experiment.naming import TRACED, Traced
+from runner.layout import Spec
+from runner.programs import source, spelling
+from runner.programs.lines import Lines
+from runner.programs.names import Names
+from runner.programs.types import Typed
 
 
 def write(traced: Traced, folder: Path, kept: Mapping[str, Typed]) -> str:
@@ -17,7 +19,7 @@ def write(traced: Traced, folder: Path, kept: Mapping[str, Typed]) -> str:
     experiment = traced.experiment
     names = Names(experiment)
     lines = Lines(experiment, names).section(experiment.per_device)
-    in_specs = source.tuple_of([spec_text(a.layout.spec) for a in experiment.arrays]) if experiment.arrays else "()"
+    in_specs = spelling.tuple_of([str(a.layout.spec) for a in experiment.arrays]) if experiment.arrays else "()"
     check = [] if experiment.check_vma else ["    check_vma=False,"]
     values = [_value(names[name], typed) for name, typed in kept.items()]
     body = "\n".join(
@@ -33,7 +35,7 @@ def write(traced: Traced, folder: Path, kept: Mapping[str, Typed]) -> str:
             f"    {names.function},",
             "    mesh=mesh,",
             f"    in_specs={in_specs},",
-            f"    out_specs={spec_text((experiment.mesh.axes,))},",
+            f"    out_specs={Spec((experiment.mesh.axes,))},",
             *check,
             ")",
             "return jax.jit(sharded)",
@@ -43,7 +45,7 @@ def write(traced: Traced, folder: Path, kept: Mapping[str, Typed]) -> str:
     return source.module(
         source.header(experiment, "trace", names, body, mesh=True),
         source.inputs(experiment, names, folder),
-        source.mesh_functions(experiment, "Auto"),
+        source.mesh_functions(experiment, TRACED),
         "def program(mesh):\n" + source.indent(body, 4),
         _main([f'"{shown.get(name, name)}"' for name in kept]),
     )
@@ -55,7 +57,7 @@ def _value(identifier: str, typed: Typed) -> str:
 
 def _filled(start: str, items: list[str]) -> str:
     """A tuple on as many lines as it takes."""
-    line = start + source.tuple_of(items)
+    line = start + spelling.tuple_of(items)
     if len(line) <= 100:
         return line
     inside = textwrap.fill(", ".join(items) + ",", 100, break_long_words=False, break_on_hyphens=False)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner.experiment.model import Array, Experiment
+from runner.experiment.program import Program
 from runner.layout import Layout
-from runner.programs import absent, source
-from runner.programs.source import Lines, Names, Types
+from runner.programs import absent, source, spelling
+from runner.programs.lines import Lines
+from runner.programs.names import Names
+from runner.programs.types import Types
 
 
 def write(experiment: Experiment, folder: Path, types: Types) -> str:
@@ -26,7 +29,7 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
             *_end(experiment, names, mapped),
         ]
     )
-    header = source.header(experiment, "vmap", names, body, mesh=False)
+    header = source.header(experiment, Program.VMAP, names, body, mesh=False)
     program = "def program():\n" + source.indent(body, 4)
     if experiment.target.topology:
         return source.module(
@@ -35,7 +38,7 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
             absent.blocks(experiment),
             _split(experiment, names),
             program,
-            absent.main(experiment, "vmap"),
+            absent.main(experiment, Program.VMAP),
         )
     return source.module(
         header,
@@ -113,7 +116,7 @@ def _split(experiment: Experiment, names: Names) -> str:
         if line:
             lines.append("    " + line)
     arrays = [names[array.name] for array in experiment.arrays]
-    lines.append(f"    return {source.tuple_of(arrays) if arrays else '()'}")
+    lines.append(f"    return {spelling.tuple_of(arrays) if arrays else '()'}")
     return "\n".join(lines)
 
 
@@ -153,7 +156,7 @@ def _join(experiment: Experiment, names: Names, types: Types) -> str:
             "    "
             + _join_line(identifier, Layout(experiment.mesh, types.outputs[name].shape, experiment.outputs[name]))
         )
-    lines.append(f"    return {source.tuple_of(identifiers)}")
+    lines.append(f"    return {spelling.tuple_of(identifiers)}")
     return "\n".join(lines)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner.evidence.words import bytes_text, collective, subject
+from runner.layout import Spec
 from runner.record.golden import Pinned
 from runner.record.record import Record
 
@@ -78,11 +79,7 @@ def _one_sided(what: str, before: Any) -> str:
 
 def spec_text(spec: Sequence[Any] | None) -> str:
     """A PartitionSpec of a record as JAX prints it."""
-    from runner import layout
-
-    if spec is None:
-        return "no PartitionSpec"
-    return layout.spec_text(tuple(() if e is None else tuple(e) if isinstance(e, list) else (e,) for e in spec))
+    return "no PartitionSpec" if spec is None else str(Spec.of(spec))
 
 
 _OUTPUT_ORDER = ("shape", "dtype", "spec", "shard_shape")

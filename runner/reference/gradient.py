@@ -16,10 +16,11 @@ import numpy as np
 from runner import dtypes
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section
-from runner.experiment.reader import DIFFERENCES
+from runner.experiment.results import DIFFERENCES
 from runner.layout import Layout
+from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.decisions import PerDevice, Replaying
-from runner.reference.interpreter import Arithmetic, Floats, interpret
+from runner.reference.interpreter import interpret
 from runner.reference.rounding import SAFETY, Oracle, Rounding, of_float64, row_step
 
 DIRECTIONS = 3

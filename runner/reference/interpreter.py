@@ -13,53 +13,25 @@ An oracle computes in float64. On a `Machine` the same statements round as the p
 from __future__ import annotations
 
 import ast
-import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from runner import dtypes
-from runner.experiment.model import Array, Experiment, Loop, Node, Section, Statement
-from runner.language import counterparts
+from runner.experiment.model import Array, Experiment, Line, Loop, Section, Statement
 from runner.language.casts import drawn, narrowed
+from runner.language.counterparts import indexing
 from runner.language.operations import CONSTANTS, OPERATIONS, Decides, Operation
+from runner.language.operators import OPERATORS, Operator, called, operator_of
 from runner.language.syntax import place
 from runner.layout import Mesh
+from runner.reference.arithmetic import ANY, EXACT, Arithmetic, cast, is_floating
 from runner.reference.decisions import Decision, PerDevice, Script
-from runner.reference.rounded import Machine, Rounded, plain, rounded
-
-ANY = "*"
-"""Among the places of a line: all that are not named."""
+from runner.reference.lifetimes import read_later, read_once_more
 
 WHOLE = Mesh((), ())
 """The mesh of one device on which `graph` is interpreted."""
-
-Floats = Mapping[str, Mapping[str, str]]
-"""The dtypes of a section's floats that JAX says: for each line (`ring/body/acc`), the places in its expression."""
-
-_NARROW = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.uint64): np.dtype(np.uint32)}
-
-
-@dataclass(frozen=True)
-class Arithmetic:
-    """What becomes of a float: on no machine, an oracle's float64; on one, the dtype that `floats` says.
-
-    - `floats`: also an oracle reads them, for what a cast narrows and what a random draw draws. Missing ones are
-      float32 or complex64.
-    - `kind`: the dtype of every float on the machine, whatever `floats` says.
-    - `casts`: whether what a line casts is rounded.
-    """
-
-    floats: Floats = field(default_factory=dict)
-    machine: Machine | None = None
-    kind: str | None = None
-    casts: bool = True
-
-
-EXACT = Arithmetic()
 
 
 @dataclass
@@ -94,7 +66,7 @@ def interpret(
     interpreter = _Interpreter(mesh, experiment.dims, experiment.x64, arithmetic, script or Script(), most)
     interpreter.values.update(given or {})
     for array in experiment.arrays if given is None else ():
-        whole = interpreter.held(arrays[array.name], array.dtype)
+        whole = arithmetic.held(arrays[array.name], experiment.x64, array.dtype)
         interpreter.values[array.name] = _shards(array, mesh, whole)
     # Overflow and NaN are the experiment's own; the value check reports them.
     with np.errstate(all="ignore"):
@@ -114,20 +86,6 @@ def _shards(array: Array, mesh: Mesh, whole: np.ndarray) -> PerDevice:
     return [blocks[array.layout.block(position)] for position in range(mesh.size)]
 
 
-def widen(value: Any, x64: bool) -> Any:
-    """Floats to float64 and complex to complex128; integers to 32 bits unless `x64`."""
-    if not isinstance(value, np.ndarray | np.generic):
-        return value
-    dtype = value.dtype
-    if dtype.kind in "biu":
-        return value.astype(_NARROW[dtype]) if not x64 and dtype in _NARROW else value
-    if dtype.kind == "c":
-        return value.astype(np.complex128, copy=False)
-    if dtype.name in ("int2", "int4", "uint2", "uint4"):
-        return value.astype(np.int8 if dtype.name.startswith("int") else np.uint8)
-    return value.astype(np.float64, copy=False)
-
-
 @dataclass
 class _Interpreter:
     mesh: Mesh
@@ -140,52 +98,30 @@ class _Interpreter:
     moved: frozenset[str] = frozenset()
     """The names that are read for the last time, and once, where they are read next."""
     work: int = 0
-    _path: str = ""
+    _at: Line | None = None
+    """The line whose expression is evaluated."""
     _floats: Mapping[str, str] = field(default_factory=dict)
     """The dtypes of the floats in the expression that is evaluated."""
 
-    def held(self, value: Any, kind: str | None = None) -> Any:
-        """`value` as it is kept: a float in float64, or as the machine holds the dtype `kind` (None: its own)."""
-        machine = self.arithmetic.machine
-        if machine is None:
-            return widen(value, self.x64)
-        if isinstance(value, tuple | list):
-            return type(value)(self.held(each, kind) for each in value)
-        if not isinstance(value, np.ndarray | np.generic):
-            return value
-        if isinstance(value, Rounded) and kind in (None, value.kind) and self.arithmetic.kind is None:
-            return value
-        if value.dtype.kind not in "fcV" or value.dtype.name in ("int2", "int4", "uint2", "uint4"):
-            return widen(value, self.x64)
-        kind = self.arithmetic.kind or kind or "float32"
-        is_complex = value.dtype.kind == "c"
-        if is_complex != (dtypes.dtype(kind).kind == "complex"):
-            wide = kind in ("float64", "complex128")
-            kind = f"complex{128 if wide else 64}" if is_complex else f"float{64 if wide else 32}"
-        if isinstance(value, Rounded) and value.kind == kind:
-            return value
-        return rounded(plain(value), kind, machine)
-
-    def run(self, statements: Sequence[Statement], wanted: frozenset[str] | None, path: str = "") -> None:
+    def run(self, statements: Sequence[Statement], wanted: frozenset[str] | None) -> None:
         """Run `statements`; of what they and those before them define, `wanted` is read afterwards (None: all)."""
-        for statement, later in zip(statements, _read_later(statements, wanted), strict=True):
-            here = f"{path}{statement.name}"
+        for statement, later in zip(statements, read_later(statements, wanted), strict=True):
             if isinstance(statement, Loop):
                 self.moved = frozenset()
-                self._repeat(statement, later, here)
+                self._repeat(statement, later)
             else:
-                self.moved = _read_once_more(statement, later)
-                self.values[statement.name] = self._line(statement.expression.tree, here)
+                self.moved = read_once_more(statement, later)
+                self.values[statement.name] = self._line(statement.expression.tree, statement.line)
             self._forget_all_but(later)
 
-    def _line(self, tree: ast.expr, path: str) -> PerDevice:
-        self._path, self._floats = path, self.arithmetic.floats.get(path, {})
+    def _line(self, tree: ast.expr, line: Line) -> PerDevice:
+        self._at, self._floats = line, self.arithmetic.floats.get(line.path, {})
         return [self._bounded(value) for value in self._evaluate(tree)]
 
     def _bounded(self, value: Any) -> Any:
         size = getattr(value, "size", 0)
         if self.most is not None and size > self.most:
-            raise OverflowError(f"{self._path} has {size} elements on a device")
+            raise OverflowError(f"{self._at} has {size} elements on a device")
         return value
 
     def _forget_all_but(self, names: frozenset[str] | None) -> None:
@@ -193,8 +129,8 @@ class _Interpreter:
             for name in self.values.keys() - names:
                 del self.values[name]
 
-    def _repeat(self, loop: Loop, later: frozenset[str] | None, path: str) -> None:
-        carried = {name: self._line(first.tree, f"{path}/carry/{name}") for name, first in loop.carry}
+    def _repeat(self, loop: Loop, later: frozenset[str] | None) -> None:
+        carried = {name: self._line(first.tree, loop.first(name)) for name, first in loop.carry}
         self._forget_all_but(None if later is None else later.union(*(inside.names for inside in loop.body)))
         names = None if later is None else frozenset(carried)
         outer = self.values
@@ -204,7 +140,7 @@ class _Interpreter:
                 # Moved: nothing else may hold on to what the body replaces.
                 self.values[name] = carried.pop(name)
             self.values[loop.index] = self._everywhere(step if loop.unroll else np.int32(step))
-            self.run(loop.body, names, f"{path}/body/")
+            self.run(loop.body, names)
             carried = {name: self.values[name] for name, _ in loop.carry}
         self.values = outer
         for name, value in carried.items():
@@ -226,7 +162,7 @@ class _Interpreter:
             here = [operand[position] for operand in operands]
             key = tuple(map(id, here))
             if key not in done:
-                done[key] = self._bounded(self.held(function(*here), kind))
+                done[key] = self._bounded(self.arithmetic.held(function(*here), self.x64, kind))
                 self.work += getattr(done[key], "size", 0)
             results.append(done[key])
             for operand in operands:
@@ -250,14 +186,10 @@ class _Interpreter:
                 return self.values[f"{loop}.{carried}"]
             case ast.Attribute(value=value):
                 return self._apply(tree, np.transpose, value)
-            case ast.BinOp(left=left, op=op, right=right):
-                decides = "threshold" if isinstance(op, ast.FloorDiv | ast.Mod) else None
-                return self._apply(tree, counterparts.binary[type(op)], left, right, decides=decides)
+            case ast.BinOp(left=left, op=op, right=right) | ast.Compare(left=left, ops=[op], comparators=[right]):
+                return self._operate(tree, OPERATORS[type(op)], left, right)
             case ast.UnaryOp(op=op, operand=operand):
-                return self._apply(tree, counterparts.unary[type(op)], operand)
-            case ast.Compare(left=left, ops=[op], comparators=[right]):
-                decides = "equality" if isinstance(op, ast.Eq | ast.NotEq) else "threshold"
-                return self._apply(tree, counterparts.compare[type(op)], left, right, decides=decides)
+                return self._operate(tree, OPERATORS[type(op)], operand)
             case ast.Tuple(elts=elements):
                 return self._lift(lambda *items: items, None, *map(self._evaluate, elements))
             case ast.List(elts=elements):
@@ -266,18 +198,20 @@ class _Interpreter:
                 parts = (ast.Constant(None) if part is None else part for part in (lower, upper, step))
                 return self._lift(slice, None, *map(self._evaluate, parts))
             case ast.Subscript(value=value, slice=index):
-                return self._apply(tree, counterparts.getitem, value, index)
+                return self._apply(tree, indexing.getitem, value, index)
             case ast.Call(func=ast.Name(id=name)):
                 return self._call(OPERATIONS[name], tree)
         raise AssertionError(ast.dump(tree))  # `runner/language/syntax.py` lets nothing else through
 
-    def _apply(
-        self, node: ast.expr, function: Callable[..., Any], *parts: ast.expr, decides: Decides | None = None
-    ) -> PerDevice:
+    def _apply(self, node: ast.expr, function: Callable[..., Any], *parts: ast.expr) -> PerDevice:
+        return self._lift(function, node, *map(self._evaluate, parts))
+
+    def _operate(self, node: ast.expr, operator: Operator, *parts: ast.expr) -> PerDevice:
         operands = [self._evaluate(part) for part in parts]
-        if decides is not None and any(map(_is_floating, operands)):
-            return self._decide(node, decides, function, operands)
-        return self._lift(function, node, *operands)
+        decides = operator.operation.decides
+        if decides is not None and any(is_floating(operand[0]) for operand in operands):
+            return self._decide(node, decides, operator.numpy, operands)
+        return self._lift(operator.numpy, node, *operands)
 
     def _decide(
         self,
@@ -290,13 +224,13 @@ class _Interpreter:
         """A function of floats that jumps, as the script has it decided."""
         result = self._lift(function, node, *operands)
         return self.script.decide(
-            Decision(decides, function, operands, result, axis=axis, line=self._path, operation=_called(node))
+            Decision(decides, function, operands, result, axis=axis, line=str(self._at), operation=_called(node))
         )
 
     def _call(self, operation: Operation, node: ast.Call) -> PerDevice:
         positional = [self._evaluate(argument) for argument in node.args]
         keywords = {str(k.arg): self._evaluate(k.value) for k in node.keywords}
-        if "axis_name" in operation.signature.parameters:
+        if operation.over is not None:
             return self._collective(operation, node, positional, keywords)
         count, names = len(positional), tuple(keywords)
         fixed = {}
@@ -309,13 +243,13 @@ class _Interpreter:
 
         operands = [*positional, *keywords.values()]
         if operation.wide:
-            operands = [self._widened(operand, operation.wide) for operand in operands]
-        if operation.name == "stop_gradient":
+            operands = [self.arithmetic.widened(operand, operation.wide) for operand in operands]
+        if operation.constant:
             return self.script.stop(operands[0])
         if (narrow := narrowed(operation, node, self._float_of)) is not None:
             raw = self._lift(function, None, *operands)
             return self._cast(node, narrow, raw) if self.arithmetic.casts else raw
-        if operation.decides is not None and any(map(_is_floating, operands)):
+        if operation.decides is not None and any(is_floating(operand[0]) for operand in operands):
             bound = operation.signature.bind(*positional, **keywords)
             bound.apply_defaults()
             axis = bound.arguments.get("axis")
@@ -326,17 +260,6 @@ class _Interpreter:
         del positional, keywords, operands
         return self._lift_moved(function, node, moved)
 
-    def _widened(self, operand: PerDevice, least: int) -> PerDevice:
-        """Floats of fewer than 4 bytes in float32, if they have as many as the operation computes so."""
-        machine = self.arithmetic.machine
-        if machine is None:
-            return operand
-        done: dict[int, Any] = {}
-        for value in operand:
-            narrow = isinstance(value, Rounded) and least <= dtypes.dtype(value.kind).itemsize < 4
-            done.setdefault(id(value), rounded(plain(value), "float32", machine) if narrow else value)
-        return [done[id(value)] for value in operand]
-
     def _float_of(self, node: ast.expr) -> str:
         """The dtype of a node for the question what it can hold: a number of Python's can hold anything."""
         if isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in (*self.sizes, *CONSTANTS)):
@@ -345,22 +268,16 @@ class _Interpreter:
 
     def _cast(self, node: ast.expr, narrow: str, raw: PerDevice) -> PerDevice:
         """Floats as the dtype `narrow` holds them; to which side a float between two falls, is a decision."""
-        kind = dtypes.dtype(narrow)
 
         def rounding(value: Any) -> Any:
-            if not isinstance(value, np.ndarray | np.generic) or value.dtype.kind not in "fc":
-                return value
-            nearest = plain(value)
-            if nearest.dtype.kind != "c" and kind.itemsize < 4:
-                # Through float32, as a machine does.
-                nearest = nearest.astype(np.float32)
-            nearest = nearest.astype(kind.numpy)
-            return nearest.astype(np.complex128 if kind.kind == "complex" else np.float64)
+            return cast(value, narrow)
 
         result = self._lift(rounding, node, raw)
-        if not _is_floating(raw):
+        if not is_floating(raw[0]):
             return result
-        return self.script.decide(Decision("cast", rounding, [raw], result, line=self._path, operation=_called(node)))
+        return self.script.decide(
+            Decision("cast", rounding, [raw], result, line=str(self._at), operation=_called(node))
+        )
 
     def _collective(
         self, operation: Operation, node: ast.Call, positional: list[PerDevice], keywords: dict[str, PerDevice]
@@ -374,59 +291,8 @@ class _Interpreter:
         return self._lift(lambda value: value, node, result)
 
 
-_SYMBOLS: Mapping[type[ast.AST], str] = {
-    ast.FloorDiv: "//", ast.Mod: "%", ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">",
-    ast.GtE: ">=",
-}  # fmt: skip
-"""The operators that jump."""
-
-
 def _called(node: ast.expr) -> str:
     """The operation or the operator that a node calls."""
-    match node:
-        case ast.BinOp(op=op) | ast.Compare(ops=[op]):
-            return _SYMBOLS[type(op)]
-        case ast.Call(func=ast.Name(id=name)):
-            return name
-    raise AssertionError(ast.dump(node))
-
-
-def _read_later(statements: Sequence[Statement], wanted: frozenset[str] | None) -> list[frozenset[str] | None]:
-    """For each statement, the names that are read after it, if `wanted` are read after the last one."""
-    if wanted is None:
-        return [None] * len(statements)
-    later: list[frozenset[str] | None] = []
-    for statement in reversed(statements):
-        later.append(wanted)
-        wanted = (wanted - statement.defines) | statement.names
-    return later[::-1]
-
-
-def _read_once_more(statement: Node, later: frozenset[str] | None) -> frozenset[str]:
-    """The names that stand once in a statement, and that nobody reads after it if `later` are read then."""
-    if later is None:
-        return frozenset()
-    counts = Counter(node.id for node in ast.walk(statement.expression.tree) if isinstance(node, ast.Name))
-    read = {name for name, count in counts.items() if count == 1}
-    return frozenset(read - (later - statement.defines))
-
-
-def _is_floating(operand: PerDevice) -> bool:
-    return isinstance(operand[0], np.ndarray | np.generic) and operand[0].dtype.kind in "fc"
-
-
-def magnitude(operand: Sequence[Any]) -> float:
-    """The largest finite magnitude in some numbers or arrays of numbers, such as an operand on every device."""
-    largest = 0.0
-    for value in {id(v): np.asarray(v) for v in operand}.values():
-        if not value.size:
-            continue
-        if value.dtype.kind == "c":
-            here = float(np.max(np.abs(value)))
-        else:
-            here = max(abs(float(np.max(value))), abs(float(np.min(value))))
-        if not math.isfinite(here):
-            finite = np.abs(value[np.isfinite(value)])
-            here = float(finite.max()) if finite.size else 0.0
-        largest = max(largest, here)
-    return largest
+    operator, operation = operator_of(node), called(node)
+    assert operation is not None
+    return operation.name if operator is None else operator.symbol

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from runner.experiment.model import Experiment, Section, Statement
+from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.decisions import Following, PerDevice, Recording, Script, Taking
-from runner.reference.interpreter import Arithmetic, Floats, interpret
+from runner.reference.interpreter import interpret
 from runner.reference.rounded import NEAREST, Machine, plain
 
 SAFETY = 4.0
@@ -264,8 +265,7 @@ def _take_in(oracle: Oracle, rounding: Mapping[str, Rounding], drawn: Mapping[st
 def _undecided(recorded: Recording) -> tuple[Undecided, ...]:
     counts: Counter[tuple[str, str]] = Counter()
     for decision in recorded.decisions:
-        # `ring/body/acc` is `ring.acc`.
-        counts[".".join(decision.line.split("/")[::2]), decision.operation] += decision.undecided
+        counts[decision.line, decision.operation] += decision.undecided
     return tuple(Undecided(*place, count) for place, count in counts.items() if count)
 
 

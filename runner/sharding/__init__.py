@@ -1,1 +1,1 @@
-"""Specs, shapes and what Shardy plans of them in; layouts and the moves between them, without JAX, out."""
+"""Specs, shapes, and a call with how its operands lie in; its result, repairs, moves between layouts out."""

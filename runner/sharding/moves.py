@@ -74,8 +74,7 @@ def local_bytes(mesh: Mesh, shape: tuple[int, ...], itemsize: int, spec: Spec) -
 
 def plain(mesh: Mesh, spec: Spec, rank: int) -> Spec:
     """A layout with an entry for each dimension and without the axes of size 1, which split nothing."""
-    padded = spec + ((),) * (rank - len(spec))
-    return tuple(tuple(axis for axis in axes if mesh.sizes[axis] > 1) for axes in padded)
+    return Spec(tuple(axis for axis in axes if mesh.sizes[axis] > 1) for axes in spec.padded(rank))
 
 
 def _steps(mesh: Mesh, shape: tuple[int, ...], itemsize: int, here: Spec, after: Spec) -> Iterator[Move]:
@@ -113,7 +112,7 @@ def _steps(mesh: Mesh, shape: tuple[int, ...], itemsize: int, here: Spec, after:
 
 
 def _with(spec: Spec, dimension: int, axes: tuple[str, ...]) -> Spec:
-    return (*spec[:dimension], axes, *spec[dimension + 1 :])
+    return Spec((*spec[:dimension], axes, *spec[dimension + 1 :]))
 
 
 def _permutation(

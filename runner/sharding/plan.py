@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from runner.layout import Spec, spec_json
+from runner.layout import Spec
 
 CLAUSES = {
     "all_gather": "all-gather", "all_slice": "slice", "all_to_all": "all-to-all", "all_reduce": "all-reduce",
@@ -46,7 +46,7 @@ class Operation:
     def to_json(self) -> dict[str, Any]:
         """The operation as the file of the plan has it."""
         layouts = {
-            name: [None if spec is None else spec_json(spec) for spec in getattr(self, name)]
+            name: [None if spec is None else spec.json() for spec in getattr(self, name)]
             for name in ("operands", "results")
         }
         return asdict(self) | layouts
@@ -76,7 +76,7 @@ class Collective:
     def to_json(self) -> dict[str, Any]:
         """The collective as the record has it."""
         found = asdict(self)
-        return found | {"before": spec_json(self.before), "after": spec_json(self.after)}
+        return found | {"before": self.before.json(), "after": self.after.json()}
 
 
 @dataclass(frozen=True)
@@ -106,4 +106,4 @@ class Plan:
 
 def whole_axes(spec: Spec) -> Spec:
     """The layout with what names a part of a mesh axis left away: the axes that a PartitionSpec can name."""
-    return tuple(tuple(axis for axis in axes if ":" not in axis) for axes in spec)
+    return Spec(tuple(axis for axis in axes if ":" not in axis) for axes in spec)

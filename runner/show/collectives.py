@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.evidence.words import bytes_text, subject
+from runner.experiment.program import Program
 from runner.record.record import Record
 
 HEAD = ("collective", "of", "over", "runs", "in → out per device", "dtype", "how", "programs")
 
-_SHOWN = 24
-"""Rows, at most; the record has the rest."""
+SHOWN = 24
+"""Rows, at most, on a terminal; the log has all."""
 
 
 def rows(found: Record) -> list[tuple[str, ...]]:
@@ -49,15 +50,17 @@ def lines(found: Record) -> list[str]:
     return told
 
 
-def shortened(table: list[tuple[str, ...]]) -> tuple[list[tuple[str, ...]], str | None]:
+def shortened(table: list[tuple[str, ...]], most: int | None) -> tuple[list[tuple[str, ...]], str | None]:
     """The first rows, and word of the rest."""
-    left = len(table) - _SHOWN
-    return (table, None) if left <= 0 else (table[:_SHOWN], f"… and {left} more rows, which are in result.json")
+    if most is None or len(table) <= most:
+        return table, None
+    left = len(table) - most
+    return table[:most], f"… and {left} more row{'s' if left > 1 else ''}, which are in runner.log and in result.json"
 
 
 def _compiled(found: Record) -> dict[str, list[Mapping[str, Any]]]:
     """The collectives of the programs that run on the mesh and could be read."""
-    programs = {name: result.get("collectives") for name, result in found["programs"].items() if name != "vmap"}
+    programs = {name: result.get("collectives") for name, result in found["programs"].items() if Program(name).on_mesh}
     return {name: listed for name, listed in programs.items() if listed is not None}
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from runner.layout import Layout, spec_text
+from runner.evidence.words import bytes_text, devices_text
+from runner.layout import Layout
+from runner.show.colours import colours
 
 Range = tuple[int, int]
 
@@ -65,6 +67,8 @@ class ArrayPicture:
     itemsize: int
     platform: str
     programs: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
+    """Of several arrays that lie alike, which of them are whose outputs; `name` has all their names."""
 
     @property
     def shard_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -143,7 +147,7 @@ class ArrayPicture:
         ]
         if self.role == "output":
             lines.append(f"output of {', '.join(self.programs)}" if self.programs else "output")
-        return tuple(lines)
+        return (*lines, *self.told)
 
     def _copies(self) -> str:
         counts = sorted({len(shard.devices) for shard in self.shards})
@@ -157,7 +161,7 @@ class ArrayPicture:
 
     def to_json(self) -> dict[str, Any]:
         """Plain mappings, lists, strings and numbers, which `from_json` reads back."""
-        return _plain(asdict(self))
+        return {key: value for key, value in _plain(asdict(self)).items() if key != "told"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ArrayPicture:
@@ -261,7 +265,7 @@ def from_layout(
     for _, positions in layout.holders():  # blocks of an array without elements have the same ranges
         held.setdefault(layout.ranges(positions[0]), []).extend(device_ids[p] for p in positions)
     shards = tuple(Shard(ranges, tuple(sorted(ids))) for ranges, ids in held.items())
-    spec = spec_text(layout.spec)
+    spec = str(layout.spec)
     return ArrayPicture(
         name, role, layout.shape, dtype, tuple(dims), spec, shards, itemsize, platform, programs=tuple(programs)
     )
@@ -279,61 +283,18 @@ def merge(arrays: Iterable[ArrayPicture]) -> tuple[ArrayPicture, ...]:
     return tuple(replace(layout, programs=programs, spec=specs[layout]) for layout, programs in merged.items())
 
 
-def devices_text(ids: Sequence[int], platform: str = "") -> str:
-    """Device ids as `CPU 0,1`; more than eight as a run, `0-63`, or by their ends and number, `0,2,…,62 (32)`."""
-    runs: list[list[int]] = []
-    for device in ids:
-        if runs and device == runs[-1][1] + 1:
-            runs[-1][1] = device
-        else:
-            runs.append([device, device])
-    if len(ids) <= 8:
-        text = ",".join(map(str, ids))
-    elif len(runs) <= 2:
-        text = ",".join(f"{a}-{b}" if a < b else str(a) for a, b in runs)
-    else:
-        text = f"{ids[0]},{ids[1]},…,{ids[-1]} ({len(ids)})"
-    return f"{platform.upper()} {text}" if platform else text
+def alike(arrays: Iterable[ArrayPicture]) -> tuple[ArrayPicture, ...]:
+    """Each distinct layout once, with the names of all arrays and outputs that have it, in their order."""
+    groups: dict[ArrayPicture, list[ArrayPicture]] = {}
+    for picture in merge(arrays):
+        groups.setdefault(replace(picture, name="", role="array", programs=()), []).append(picture)
+    return tuple(group[0] if len(group) == 1 else _joined(group) for group in groups.values())
 
 
-def bytes_text(count: int) -> str:
-    """A number of bytes to three digits: `32 B`, `1.5 KiB`, `4 GiB`."""
-    value, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.0f} {unit}" if value >= 100 or value == int(value) else f"{value:.3g} {unit}"
-
-
-def clip(count: int, limit: int) -> list[int | None]:
-    """The indices to show of `count`: all, or the first ones, None for those left out, and the last one."""
-    if count <= max(limit, 1):
-        return list(range(count))
-    return [0, None] if limit < 2 else [*range(limit - 1), None, count - 1]
-
-
-# Eight colours for labelled cells, black text on each. From Paul Tol's "light" scheme (https://sronpersonalpages.nl/
-# ~pault/), moved apart until any two differ by 17 in CIE Lab under simulated protanopia, deuteranopia and tritanopia.
-PALETTE = ("#81A6D9", "#ED8962", "#F1DE88", "#FFA4B7", "#31AC89", "#BBCC33", "#99DCFE", "#E7EAF0")
-
-# More devices than that cannot each have a hue of their own: from light to dark in the order of their ids, so that the
-# order can be seen without telling hues apart. The middle of ColorBrewer's YlGnBu.
-_RAMP = ("#EDF8B1", "#C7E9B4", "#7FCDBB", "#41B6C4", "#1D91C0", "#225EA8")
-
-
-def colours(device_ids: Iterable[int]) -> dict[int, str]:
-    """A background colour `#RRGGBB` for each device, the same in every picture of one mesh."""
-    ids = sorted(set(device_ids))
-    if len(ids) <= len(PALETTE):
-        return dict(zip(ids, PALETTE, strict=False))
-    scale = (len(_RAMP) - 1) / (len(ids) - 1)
-    return {device: _mix(position * scale) for position, device in enumerate(ids)}
-
-
-def ink(background: str) -> str:
-    """Black or white: at least one of them has a contrast of 4.58 on any colour (WCAG asks for 4.5)."""
-    return "#000000" if _luminance(background) > 0.179 else "#FFFFFF"
+def _joined(group: Sequence[ArrayPicture]) -> ArrayPicture:
+    told = [f"{picture.name}: {picture.lines()[-1]}" for picture in group if picture.role == "output"]
+    names = ", ".join(dict.fromkeys(picture.name for picture in group))
+    return replace(group[0], name=names, role="array", programs=(), told=tuple(told))
 
 
 def figure_colours(mesh: MeshPicture, arrays: Iterable[ArrayPicture]) -> dict[int, str]:
@@ -341,20 +302,16 @@ def figure_colours(mesh: MeshPicture, arrays: Iterable[ArrayPicture]) -> dict[in
     return colours(itertools.chain(mesh.device_ids, *(picture.device_ids for picture in arrays)))
 
 
-def _mix(place: float) -> str:
-    low = min(int(place), len(_RAMP) - 2)
-    pairs = zip(_channels(_RAMP[low]), _channels(_RAMP[low + 1]), strict=True)
-    return "#" + "".join(f"{round(a + (b - a) * (place - low)):02X}" for a, b in pairs)
+def balanced(count: int, most: int) -> int:
+    """How many stand in each row, at most `most`, so that as many rows are as full as one another."""
+    return -(-count // -(-count // max(most, 1)))
 
 
-def _luminance(colour: str) -> float:
-    """Relative luminance (https://www.w3.org/TR/WCAG22/#dfn-relative-luminance)."""
-    linear = [c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in _channels(colour)]
-    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-def _channels(colour: str) -> Iterator[int]:
-    return (int(colour[k : k + 2], 16) for k in (1, 3, 5))
+def clip(count: int, limit: int) -> list[int | None]:
+    """The indices to show of `count`: all, or the first ones, None for those left out, and the last one."""
+    if count <= max(limit, 1):
+        return list(range(count))
+    return [0, None] if limit < 2 else [*range(limit - 1), None, count - 1]
 
 
 def _intervals(size: int, ranges: Iterable[Range]) -> tuple[Range, ...]:

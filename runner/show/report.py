@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
+import io
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from textwrap import shorten
 
 from runner.config.sources import listing as experiments
 from runner.config.sources import shown
-from runner.evidence.words import listed
+from runner.evidence.words import listed, on_devices
 from runner.experiment.expect import CHECKED
+from runner.experiment.showing import Show, names
 from runner.record.record import Record
-from runner.show import collectives
-from runner.show.pictures import ArrayPicture, MeshPicture
+from runner.show import collectives, figures, modes, refused, values
+from runner.show.console import PLAIN, print_table, room, say, show_lines
+from runner.show.table import Cell
 
 _STYLES = {
     "passed": "green",
@@ -25,93 +29,67 @@ _STYLES = {
     "not run": "dim",
 }
 
-Cell = tuple[str, str]
-"""A text and its style."""
-
-
-def _terminal() -> bool:
-    return sys.stdout.isatty()
-
-
-def _say(text: str, style: str = "") -> None:
-    if style and _terminal():
-        from rich.console import Console
-
-        Console().print(text, style=style, highlight=False, markup=False, soft_wrap=True)
-    else:
-        print(text)
-
 
 def _status(status: str, text: str | None = None) -> Cell:
     return text or status, _STYLES.get(status, "")
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[Cell]], limit: int | None = None) -> None:
-    """A table whose last column is cut where the terminal ends; `limit` columns where there is no terminal."""
-    rows = [list(row) for row in rows]
-    widths = [max([len(name), *(len(row[i][0]) for row in rows)]) for i, name in enumerate(head)]
-    room = shutil.get_terminal_size().columns if _terminal() else limit
-    if room:
-        widths[-1] = max(len(head[-1]), min(widths[-1], room - sum(widths[:-1]) - 2 * (len(head) - 1)))
-    lines: list[list[Cell]] = [[(name.ljust(width), "bold") for name, width in zip(head, widths, strict=True)]]
-    for row in rows:
-        cells = [(_cut(text, width).ljust(width), style) for (text, style), width in zip(row, widths, strict=True)]
-        lines.append(cells)
-    if _terminal():
-        from rich.console import Console
-        from rich.text import Text
-
-        console = Console()
-        for line in lines:
-            pieces: list[str | tuple[str, str]] = []
-            for cell in line:
-                pieces += [cell, "  "]
-            console.print(Text.assemble(*pieces[:-1]), soft_wrap=True)
-    else:
-        for line in lines:
-            print("  ".join(text for text, _ in line).rstrip())
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
-
-
 def listing(folders: Sequence[Path]) -> None:
-    """Every experiment in `folders`, one line each."""
+    """Every experiment in `folders`, one line each; on a terminal with as much of its summary as there is room for."""
     found = experiments(folders)
-    _table(("experiment", "summary"), [((name, ""), (summary, "")) for name, summary, _ in found])
-    print(f"\n{len(found)} experiments. Run one: python -m runner +experiment={found[0][0] if found else 'NAME'}")
+    told = [summary for _, summary, _ in found]
+    if width := room():
+        left = width - max(len(name) for name in ("experiment", *(name for name, *_ in found))) - 2
+        told = [shorten(summary, max(left, 20), placeholder=" …") for summary in told]
+    rows = [((name, ""), (summary, "")) for (name, *_), summary in zip(found, told, strict=True)]
+    print_table(("experiment", "summary"), rows)
+    say(f"\n{len(found)} experiments. Run one: python -m runner +experiment={found[0][0] if found else 'NAME'}")
+    if any(summary.endswith(" …") for summary in told):
+        say("Summaries that end in … go on: python -m runner | cat has them whole.")
 
 
-def run(found: Record, folder: Path, *, brief: bool) -> None:
-    """What one run found; `brief` is one line, for a sweep."""
+def story(found: Record, folder: Path) -> str:
+    """All that a run tells, as plain text: every picture, every row."""
+    page = io.StringIO()
+    with redirect_stdout(page), redirect_stderr(page):
+        run(found, folder, brief=False, complete=True)
+    return page.getvalue()
+
+
+def sweep_story(points: Sequence[Record], folder: Path) -> str:
+    """The table of a sweep, as plain text."""
+    page = io.StringIO()
+    with redirect_stdout(page):
+        sweep(points, folder)
+    return page.getvalue()
+
+
+def run(found: Record, folder: Path, *, brief: bool, show: Show = "auto", complete: bool = False) -> None:
+    """What one run found; `brief` is one line, for a sweep; `show` says which pictures; `complete`: all."""
     if brief:
         point = " ".join(_short(found.get("overrides", [])))
         text, style = _status(found["status"])
-        _say(f"[{folder.name}] {text}  {point}", style)
+        say(f"[{folder.name}] {text}  {point}", style)
         return
     if found.get("experiment") and found.get("mesh"):
         _head(found)
+    print(refused.plain(found), end="")
     if "pictures" in found:
-        from runner.show import terminal
-
-        mesh = MeshPicture.from_json(found["pictures"]["mesh"])
-        arrays = [ArrayPicture.from_json(picture) for picture in found["pictures"]["arrays"]]
-        if _terminal():
-            terminal.show(mesh, arrays)
-        else:
-            print(terminal.plain(mesh, arrays))
+        _pictures(found, show, complete=complete)
+    _values(found, show)
     if "trace" in found:
         from runner.show import trace
 
         traced_on = found.get("verification", found)["target"]["platform"]
-        print(trace.plain(found["trace"], found["mesh"]["axes"], traced_on))
+        show_lines(trace.lines(found["trace"], found["mesh"]["axes"], traced_on, room()))
+        say()
     if found["programs"]:
         _programs(found)
-        _collectives(found)
+        _collectives(found, complete=complete)
+        _modes(found)
         _profiles(found)
     for warning in found.get("warnings", ()):
-        _say(f"warning: {warning}", "yellow")
+        say(f"warning: {warning}", "yellow")
     _failures(found)
     if found["error"]:
         sys.stdout.flush()
@@ -119,9 +97,21 @@ def run(found: Record, folder: Path, *, brief: bool) -> None:
     _verdict(found, folder)
 
 
+def _pictures(found: Record, wanted: Show, *, complete: bool) -> None:
+    mesh, arrays = figures.read(found["pictures"])
+    show_lines(figures.shown(mesh, arrays, wanted, room() or PLAIN, None if complete else figures.MOST))
+
+
+def _values(found: Record, wanted: Show) -> None:
+    chosen = names(wanted)
+    outputs = {program: result.get("outputs", {}) for program, result in found["programs"].items()}
+    for line in values.lines(outputs, lambda name: wanted != "none" and name in (chosen or (name,)), room() or PLAIN):
+        say(line)
+
+
 def _head(found: Record) -> None:
     title = f"{found['experiment']}: {found['summary']}" if found["summary"] else found["experiment"]
-    _say(title, "bold")
+    say(title, "bold")
     axes = " × ".join(f"{a}={n}" for a, n in zip(found["mesh"]["axes"], found["mesh"]["shape"], strict=True))
     target = found["target"]
     simulated = "simulated " if target["platform"] == "cpu" else ""
@@ -131,9 +121,9 @@ def _head(found: Record) -> None:
     devices = f"{count} {simulated}{kind} device{'s' if count != 1 else ''}"
     if target.get("topology"):
         absent = "which is not here" if count == 1 else "which are not here"
-        print(f"mesh {axes}, compiled for {devices} ({target['topology']}), {absent}{jax}\n")
+        say(f"mesh {axes}, compiled for {devices} ({target['topology']}), {absent}{jax}\n")
     else:
-        print(f"mesh {axes} on {devices}{jax}\n")
+        say(f"mesh {axes} on {devices}{jax}\n")
 
 
 def _programs(found: Record) -> None:
@@ -157,13 +147,13 @@ def _programs(found: Record) -> None:
         row.append((_run_time(timing) if timing else "–", ""))
         rows.append(row)
     head = ("program", "status", *names, *(["expect"] if expected else []), *_MEASURED, "compile", "run")
-    _table(head, rows)
-    print()
+    print_table(head, rows)
+    say()
     undecided = _undecided(found)
     for line in undecided:
-        print(line)
+        say(line)
     if undecided:
-        print()
+        say()
     if found["target"].get("topology"):
         _not_here(found)
 
@@ -230,19 +220,25 @@ def _expectations(checks: Sequence[Record]) -> Cell:
     return _status(status, "–" if status == "not run" else status)
 
 
-def _collectives(found: Record) -> None:
-    table, rest = collectives.shortened(collectives.rows(found))
+def _collectives(found: Record, *, complete: bool) -> None:
+    table, rest = collectives.shortened(collectives.rows(found), most=None if complete else collectives.SHOWN)
     if table:
-        _table(collectives.HEAD, [[(text, "") for text in row] for row in table])
+        print_table(collectives.HEAD, [[(text, "") for text in row] for row in table])
     beneath = [*([rest] if rest else []), *collectives.lines(found)]
     for line in beneath:
-        print(line)
+        say(line)
     if table or beneath:
-        print()
+        say()
     for program, result in found["programs"].items():
         for warning in result.get("compiler_warnings") or ():
             of = f" of {warning['node']}" if warning["node"] else ""
-            _say(f"{program}: the compiler warns: {warning['kind']}{of}: {warning['text']}", "yellow")
+            say(f"{program}: the compiler warns: {warning['kind']}{of}: {warning['text']}", "yellow")
+
+
+def _modes(found: Record) -> None:
+    if table := modes.rows(found):
+        print_table(modes.HEAD, [[(text, "") for text in row] for row in table])
+        print()
 
 
 def _profiles(found: Record) -> None:
@@ -254,9 +250,9 @@ def _profiles(found: Record) -> None:
 
     rows = [(program, *row) for program, of in taken.items() for row in profile.rows(of)]
     if rows:
-        print("profile: the median time of a run on one device; a collective's includes waiting for other devices")
-        _table(("program", *profile.HEAD), [[(text, "") for text in row] for row in rows])
-        print()
+        say("profile: the median time of a run on one device; a collective's includes waiting for other devices")
+        print_table(("program", *profile.HEAD), [[(text, "") for text in row] for row in rows])
+        say()
 
 
 def _run_time(timing: Record) -> str:
@@ -268,34 +264,34 @@ def _not_here(found: Record) -> None:
     order = found["target"].get("device_order")
     if order:
         reason = found["target"]["device_order_reason"]
-        print(f"device order: {order}" + (f", since {reason}" if reason else ""))
+        say(f"device order: {order}" + (f", since {reason}" if reason else ""))
     verified = found.get("verification")
     if verified:
         dims = ", ".join(f"{name}={size}" for name, size in verified["dims"].items())
         count = verified["target"]["devices"]
-        print(f"only compiled; values, replicas and agreement are those at {dims} on {count} simulated CPU devices")
+        say(f"only compiled; values, replicas and agreement are those at {dims} on {count} simulated CPU devices")
         return
     reasons = [
         c["reason"] for p in found["programs"].values() for c in p["checks"].values() if c["status"] == "not_run"
     ]
     if reasons:
-        print(f"values, replicas and agreement were not run: {reasons[0]}")
+        say(f"values, replicas and agreement were not run: {reasons[0]}")
 
 
 def _failures(found: Record) -> None:
     for name, check in found.get("checks", {}).items():
         if check["status"] == "failed":
-            _say(f"{name} failed", "red")
+            say(f"{name} failed", "red")
             for line in reasons(check):
-                print(f"  {line}")
+                say(f"  {line}")
     for program, result in found["programs"].items():
         if result["error"]:
-            _say(f"{program}: {result['error']}", "red")
+            say(f"{program}: {result['error']}", "red")
         for name, check in result["checks"].items():
             if check["status"] in FAULTS:
-                _say(f"{program}: {name} {FAULTS[check['status']]}", "yellow" if check["status"] == "known" else "red")
+                say(f"{program}: {name} {FAULTS[check['status']]}", "yellow" if check["status"] == "known" else "red")
                 for line in reasons(check):
-                    print(f"  {line}")
+                    say(f"  {line}")
     left_out: dict[str, list[str]] = {}
     for result in found["programs"].values():
         for output, programs in result["checks"].get("agreement", {}).get("left_out", {}).items():
@@ -303,7 +299,7 @@ def _failures(found: Record) -> None:
             there += [program for program in programs if program not in there]
     if left_out:
         told = "; ".join(f"{output} of {listed(programs)}" for output, programs in left_out.items())
-        _say(f"agreement leaves out what expect.wrong knows: {told}", "yellow")
+        say(f"agreement leaves out what expect.wrong knows: {told}", "yellow")
 
 
 FAULTS = {"failed": "failed", "weak": "is weak", "known": "failed, as expect.wrong knows"}
@@ -321,10 +317,9 @@ def reasons(check: Record) -> list[str]:
             continue
         known = ", as expect.wrong knows" if output["status"] == "known" != check["status"] else ""
         if output["wrong"]:
-            devices = ", ".join(map(str, output["devices"][:16])) + (", …" if len(output["devices"]) > 16 else "")
             lines.append(
                 f"{name} differs from {_ORACLES[output['oracle']]} at {output['wrong']} of {output['of']} elements, "
-                f"on devices {devices}; largest error {output['max_abs_error']:.3g}, "
+                f"on {on_devices(output['devices'])}; largest error {output['max_abs_error']:.3g}, "
                 f"allowed {output['atol']:.1e} + {output['rtol']:.1e}·|reference|{known}"
             )
         elif "reason" in output:
@@ -345,7 +340,7 @@ def _verdict(found: Record, folder: Path) -> None:
     count = f": {', '.join(counted)}" if counted else ""
     count += f", {known} {'is' if known == 1 else 'are'} wrong as expect.wrong knows" if known else ""
     text, style = _status(found["status"])
-    _say(f"{text}{count}; {shown(folder / 'result.json')}", style)
+    say(f"{text}{count}; {shown(folder / 'result.json')}", style)
 
 
 def _only_compiled(found: Record) -> bool:
@@ -359,7 +354,7 @@ def _short(overrides: Iterable[str]) -> list[str]:
 def mutants(rows: Iterable[tuple[str, str, str]]) -> None:
     """For each mutant its outcome, the checks that noticed it, and what was changed."""
     styles = {"noticed": "green", "survived": "bold red"}
-    _table(
+    print_table(
         ("mutant", "by", "change"),
         [((outcome, styles.get(outcome, "dim")), (by, ""), (change, "")) for outcome, by, change in rows],
     )
@@ -373,7 +368,7 @@ def sweep(points: Sequence[Record], folder: Path) -> None:
             name if result["status"] == "passed" else f"{name} {result['status']}"
             for name, result in point.get("programs", {}).items()
         )
-        first = (point.get("error") or "").splitlines()
+        first = (point.get("error") or refused.message(point) or "").splitlines()
         message = " ".join(line.strip() for line in first[:2]) if first else programs
         rows.append(
             (
@@ -384,8 +379,8 @@ def sweep(points: Sequence[Record], folder: Path) -> None:
                 (message, ""),
             )
         )
-    print()
-    _table(("point", "experiment", "overrides", "status", "programs"), rows)
+    say()
+    print_table(("point", "experiment", "overrides", "status", "programs"), rows)
     counts = {status: sum(point["status"] == status for point in points) for status in _STYLES}
     told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    print(f"\n{len(points)} points: {told}; {shown(folder)}")
+    say(f"\n{len(points)} points: {told}; {shown(folder)}")

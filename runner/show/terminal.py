@@ -1,83 +1,23 @@
-"""Pictures in; boxes of text out: coloured by rich on a terminal, without any escape code everywhere else."""
+"""A picture in; boxes of text out, as lines of styled pieces."""
 
 from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
 
-from runner.show.pictures import (
-    ArrayPicture,
-    Grid,
-    MeshPicture,
-    Picture,
-    clip,
-    devices_text,
-    figure_colours,
-    ink,
-    merge,
-)
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
-
-Line = list[tuple[str, str]]
-"""Pieces of text, each with its rich style; "" is none."""
+from runner.evidence.words import devices_text
+from runner.show.colours import ink
+from runner.show.pictures import ArrayPicture, Grid, Picture, balanced, clip
+from runner.show.table import Line
 
 _ROWS = 16
 _SLICES = 4
 _GAP = 4
 
 
-@dataclass(frozen=True)
-class _Figure:
-    """A rich renderable: it is laid out when rich asks, for then the width is known."""
-
-    mesh: MeshPicture
-    arrays: tuple[ArrayPicture, ...]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
-        # The sixteen colours of an old terminal are the user's own: no contrast can be promised on them.
-        coloured = console.color_system in ("256", "truecolor")
-        for line in _figure(self.mesh, self.arrays, options.max_width):
-            pieces = ((text, style if coloured or " on " not in style else "") for text, style in line)
-            yield Text.assemble(*pieces, no_wrap=True, end="\n")
-
-
-def render(mesh: MeshPicture, arrays: Sequence[ArrayPicture]) -> _Figure:
-    """The mesh and every array as a rich renderable, side by side where the console is wide enough."""
-    return _Figure(mesh, tuple(arrays))
-
-
-def plain(mesh: MeshPicture, arrays: Sequence[ArrayPicture], width: int = 100) -> str:
-    """The same as text of at most `width` columns, without escape codes; ends in a newline."""
-    lines = ("".join(text for text, _ in line).rstrip() for line in _figure(mesh, arrays, width))
-    return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def show(mesh: MeshPicture, arrays: Sequence[ArrayPicture], file: TextIO | None = None) -> None:
-    """Print the figure: with colours to a terminal, as plain text to a pipe or a file."""
-    from rich.console import Console
-
-    console = Console(file=file)
-    if console.is_terminal:
-        console.print(render(mesh, arrays))
-    else:
-        console.file.write(plain(mesh, arrays))
-
-
-def _figure(mesh: MeshPicture, arrays: Sequence[ArrayPicture], width: int) -> list[Line]:
-    arrays = merge(arrays)
-    paint = figure_colours(mesh, arrays)
-    blocks = [_block(picture, width, paint) for picture in (mesh, *arrays)]
-    return _beside([[*block, []] for block in blocks], width)
-
-
-def _block(picture: Picture, width: int, paint: dict[int, str]) -> list[Line]:
+def block(picture: Picture, width: int, paint: dict[int, str]) -> list[Line]:
     """One picture: its heading, its grid or slices, and what the reader has to be told about them."""
     first, *others = picture.lines()
     style = "bold"
@@ -88,58 +28,88 @@ def _block(picture: Picture, width: int, paint: dict[int, str]) -> list[Line]:
         style = "dim"
     grids = picture.grids()
     shown = grids[:_SLICES]
-    tall = isinstance(picture, ArrayPicture) and len(picture.shape) == 2
-    drawn = [_grid(grid, picture, width, paint, tall) for grid in shown]
-    notes = list(dict.fromkeys(note for _, grid_notes in drawn for note in grid_notes))
+    frame = _frame(shown, picture, width)
+    notes = list(frame.notes)
     if len(grids) > len(shown):
         notes.append(f"{len(grids)} slices, {len(shown)} shown")
     if picture.without():
         notes.append(picture.without())
-    lines += _beside([grid_lines for grid_lines, _ in drawn], width)
+    drawn = [_grid(grid, frame, paint) for grid in shown]
+    fitting = (width + _GAP) // (max(map(_length, drawn[0])) + _GAP)
+    across = balanced(len(drawn), fitting)
+    for start in range(0, len(drawn), across):
+        lines += beside(drawn[start : start + across], width)
     return lines + [[(part, "italic")] for note in notes for part in textwrap.wrap(note, width)]
 
 
-def _grid(
-    grid: Grid, picture: Picture, width: int, paint: dict[int, str], tall: bool
-) -> tuple[list[Line], tuple[str, ...]]:
-    """One grid at most `width` wide, and notes on what it leaves out."""
-    across, down = len(grid.columns), len(grid.rows)
+@dataclass(frozen=True)
+class _Frame:
+    """What all slices of one picture have in common, so that their cells have one size.
+
+    - `rows`, `columns`: the indices that are drawn; `corner`: the axes' names; `margin`: the room for the rows'.
+    - `inner`, `height`: columns and lines in a cell; `spell`: how its devices are written.
+    - `headed`: whether the columns have headings.
+    """
+
+    rows: Sequence[int | None]
+    columns: Sequence[int | None]
+    corner: str
+    margin: int
+    inner: int
+    height: int
+    spell: Callable[[Sequence[int]], str]
+    headed: bool
+    notes: tuple[str, ...]
+
+
+def _frame(grids: Sequence[Grid], picture: Picture, width: int) -> _Frame:
+    """Grids at most `width` wide, and notes on what they leave out."""
+    first = grids[0]
+    across, down = len(first.columns), len(first.rows)
     rows = clip(down, _ROWS if down <= _ROWS else _ROWS // 2)
-    axes = (f"{grid.row_axis}↓" if grid.row_axis else "", f"{grid.column_axis}→" if grid.column_axis else "")
+    axes = (f"{first.row_axis}↓" if first.row_axis else "", f"{first.column_axis}→" if first.column_axis else "")
     corner = " ".join(filter(None, axes))
-    margin = max(len(corner), *(len(grid.rows[i]) for i in rows if i is not None)) + 1
+    margin = max(len(corner), *(len(first.rows[i]) for i in rows if i is not None)) + 1
     margin = margin if margin > 1 else 0
 
-    spellings = (
+    spellings: tuple[Callable[[Sequence[int]], str], ...] = (
         lambda devices: devices_text(devices, picture.platform),
         devices_text,
         lambda devices: devices_text(devices[:1]),
     )
     columns, inner, spell, headed = clip(across, across), 0, 0, True
     for padding, spell, headed in itertools.product((2, 0), range(len(spellings)), (True, False)):
-        inner = padding + max(
-            len(spellings[spell](cell.devices)) for i in rows if i is not None for cell in grid.cells[i]
-        )
+        held = [cell.devices for grid in grids for i in rows if i is not None for cell in grid.cells[i]]
+        inner = padding + max(len(spellings[spell](devices)) for devices in held)
         if headed:
-            inner = max(inner, *(len(heading) + padding for heading in grid.columns))
+            inner = max(inner, *(len(heading) + padding for heading in first.columns))
         if margin + 1 + across * (inner + 1) <= width:
             break
     else:
         columns = clip(across, (width - margin - 1 - len(" … │")) // (inner + 1))
-        headed = all(len(grid.columns[j]) <= inner for j in columns if j is not None)
+        headed = all(len(first.columns[j]) <= inner for j in columns if j is not None)
     notes = []
-    if not headed and any(grid.columns):
-        notes.append(f"columns {_ranges(grid)}")
+    if not headed and any(first.columns):
+        notes.append(f"columns {_ranges(first)}")
     shown = [sum(i is not None for i in indices) for indices in (rows, columns)]
     if shown != [down, across]:
         notes.append(f"{down} × {across} {picture.unit}, {shown[0]} × {shown[1]} shown")
-    copies = max(len(cell.devices) for row in grid.cells for cell in row)
+    copies = max(len(cell.devices) for grid in grids for row in grid.cells for cell in row)
     if spell == 2 and copies > 1:
         notes.append(f"each cell names the first of its {copies} {picture.platform.upper()} devices")
     elif spell:
         notes.append(f"each cell names its {picture.platform.upper()} device{'s' if copies > 1 else ''}")
+    tall = isinstance(picture, ArrayPicture) and len(picture.shape) == 2
     if tall and across * (inner + 1) < 21:
         inner = 20 // across - 1
+    # A box of nine lines for one, two and four rows, so that the arrays of one experiment line up.
+    height = {1: 7 if across <= 4 else 3, 2: 3}.get(len(rows), 1) if tall else 1
+    return _Frame(rows, columns, corner, margin, inner, height, spellings[spell], headed, tuple(notes))
+
+
+def _grid(grid: Grid, frame: _Frame, paint: dict[int, str]) -> list[Line]:
+    """One grid."""
+    margin, inner, columns = frame.margin, frame.inner, frame.columns
 
     def rule(left: str, cross: str, right: str) -> Line:
         return [(" " * margin + left + cross.join("─" * (3 if j is None else inner) for j in columns) + right, "")]
@@ -147,18 +117,17 @@ def _grid(
     lines: list[Line] = []
     if grid.title:
         lines.append([(grid.title, "bold")])
-    if headed and any(grid.columns):
+    if frame.headed and any(grid.columns):
         headings = ("…".center(3) if j is None else grid.columns[j].center(inner) for j in columns)
-        lines.append([(corner.ljust(margin) + " " + " ".join(headings), "dim")])
-    elif corner:
-        lines.append([(corner, "dim")])
+        lines.append([(frame.corner.ljust(margin) + " " + " ".join(headings), "dim")])
+    elif frame.corner:
+        lines.append([(frame.corner, "dim")])
     lines.append(rule("┌", "┬", "┐"))
-    # A box of nine lines for one, two and four rows, so that the arrays of one experiment line up.
-    height = {1: 7 if across <= 4 else 3, 2: 3}.get(len(rows), 1) if tall else 1
-    for number, i in enumerate(rows):
+    for number, i in enumerate(frame.rows):
         if number:
             lines.append(rule("├", "┼", "┤"))
-        for part in range(height if i is not None else 1):
+        height = frame.height if i is not None else 1
+        for part in range(height):
             middle = part == height // 2
             heading = grid.rows[i] if i is not None and middle else ""
             line: Line = [(heading.ljust(margin), "dim"), ("│", "")]
@@ -168,13 +137,29 @@ def _grid(
                     line += [(mark.center(inner if j is not None else 3) if middle or i is None else "   ", "")]
                 else:
                     devices = grid.cells[i][j].devices
-                    label = spellings[spell](devices) if middle else ""
-                    background = paint[devices[0]] if devices else ""
-                    line.append((label.center(inner), f"{ink(background)} on {background}" if background else ""))
+                    label = frame.spell(devices) if middle else ""
+                    line += filled(label, inner, part, [paint[device] for device in devices])
                 line.append(("│", ""))
             lines.append(line)
     lines.append(rule("└", "┴", "┘"))
-    return lines, tuple(notes)
+    return lines
+
+
+def filled(label: str, width: int, line: int, fills: Sequence[str]) -> Line:
+    """One line of a cell: in the colour of its device, or striped in those of all that have a copy."""
+    text = label.center(width)
+    if len(fills) < 2:
+        return [(text, f"{ink(fills[0])} on {fills[0]}" if fills else "")]
+    start, end = (text.index(label) - 1, text.index(label) + len(label) + 1) if label else (width, width)
+    pieces: Line = []
+    for at, letter in enumerate(text):
+        fill = "#FFFFFF" if start <= at < end else fills[(at // 2 + line) % len(fills)]
+        style = f"{ink(fill)} on {fill}"
+        if pieces and pieces[-1][1] == style:
+            pieces[-1] = (pieces[-1][0] + letter, style)
+        else:
+            pieces.append((letter, style))
+    return pieces
 
 
 def _ranges(grid: Grid) -> str:
@@ -183,7 +168,7 @@ def _ranges(grid: Grid) -> str:
     return ", ".join("…" if j is None else grid.columns[j] for j in shown)
 
 
-def _beside(blocks: Iterable[list[Line]], width: int) -> list[Line]:
+def beside(blocks: Iterable[list[Line]], width: int) -> list[Line]:
     """Blocks of lines set side by side, as many in a row as fit."""
     rows: list[list[list[Line]]] = []
     room = 0

@@ -1,18 +1,15 @@
-"""The trace of a record in; its text out, as the tutorials print it: device, mesh coordinates, value."""
+"""The trace of a record in; its text out, as the tutorials print it: device, mesh coordinates, value; and pictures."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
-
-from runner import dtypes
 from runner.record.record import Record
-
-_ELEMENTS = 64
-"""Values of up to this many elements on each device are printed."""
+from runner.show import exchange, values
+from runner.show.console import PLAIN, wrapped
+from runner.show.exchange import Exchange
+from runner.show.table import Line
 
 _DEVICES = 16
 """On how many devices a value is printed."""
@@ -20,19 +17,39 @@ _DEVICES = 16
 
 def plain(trace: Record, axes: Sequence[str], platform: str) -> str:
     """The whole trace as text without escape codes."""
+    return "\n".join("".join(text for text, _ in line).rstrip() for line in lines(trace, axes, platform)) + "\n"
+
+
+def exchanges(trace: Record, axes: Sequence[str]) -> list[Exchange]:
+    """The collectives of a trace that can be drawn."""
+    found = (exchange.read(node, trace["devices"], axes) for node in trace["nodes"])
+    return [each for each in found if each is not None]
+
+
+def lines(trace: Record, axes: Sequence[str], platform: str, room: int | None = None) -> list[Line]:
+    """The whole trace, the collectives drawn; at most `room` columns wide where there is a terminal."""
+    width = room or PLAIN
     if trace["taken_from"] is None:
-        return f"no trace: {trace['reason']}\n"
-    blocks = [_title(trace)]
-    printer = _Printer(trace["devices"], axes, platform)
+        return _plain(f"no trace: {trace['reason']}", room)
+    blocks = [_plain(_title(trace), room)]
+    printer = _Printer(trace["devices"], axes, platform, width)
     operands = {node["before"]["name"] for node in trace["nodes"] if node["before"]}
     first = trace["first_difference"]
     for node in trace["nodes"]:
         # What has a name only as the operand of a collective is printed with it, as BEFORE.
         if node["name"].endswith("/before") and node["name"] in operands and node["agrees"] is not False:
             continue
-        blocks.append(_node(node, printer, first is not None and first["node"] == node["name"]))
-    blocks += [f"not in the trace: {left_out}" for left_out in trace["left_out"]]
-    return "\n\n".join(blocks) + "\n"
+        drawn = exchange.read(node, trace["devices"], axes)
+        picture = [] if drawn is None else exchange.lines(drawn, platform, width)
+        head, values = _node(node, printer, first is not None and first["node"] == node["name"])
+        blocks.append([*_plain(head, room), *picture, *_plain(values, room)])
+    blocks += [_plain(f"not in the trace: {left_out}", room) for left_out in trace["left_out"]]
+    return [line for k, block in enumerate(blocks) for line in ([[]] if k else []) + block]
+
+
+def _plain(text: str, room: int | None) -> list[Line]:
+    lines = text.split("\n")
+    return [[(part, "")] for line in lines for part in ([line] if room is None else wrapped(line, room))]
 
 
 def _title(trace: Record) -> str:
@@ -46,25 +63,27 @@ def _title(trace: Record) -> str:
     return "\n".join(lines)
 
 
-def _node(node: Record, printer: _Printer, first: bool) -> str:
+def _node(node: Record, printer: _Printer, first: bool) -> tuple[str, str]:
+    """What a node is, and what it was on every device."""
     head = f"{node['name']} = {node['expression']}"
     if node["agrees"] is False:
         head += f"\nDIFFERS from the SPMD interpreter's by at most {node['max_abs_error']:.3g}"
         head += ": the first value that does" if first else ""
-    parts = [head]
+    parts = []
     if node["collective"] and node["before"]:
         parts += [f"BEFORE: {printer.text(node['before'])}", f"\nAFTER: {printer.text(node)}"]
     else:
         parts.append(printer.text(node))
     if first:
         parts.append(f"\nSPMD INTERPRETER: {printer.text({**node, 'values': node['expected'], 'dtype': None})}")
-    return "\n".join(parts)
+    return head, "\n".join(parts)
 
 
 class _Printer:
     """Values as the tutorials print them, one block for each device."""
 
-    def __init__(self, devices: Sequence[Record], axes: Sequence[str], platform: str) -> None:
+    def __init__(self, devices: Sequence[Record], axes: Sequence[str], platform: str, width: int) -> None:
+        self._width = width
         names = f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
         self._where = [
             f"On {platform.upper()}_{device['id']} at mesh coordinates {names} = {tuple(device['coordinates'])}:"
@@ -73,26 +92,14 @@ class _Printer:
 
     def text(self, value: Record) -> str:
         size = math.prod(value["shape"])
-        if value["values"] is None or size > _ELEMENTS:
+        if value["values"] is None or size > values.ELEMENTS:
             kind = f"{value['dtype'] or 'values of shape '}{value['shape']}"
             return f"{kind} on each device: {size} elements, too many to print" + (
                 "; they are in the record" if value["values"] is not None else ""
             )
         blocks = [
-            f"{where}\n{_array(held, value['dtype'])}"
+            f"{where}\n{values.text(held, value['dtype'], self._width)}"
             for where, held in zip(self._where[:_DEVICES], value["values"], strict=False)
         ]
         left = len(self._where) - len(blocks)
         return "\n\n".join([*blocks, *([f"and on {left} more devices, which are in the record"] if left else [])])
-
-
-def _array(values: Any, dtype: str | None) -> str:
-    """Nested lists as NumPy prints an array; complex numbers may come as the record has them."""
-    kind = dtypes.dtype(dtype).numpy if dtype is not None else None
-    return str(np.array(_numbers(values), kind))
-
-
-def _numbers(values: Any) -> Any:
-    if isinstance(values, list):
-        return [_numbers(value) for value in values]
-    return complex(values["real"], values["imag"]) if isinstance(values, dict) else values

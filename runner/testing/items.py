@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
 from runner.config import composition
 from runner.config.compose import Configuration, InvalidConfiguration, compose, conf_folder
 from runner.config.sources import shown
-from runner.experiment import topology
-from runner.experiment.model import Experiment
-from runner.experiment.reader import read
+from runner.experiment import expect, topology
+from runner.experiment.reader import read, tested
 from runner.faults import InvalidExperiment
 from runner.record import differences, golden
 from runner.record.golden import Pinned, Place
@@ -29,6 +28,9 @@ TOLD = "shardproof"
 """The property of a report that says what was pinned anew. Reports cross from process to process; nothing else does."""
 
 _GOLDEN = "golden"
+
+
+Answer = TypeVar("Answer")
 
 
 class _Failure(Exception):
@@ -70,19 +72,22 @@ class ExperimentFile(pytest.File):
         self.state.seen.add(self.path.resolve())
         self._refuse_ambiguity()
         first = self._compose()
-        experiment = None if first is None else self._read(first)
+        if first is not None and self._asked(first, expect.refusal) is not None:
+            yield from self._refused(first)
+            return
+        experiment = None if first is None else self._asked(first, read)
         if first is None or experiment is None:
             return
         self.state.files[self.golden] = self
         self._small = dict(experiment.verify_dims)
         for target in self.state.targets or experiment.tested:
             self._composed[target] = composed = self._for(target, first)
-            experiment = self._read(composed)
+            experiment = self._asked(composed, read)
             if experiment is None:
                 return
             absent = experiment.target.topology
             self._missing[target] = topology.missing(absent) if absent else None
-            parent = self if target == "cpu" else _Target.from_parent(self, name=target)
+            parent = self._parent(target)
             inside: list[pytest.Item | pytest.Collector] = []
             if experiment.graph and experiment.per_device:
                 inside.append(SectionsItem.from_parent(parent, name="sections", file=self, target=target))
@@ -102,6 +107,25 @@ class ExperimentFile(pytest.File):
                 yield parent
             else:
                 yield from inside
+
+    def _refused(self, first: Configuration) -> Iterator[pytest.Item | pytest.Collector]:
+        """Of an experiment that has to be refused there is one item per target: that it is."""
+        self.state.files[self.golden] = self
+        for target in self.state.targets or self._asked(first, tested) or ():
+            self._composed[target] = self._for(target, first)
+            # A compiler that is not here is told as what refuses it: what else would, is known only where it is.
+            self._missing[target] = None
+            parent = self._parent(target)
+            item = RefusalItem.from_parent(parent, name="invalid", file=self, target=target)
+            if isinstance(parent, _Target):
+                parent.inside = [item]
+                yield parent
+            else:
+                yield item
+
+    def _parent(self, target: str) -> ExperimentFile | _Target:
+        """What the items for a target stand under."""
+        return self if target == "cpu" else _Target.from_parent(self, name=target)
 
     def _refuse_ambiguity(self) -> None:
         own = conf_folder().resolve()
@@ -126,10 +150,13 @@ class ExperimentFile(pytest.File):
                 return None
             raise self.CollectError(str(error)) from None
 
-    def _read(self, composed: Configuration) -> Experiment | None:
-        """The experiment; None where the file is only a base of others. Raises `CollectError`."""
+    def _asked(self, composed: Configuration, question: Callable[[Mapping[str, Any]], Answer]) -> Answer | None:
+        """What a configuration says; None where it is invalid and the file only a base of others.
+
+        Raises `CollectError`.
+        """
         try:
-            return read(composed.plain)
+            return question(composed.plain)
         except InvalidExperiment as error:
             if self._is_base():
                 return None
@@ -235,6 +262,14 @@ class _Check(pytest.Item):
     def where_in_run(self) -> list[str]:
         """What of the run it is about, in the heading of a failure."""
         return []
+
+
+class RefusalItem(_Check):
+    """Whether an experiment that has to be refused is."""
+
+    def runtest(self) -> None:
+        record = self.record()
+        self.judge(record.get("checks", {}).get(self.name), self.file.experiment)
 
 
 class SectionsItem(_Check):

@@ -121,7 +121,7 @@ class Session:
         """The run of an experiment for a target: the first call runs it."""
         key = file.path, target
         if key not in self._runs:
-            from runner.run import run
+            from runner.flow import run
 
             composed = file.composed(target)
             folder = Path(tempfile.mkdtemp(prefix=f"shardproof-{file.path.stem}-"))

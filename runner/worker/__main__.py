@@ -1,16 +1,25 @@
 """One job on standard input, one event a line on standard output. JAX is imported when the job has come, not before.
 
+Its argument is the process that started it: it ends when that one does.
+
 Everything else that writes to standard output (XLA, a user's JAX configuration) is sent to standard error, which the
 parent keeps as the worker's last words.
 """
 
 from __future__ import annotations
 
+import sys
+
+from runner.link import lifeline
+
+if __name__ == "__main__":
+    # Before anything that takes long is imported.
+    lifeline.die_with(int(sys.argv[1]))
+
 import concurrent.futures
 import http.server
 import json
 import os
-import sys
 
 # These are what JAX itself imports first: loading them while the parent still reads the YAML saves their time.
 import ml_dtypes

@@ -17,8 +17,10 @@ from jax.sharding import AxisType
 
 from runner.experiment import topology
 from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 from runner.faults import invalid
-from runner.worker.compilation import compile_program, planned, ranges, spec_of
+from runner.worker.compilation import compile_program, planned, ranges
+from runner.worker.specs import spec_json
 
 _SPLIT = "topology-aware, physical axes split"
 
@@ -62,10 +64,10 @@ class Absent:
             "device_order_reason": self._reason,
         }
 
-    def compile_only(self, program: str, module: ModuleType, folder: Path) -> dict[str, Any]:
+    def compile_only(self, program: Program, module: ModuleType, folder: Path) -> dict[str, Any]:
         """Compile one program; leave its HLO in `folder`. Returns what `execute` returns, as far as it is known."""
         experiment = self.experiment
-        if program == "vmap":
+        if not program.on_mesh:
             function, operands = module.program(), module.abstract_inputs(self.devices[0])
             device_ids = list(range(experiment.mesh.size))
         else:
@@ -80,17 +82,18 @@ class Absent:
             "outputs": {
                 name: {
                     "dtype": str(result.dtype),
-                    "spec": None if program == "vmap" else spec_of(sharding),
-                    "places": None if program == "vmap" else _places(sharding, result.shape),
+                    "spec": None if not program.on_mesh else spec_json(sharding),
+                    "places": None if not program.on_mesh else _places(sharding, result.shape),
                 }
                 for name, result, sharding in outputs
             },
-            "operands": {} if program == "vmap" else {
+            "operands": {} if not program.on_mesh else {
                 array.name: _places(operand.sharding, operand.shape)
                 for array, operand in zip(experiment.arrays, operands, strict=True)
             },
             **planned(experiment, program, compiled, folder),
             "said": compiled.said,
+            "unreadable": compiled.unreadable,
             "memory": compiled.memory(),
             "cost": compiled.cost(),
             "timing": {"place_s": None, "compile_s": compiled.seconds, "run_s": None},
@@ -101,8 +104,8 @@ def _order(experiment: Experiment, devices: list[Any]) -> tuple[str | None, str 
     """In what order the devices stand in the mesh, and why not in `jax.make_mesh`'s for neighbours, if they do not."""
     mesh, wanted = experiment.mesh, experiment.target.topology
     assert wanted is not None
-    if experiment.programs == ("vmap",):
-        return None, "vmap has no mesh"
+    if not experiment.on_mesh:
+        return None, f"{experiment.programs[0]} has no mesh"
     if wanted.platform == "gpu":
         return "row-major", "JAX takes GPUs in the order of their ids"
     try:

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.experiment.model import GRAPH_PROGRAMS, Experiment
+import jax
+
+from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 from runner.record.record import write_text
 from runner.worker import plan
 from runner.worker.walk import REFUSALS, refusal
@@ -24,7 +27,7 @@ class Compiled:
     """`results` has the shape and dtype of every output; `seconds` is what lowering and compiling took.
 
     `said` is what the compiler wrote to standard error meanwhile; None where it cannot be read back. `lowered` is what
-    was compiled.
+    was compiled. `unreadable` is why the compiled module could not be printed; None where it could.
     """
 
     executable: Any
@@ -32,6 +35,7 @@ class Compiled:
     seconds: float
     said: str | None
     lowered: Any
+    unreadable: str | None = None
 
     def memory(self) -> dict[str, int] | None:
         """Bytes per device, where the backend knows them."""
@@ -58,7 +62,7 @@ class Compiled:
         return {name: float(value) for name, value in known.items() if value is not None and value >= 0} or None
 
 
-def compile_program(program: str, function: Any, operands: Any, folder: Path) -> Compiled:
+def compile_program(program: Program, function: Any, operands: Any, folder: Path) -> Compiled:
     """Lower and compile; leave the StableHLO and the compiled module in `folder`."""
     said = _Said()
     start = time.perf_counter()
@@ -67,15 +71,25 @@ def compile_program(program: str, function: Any, operands: Any, folder: Path) ->
     seconds = time.perf_counter() - start
     heard = said.text()
     write_text(folder / f"stablehlo_{program}.txt", lowered.as_text())
-    write_text(folder / f"hlo_{program}.txt", executable.as_text() or "")
-    return Compiled(executable, tuple(lowered.out_info), seconds, heard, lowered)
+    text, unreadable = _text(executable)
+    write_text(folder / f"hlo_{program}.txt", text)
+    return Compiled(executable, tuple(lowered.out_info), seconds, heard, lowered, unreadable)
 
 
-def planned(experiment: Experiment, program: str, compiled: Compiled, folder: Path) -> dict[str, Any]:
-    """What Shardy plans of a program of the graph; a device's own code needs no plan."""
-    if program not in GRAPH_PROGRAMS:
+def planned(experiment: Experiment, program: Program, compiled: Compiled, folder: Path) -> dict[str, Any]:
+    """What Shardy plans of a program of whole arrays; a device's own code needs no plan."""
+    if not program.whole:
         return {}
     return {"plan": plan.of_program(experiment, program, compiled.lowered, folder)}
+
+
+def _text(executable: Any) -> tuple[str, str | None]:
+    """The compiled module's text, empty where there is none to be had, and what the backend raised instead of it."""
+    try:
+        return executable.as_text() or "", None
+    except jax.errors.JaxRuntimeError as error:
+        # What else the backend knows of the program is there all the same: its memory, its cost, the program itself.
+        return "", str(error).strip().split("\n")[0]
 
 
 class _Said:
@@ -94,8 +108,8 @@ class _Said:
             return None
 
 
-def _lower(program: str, function: Any, operands: Any) -> Any:
-    if program != "explicit":
+def _lower(program: Program, function: Any, operands: Any) -> Any:
+    if not program.typed:
         return function.lower(*operands)
     try:
         return function.lower(*operands)
@@ -106,9 +120,3 @@ def _lower(program: str, function: Any, operands: Any) -> Any:
 def ranges(index: tuple[slice, ...], shape: tuple[int, ...]) -> list[list[int]]:
     """The half-open range per dimension that an index of slices stands for."""
     return [list(part.indices(size)[:2]) for part, size in zip(index, shape, strict=True)]
-
-
-def spec_of(sharding: Any) -> list[Any] | None:
-    """The PartitionSpec of a sharding as plain data; None where it has none."""
-    spec = getattr(sharding, "spec", None)
-    return None if spec is None else [list(entry) if isinstance(entry, tuple) else entry for entry in spec]

@@ -13,14 +13,14 @@ from jax.sharding import AxisType, NamedSharding
 
 from runner import dtypes
 from runner.derivation.derive import TRIES, NotDerived, derive
-from runner.experiment.model import Experiment
-from runner.faults import Key
+from runner.experiment.model import Experiment, Line
+from runner.language.check import Section
 from runner.language.syntax import Expression, place
 from runner.layout import Spec
-from runner.programs.source import Floats, Typed
+from runner.programs.types import Floats, Typed
 from runner.sharding.plan import Plan, whole_axes
-from runner.worker import explicit
 from runner.worker.plan import NOWHERE, Place, plan
+from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh
 from runner.worker.walk import REFUSALS, Walker, refusal
 
@@ -35,11 +35,11 @@ class _Planner(Walker):
     parts: dict[str, dict[str, Typed | None]] | None = None
     paths: list[str] | None = None
 
-    def evaluate(self, expression: Expression, key: Key, path: str) -> Any:
+    def evaluate(self, expression: Expression, section: Section, line: Line) -> Any:
         assert self.paths is not None
-        self.paths.append(path)
+        self.paths.append(line.path)
         with jax.named_scope(f"line{len(self.paths) - 1}"):
-            return super().evaluate(expression, key, path)
+            return super().evaluate(expression, section, line)
 
     def value(self, node: ast.expr) -> Any:
         where = place(node)
@@ -66,7 +66,7 @@ class _Planner(Walker):
     def laid_out(self, value: Any, spec: Spec) -> Any:
         """A value as a constraint or an output asks for it."""
         mesh = abstract_mesh(self.experiment.mesh, AxisType.Auto)
-        return jax.lax.with_sharding_constraint(value, NamedSharding(mesh, explicit.partition(spec)))
+        return jax.lax.with_sharding_constraint(value, NamedSharding(mesh, partition(spec)))
 
 
 def planned(experiment: Experiment) -> tuple[Plan, dict[str, dict[str, Typed | None]]]:
@@ -81,12 +81,12 @@ def planned(experiment: Experiment) -> tuple[Plan, dict[str, dict[str, Typed | N
         for array in experiment.arrays:
             if array.name in experiment.constraints:
                 values[array.name] = planner.laid_out(values[array.name], experiment.constraints[array.name])
-        planner.run(experiment.graph, ("graph",))
+        planner.run(experiment.graph, "graph")
         return tuple(planner.values[name] for name in experiment.results)
 
     structs = [
         jax.ShapeDtypeStruct(
-            a.shape, dtypes.dtype(a.dtype).numpy, sharding=NamedSharding(mesh, explicit.partition(a.layout.spec))
+            a.shape, dtypes.dtype(a.dtype).numpy, sharding=NamedSharding(mesh, partition(a.layout.spec))
         )
         for a in experiment.arrays
     ]

@@ -14,8 +14,10 @@ import jax
 import numpy as np
 
 from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 from runner.link import handover
-from runner.worker.compilation import compile_program, planned, ranges, spec_of
+from runner.worker.compilation import compile_program, planned, ranges
+from runner.worker.specs import spec_json
 
 
 @dataclass(frozen=True)
@@ -26,14 +28,14 @@ class Execution:
     run: Callable[[], Any]
 
 
-def execute(experiment: Experiment, program: str, module: ModuleType, folder: Path, arrays: Path) -> Execution:
+def execute(experiment: Experiment, program: Program, module: ModuleType, folder: Path, arrays: Path) -> Execution:
     """Compile and run one program; leave its HLO in `folder` and its outputs in `arrays`.
 
     What it found is, per output its dtype, shape, spec and the devices' index ranges (the values are in the file
     `arrays/PROGRAM.bin`, one entry per distinct shard), the layouts of the operands, memory, cost and timing.
     """
     start = time.perf_counter()
-    if program == "vmap":
+    if not program.on_mesh:
         operands = jax.device_put(module.split(*module.inputs()), jax.devices(experiment.target.platform)[0])
         function = module.program()
         device_ids = list(range(experiment.mesh.size))
@@ -44,11 +46,11 @@ def execute(experiment: Experiment, program: str, module: ModuleType, folder: Pa
         device_ids = [device.id for device in mesh.devices.flat]
     placed = time.perf_counter()
     compiled = compile_program(program, function, operands, folder)
-    executable = compiled.executable
     compiled_at = time.perf_counter()
 
     def run() -> Any:
-        return jax.block_until_ready(executable(*operands))
+        # jit's own call runs what was compiled, and takes layouts that the executable's refuses: int4's on JAX 0.10.
+        return jax.block_until_ready(function(*operands))
 
     outputs = run()
     first_run = time.perf_counter() - compiled_at
@@ -58,12 +60,13 @@ def execute(experiment: Experiment, program: str, module: ModuleType, folder: Pa
     found = {
         "device_ids": device_ids,
         "outputs": described,
-        "operands": {} if program == "vmap" else {
+        "operands": {} if not program.on_mesh else {
             array.name: [[shard.device.id, ranges(shard.index, operand.shape)] for shard in operand.addressable_shards]
             for array, operand in zip(experiment.arrays, operands, strict=True)
         },
         **planned(experiment, program, compiled, folder),
         "said": compiled.said,
+        "unreadable": compiled.unreadable,
         "memory": compiled.memory(),
         "cost": compiled.cost(),
         "timing": {
@@ -87,9 +90,9 @@ def _repeat(call: Callable[[], Any], first: float) -> dict[str, float]:
     return {"median": statistics.median(times), "min": min(times), "max": max(times), "n": len(times)}
 
 
-def leave(experiment: Experiment, program: str, outputs: Any, arrays: Path) -> dict[str, Any]:
+def leave(experiment: Experiment, program: Program, outputs: Any, arrays: Path) -> dict[str, Any]:
     """Leave the values of the outputs for the parent; return what there is to say of them."""
-    shards = _Shards(experiment, program == "vmap")
+    shards = _Shards(experiment, blocks=not program.on_mesh)
     described = {name: shards.describe(output) for name, output in zip(experiment.outputs, outputs, strict=True)}
     handover.leave(arrays / f"{program}.bin", shards.distinct)
     return described
@@ -98,7 +101,7 @@ def leave(experiment: Experiment, program: str, outputs: Any, arrays: Path) -> d
 class _Shards:
     """Collects the devices' values, each distinct one once."""
 
-    def __init__(self, experiment: Experiment, blocks: bool) -> None:
+    def __init__(self, experiment: Experiment, *, blocks: bool) -> None:
         self._mesh = experiment.mesh
         self._blocks = blocks
         self.distinct: list[np.ndarray] = []
@@ -121,7 +124,7 @@ class _Shards:
         return {
             "dtype": str(output.dtype),
             "shape": list(output.shape),
-            "spec": spec_of(output.sharding),
+            "spec": spec_json(output.sharding),
             "shards": shards,
         }
 

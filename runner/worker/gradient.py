@@ -94,7 +94,7 @@ def _gradients(
     def scalar(*arrays: Any) -> Any:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
         walker = Walker(experiment, values) if floats is None else _Wide(experiment, values, floats=floats)
-        walker.run(experiment.graph, ("graph",))
+        walker.run(experiment.graph, "graph")
         return walker.values[of] * share
 
     return jax.grad(scalar, argnums=places(experiment))
@@ -127,7 +127,7 @@ class _Wide(Walker):
                 return _WIDE.get(name, name)
             case ast.Call(func=ast.Name(id=name)):
                 operation = OPERATIONS[name]
-                self._drawing, outer = operation.jax.startswith("jax.random."), self._drawing
+                self._drawing, outer = operation.random, self._drawing
                 found = super()._value(node)
                 self._drawing = outer
                 narrow = narrowed(operation, node, self._float_of)
@@ -136,14 +136,15 @@ class _Wide(Walker):
 
     def apply(self, node: ast.expr, call: Callable[..., Any], operands: list[Any]) -> Any:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            weight = drawn(OPERATIONS[node.func.id], node)
+            operation = OPERATIONS[node.func.id]
+            weight = drawn(operation, node)
             if weight is not None:
                 at = [*node.args, *(keyword.value for keyword in node.keywords)].index(weight)
                 kind = self._own(weight)
                 operands = [jax.numpy.asarray(x, kind) if i == at else x for i, x in enumerate(operands)]
-            if node.func.id in ("dynamic_slice", "dynamic_update_slice") and not self.experiment.x64:
+            if operation.indices is not None and not self.experiment.x64:
                 # JAX takes indices of one dtype, and a number of Python's for one of 64 bits.
-                starts = _elements(node, "start_indices")
+                starts = _elements(node, operation.indices)
                 operands = [np.int32(x) if i in starts and isinstance(x, int) else x for i, x in enumerate(operands)]
         found = super().apply(node, call, operands)
         return found if self.experiment.x64 else jax.tree.map(_of_32_bits, found)

@@ -1,8 +1,8 @@
 """A job in: the resolved configuration and the folders. Events out: the types, then each program's result.
 
-The events, in order: `invalid` (and nothing after it), or `types`, then for each program `started` and `finished`,
-which holds its results, an `error`, or why JAX has it `unsupported` after all. A program's profile is a step of its own
-after it, so that whatever the profiler does, the results have been told.
+The events, in order: `invalid` (and nothing after it), or `types`, then for each step `started` and `finished`, which
+holds its results, an `error`, or why JAX has it `unsupported` after all. A program's profile is a step of its own after
+it, so that whatever the profiler does, the results have been told.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -21,11 +22,14 @@ import jaxlib.version
 
 from runner.experiment import data, topology
 from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, invalid
-from runner.link import handover, steps
+from runner.layout import Spec
+from runner.link import handover
+from runner.link.steps import Step, Work
 from runner.programs import WRITERS
-from runner.programs.source import Floats
+from runner.programs.types import Floats, Types
 from runner.record.record import write_text
 from runner.worker import gradient
 from runner.worker.compilation import NotLowered
@@ -44,11 +48,10 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     """Run one job.
 
     `job` holds `config` (the resolved configuration), `folder` (for the programs), `data` (where `load` looks),
-    `arrays` (where outputs are left for the parent) and `programs` (which of the experiment's to run; `trace` among
-    them is the one that takes the trace, and each may be followed by the step that takes its profile).
+    `arrays` (where outputs are left for the parent) and `steps` (a profile's stands after that of its program).
     """
     experiment = read(job["config"])
-    folder, arrays = Path(job["folder"]), Path(job["arrays"])
+    folder, arrays, data_folder = Path(job["folder"]), Path(job["arrays"]), Path(job["data"])
     jax.config.update("jax_enable_x64", experiment.x64)
     _device_for_lowering(experiment)
     try:
@@ -59,74 +62,119 @@ def run(job: dict[str, Any], emit: Emit) -> None:
         return
     if absent is not None:
         experiment = absent.experiment
-    asked = [step for step in job["programs"] if (steps.profiled(step) or step) not in types.unsupported]
-    programs = [step for step in asked if steps.profiled(step) is None]
-    sources = {
-        program: WRITERS[program](experiment, Path(job["data"]), types) for program in programs if program in WRITERS
-    }
-    trace = _prepare_trace(experiment, Path(job["data"])) if "trace" in programs else None
+    steps = [step for told in job["steps"] if (step := Step.from_json(told)).supported(types.unsupported)]
+    programs = [step.program for step in steps if step.work is Work.RUN]
+    trace = _prepare_trace(experiment, data_folder) if any(step.work is Work.TRACE for step in steps) else None
+    sources = _sources(experiment, programs, data_folder, types)
     if trace is not None and trace.refused is None:
-        sources["trace"] = trace.source
-    for program in programs:
-        probing = experiment.probing(program) if program in WRITERS else None
-        if probing is not None:
-            sources[f"{program}_layouts"] = WRITERS[program](probing, Path(job["data"]), types)
-    for program, source in sources.items():
-        write_text(folder / f"program_{program}.py", source)
+        sources[Work.TRACE] = trace.source
+    for name, source in sources.items():
+        write_text(folder / f"program_{name}.py", source)
     # Every module is imported before a backend exists: each sets the number of simulated devices.
-    modules = {program: _load(folder / f"program_{program}.py") for program in sources}
+    modules = {name: _load(folder / f"program_{name}.py") for name in sources}
     try:
         target = absent.describe() if absent else _devices_here(experiment, programs)
     except InvalidExperiment as error:
         emit({"event": "invalid", "fault": error.fault.to_json()})
         return
-    emit(
-        {
-            "event": "types",
-            "unsupported": dict(types.unsupported),
-            "outputs": {name: [list(typed.shape), typed.dtype] for name, typed in types.outputs.items()},
-            "nodes": {
-                section: {name: [list(typed.shape), typed.dtype] for name, typed in nodes.items()}
-                for section, nodes in types.nodes.items()
-            },
-            "floats": dict(types.floats),
-            "derivation": dict(types.derivation),
-            "target": target,
-            "versions": {"jax": jax.__version__, "jaxlib": jaxlib.version.__version__},
-            **(
-                {"gradient": _oracle(experiment, Path(job["data"]), arrays, types.floats["graph"])}
-                if experiment.grad and not absent
-                else {}
-            ),
-        }
-    )
-    executions: dict[str, Execution] = {}
-    for program in asked:
-        emit({"event": "started", "program": program})
-        profiled = steps.profiled(program)
+    told = _told(types) | {"target": target}
+    if experiment.grad and not absent:
+        told["gradient"] = _oracle(experiment, data_folder, arrays, types.floats["graph"])
+    emit({"event": "types", **told})
+    doing = _Doing(experiment, absent, trace, modules, folder, arrays, profiled=_profiled(steps))
+    for step in steps:
+        emit({"event": "started", "step": step.to_json()})
+        emit({"event": "finished", "step": step.to_json(), **doing.done(step)})
+
+
+def _sources(experiment: Experiment, programs: list[Program], data_folder: Path, types: Types) -> dict[str, str]:
+    """The sources of the programs, and of those that tell the layouts of values in the middle, by their names."""
+    sources = {program.value: WRITERS[program](experiment, data_folder, types) for program in programs}
+    for program in programs:
+        probing = experiment.probing(program)
+        if probing is not None:
+            sources[_probe(program)] = WRITERS[program](probing, data_folder, types)
+    return sources
+
+
+def _probe(program: Program) -> str:
+    return f"{program}_layouts"
+
+
+def _told(types: Types) -> dict[str, Any]:
+    """The types as an event has them."""
+    return {
+        "unsupported": dict(types.unsupported),
+        "outputs": {name: [list(typed.shape), typed.dtype] for name, typed in types.outputs.items()},
+        "nodes": {
+            section: {name: [list(typed.shape), typed.dtype] for name, typed in nodes.items()}
+            for section, nodes in types.nodes.items()
+        },
+        "floats": dict(types.floats),
+        "derivation": dict(types.derivation),
+        "advice": [_of_gathered(*gathered) for gathered in types.repairs.gathered.items()],
+        "versions": {"jax": jax.__version__, "jaxlib": jaxlib.version.__version__},
+    }
+
+
+def _profiled(steps: list[Step]) -> frozenset[Program]:
+    return frozenset(step.program for step in steps if step.work is Work.PROFILE)
+
+
+@dataclass
+class _Doing:
+    """The work on one job's steps; `executions` are kept of the programs that are `profiled`, until they are."""
+
+    experiment: Experiment
+    absent: Absent | None
+    trace: Trace | None
+    modules: dict[str, ModuleType]
+    folder: Path
+    arrays: Path
+    profiled: frozenset[Program]
+    executions: dict[Program, Execution] = field(default_factory=dict)
+
+    def done(self, step: Step) -> dict[str, Any]:
+        """What a step found: its results, an `error`, or why JAX has it `unsupported`."""
         try:
-            if profiled is not None:
-                # What it holds of the devices' memory goes before the next program runs.
-                found = _profile(profiled, executions.pop(profiled, None), folder, arrays)
-            elif trace is not None and program == "trace":
-                found = trace.take(modules.get(program), arrays)
-            elif absent is not None:
-                found = absent.compile_only(program, modules[program], folder)
-            else:
-                execution = execute(experiment, program, modules[program], folder, arrays)
-                found = execution.found
-                if steps.profile_of(program) in asked:
-                    executions[program] = execution
-                del execution
-            if f"{program}_layouts" in modules:
-                devices = absent.devices if absent else None
-                found["layouts"] = layouts(experiment, program, modules[f"{program}_layouts"], devices)
+            match step.work:
+                case Work.RUN:
+                    return self._run(step.program)
+                case Work.TRACE:
+                    assert self.trace is not None
+                    return self.trace.take(self.modules.get(Work.TRACE), self.arrays)
+                case Work.PROFILE:
+                    # What it holds of the devices' memory goes before the next program runs.
+                    execution = self.executions.pop(step.program, None)
+                    return _profile(step.program, execution, self.folder, self.arrays)
         except NotLowered as refused:
-            found = {"unsupported": str(refused)}
+            return {"unsupported": str(refused)}
         except Exception as error:  # JAX, XLA and the backend raise what they like; it is all recorded
             traceback.print_exc()
-            found = {"error": _error_text(error, folder / f"program_{program}.py")}
-        emit({"event": "finished", "program": program, **found})
+            name = Work.TRACE if step.work is Work.TRACE else step.program
+            return {"error": _error_text(error, self.folder / f"program_{name}.py")}
+
+    def _run(self, program: Program) -> dict[str, Any]:
+        module = self.modules[program]
+        if self.absent is not None:
+            found = self.absent.compile_only(program, module, self.folder)
+        else:
+            execution = execute(self.experiment, program, module, self.folder, self.arrays)
+            found = execution.found
+            if program in self.profiled:
+                self.executions[program] = execution
+            del execution
+        if _probe(program) in self.modules:
+            devices = self.absent.devices if self.absent else None
+            found["layouts"] = layouts(self.experiment, program, self.modules[_probe(program)], devices)
+        return found
+
+
+def _of_gathered(carry: str, spec: Spec) -> str:
+    return (
+        f"explicit gathers the carry {carry.replace('/body/', '/').replace('/', '.')} at every step, since it begins "
+        f"unsharded: begin it with a line of its own, and constrain that to {spec.yaml()}"
+    )
 
 
 def _device_for_lowering(experiment: Experiment) -> None:
@@ -155,7 +203,7 @@ def _prepare_trace(experiment: Experiment, data: Path) -> Trace:
     return prepare(experiment, data)
 
 
-def _profile(program: str, execution: Execution | None, folder: Path, arrays: Path) -> dict[str, Any]:
+def _profile(program: Program, execution: Execution | None, folder: Path, arrays: Path) -> dict[str, Any]:
     if execution is None:
         return {"error": f"program {program} did not run"}
     from runner.worker import profile
@@ -189,9 +237,9 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
-def _devices_here(experiment: Experiment, programs: list[str]) -> dict[str, Any]:
+def _devices_here(experiment: Experiment, programs: list[Program]) -> dict[str, Any]:
     """The target as the record has it. Raises `InvalidExperiment` where it has too few devices."""
-    needed = experiment.mesh.size if any(program != "vmap" for program in programs) else 1
+    needed = experiment.mesh.size if any(program.on_mesh for program in programs) else 1
     platform = experiment.target.platform
     try:
         devices = jax.devices(platform)

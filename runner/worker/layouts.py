@@ -14,11 +14,12 @@ import numpy as np
 
 from runner import dtypes
 from runner.experiment.model import Experiment
-from runner.worker.compilation import spec_of
+from runner.experiment.program import Program
+from runner.worker.specs import spec_json
 
 
 def layouts(
-    experiment: Experiment, program: str, module: ModuleType, devices: list[Any] | None = None
+    experiment: Experiment, program: Program, module: ModuleType, devices: list[Any] | None = None
 ) -> dict[str, Any]:
     """`{spec, shape, text}` of every value whose layout the program is held to; `spec` is None where it has none.
 
@@ -40,5 +41,5 @@ def layouts(
     found = {}
     for name, info, sharding in zip(probing.outputs, lowered.out_info, shardings, strict=True):
         if name in experiment.expected[program].layouts:
-            found[name] = {"spec": spec_of(sharding), "shape": list(info.shape), "text": str(sharding)}
+            found[name] = {"spec": spec_json(sharding), "shape": list(info.shape), "text": str(sharding)}
     return found

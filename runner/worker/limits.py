@@ -2,101 +2,189 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
 
 from runner.experiment.model import Experiment
+from runner.language.operations import FROM_ZERO, Limit, Operation
 from runner.worker.versions import varying_axes
 
-_DIMENSIONS = ("scatter_dimension", "split_axis", "concat_axis")
-_ONE_AXIS_UNDER_VMAP = ("psum_scatter", "all_gather", "ppermute", "pshuffle")
-"""JAX's vmap gives these several axes at once either an assertion or, silently, the first axis alone."""
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of a collective: its arguments by name, the axes that it names and the number of devices along them."""
+
+    operation: Operation
+    arguments: Mapping[str, Any]
+    experiment: Experiment
+    under_vmap: bool
+
+    @property
+    def name(self) -> str:
+        return self.operation.name
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        axes = self.arguments.get("axis_name", ())
+        return (axes,) if isinstance(axes, str) else tuple(axes)
+
+    @cached_property
+    def size(self) -> int:
+        return self.experiment.mesh.axis_size(self.axes)
+
+    @property
+    def x(self) -> Any:
+        return self.arguments.get("x")
+
+    @property
+    def groups(self) -> Any:
+        return self.arguments.get("axis_index_groups")
+
+    @property
+    def varying(self) -> frozenset[str] | None:
+        """The axes over which the types say that `x` varies; None where `check_vma` does not keep them."""
+        kept = not self.under_vmap and self.experiment.check_vma and hasattr(self.x, "shape")
+        return varying_axes(jax.typeof(self.x)) if kept else None
+
+    def split(self, varying: frozenset[str]) -> tuple[list[str], list[str]]:
+        """Of the axes that it names, those over which its operand varies, and the others."""
+        return [axis for axis in self.axes if axis in varying], [axis for axis in self.axes if axis not in varying]
 
 
-def collective(name: str, arguments: Mapping[str, Any], experiment: Experiment, *, under_vmap: bool) -> str | None:
+def collective(
+    operation: Operation, arguments: Mapping[str, Any], experiment: Experiment, *, under_vmap: bool
+) -> str | None:
     """The reason, or None. `arguments` are by name."""
-    axes = arguments.get("axis_name", ())
-    axes = (axes,) if isinstance(axes, str) else tuple(axes)
-    size = experiment.mesh.axis_size(axes)
-    x = arguments.get("x")
-    for argument in _DIMENSIONS:
-        value = arguments.get(argument)
+    assert operation.over is not None
+    call = _Call(operation, arguments, experiment, under_vmap)
+    for limit, reason_of in LIMITS:
+        if limit is None or limit in operation.over.limits:
+            reason = reason_of(call)
+            if reason:
+                return reason
+    return None
+
+
+def _from_zero(call: _Call) -> str | None:
+    for argument in FROM_ZERO:
+        value = call.arguments.get(argument)
         if isinstance(value, int) and value < 0:
             # JAX 0.12 counts from the end; 0.10 takes it and fails in the compiler.
-            return f"{name}'s {argument} counts from 0: {value + np.ndim(arguments['x'])} instead of {value}"
-    if name == "psum_scatter" and getattr(x, "dtype", None) == np.bool_:
-        return "psum_scatter does not add booleans; convert them first: astype(…, 'int32')"
-    if name == "pbroadcast" and experiment.target.platform != "gpu":
-        return "JAX compiles pbroadcast for GPUs only"
-    if name in ("ppermute", "pshuffle"):
-        reason = _permutation(name, arguments, experiment, axes, size)
-        if reason:
-            return reason
-    groups = arguments.get("axis_index_groups")
-    if groups is not None and sorted(index for members in groups for index in members) != list(range(size)):
-        return f"{name}'s axis_index_groups hold each of 0 to {size - 1} once, not {_plain(groups)}"
-    if under_vmap:
-        return _under_vmap(name, arguments, axes, size)
-    if experiment.check_vma and hasattr(x, "shape"):
-        return _varying(name, x, groups, axes)
+            return f"{call.name}'s {argument} counts from 0: {value + np.ndim(call.x)} instead of {value}"
     return None
 
 
-def _permutation(
-    name: str, arguments: Mapping[str, Any], experiment: Experiment, axes: tuple[str, ...], size: int
-) -> str | None:
-    ordered = tuple(axis for axis in experiment.mesh.axes if axis in axes)
-    if axes != ordered:
-        # JAX 0.10 reads the indices in the mesh's order whatever the order here; 0.12 refuses.
-        return f"{name} over several axes names them in the mesh's order: {ordered}"
-    if name == "pshuffle":
-        perm = arguments["perm"]
-        right = sorted(perm) == list(range(size))
-        return None if right else f"pshuffle's perm is a permutation of 0 to {size - 1}, not {list(perm)}"
+def _booleans(call: _Call) -> str | None:
+    if getattr(call.x, "dtype", None) != np.bool_:
+        return None
+    return f"{call.name} does not add booleans; convert them first: astype(…, 'int32')"
+
+
+def _gpus(call: _Call) -> str | None:
+    return None if call.experiment.target.platform == "gpu" else f"JAX compiles {call.name} for GPUs only"
+
+
+def _mesh_order(call: _Call) -> str | None:
+    ordered = tuple(axis for axis in call.experiment.mesh.axes if axis in call.axes)
+    # JAX 0.10 reads the indices in the mesh's order whatever the order here; 0.12 refuses.
+    return None if call.axes == ordered else f"{call.name} over several axes names them in the mesh's order: {ordered}"
+
+
+def _pairs(call: _Call) -> str | None:
+    name, arguments, size = call.name, call.arguments, call.size
     if ("perm" in arguments) == ("shift" in arguments):
-        return "ppermute takes either perm=[[source, destination], …] or shift="
+        return f"{name} takes either perm=[[source, destination], …] or shift="
     if "shift" in arguments:
         known = isinstance(arguments["shift"], int)
-        return None if known else "ppermute's shift is an integer that is known before the program runs"
+        return None if known else f"{name}'s shift is an integer that is known before the program runs"
     pairs = arguments["perm"]
     if any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in pairs):
-        return f"ppermute takes pairs [source, destination], not {list(pairs)}"
+        return f"{name} takes pairs [source, destination], not {list(pairs)}"
     if any(not 0 <= index < size for pair in pairs for index in pair):
-        return f"ppermute's perm has an index outside 0 to {size - 1}: {_plain(pairs)}"
+        return f"{name}'s perm has an index outside 0 to {size - 1}: {_plain(pairs)}"
     if any(len(set(ends)) < len(pairs) for ends in zip(*pairs, strict=True)):
         # Under vmap JAX accepts this.
-        return f"ppermute's sources and destinations have to be unique: {_plain(pairs)}"
+        return f"{name}'s sources and destinations have to be unique: {_plain(pairs)}"
     return None
 
 
-def _under_vmap(name: str, arguments: Mapping[str, Any], axes: tuple[str, ...], size: int) -> str | None:
-    if name in _ONE_AXIS_UNDER_VMAP and len(axes) > 1:
-        return f"jax.vmap has no {name} over several axes"
-    if name == "ppermute" and len(arguments.get("perm", range(size))) < size:
-        return "jax.vmap has no ppermute whose perm leaves a device out"
-    if arguments.get("axis_index_groups") is not None:
-        return f"jax.vmap has no {name} with axis_index_groups"
-    return None
+def _permutation(call: _Call) -> str | None:
+    perm = call.arguments["perm"]
+    right = sorted(perm) == list(range(call.size))
+    return None if right else f"{call.name}'s perm is a permutation of 0 to {call.size - 1}, not {list(perm)}"
 
 
-def _varying(name: str, x: Any, groups: Any, axes: tuple[str, ...]) -> str | None:
-    """What is wrong with the axes over which `x` varies, for the types that `check_vma` keeps."""
-    if name in ("psum", "pmean") and groups is not None:
-        return f"under shard_map, JAX has {name} with axis_index_groups only with check_vma: false"
-    varying = varying_axes(jax.typeof(x))
-    there = [axis for axis in axes if axis in varying]
-    if name == "pcast" and there:
-        return f"its operand {_type(x)} varies over {_and(there)} already; pcast to the other axes only"
-    others = [axis for axis in axes if axis not in varying]
-    if name != "pcast" and there and others:
-        return (
-            f"its operand {_type(x)} varies over {_and(there)} but is the same along {_and(others)}, and JAX takes no "
-            f"mixture; leave {_and(others)} out, or use pcast(…, {others[0]!r}, to='varying') first"
-        )
-    return None
+def _groups(call: _Call) -> str | None:
+    if call.groups is None or sorted(index for members in call.groups for index in members) == list(range(call.size)):
+        return None
+    return f"{call.name}'s axis_index_groups hold each of 0 to {call.size - 1} once, not {_plain(call.groups)}"
+
+
+def _one_axis_under_vmap(call: _Call) -> str | None:
+    # JAX's vmap gives several axes at once either an assertion or, silently, the first axis alone.
+    return f"jax.vmap has no {call.name} over several axes" if call.under_vmap and len(call.axes) > 1 else None
+
+
+def _every_device_under_vmap(call: _Call) -> str | None:
+    if not call.under_vmap or len(call.arguments.get("perm", range(call.size))) >= call.size:
+        return None
+    return f"jax.vmap has no {call.name} whose perm leaves a device out"
+
+
+def _groups_under_vmap(call: _Call) -> str | None:
+    if not call.under_vmap or call.groups is None:
+        return None
+    return f"jax.vmap has no {call.name} with axis_index_groups"
+
+
+def _groups_and_types(call: _Call) -> str | None:
+    if call.varying is None or call.groups is None:
+        return None
+    return f"under shard_map, JAX has {call.name} with axis_index_groups only with check_vma: false"
+
+
+def _cast(call: _Call) -> str | None:
+    if call.varying is None:
+        return None
+    there, _ = call.split(call.varying)
+    if not there:
+        return None
+    return f"its operand {_type(call.x)} varies over {_and(there)} already; {call.name} to the other axes only"
+
+
+def _axes_of_one_kind(call: _Call) -> str | None:
+    if call.varying is None:
+        return None
+    there, others = call.split(call.varying)
+    if not there or not others:
+        return None
+    return (
+        f"its operand {_type(call.x)} varies over {_and(there)} but is the same along {_and(others)}, and JAX takes no "
+        f"mixture; leave {_and(others)} out, or use pcast(…, {others[0]!r}, to='varying') first"
+    )
+
+
+LIMITS: tuple[tuple[Limit | None, Callable[[_Call], str | None]], ...] = (
+    (None, _from_zero),
+    ("adds no booleans", _booleans),
+    ("compiles for GPUs only", _gpus),
+    ("axes in the mesh's order", _mesh_order),
+    ("takes pairs or a shift", _pairs),
+    ("takes a permutation", _permutation),
+    (None, _groups),
+    ("one axis under vmap", _one_axis_under_vmap),
+    ("every device under vmap", _every_device_under_vmap),
+    (None, _groups_under_vmap),
+    ("groups without check_vma", _groups_and_types),
+    ("casts what is the same", _cast),
+    ("axes of one kind", _axes_of_one_kind),
+)
+"""What is asked of a collective, in this order: of those whose row has the limit, or, without one, of all."""
 
 
 def _type(x: Any) -> str:

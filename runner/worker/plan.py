@@ -182,7 +182,7 @@ class _Reader:
             self.values.setdefault(line, {})[place] = spec
 
     def _replicated(self, value: Any) -> Spec:
-        return ((),) * len(_shape(value))
+        return Spec().padded(len(_shape(value)))
 
     def _shardings(self, operation: Any) -> list[Spec]:
         text = str(operation.attributes["sdy.sharding"]) if "sdy.sharding" in operation.attributes else ""
@@ -212,7 +212,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _spec(text: str) -> Spec:
-    return tuple(
+    return Spec(
         tuple(f"{axis}:{part}" if part else axis for axis, part in _AXIS.findall(dimension))
         for dimension in _DIMENSION.findall(text)
     )

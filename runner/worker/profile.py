@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from runner.evidence import planes
+from runner.experiment.program import Program
 
 _RUNS = 5
 """How many runs are profiled: a median needs no more, and the trace stays small."""
@@ -25,7 +26,7 @@ _SETTLING = 0.05
 """Seconds between the last run and the end of the trace, in which threads write down that they are done."""
 
 
-def take(program: str, run: Callable[[], Any], seconds: float, folder: Path, arrays: Path) -> dict[str, Any]:
+def take(program: Program, run: Callable[[], Any], seconds: float, folder: Path, arrays: Path) -> dict[str, Any]:
     """Profile blocked runs of a warm program, each of which took `seconds` before.
 
     The trace goes to `folder/profile/PROGRAM`, its events to a file in `arrays`. Raises whatever the profiler raises.

@@ -16,7 +16,7 @@ from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment
 from runner.link import handover
 from runner.programs import trace
-from runner.programs.source import Typed
+from runner.programs.types import Typed
 from runner.worker.types import per_device
 
 

@@ -6,20 +6,25 @@ This is the last validation: whatever only JAX can know is found here, and is a 
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
 from jax.sharding import AxisType
 
 from runner import dtypes
-from runner.experiment.model import Experiment, Section
-from runner.experiment.reader import fits
-from runner.faults import InvalidExperiment, invalid, key_text
-from runner.language.syntax import place
-from runner.layout import Layout, Mesh, Spec, spec_yaml
-from runner.programs.source import Floats, Repairs, Typed, Types
+from runner.experiment.layouts import fits
+from runner.experiment.model import Experiment, Node, Section
+from runner.experiment.program import Program
+from runner.faults import LEFT_OUT, InvalidExperiment, invalid, key_text
+from runner.language.check import canonical
+from runner.language.syntax import parse, place
+from runner.layout import Layout, Mesh, Spec
+from runner.programs.types import Floats, Repairs, Typed, Types
 from runner.worker import explicit, gradient
+from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh, varying_axes
 from runner.worker.walk import REFUSALS, Walker, refusal
 
@@ -33,7 +38,7 @@ def infer(experiment: Experiment) -> Types:
     nodes: dict[str, dict[str, Typed]] = {}
     floats: dict[str, Floats] = {"graph": {}, "per_device": {}}
     outputs: dict[str, Typed] = {}
-    unsupported: dict[str, str] = {}
+    unsupported: dict[Program, str] = {}
     repairs = Repairs()
     if experiment.graph:
         nodes["graph"] = _graph(experiment, floats["graph"])
@@ -47,19 +52,19 @@ def infer(experiment: Experiment) -> Types:
             reason = _refused(lambda: gradient.of_graph(experiment))
             if reason:
                 raise invalid(("grad", "of"), f"the gradient of '{experiment.grad.of}': {reason}")
-        if "explicit" in experiment.programs:
+        if Program.EXPLICIT in experiment.programs:
             try:
                 repairs = explicit.repairs(experiment)
             except InvalidExperiment as fault:
-                unsupported["explicit"] = _reason(fault)
+                unsupported[Program.EXPLICIT] = _reason(fault)
     deriving: dict[str, Any] = {}
-    if "derived" in experiment.programs:
+    if Program.DERIVED in experiment.programs:
         # It lowers the graph, which few other evaluations need.
         from runner.worker import derive
 
-        found = derive.derived(experiment, refused)
+        found = derive.derived(experiment, _refused_lines)
         if isinstance(found, str):
-            unsupported["derived"] = found
+            unsupported[Program.DERIVED] = found
         else:
             deriving = {"derived": found[0], "derivation": found[1]}
     if experiment.per_device:
@@ -70,7 +75,7 @@ def infer(experiment: Experiment) -> Types:
             if name in outputs and whole.shape != outputs[name].shape:
                 raise invalid(
                     ("outputs", name),
-                    f"per_device gives {list(local.shape)} on each device, which under {spec_yaml(spec)} is "
+                    f"per_device gives {list(local.shape)} on each device, which under {spec.yaml()} is "
                     f"{list(whole.shape)} in all; graph gives {list(outputs[name].shape)}",
                 )
             outputs[name] = whole
@@ -78,13 +83,10 @@ def infer(experiment: Experiment) -> Types:
                 _check_varying(experiment, name, spec, varying[name])
         if experiment.grad:
             _differentiable(experiment, "per_device", nodes["per_device"])
-            reason = _refused(lambda: _gradient_of_shard_map(experiment))
+        for program, refused in _REFUSED.items():
+            reason = refused(experiment, nodes["per_device"]) if program in experiment.programs else None
             if reason:
-                unsupported["shard_map"] = f"the gradient of '{experiment.grad.of}': {reason}"
-        if "vmap" in experiment.programs:
-            reason = _refused_by_vmap(experiment, nodes["per_device"])
-            if reason:
-                unsupported["vmap"] = reason
+                unsupported[program] = reason
     if experiment.grad:
         for name, array in zip(experiment.grad.names, experiment.grad.wrt, strict=True):
             outputs[name] = _array_type(experiment, array)
@@ -156,7 +158,7 @@ def _graph(experiment: Experiment, floats: Floats) -> dict[str, Typed]:
 
     def whole(*arrays: Any) -> tuple[()]:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
-        Walker(experiment, values, _recorder(types), _floats_recorder(floats)).run(experiment.graph, ("graph",))
+        Walker(experiment, values, _recorder(types), _floats_recorder(floats)).run(experiment.graph, "graph")
         return ()
 
     jax.eval_shape(whole, *_structs(experiment, lambda layout: layout.shape))
@@ -175,7 +177,7 @@ def per_device(experiment: Experiment, floats: Floats) -> tuple[dict[str, Typed]
     def shard(*arrays: Any) -> tuple[()]:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
         walker = Walker(experiment, values, _recorder(types), _floats_recorder(floats))
-        walker.run(experiment.per_device, ("per_device",))
+        walker.run(experiment.per_device, "per_device")
         for name in experiment.results:
             varying[name] = varying_axes(jax.typeof(walker.values[name]))
         return ()
@@ -183,7 +185,7 @@ def per_device(experiment: Experiment, floats: Floats) -> tuple[dict[str, Typed]
     mapped = jax.shard_map(
         shard,
         mesh=abstract_mesh(experiment.mesh, AxisType.Auto),
-        in_specs=tuple(explicit.partition(a.layout.spec) for a in experiment.arrays),
+        in_specs=tuple(partition(a.layout.spec) for a in experiment.arrays),
         out_specs=(),
         check_vma=experiment.check_vma,
     )
@@ -197,8 +199,7 @@ def _whole(mesh: Mesh, local: Typed, spec: Spec, name: str) -> Typed:
     if len(spec) > len(local.shape):
         entries = f"{len(spec)} {'entry' if len(spec) == 1 else 'entries'}"
         raise invalid(("outputs", name), f"the spec has {entries}, but '{name}' has rank {len(local.shape)}")
-    padded = spec + ((),) * (len(local.shape) - len(spec))
-    return Typed(tuple(n * mesh.axis_size(axes) for n, axes in zip(local.shape, padded, strict=True)), local.dtype)
+    return Typed(Layout.of_shards(mesh, local.shape, spec).shape, local.dtype)
 
 
 def _and(axes: list[str]) -> str:
@@ -206,18 +207,55 @@ def _and(axes: list[str]) -> str:
 
 
 def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: frozenset[str]) -> None:
-    used = {axis for axes in spec for axis in axes}
-    loose = [axis for axis in experiment.mesh.axes if axis in varying and axis not in used]
+    loose = [axis for axis in experiment.mesh.axes if axis in varying and axis not in spec.axes]
     if loose:
         over = _and(loose)
         one = [axis for axis in loose if experiment.mesh.sizes[axis] == 1]
         sizes = f" (that {_and(one)} has size 1 does not count for JAX)" if one else ""
         raise invalid(
             ("outputs", name),
-            f"{spec_yaml(spec)} promises the same '{name}' on every device along {over}, but in per_device it may "
-            f"differ along {over}{sizes}: a psum or another reduction over {over} is left out, or the spec is wrong; "
-            "where the copies are equal and JAX cannot know it (after an all_gather, say), set check_vma: false",
+            f"{spec.yaml()} promises the same '{name}' on every device along {over}, but in per_device it may "
+            f"differ along {over}{sizes}: {_known_gathered(experiment, name, frozenset(loose)) or LEFT_OUT}",
         )
+
+
+def _known_gathered(experiment: Experiment, name: str, loose: frozenset[str]) -> str | None:
+    """The lines with `to='invarying'` by which JAX knows an output to be the same along `loose`, if they are that."""
+    gathered = {
+        statement.name: text
+        for statement in experiment.per_device
+        if isinstance(statement, Node) and (text := _invarying(statement.expression.tree)) is not None
+    }
+    for lines in (*([line] for line in gathered), list(gathered)):
+        changed = tuple(
+            replace(statement, expression=canonical(parse(gathered[statement.name])))
+            if statement.name in lines
+            else statement
+            for statement in experiment.per_device
+        )
+        try:
+            varying = per_device(replace(experiment, per_device=changed), {})[1]
+        except InvalidExperiment:
+            continue
+        if lines and not varying[name] & loose:
+            told = ", ".join(f"per_device.{line}: {gathered[line]}" for line in lines)
+            return f"JAX knows the copies to be equal with {told}"
+    return None
+
+
+def _invarying(tree: ast.expr) -> str | None:
+    """An expression whose `all_gather`s leave what JAX knows to be the same; None where that changes nothing."""
+    changed = copy.deepcopy(tree)
+    gathers = [
+        node
+        for node in ast.walk(changed)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "all_gather"
+    ]
+    for call in gathers:
+        call.keywords = [keyword for keyword in call.keywords if keyword.arg != "to"]
+        call.keywords.append(ast.keyword("to", ast.Constant("invarying")))
+    text = ast.unparse(changed)
+    return None if text == ast.unparse(tree) else text
 
 
 def _differentiable(experiment: Experiment, section: Section, types: Mapping[str, Typed]) -> None:
@@ -231,17 +269,15 @@ def _differentiable(experiment: Experiment, section: Section, types: Mapping[str
         raise invalid(("grad", "of"), f"'{of}' of {section} is {typed.dtype}; a gradient is of a floating number")
 
 
-def refused(experiment: Experiment, floats: Floats) -> str | None:
+def _refused_lines(experiment: Experiment, floats: Floats) -> str | None:
     """What JAX has against the per-device lines of an experiment, if anything; the dtypes in them go to `floats`."""
 
     def evaluate() -> None:
         _, varying = per_device(experiment, floats)
         for name, spec in experiment.results.items() if experiment.check_vma else ():
             _check_varying(experiment, name, spec, varying[name])
-        if experiment.grad:
-            _gradient_of_shard_map(experiment)
 
-    return _refused(evaluate)
+    return _refused(evaluate) or _refused_by_shard_map(experiment, {})
 
 
 def _refused(evaluate: Callable[[], Any]) -> str | None:
@@ -255,25 +291,28 @@ def _refused(evaluate: Callable[[], Any]) -> str | None:
     return None
 
 
-def _gradient_of_shard_map(experiment: Experiment) -> None:
-    """Differentiate the per-device code under `shard_map` abstractly."""
-    assert experiment.grad is not None
+def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:
+    """Why JAX cannot differentiate the per-device code under `shard_map`, if it cannot."""
+    if experiment.grad is None:
+        return None
     of = experiment.grad.of
 
     def shard(*arrays: Any) -> Any:
         walker = Walker(experiment, dict(zip((a.name for a in experiment.arrays), arrays, strict=True)))
-        walker.run(experiment.per_device, ("per_device",))
+        walker.run(experiment.per_device, "per_device")
         return walker.values[of]
 
     mapped = jax.shard_map(
         shard,
         mesh=abstract_mesh(experiment.mesh, AxisType.Auto),
-        in_specs=tuple(explicit.partition(a.layout.spec) for a in experiment.arrays),
-        out_specs=explicit.partition(experiment.outputs[of]),
+        in_specs=tuple(partition(a.layout.spec) for a in experiment.arrays),
+        out_specs=partition(experiment.outputs[of]),
         check_vma=experiment.check_vma,
     )
     differentiated = jax.grad(mapped, argnums=gradient.places(experiment))
-    jax.eval_shape(differentiated, *_structs(experiment, lambda layout: layout.shape))
+    structs = _structs(experiment, lambda layout: layout.shape)
+    reason = _refused(lambda: jax.eval_shape(differentiated, *structs))
+    return f"the gradient of '{of}': {reason}" if reason else None
 
 
 def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:
@@ -283,7 +322,7 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
     def shard(*arrays: Any) -> Any:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
         walker = Walker(experiment, values, _recorder(found), under_vmap=True)
-        walker.run(experiment.per_device, ("per_device",))
+        walker.run(experiment.per_device, "per_device")
         return walker.values[experiment.grad.of] if experiment.grad else ()
 
     mapped: Callable[..., Any] = shard
@@ -312,3 +351,10 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
         reason = _refused(lambda: jax.eval_shape(differentiated, *structs))
         return f"the gradient of '{experiment.grad.of}': {reason}" if reason else None
     return None
+
+
+_REFUSED: Mapping[Program, Callable[[Experiment, Mapping[str, Typed]], str | None]] = {
+    Program.SHARD_MAP: _refused_by_shard_map,
+    Program.VMAP: _refused_by_vmap,
+}
+"""Why JAX cannot express a program of `per_device`, given the types of its values, where the types alone do not say."""

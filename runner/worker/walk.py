@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,10 +12,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from runner.experiment.model import Experiment, Loop, Node, Statement
+from runner.experiment.model import Experiment, Line, Loop, Node, Section, Statement
 from runner.experiment.plain import located
-from runner.faults import InvalidExperiment, Key
+from runner.faults import InvalidExperiment
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, computation
+from runner.language.operators import OPERATORS
 from runner.language.syntax import Expression, SyntaxFault
 from runner.worker import limits
 from runner.worker.versions import sharding_type_errors, varying_axes
@@ -25,18 +25,6 @@ REFUSALS = (
     TypeError, ValueError, IndexError, KeyError, NotImplementedError, ArithmeticError, *sharding_type_errors(),
 )  # fmt: skip
 """What JAX raises when it does not accept operands. Anything else is a bug, and is not caught."""
-
-BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow, ast.MatMult: operator.matmul,
-    ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
-    ast.LShift: operator.lshift, ast.RShift: operator.rshift,
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge,
-}  # fmt: skip
-UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
-    ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert,
-}  # fmt: skip
 
 
 @cache
@@ -64,29 +52,27 @@ class Walker:
     _expression: Expression = field(init=False)
     _path: str = field(init=False, default="")
 
-    def run(self, statements: tuple[Statement, ...], key: Key, path: str = "") -> None:
-        """Evaluate `statements`, which stand at `key`; raise `InvalidExperiment` at the first refusal."""
+    def run(self, statements: tuple[Statement, ...], section: Section) -> None:
+        """Evaluate `statements` of a section; raise `InvalidExperiment` at the first refusal."""
         for statement in statements:
-            here = (*key, statement.name)
             if isinstance(statement, Node):
-                self.values[statement.name] = self.evaluate(statement.expression, here, f"{path}{statement.name}")
-                self.on_value(f"{path}{statement.name}", self.values[statement.name])
+                self.values[statement.name] = self.evaluate(statement.expression, section, statement.line)
+                self.on_value(statement.line.path, self.values[statement.name])
             else:
-                self._repeat(statement, here, f"{path}{statement.name}")
+                self._repeat(statement, section)
 
-    def _repeat(self, loop: Loop, key: Key, path: str) -> None:
-        first = tuple(
-            self.evaluate(expression, (*key, "carry", name), f"{path}/carry/{name}") for name, expression in loop.carry
-        )
+    def _repeat(self, loop: Loop, section: Section) -> None:
+        key = (section, *loop.line.key)
+        first = tuple(self.evaluate(expression, section, loop.first(name)) for name, expression in loop.carry)
         outer = self.values
         ends: list[Any] = []
 
         def body(step: Any, carry: tuple[Any, ...]) -> tuple[Any, ...]:
             self.values = {**outer, loop.index: step}
             self.values.update(zip((name for name, _ in loop.carry), carry, strict=True))
-            self.run(loop.body, (*key, "body"), f"{path}/body/")
+            self.run(loop.body, section)
             last = tuple(
-                self.carried(f"{path}/{name}", self.values[name], start)
+                self.carried(loop.end(name), self.values[name], start)
                 for (name, _), start in zip(loop.carry, carry, strict=True)
             )
             self.values = outer
@@ -109,21 +95,21 @@ class Walker:
                         raise InvalidExperiment(located(at, expression.text, expression.fault(message))) from None
                 raise InvalidExperiment(located(key, "", SyntaxFault(_first_lines(error), 0, 0))) from None
         for (name, _), value in zip(loop.carry, carry, strict=True):
-            outer[f"{loop.name}.{name}"] = value = self.settle(f"{path}.{name}", value)
-            self.on_value(f"{path}.{name}", value)
+            outer[f"{loop.name}.{name}"] = value = self.settle(loop.result(name), value)
+            self.on_value(loop.result(name), value)
 
     def carried(self, path: str, value: Any, start: Any) -> Any:
         """What a loop carries on, given the value at the end of its body and the one at its start."""
         return value
 
-    def evaluate(self, expression: Expression, key: Key, path: str) -> Any:
-        """The value of one expression, which stands at `key`."""
+    def evaluate(self, expression: Expression, section: Section, line: Line) -> Any:
+        """The value of the expression of a line."""
         outer = getattr(self, "_expression", expression), self._path
-        self._expression, self._path = expression, path
+        self._expression, self._path = expression, line.path
         try:
-            return self.settle(path, self.value(expression.tree))
+            return self.settle(line.path, self.value(expression.tree))
         except SyntaxFault as fault:
-            raise InvalidExperiment(located(key, expression.text, fault)) from None
+            raise InvalidExperiment(located((section, *line.key), expression.text, fault)) from None
         finally:
             self._expression, self._path = outer
 
@@ -160,11 +146,11 @@ class Walker:
             case ast.Attribute(value=value):
                 return self.apply(node, lambda x: x.T, [self.value(value)])
             case ast.BinOp(left=left, op=op, right=right):
-                return self.apply(node, BINARY[type(op)], [self.value(left), self.value(right)])
+                return self.apply(node, OPERATORS[type(op)].python, [self.value(left), self.value(right)])
             case ast.UnaryOp(op=op, operand=operand):
-                return self.apply(node, UNARY[type(op)], [self.value(operand)])
+                return self.apply(node, OPERATORS[type(op)].python, [self.value(operand)])
             case ast.Compare(left=left, ops=[op], comparators=[right]):
-                return self.apply(node, BINARY[type(op)], [self.value(left), self.value(right)])
+                return self.apply(node, OPERATORS[type(op)].python, [self.value(left), self.value(right)])
             case ast.Tuple(elts=elements):
                 return tuple(self.value(element) for element in elements)
             case ast.List(elts=elements):
@@ -186,7 +172,7 @@ class Walker:
     def _call(self, node: ast.Call) -> Any:
         assert isinstance(node.func, ast.Name)
         operation = OPERATIONS[node.func.id]
-        if self.under_vmap and operation.name == "pcast":
+        if self.under_vmap and operation.over is not None and operation.over.does == "cast":
             return self.value(node.args[0])
         keywords = {str(k.arg): k.value for k in node.keywords if not (self.under_vmap and k.arg == "to")}
         arguments = [*node.args, *keywords.values()]
@@ -212,7 +198,7 @@ class Walker:
             named = dict(zip(keywords, values[len(node.args) :], strict=True))
             if operation.kind == "collective":
                 bound = operation.signature.bind(*positional, **named)
-                reason = limits.collective(operation.name, bound.arguments, self.experiment, under_vmap=self.under_vmap)
+                reason = limits.collective(operation, bound.arguments, self.experiment, under_vmap=self.under_vmap)
                 if reason:
                     raise self._expression.fault(reason, node)
                 if "shift" in named:

@@ -1,0 +1,126 @@
+"""One collective of a trace in; which device each block of its result comes from, on every device, out.
+
+The collective is interpreted once more on marks in the place of its operand: each device holds the bit that is its own.
+What moves carries its bit along, and what is summed has the bits of all that were added. And once on the numbers of the
+operand's elements, which tell from where in it a block comes.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from runner.experiment.model import Experiment, Node
+from runner.language.syntax import Expression
+from runner.reference import PerDevice, interpret
+
+DEVICES = 16
+"""On more devices nothing is drawn, so nothing is asked."""
+
+BLOCKS = 64
+"""Of results that fall into more blocks on a device neither."""
+
+REDUCED = {"psum": "+", "psum_scatter": "+", "pmean": "mean", "pmax": "max", "pmin": "min"}
+"""What becomes of values that meet."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Part of a result on one device: a half-open range per dimension, and the positions of whose operands it is made.
+
+    No position: nobody sent anything, and it is zeros. `part` are the ranges of the operand that it comes from; None
+    where it is the whole operand, or no block of it.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+    positions: tuple[int, ...]
+    part: tuple[tuple[int, int], ...] | None
+
+
+def of_collective(
+    experiment: Experiment, node: Node, operation: str, before: str, values: Mapping[str, PerDevice]
+) -> list[list[Block]] | None:
+    """For each device the blocks of the result of `node`; None where they are too many to be drawn.
+
+    `before` names the operand among the `values` of the named code.
+    """
+    size = experiment.mesh.size
+    if size > DEVICES:
+        return None
+    # The union of marks is their sum, whatever the reduction.
+    statement = Node(node.line, _summing(node.expression) if operation in REDUCED else node.expression)
+
+    def moved(operand: PerDevice) -> PerDevice:
+        given = {**values, before: operand}
+        return interpret(experiment, "per_device", {}, [statement], given=given, keep=[node.name]).values[node.name]
+
+    shape = np.shape(values[before][0])
+    bits = moved([np.full(shape, 1 << position, np.int32) for position in range(size)])
+    numbers = moved([np.arange(math.prod(shape), dtype=np.int32).reshape(shape)] * size)
+    blocks = [
+        _blocks(np.asarray(marked), np.asarray(number), shape, size)
+        for marked, number in zip(bits, numbers, strict=True)
+    ]
+    return None if any(len(each) > BLOCKS for each in blocks) else blocks
+
+
+def _summing(expression: Expression) -> Expression:
+    tree = expression.tree
+    assert isinstance(tree, ast.Call)
+    assert isinstance(tree.func, ast.Name)
+    name = tree.func.id if tree.func.id == "psum_scatter" else "psum"
+    call = ast.Call(ast.Name(name), tree.args, tree.keywords)
+    return Expression(ast.unparse(call), call)
+
+
+def _blocks(marked: np.ndarray, numbers: np.ndarray, shape: tuple[int, ...], size: int) -> list[Block]:
+    """The parts of an array between any two neighbours that differ."""
+    cuts = [_cuts(marked, axis) for axis in range(marked.ndim)]
+    found = []
+    for ranges in itertools.product(*(itertools.pairwise(each) for each in cuts)):
+        bits = int(marked[tuple(start for start, _ in ranges)]) if marked.size else 0
+        positions = tuple(p for p in range(size) if bits >> p & 1)
+        here = numbers[tuple(slice(*bounds) for bounds in ranges)]
+        # A sum of equal numbers is as many times the number as were added.
+        part = _part(here // len(positions), shape) if positions and here.size else None
+        found.append(Block(tuple(ranges), positions, part))
+    return found
+
+
+def _part(numbers: np.ndarray, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...] | None:
+    """The ranges of an array of `shape` that elements with these numbers are."""
+    if not shape:
+        return None
+    at = np.unravel_index(numbers.ravel(), shape)
+    part = tuple((int(each.min()), int(each.max()) + 1) for each in at)
+    inside = math.prod(stop - start for start, stop in part)
+    whole = part == tuple((0, n) for n in shape)
+    return None if whole or inside != np.unique(numbers).size else part
+
+
+def _cuts(marked: np.ndarray, axis: int) -> list[int]:
+    others = tuple(k for k in range(marked.ndim) if k != axis)
+    changes = (np.diff(marked, axis=axis) != 0).any(axis=others)
+    return [0, *(int(k) + 1 for k in np.flatnonzero(changes)), marked.shape[axis]]
+
+
+def plain(blocks: Sequence[Sequence[Block]], operation: str, device_ids: Sequence[int]) -> dict[str, Any]:
+    """As the record has them: how values that meet are `combined`, and per device its blocks, `{index, from, part}`."""
+    told = [
+        [
+            {
+                "index": [list(bounds) for bounds in block.ranges],
+                "from": [device_ids[p] for p in block.positions],
+                "part": None if block.part is None else [list(bounds) for bounds in block.part],
+            }
+            for block in each
+        ]
+        for each in blocks
+    ]
+    return {"combined": REDUCED.get(operation), "blocks": told}

@@ -1,0 +1,212 @@
+"""`python -m runner.editor CONF`: a config folder in; the JSON Schema beside its experiments, which name it, out.
+
+An editor with a YAML language server then completes the keys of an experiment and underlines what cannot stand there.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from runner import dtypes
+from runner.config import schema, shape
+from runner.config.files import PACKAGE
+from runner.config.shape import Kind
+from runner.experiment.expect import KINDS
+from runner.experiment.model import PLATFORMS, PRECISIONS
+from runner.experiment.program import Program
+
+FILE = "experiment.schema.json"
+"""Where in the config folder the schema lies."""
+
+_LINE = re.compile(r"^# yaml-language-server: .*\n", re.MULTILINE)
+
+Schema = dict[str, Any]
+
+_TYPES: dict[str, Schema] = {
+    "text": {"type": "string"},
+    "integer": {"type": "integer"},
+    "number": {"type": "number"},
+    "flag": {"type": "boolean"},
+    "list": {"type": "array"},
+    "anything": {},
+}
+_TEXT: Schema = {"type": "string"}
+_SIZE: Schema = {"type": ["integer", "string"]}
+_SIZES: Schema = {"type": "array", "items": _SIZE}
+_AXES: Schema = {"type": ["string", "null", "array"], "items": _TEXT}
+_SPEC: Schema = {"type": ["array", "null"], "items": _AXES}
+_LINES: Schema = {"type": ["array", "object", "null"], "items": _TEXT}
+_EXPRESSION: Schema = {"type": ["string", "number"]}
+_REPEAT: Schema = {
+    "type": "object",
+    "properties": {
+        "repeat": _SIZE,
+        "index": _TEXT,
+        "carry": {"type": "object", "additionalProperties": _EXPRESSION},
+        "body": {"type": "object", "additionalProperties": {"$ref": "#/$defs/line"}},
+        "unroll": {"type": "boolean"},
+    },
+    "required": ["repeat", "carry", "body"],
+    "additionalProperties": False,
+}
+_SECTION: Schema = {"additionalProperties": {"$ref": "#/$defs/line"}}
+
+_NARROWER: dict[tuple[str, ...], Schema] = {
+    ("mesh", "axes"): {"items": _TEXT},
+    ("mesh", "shape"): {"items": {"type": "integer", "minimum": 1}},
+    ("target", "platform"): {"enum": list(PLATFORMS)},
+    ("dims",): {"additionalProperties": _SIZE},
+    ("verify_dims",): {"additionalProperties": _SIZE},
+    ("arrays", "*", "shape"): {"items": _SIZE},
+    ("arrays", "*", "dtype"): {"enum": list(dtypes.NAMES)},
+    ("arrays", "*", "init"): {"type": ["string", "number", "boolean", "array"]},
+    ("arrays", "*", "spec"): {"items": _AXES},
+    ("graph",): _SECTION,
+    ("per_device",): _SECTION,
+    ("constraints",): {"additionalProperties": _SPEC},
+    ("outputs",): {"additionalProperties": _SPEC},
+    ("grad", "wrt"): {"type": ["string", "array"], "items": _TEXT},
+    ("expect", "values"): {"additionalProperties": {"type": ["number", "boolean", "array", "string"]}},
+    ("expect", "collectives"): {
+        "type": ["object", "null"],
+        "properties": {name: {"$ref": "#/$defs/counts"} for name in (*Program, *PLATFORMS)}
+        | dict.fromkeys(KINDS, _SIZE),
+        "additionalProperties": False,
+    },
+    ("expect", "no_collectives"): {"type": ["boolean", "object", "null"]},
+    ("expect", "max_bytes_per_device"): {"type": ["integer", "string", "object", "null"]},
+    ("expect", "max_memory_bytes"): {"type": ["integer", "string", "object", "null"]},
+    ("expect", "overlapped"): _LINES,
+    ("expect", "not_overlapped"): _LINES,
+    ("expect", "layouts"): {"type": ["object", "null"]},
+    ("expect", "sections"): {"additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
+    ("expect", "weak"): {"type": ["string", "array", "null"], "items": _TEXT},
+    ("expect", "wrong"): {"type": ["string", "array", "object", "null"]},
+    ("test", "targets"): {"items": _TEXT, "minItems": 1},
+    ("program",): {"enum": ["all", *Program]},
+    ("seed",): {"minimum": 0},
+    ("precision",): {"enum": list(PRECISIONS)},
+    ("timeout",): {"exclusiveMinimum": 0},
+}
+"""What a type of `schema.py` cannot say of its key, and `experiment/reader.py` checks; `*` is a name of the user's."""
+
+
+def json_schema() -> Schema:
+    """The JSON Schema of an experiment's file."""
+    own = _below(_of(shape.root(), (), "ExperimentConfig"))
+    own["properties"] |= {
+        "defaults": {
+            "type": "array",
+            "description": "Files of the config folder that this one builds on: `override /mesh: x2_y2`.",
+            "items": {"type": ["string", "object"]},
+        },
+        "hydra": {"type": "object", "description": "Hydra's own settings: a sweep's parameters, say."},
+    }
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "An experiment of shardproof",
+        **own,
+        "$defs": {
+            "line": {"anyOf": [_EXPRESSION, _below(_REPEAT)]},
+            "counts": _below(_counts()),
+            "interpolation": {"type": "string", "pattern": r"\$\{"},
+        },
+    }
+
+
+def _below(found: Schema) -> Schema:
+    """A schema whose inner values may also be interpolations, which become what they lead to."""
+    found = dict(found)
+    if "properties" in found:
+        found["properties"] = {key: _or_interpolation(_below(inner)) for key, inner in found["properties"].items()}
+    for part in ("additionalProperties", "items"):
+        if isinstance(found.get(part), dict):
+            found[part] = _or_interpolation(_below(found[part]))
+    return found
+
+
+def _or_interpolation(found: Schema) -> Schema:
+    kinds = found.get("type", "string")
+    if ("string" in kinds or "$ref" in found) and "enum" not in found:
+        return found
+    description = {key: found.pop(key) for key in ("description",) if key in found}
+    return {**description, "anyOf": [found, {"$ref": "#/$defs/interpolation"}]}
+
+
+def _counts() -> Schema:
+    """How many collectives of each kind there are, which a platform or program may have otherwise."""
+    inner = {name: {"$ref": "#/$defs/counts"} for name in (*Program, *PLATFORMS)}
+    return {
+        "type": ["object", "null"],
+        "properties": inner | dict.fromkeys(KINDS, _SIZE),
+        "additionalProperties": False,
+    }
+
+
+def _of(kind: Kind, path: tuple[str, ...], config: str | None = None) -> Schema:
+    if kind.name != "mapping":
+        found = dict(_TYPES[kind.name])
+    elif kind.keys is None:
+        assert kind.items is not None
+        found = {"type": "object", "additionalProperties": _of(kind.items, (*path, "*"))}
+    else:
+        said = _documented()
+        config = config or next(name for name, keys in said.items() if list(keys) == list(kind.keys))
+        properties = {key: said[config][key] | _of(inner, (*path, key)) for key, inner in kind.keys.items()}
+        found = {"type": "object", "properties": properties, "additionalProperties": False}
+    found |= _NARROWER.get(path, {})
+    if kind.optional and isinstance(found.get("type"), str):
+        found["type"] = [found["type"], "null"]
+    return found
+
+
+def _documented() -> dict[str, dict[str, Schema]]:
+    """Per class of `schema.py` its keys, each with the text below it as its description."""
+    found: dict[str, dict[str, Schema]] = {}
+    for node in ast.parse(inspect.getsource(schema)).body:
+        if isinstance(node, ast.ClassDef):
+            keys = found.setdefault(node.name, {})
+            for line in node.body:
+                if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                    keys[line.target.id] = {}
+                elif isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) and keys:
+                    keys[list(keys)[-1]] = {"description": " ".join(inspect.cleandoc(str(line.value.value)).split())}
+    return found
+
+
+def text() -> str:
+    """The schema as its file has it."""
+    return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def named(file: Path, folder: Path) -> str:
+    """The text of an experiment of `folder` with the line that names the schema, below Hydra's."""
+    up = "../" * len(file.relative_to(folder).parts[:-1])
+    content = _LINE.sub("", file.read_text(encoding="utf-8"))
+    first, newline, rest = content.partition("\n")
+    if first.strip() != PACKAGE:
+        return content
+    return f"{first}{newline}# yaml-language-server: $schema={up}{FILE}\n{rest}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the schema into a config folder, and its name into its experiments. Returns the exit status."""
+    from runner.config.compose import conf_folder
+
+    folder = Path(arguments[0]) if arguments else conf_folder()
+    if not (folder / "experiment").is_dir():
+        print(f"{folder}\n  it has no folder 'experiment'")
+        return 2
+    (folder / FILE).write_text(text(), encoding="utf-8")
+    for file in sorted((folder / "experiment").rglob("*.yaml")):
+        content = named(file, folder)
+        if content != file.read_text(encoding="utf-8"):
+            file.write_text(content, encoding="utf-8")
+    print(folder / FILE)
+    return 0

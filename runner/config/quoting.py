@@ -1,0 +1,64 @@
+"""An override that Hydra's grammar refuses in; how to type it out: quoted for Hydra, and the whole for the shell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+
+def name(override: str) -> str:
+    """The key that an override sets: `per_device.C`."""
+    return override.partition("=")[0].lstrip("+~")
+
+
+def refused(override: str) -> str:
+    """The message for an override that Hydra cannot parse."""
+    key, found, value = override.partition("=")
+    where = f"command line: {override}"
+    if not found:
+        return f"{where}\n  an override is KEY=VALUE; ~KEY deletes a key"
+    typed = _quoted(key, value)
+    if typed is None:
+        return f"{where}\n  Hydra's grammar has no such override; one is KEY=VALUE"
+    return f"{where}\n  {_why(value)}; quote the value for Hydra, and the whole for the shell:\n    {typed}"
+
+
+def ambiguous(override: str) -> str:
+    """The message for an override with several values where there is no sweep."""
+    key, _, value = override.partition("=")
+    typed = _quoted(key, value)
+    text = f", for one text {typed}" if typed else ""
+    return (
+        f"command line: {override}\n  these are several values: add -m to run them all; "
+        f"for one list write {for_shell(f'{key}=[{value}]')}{text}"
+    )
+
+
+def _why(value: str) -> str:
+    if call := re.match(r"\s*(\w+)\(", value):
+        return f"Hydra reads {call.group(1)}(…) as a function of its own, and has none of that name"
+    if value.lstrip()[:1] in tuple("[{"):
+        return f"Hydra reads what begins with {value.lstrip()[0]} as a list or mapping, and this is none"
+    return "Hydra's grammar does not take the value as it is"
+
+
+def _quoted(key: str, value: str) -> str | None:
+    """The override as it is typed, its value quoted; None where Hydra does not take it like that either."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import OverrideParseException
+
+    # A backslash is itself, save before a quote and at the end.
+    escaped = re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + (r"\"" if found[2] else ""), value)
+    whole = f'{key}="{escaped}"'
+    try:
+        (parsed,) = OverridesParser.create().parse_overrides([whole])
+    except OverrideParseException:
+        return None
+    return for_shell(whole) if parsed.value() == value else None
+
+
+def for_shell(text: str) -> str:
+    """A word of a command line, in double quotes where it has single ones in it."""
+    if "'" in text and not re.search(r"[$`\\!]", text):
+        return '"' + text.replace('"', r"\"") + '"'
+    return shlex.quote(text)

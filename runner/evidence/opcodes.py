@@ -1,0 +1,81 @@
+"""One instruction of a compiled module in; what its opcode says of it out: what it communicates, begins or ends."""
+
+from __future__ import annotations
+
+import re
+
+from runner.evidence import custom_calls
+from runner.evidence.hlo import Computation, Instruction
+from runner.experiment.expect import KINDS
+
+_ALIKE = re.compile(r"all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|collective", re.IGNORECASE)
+"""Names of opcodes that surely communicate."""
+
+_CONNECTING = ("channel_id=", "replica_groups=", "source_target_pairs=")
+"""Attributes of operations that communicate."""
+
+_LOCAL = ("copy", "slice", "dynamic-slice", "dynamic-update-slice")
+"""What has a start and a done of its own within a device's memory."""
+
+IDLE = frozenset(
+    {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "copy", "iota"}
+    | {"partition-id", "replica-id", "after-all", "opt-barrier", "async-update", "add-dependency", "domain"}
+    | {f"{opcode}-{end}" for opcode in _LOCAL for end in ("start", "done")}
+)
+"""Opcodes that compute nothing worth hiding a communication behind."""
+
+HEAVY = ("dot", "convolution", "scatter", "sort", "triangular-solve", "cholesky", "fft")
+
+START, DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
+"""The custom calls that begin and end what TPU's compiler calls an async collective fusion."""
+
+
+def kind_of(instruction: Instruction) -> str | None:
+    """The kind of collective that an instruction is or starts; `-done` belongs to its start."""
+    opcode = instruction.opcode.removesuffix("-start")
+    return opcode if opcode in KINDS else None
+
+
+def target_of(instruction: Instruction) -> str | None:
+    """What a custom call calls."""
+    if instruction.opcode != "custom-call":
+        return None
+    return (instruction.attribute("custom_call_target") or "").strip('"')
+
+
+def doubts(computation: Computation, instruction: Instruction) -> str | None:
+    """Why an instruction that is no known collective may communicate, if it may."""
+    opcode, target = instruction.opcode, target_of(instruction)
+    if target is not None:
+        begins = target == START and any(map(kind_of, computation.instructions.values()))
+        if begins or custom_calls.local(target):
+            return None
+        return f"{instruction.name} calls {target or 'what is not said'}, which is not known to stay on its device"
+    if opcode.endswith(("-done", "-update")):
+        alike = opcode.rsplit("-", 1)[0] not in (*KINDS, "async", *_LOCAL)
+    else:
+        alike = bool(_ALIKE.search(opcode)) or any(attribute in instruction.attributes for attribute in _CONNECTING)
+    return f"{instruction.name} ({opcode}) seems to communicate, in a way that is not known" if alike else None
+
+
+def done_with(computation: Computation, start: Instruction) -> tuple[Instruction, ...]:
+    """The instructions that carry a start on and are done with it."""
+    chain: list[Instruction] = []
+    front = [start]
+    while front:
+        for user in computation.users.get(front.pop().name, ()):
+            if user.opcode.endswith(("-done", "-update")) and user not in chain:
+                chain.append(user)
+                if user.opcode.endswith("-update"):
+                    front.append(user)
+            elif user.opcode == "get-tuple-element":
+                front.append(user)
+    return tuple(sorted(chain, key=lambda instruction: instruction.position))
+
+
+def keeps_a_part(computation: Computation, reduced: Instruction) -> bool:
+    """Whether a fusion reduces over all and returns but one device's slice: TPU's all-reduce-scatter."""
+    root = computation.root
+    while root is not None and root.opcode in ("bitcast", "reshape", "copy"):
+        root = computation.instructions.get(root.operands[0])
+    return root is not None and root.opcode == "dynamic-slice" and root.operands[0] == reduced.name

@@ -1,0 +1,93 @@
+"""The mesh, the arrays and the PartitionSpecs of a configuration in; how everything lies out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runner import dtypes
+from runner.config import schema
+from runner.experiment.model import Array
+from runner.experiment.plain import IDENTIFIER, counted, parsed, read_size, yaml_hint
+from runner.faults import Key, invalid, nearest
+from runner.language.check import missing_axis
+from runner.layout import Layout, Mesh, Spec
+
+
+def read_mesh(config: Mapping[str, Any]) -> Mesh:
+    axes, shape = config["axes"], config["shape"]
+    if axes is None or shape is None:
+        raise invalid(("mesh",), "there is no mesh; name one (mesh=x2_y2) or give mesh.axes and mesh.shape")
+    for i, axis in enumerate(axes):
+        if not isinstance(axis, str) or not IDENTIFIER.match(axis):
+            raise invalid(("mesh", "axes", i), f"{axis!r} is not an axis name{yaml_hint(axis)}")
+        if axis in axes[:i]:
+            raise invalid(("mesh", "axes", i), f"the mesh axis '{axis}' stands twice")
+    if not axes:
+        raise invalid(("mesh", "axes"), "the mesh has no axes")
+    for i, size in enumerate(shape):
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise invalid(("mesh", "shape", i), f"{size!r} is not the size of an axis; it is an integer of at least 1")
+    if len(axes) != len(shape):
+        raise invalid(("mesh", "shape"), f"{counted(shape, 'size')} for {counted(axes, 'axis', 'axes')}")
+    return Mesh(tuple(axes), tuple(shape))
+
+
+def read_array(name: str, config: Mapping[str, Any], mesh: Mesh, dims: Mapping[str, int]) -> Array:
+    key, config = ("arrays", name), schema.completed(config, schema.ArrayConfig)
+    if config["shape"] is None:
+        raise invalid(key, f"the array '{name}' has no shape")
+    shape = tuple(read_size(entry, (*key, "shape", i), dims) for i, entry in enumerate(config["shape"]))
+    for i, size in enumerate(shape):
+        if size < 1:
+            raise invalid((*key, "shape", i), f"dimension {i} of '{name}' has size {size}; a size is at least 1")
+    if config["dtype"] not in dtypes.NAMES:
+        hint = nearest(config["dtype"], dtypes.NAMES)
+        raise invalid(
+            (*key, "dtype"), f"no dtype '{config['dtype']}'{hint or '; for example float32, bfloat16, int32'}"
+        )
+    letters = tuple(entry if isinstance(entry, str) else None for entry in config["shape"])
+    spec = read_spec(config["spec"], (*key, "spec"), mesh)
+    fits(spec, shape, letters, mesh, (*key, "spec"), name)
+    init = config["init"]
+    if isinstance(init, str):
+        # NumPy makes it: `canonical` would give `normal` the arguments of JAX's.
+        init = parsed(init, (*key, "init"))
+    return Array(name, Layout(mesh, shape, spec), letters, config["dtype"], init)
+
+
+def read_spec(value: object, key: Key, mesh: Mesh) -> Spec:
+    if not isinstance(value, list):
+        raise invalid(key, f"{value!r} is not a PartitionSpec; it is a list such as [x, null]")
+    entries: list[tuple[str, ...]] = []
+    for i, entry in enumerate(value):
+        axes = [] if entry is None else entry if isinstance(entry, list) else [entry]
+        for axis in axes:
+            if not isinstance(axis, str):
+                message = f"{axis!r} is not a mesh axis, null, or a list of axes{yaml_hint(axis)}"
+                raise invalid((*key, i), message)
+            if axis not in mesh.axes:
+                raise invalid((*key, i), missing_axis(axis, mesh) + nearest(axis, mesh.axes))
+            if axis in axes[: axes.index(axis)] or any(axis in earlier for earlier in entries) or axes.count(axis) > 1:
+                raise invalid(
+                    (*key, i), f"the mesh axis '{axis}' is used twice; each axis shards one dimension at most"
+                )
+        entries.append(tuple(axes))
+    return Spec(entries)
+
+
+def fits(spec: Spec, shape: tuple[int, ...], dims: tuple[str | None, ...], mesh: Mesh, key: Key, name: str) -> None:
+    """Raise `InvalidExperiment` unless `spec` can lay out an array of `shape`."""
+    if len(spec) > len(shape):
+        raise invalid(key, f"the spec has {counted(spec, 'entry', 'entries')}, but '{name}' has rank {len(shape)}")
+    for i, axes in enumerate(spec):
+        parts = mesh.axis_size(axes)
+        if shape[i] % parts:
+            letter = f" ({dims[i]})" if i < len(dims) and dims[i] else ""
+            over = " × ".join(f"{axis}={mesh.sizes[axis]}" for axis in axes)
+            raise invalid((*key, i), f"dimension {i}{letter} of '{name}' has size {shape[i]}, "
+                                     f"which {over} does not divide")  # fmt: skip
+
+
+def read_specs(config: Mapping[str, Any], section: str, mesh: Mesh) -> dict[str, Spec]:
+    return {name: read_spec([] if value is None else value, (section, name), mesh) for name, value in config.items()}

@@ -1,0 +1,106 @@
+"""An experiment and the shapes of its values in; the fault that this machine's memory cannot hold them out.
+
+What is counted is the least that a run takes: the arrays here, in the reference and on simulated devices. An experiment
+that passes may still run out of memory; one that is refused would.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from runner import dtypes
+from runner.experiment.model import Experiment, Section
+from runner.faults import Key, invalid
+
+_REFERENCE = 8
+"""Bytes of an element in the reference, which is in float64."""
+
+
+def check(experiment: Experiment) -> None:
+    """Raise `InvalidExperiment` where the arrays do not fit; nothing is made."""
+    sizes = {array.name: _array_bytes(experiment, array.name) for array in experiment.arrays}
+    need = sum(sizes.values())
+    have = available()
+    if have is None or need <= have:
+        return
+    largest = max(sizes, key=lambda name: sizes[name])
+    array = experiment.array(largest)
+    whole = math.prod(array.shape) * dtypes.dtype(array.dtype).itemsize
+    raise invalid(
+        ("arrays", largest, "shape"),
+        f"the arrays do not fit into memory: '{largest}' alone has {text(whole)}; with the reference in float64 and "
+        f"what the devices hold the run takes at least {text(need)}, and {text(have)} are free; arrays with "
+        f"1/{-(-need // have)} of the elements would fit",
+    )
+
+
+def _array_bytes(experiment: Experiment, name: str) -> int:
+    array = experiment.array(name)
+    size, itemsize = math.prod(array.shape), dtypes.dtype(array.dtype).itemsize
+    here = size * (itemsize + _REFERENCE)
+    if experiment.target.platform != "cpu":
+        return here
+    on_devices = experiment.mesh.size * math.prod(array.layout.shard_shape) * itemsize
+    # The worker makes the array as well, and places it.
+    return here + size * itemsize + (on_devices if experiment.programs != ("vmap",) else 0)
+
+
+def check_values(experiment: Experiment, shapes: Mapping[Section, Mapping[str, tuple[int, ...]]]) -> None:
+    """Raise `InvalidExperiment` where one value of a line does not fit into memory in the reference.
+
+    `shapes` are those of the lines' values, of `per_device` on one device.
+    """
+    have = available()
+    if have is None:
+        return
+    for section, values in shapes.items():
+        for name, shape in values.items():
+            need = math.prod(shape) * _REFERENCE
+            if need > have:
+                raise invalid(
+                    _line(section, name),
+                    f"'{name}' has {math.prod(shape):,} elements: {text(need)} in the reference's float64, and "
+                    f"{text(have)} are free; 1/{-(-need // have)} of them would fit",
+                )
+
+
+def _line(section: Section, name: str) -> Key:
+    return (section, *name.split("."))
+
+
+def text(count: int) -> str:
+    """A number of bytes to two digits: `4.1 GB`, `230 MB`."""
+    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
+        if count >= size:
+            return f"{count / size:.2g} {unit}" if count < 100 * size else f"{count // size:,} {unit}"
+    return f"{count:,} bytes"
+
+
+def available() -> int | None:
+    """Bytes of memory that this process may still take; None where the system does not say."""
+    found = [here for here in (_free_on_the_machine(), _free_in_the_group()) if here is not None]
+    return min(found, default=None)
+
+
+def _free_on_the_machine() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except FileNotFoundError:
+        # Not Linux: what is free is not to be had without asking other programs.
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None
+
+
+def _free_in_the_group() -> int | None:
+    """What a container's limit leaves; None where there is none."""
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit, used = ((group / name).read_text(encoding="ascii").strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return None
+    return None if limit == "max" else max(int(limit) - int(used), 0)

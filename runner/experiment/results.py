@@ -1,0 +1,119 @@
+"""The outputs, the gradients and what is expected of their values in; the same, known to be there, out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from runner import dtypes
+from runner.experiment.model import GRADIENTS, Array, Gradient, Section, Statement, results
+from runner.experiment.plain import choices, rectangular
+from runner.faults import invalid, nearest
+from runner.layout import Spec
+
+
+def known_result(name: str, section: str, statements: tuple[Statement, ...], arrays: set[str], where: str) -> None:
+    known = results(statements) | arrays
+    if name not in known:
+        raise invalid((section, name), f"{where} computes no '{name}'{nearest(name, known)}")
+
+
+def check_outputs(
+    outputs: Mapping[str, Spec], sections: Mapping[Section, tuple[Statement, ...]], grad: Gradient | None
+) -> None:
+    if not outputs:
+        raise invalid(("outputs",), "the experiment has no outputs; map the names of its results to PartitionSpecs")
+    for name in outputs:
+        if grad and name.startswith(f"{GRADIENTS}."):
+            if name not in grad.names:
+                raise invalid(("outputs", name), f"grad.wrt has no '{name.removeprefix(f'{GRADIENTS}.')}'"
+                                                 f"{nearest(name, grad.names) or choices(grad.names)}")  # fmt: skip
+            continue
+        for section, statements in sections.items():
+            if statements:
+                known_result(name, "outputs", statements, set(), section)
+
+
+DIFFERENCES = 1000
+"""Of how many elements, at most, the oracle takes central differences one by one."""
+
+
+def read_gradient(
+    config: Mapping[str, Any],
+    arrays: tuple[Array, ...],
+    outputs: Mapping[str, Spec],
+    sections: Mapping[Section, tuple[Statement, ...]],
+) -> Gradient | None:
+    of, wrt = config["of"], config["wrt"] or []
+    wrt = wrt if isinstance(wrt, list) else [wrt]
+    if of is None and not wrt:
+        return None
+    if of is None:
+        raise invalid(("grad",), "grad.of is missing: the scalar output that is differentiated")
+    if not wrt:
+        raise invalid(("grad",), "grad.wrt is missing: the arrays with respect to which the gradient is taken")
+    if of not in outputs:
+        known = any(of in results(statements) for statements in sections.values())
+        hint = "; give it a PartitionSpec there: []" if known else nearest(of, outputs)
+        raise invalid(("grad", "of"), f"'{of}' is not among the outputs{hint}")
+    named = {array.name: array for array in arrays}
+    for i, name in enumerate(wrt):
+        key = ("grad", "wrt", i) if isinstance(config["wrt"], list) else ("grad", "wrt")
+        if not isinstance(name, str) or name not in named:
+            raise invalid(key, f"there is no array {name!r}{nearest(str(name), named) or choices(tuple(named))}")
+        if name in wrt[:i]:
+            raise invalid(key, f"'{name}' stands twice")
+        if dtypes.dtype(named[name].dtype).kind != "float":
+            raise invalid(key, f"'{name}' is {named[name].dtype}; a gradient is with respect to an array of floats")
+    for section, statements in sections.items():
+        if any(statement.name == GRADIENTS for statement in statements):
+            raise invalid((section, GRADIENTS), f"the gradients are called {GRADIENTS}.…; choose another name")
+    elements = sum(math.prod(named[name].shape) for name in wrt)
+    if not sections["graph"] and elements > DIFFERENCES:
+        raise invalid(
+            ("grad", "wrt"),
+            f"without a graph the gradient's oracle is a central difference for every element, and {elements} are more "
+            f"than {DIFFERENCES}: add a graph, or make the arrays smaller",
+        )
+    return Gradient(of, tuple(wrt))
+
+
+def undeclared(grad: Gradient | None, arrays: tuple[Array, ...], outputs: Mapping[str, Spec]) -> dict[str, Spec]:
+    """The PartitionSpecs of the gradients that `outputs` does not name: each lies as its array does."""
+    if grad is None:
+        return {}
+    specs = {f"{GRADIENTS}.{array.name}": array.layout.spec for array in arrays}
+    return {name: specs[name] for name in grad.names if name not in outputs}
+
+
+def read_values(config: Mapping[str, Any], outputs: Mapping[str, Spec]) -> dict[str, Any]:
+    for name, value in config.items():
+        if name not in outputs:
+            raise invalid(("expect", "values", name), f"'{name}' is not an output{nearest(name, outputs)}")
+        if 0 in rectangular(value, ("expect", "values", name)):
+            raise invalid(("expect", "values", name), f"there is no number that '{name}' could be compared with")
+    return dict(config)
+
+
+def read_approximate(
+    config: Mapping[str, Any], outputs: Mapping[str, Spec], sections: Mapping[Section, tuple[Statement, ...]]
+) -> dict[str, float]:
+    for name, share in config.items():
+        key = ("expect", "sections", name)
+        if name not in outputs:
+            raise invalid(key, f"'{name}' is not an output{nearest(name, outputs)}")
+        if not (sections["graph"] and sections["per_device"]):
+            raise invalid(key, "there are not two sections that could differ")
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < math.inf:
+            raise invalid(key, f"{share!r} is not a share of the output's root mean square, such as 1e-2")
+    return {name: float(share) for name, share in config.items()}
+
+
+def read_weak(config: Any, outputs: Mapping[str, Spec]) -> frozenset[str]:
+    names = [] if config is None else config if isinstance(config, list) else [config]
+    for i, name in enumerate(names):
+        if not isinstance(name, str) or name not in outputs:
+            key = ("expect", "weak", i) if isinstance(config, list) else ("expect", "weak")
+            raise invalid(key, f"{name!r} is not an output{nearest(str(name), outputs)}")
+    return frozenset(names)

@@ -1,0 +1,21 @@
+"""The value of `show` in; the names that it asks for out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+WORDS = ("auto", "all", "none")
+"""What there is room for, everything, nothing."""
+
+MESH = "mesh"
+"""What `show` calls the picture of the mesh."""
+
+Show = str | Sequence[str]
+"""One of the `WORDS`, a name, or names: of arrays and outputs, and `mesh`."""
+
+
+def names(show: Show) -> tuple[str, ...] | None:
+    """The names that `show` asks for; None where it is one of the words."""
+    if isinstance(show, str):
+        return None if show in WORDS else (show,)
+    return tuple(show)

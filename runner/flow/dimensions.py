@@ -1,0 +1,71 @@
+"""A configuration in; the names of the dimensions of its outputs out, as far as they are dimensions of its arrays.
+
+An output has no names of its own. But where every dim has a size that no other has, the shape of a result says which
+dims it has: the experiment is read again with such sizes, on one device, and NumPy computes the shapes. Since two dims
+may add up to a third, it is done at two sets of sizes; a dimension has the one name that fits it at both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from runner import dtypes
+from runner.experiment.model import Experiment
+from runner.experiment.reader import read
+from runner.reference import interpret
+
+_SIZES = ((5, 7, 11, 13, 17, 19, 23, 29, 31, 37), (13, 11, 5, 7, 19, 17, 29, 31, 37, 23))
+
+_MOST = 1_000_000
+"""A value of more elements is not computed for the sake of names."""
+
+Names = Mapping[str, tuple[str | None, ...]]
+
+
+def names(config: Mapping[str, Any], experiment: Experiment) -> Names:
+    """For each output the names of its dimensions, None where there is none; without the outputs that tell nothing."""
+    first, second = (_at(config, experiment, sizes) for sizes in _SIZES)
+    known = {
+        name: tuple(_only(a & b) for a, b in zip(fitting, second[name], strict=True))
+        for name, fitting in first.items()
+        if name in second and len(fitting) == len(second[name])
+    }
+    gradients = {f"grad.{name}": experiment.array(name).dims for name in experiment.grad.wrt} if experiment.grad else {}
+    return {**known, **gradients}
+
+
+def _only(fitting: set[str]) -> str | None:
+    return fitting.pop() if len(fitting) == 1 else None
+
+
+def _at(config: Mapping[str, Any], experiment: Experiment, sizes: tuple[int, ...]) -> dict[str, list[set[str]]]:
+    """For each dimension of the outputs the names that fit it at some sizes; {} where they make no experiment."""
+    free = [name for name, size in (config.get("dims") or {}).items() if isinstance(size, int)]
+    named = {dim for array in experiment.arrays for dim in array.dims if dim is not None}
+    if len(free) > len(sizes) or not named:
+        return {}
+    changed = {
+        "dims": {**(config.get("dims") or {}), **dict(zip(free, sizes, strict=False))},
+        "mesh": {**config["mesh"], "shape": [1] * len(experiment.mesh.axes)},
+        "target": {"platform": "cpu"},
+        "arrays": {name: {**array, "init": 1} for name, array in config["arrays"].items()},
+        "verify_dims": {},
+        "expect": {},
+        "show": "auto",
+    }
+    # The file did not choose these sizes: whatever goes wrong with them says nothing of it.
+    try:
+        smaller = read({**config, **changed})
+        ones = {a.name: np.ones(a.shape, dtypes.dtype(a.dtype).numpy) for a in smaller.arrays}
+        section = "graph" if smaller.graph else "per_device"
+        found = interpret(smaller, section, ones, keep=smaller.results, most=_MOST).values
+    except Exception:
+        return {}
+    return {
+        name: [{dim for dim in named if smaller.dims.get(dim) == size} for size in np.shape(value[0])]
+        for name, value in found.items()
+        if name in smaller.results
+    }

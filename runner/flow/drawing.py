@@ -1,0 +1,90 @@
+"""What the programs of a run left in; the pictures of its arrays out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner import dtypes
+from runner.checks.context import Context
+from runner.flow.dimensions import Names
+from runner.layout import Layout
+from runner.link.target import ProgramRun
+from runner.record import record
+from runner.record.record import Record
+from runner.show import exchange, figures, pictures, svg, trace
+from runner.show.console import PLAIN
+
+
+def draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record, named: Names) -> None:
+    """The pictures, from what was found where a program ran and from the specs where none did.
+
+    `named` has the names of the outputs' dimensions.
+    """
+    experiment = context.experiment
+    platform = found["target"]["platform"]
+    on_mesh = [run for run in runs if run.error is None and run.program.on_mesh]
+    ids = tuple(on_mesh[0].device_ids) if on_mesh else tuple(range(experiment.mesh.size))
+    absent = experiment.target.topology.name if experiment.target.topology else ""
+    mesh = pictures.MeshPicture(experiment.mesh.axes, experiment.mesh.shape, ids, platform, absent)
+    drawn = [
+        pictures.from_layout(
+            array.layout,
+            name=array.name,
+            role="array",
+            dtype=array.dtype,
+            itemsize=dtypes.dtype(array.dtype).itemsize,
+            dims=array.dims,
+            device_ids=ids,
+            platform=platform,
+        )
+        for array in experiment.arrays
+    ]
+    for name, (shape, dtype) in context.outputs.items():
+        dims = named.get(name, ())
+        dims = dims if len(dims) == len(shape) else (None,) * len(shape)
+        for run in on_mesh:
+            drawn.append(_output_picture(context, name, run, platform, dims))
+        if not on_mesh:
+            drawn.append(
+                pictures.from_layout(
+                    Layout(experiment.mesh, shape, experiment.outputs[name]),
+                    name=name,
+                    role="output",
+                    dtype=dtype,
+                    itemsize=dtypes.dtype(dtype).itemsize,
+                    dims=dims,
+                    device_ids=ids,
+                    platform=platform,
+                )
+            )
+    merged = pictures.merge(drawn)
+    if "trace" in found:
+        drawn = trace.exchanges(found["trace"], experiment.mesh.axes)
+        if drawn:
+            title = f"{experiment.name}: what the collectives do"
+            record.write_text(folder / "collectives.svg", exchange.draw(drawn, platform, title, experiment.summary))
+    found["pictures"] = {"mesh": mesh.to_json(), "arrays": [picture.to_json() for picture in merged]}
+    title = f"{experiment.name}: {experiment.summary}\n\n" if experiment.summary else f"{experiment.name}\n\n"
+    record.write_text(folder / "shardings.txt", title + figures.text(mesh, merged, PLAIN))
+    record.write_text(folder / "shardings.svg", svg.draw(mesh, merged, experiment.name, experiment.summary))
+
+
+def _output_picture(
+    context: Context, name: str, run: ProgramRun, platform: str, dims: tuple[str | None, ...]
+) -> pictures.ArrayPicture:
+    output = run.outputs[name]
+    holders: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    for place in output.places:
+        holders.setdefault(place.ranges, []).append(place.device)
+    return pictures.ArrayPicture(
+        name=name,
+        role="output",
+        shape=output.shape,
+        dtype=output.dtype,
+        dims=dims,
+        spec="a layout without a PartitionSpec" if output.spec is None else str(output.spec.padded(len(output.shape))),
+        shards=tuple(pictures.Shard(ranges, tuple(devices)) for ranges, devices in holders.items()),
+        itemsize=dtypes.dtype(output.dtype).itemsize,
+        platform=platform,
+        programs=(run.program,),
+    )

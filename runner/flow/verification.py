@@ -1,0 +1,124 @@
+"""What was compiled for a topology that is not here, and a run of it at `verify_dims`, in; one record out.
+
+Nothing runs on hardware that is not here. Where the experiment names smaller sizes, the same programs run at these on
+simulated CPU devices, and the checks of that run stand in the record with the sizes beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from runner.experiment import reader
+from runner.experiment.model import Experiment
+from runner.faults import InvalidExperiment, key_text
+from runner.record import record
+from runner.record.record import Record
+
+SIMULATED = 512
+"""Devices, at most, that are simulated: JAX's collectives between CPU devices were tried with no more."""
+
+FOLDER = "verification"
+"""Where in the run folder the programs of the verification are."""
+
+_EXECUTED = ("value", "replicas", "agreement", "gradient", "values", "derivation")
+"""The checks that need the program's results."""
+
+
+_OF_RESULTS = ("values", "sections", "weak", "wrong")
+"""The keys of `expect` that say what results are held to."""
+
+
+def smaller(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str, Any], Experiment] | str:
+    """The configuration and the experiment at `verify_dims` on simulated devices; or why there is no verification.
+
+    Raises `InvalidExperiment` at `verify_dims` for sizes at which the experiment is not one.
+    """
+    if not experiment.verify_dims:
+        return "verify_dims names no sizes to run it at"
+    if experiment.mesh.size > SIMULATED and experiment.on_mesh:
+        return f"the mesh has {experiment.mesh.size} devices, and at most {SIMULATED} are simulated"
+    changed = {
+        "dims": {**config["dims"], **experiment.verify_dims},
+        "target": {"platform": "cpu"},
+        "verify_dims": {},
+        # The others are of the whole sizes, and of the hardware that is not here.
+        "expect": {name: config["expect"].get(name) for name in _OF_RESULTS},
+        # How long simulated devices take at other sizes is of no use.
+        "profile": False,
+    }
+    config = {**config, **changed}
+    try:
+        return config, reader.read(config)
+    except InvalidExperiment as error:
+        raise located(error, experiment) from None
+
+
+def located(error: InvalidExperiment, experiment: Experiment) -> InvalidExperiment:
+    """The error of a verification, told of `verify_dims`."""
+    fault = error.fault
+    message = f"at {sizes(experiment.verify_dims)}, {key_text(fault.key)}: {fault.message}"
+    return InvalidExperiment(replace(fault, key=("verify_dims",), message=message))
+
+
+def sizes(dims: Mapping[str, int]) -> str:
+    """`M=512, K=64`."""
+    return ", ".join(f"{name}={size}" for name, size in dims.items())
+
+
+def not_run(found: Record, reason: str) -> None:
+    """Say in every check that needs results why it was not run."""
+    for check in found.get("checks", {}).values():
+        check["reason"] = f"{check['reason']}; {reason}"
+    for program in found["programs"].values():
+        for name in _EXECUTED:
+            if name in program["checks"]:
+                check = program["checks"][name]
+                check["reason"] = f"{check['reason']}; {reason}"
+
+
+def adopt(found: Record, verified: Record, dims: Mapping[str, int]) -> None:
+    """Take the checks of a verification into the record of what was compiled."""
+    at = f"at {sizes(dims)}"
+    found["verification"] = {
+        "dims": dict(dims),
+        "target": verified["target"],
+        "status": verified["status"],
+        "folder": FOLDER,
+    }
+    found["warnings"] += [f"{at}: {warning}" for warning in verified["warnings"]]
+    if "trace" in verified:
+        found["trace"] = {**verified["trace"], "dims": dict(dims)}
+    if "checks" in verified:
+        found["checks"] = _at(dims, verified["checks"])
+    for name, program in found["programs"].items():
+        other = verified["programs"].get(name)
+        if other is None:
+            reason = verified["not_supported"].get(name) or verified["error"] or "it did not run"
+            checks = _without_results(program, reason)
+        elif other["error"] is not None:
+            program["error"] = program["error"] or f"{at}, on simulated CPU devices: {other['error']}"
+            checks = _without_results(program, "it failed")
+        else:
+            checks = {check: other["checks"][check] for check in _EXECUTED if check in other["checks"]}
+        program["checks"].update(_at(dims, checks))
+        program["status"] = record.worst([program["status"], other["status"] if other else "passed"])
+    for name, other in verified["programs"].items():
+        if name not in found["programs"]:
+            told = {"status": other["status"], "error": other["error"], "checks": _at(dims, other["checks"])}
+            found["programs"][name] = told
+    if verified["status"] == "error" and verified["error"]:
+        found["error"] = f"{at}, on simulated CPU devices: {verified['error']}"
+    found["status"] = record.worst([found["status"], verified["status"]])
+
+
+def _without_results(program: Record, reason: str) -> Record:
+    return {check: {"status": "not_run", "reason": reason} for check in _EXECUTED if check in program["checks"]}
+
+
+def _at(dims: Mapping[str, int], checks: Record) -> Record:
+    """The checks of the verification as those of the whole run, with the sizes beside them."""
+    if "values" in checks:
+        checks = {**checks, "values": {"status": "not_run", "reason": "the file pins them for its own dims"}}
+    return {check: {**verdict, "dims": dict(dims)} for check, verdict in checks.items()}

@@ -1,0 +1,318 @@
+"""NumPy counterparts of JAX's contractions, linear algebra and Fourier transforms."""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from runner.language.counterparts.promotion import array, common, floating, preferred
+
+# Contractions.
+
+
+def matmul(a: Any, b: Any, *, preferred_element_type: Any = None) -> Any:
+    """`jnp.matmul`, `@`: integers add up in their own dtype and wrap; booleans give booleans."""
+    return np.matmul(*preferred(common(a, b), preferred_element_type))
+
+
+def dot(a: Any, b: Any, *, preferred_element_type: Any = None) -> Any:
+    """`jnp.dot`."""
+    return np.dot(*preferred(common(a, b), preferred_element_type))
+
+
+def vdot(a: Any, b: Any, *, preferred_element_type: Any = None) -> Any:
+    """`jnp.vdot`."""
+    return np.vdot(*preferred(common(a, b), preferred_element_type))
+
+
+def inner(a: Any, b: Any, *, preferred_element_type: Any = None) -> Any:
+    """`jnp.inner`."""
+    a, b = preferred(common(a, b), preferred_element_type)
+    return np.inner(a, b)
+
+
+def tensordot(a: Any, b: Any, axes: Any = 2, *, preferred_element_type: Any = None) -> Any:
+    """`jnp.tensordot`."""
+    a, b = preferred(common(a, b), preferred_element_type)
+    return np.tensordot(a, b, axes)
+
+
+def einsum(subscripts: str, /, *operands: Any, preferred_element_type: Any = None) -> Any:
+    """`jnp.einsum` with its subscripts in a string: product by product, and what one operand alone has summed first."""
+    arrays = preferred(common(*operands), preferred_element_type)
+    terms, result = _spelled_out(subscripts, [each.ndim for each in arrays])
+    path: list[Any] = [tuple(range(len(arrays)))]
+    if len(arrays) > 2:
+        path = np.einsum_path(subscripts, *arrays, optimize="greedy")[0][1:]
+    for places in path:
+        taken = [(terms.pop(place), arrays.pop(place)) for place in sorted(places, reverse=True)]
+        later = set(result).union(*terms)
+        reduced = []
+        for term, value in taken[::-1]:
+            own = later.union(*(other for other, _ in taken if other is not term))
+            kept = "".join(name for name in dict.fromkeys(term) if name in own)
+            reduced.append((kept, value if kept == term else np.einsum(f"{term}->{kept}", value)))
+        names = dict.fromkeys("".join(term for term, _ in reduced))
+        left = "".join(name for name in names if name in later) if terms else result
+        spelled = f"{','.join(term for term, _ in reduced)}->{left}"
+        arrays.append(np.einsum(spelled, *(value for _, value in reduced), optimize=len(path) > 1))
+        terms.append(left)
+    return arrays[0]
+
+
+def _spelled_out(subscripts: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """The names of the dimensions of each operand and of the result, with letters for an ellipsis."""
+    given, arrow, result = subscripts.replace(" ", "").partition("->")
+    terms = given.split(",")
+    free = [letter for letter in string.ascii_letters if letter not in given]
+    wide = [rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True)]
+    most = max((more for term, more in zip(terms, wide, strict=True) if "..." in term), default=0)
+    dots = "".join(free[:most])
+    spelled = [term.replace("...", dots[most - more :]) for term, more in zip(terms, wide, strict=True)]
+    if not arrow:
+        letters = given.replace(",", "").replace("...", "")
+        result = "..." + "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+    return spelled, result.replace("...", dots)
+
+
+def outer(a: Any, b: Any) -> Any:
+    """`jnp.outer`."""
+    return np.outer(*common(a, b))
+
+
+def kron(a: Any, b: Any) -> Any:
+    """`jnp.kron`."""
+    return np.kron(*common(a, b))
+
+
+def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
+    """`jnp.cross`, of vectors of three elements or two."""
+    if axis is not None:
+        axisa = axisb = axisc = axis
+    a, b = common(a, b)
+    u, v = (np.moveaxis(each, which, 0) for each, which in ((a, axisa), (b, axisb)))
+    if len(u) == len(v) == 2:
+        return u[0] * v[1] - u[1] * v[0]
+    # Of two elements, the third is 0.
+    u, v = ((*each, 0 * each[0]) if len(each) == 2 else each for each in (u, v))
+    # NumPy's own would forget how a machine rounds the products.
+    parts = [u[i] * v[j] - u[j] * v[i] for i, j in ((1, 2), (2, 0), (0, 1))]
+    return np.stack(parts, axisc)
+
+
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    """`jnp.vecdot`: the first operand is conjugated."""
+    # NumPy's stub knows no axis for a generalised ufunc.
+    return np.vecdot(*common(x1, x2), axis=axis)  # pyright: ignore[reportCallIssue]
+
+
+def matvec(x1: Any, x2: Any, /) -> Any:
+    """`jnp.matvec`."""
+    return np.matmul(*common(x1, array(x2)[..., None]))[..., 0]
+
+
+def vecmat(x1: Any, x2: Any, /) -> Any:
+    """`jnp.vecmat`: the vector is conjugated."""
+    return np.matmul(*common(np.conj(array(x1))[..., None, :], x2))[..., 0, :]
+
+
+def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
+    """`jnp.trace`: booleans and small integers add up in 32 bits."""
+    from runner.language.counterparts.reductions import sum_
+
+    return sum_(np.diagonal(array(a), offset, axis1, axis2), axis=-1, dtype=dtype)
+
+
+def convolve(a: Any, v: Any, mode: str = "full") -> Any:
+    """`jnp.convolve`: integers in floats."""
+    return np.convolve(floating(a), floating(v), mode=mode)  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
+    """`jnp.correlate`: integers in floats."""
+    return np.correlate(floating(a), floating(v), mode=mode)  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+def polyval(p: Any, x: Any) -> Any:
+    """`jnp.polyval`: Horner's rule in the operands' common dtype."""
+    p, x = common(p, x)
+    total = np.zeros_like(x)
+    for coefficient in p:
+        total = total * x + coefficient
+    return total
+
+
+def dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = None,
+    mask: Any = None,
+    *,
+    scale: float | None = None,
+    is_causal: bool = False,
+) -> Any:
+    """`jax.nn.dot_product_attention` on (batch, length, heads, width); fewer key heads serve groups of query heads.
+
+    What has fewer dimensions is taken for one of a batch, as JAX takes it.
+    """
+    shape = np.shape(query)
+    query, key, value = (np.expand_dims(x, tuple(range(4 - x.ndim))) for x in map(floating, (query, key, value)))
+    groups = query.shape[-2] // key.shape[-2]
+    key, value = np.repeat(key, groups, axis=-2), np.repeat(value, groups, axis=-2)
+    logits = np.einsum("...tnh,...snh->...nts", query, key)
+    logits = logits * (1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if bias is not None:
+        logits = logits + floating(bias)
+    allowed = np.ones(logits.shape, bool) if mask is None else np.broadcast_to(array(mask) != 0, logits.shape)
+    if is_causal:
+        allowed = allowed & np.tril(np.ones(logits.shape[-2:], bool))
+    # A large negative number and not -inf: a query that may attend to nothing then averages over everything.
+    logits = np.where(allowed, logits, -0.7 * float(np.finfo(np.float32).max))
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    weights = weights / weights.sum(axis=-1, keepdims=True)
+    return np.reshape(np.einsum("...nts,...snh->...tnh", weights, value), shape)
+
+
+# Linear algebra. JAX gives NaN where LAPACK gives up; NumPy raises.
+
+
+def _or_nan(function: Callable[..., Any], *arrays: Any) -> Any:
+    try:
+        return function(*arrays)
+    except np.linalg.LinAlgError:
+        if arrays[0].ndim == 2:
+            shape = arrays[-1].shape
+            return np.full(shape, np.nan, arrays[-1].dtype)
+        batch = np.broadcast_shapes(*(each.shape[:-2] for each in arrays))
+        spread = [np.broadcast_to(each, batch + each.shape[-2:]) for each in arrays]
+        return np.stack([_or_nan(function, *each) for each in zip(*spread, strict=True)])
+
+
+def inv(a: Any) -> Any:
+    """`jnp.linalg.inv`."""
+    return _or_nan(np.linalg.inv, floating(a))
+
+
+def det(a: Any) -> Any:
+    """`jnp.linalg.det`."""
+    return np.linalg.det(floating(a))
+
+
+def slogdet(a: Any) -> tuple[Any, Any]:
+    """`jnp.linalg.slogdet`: the sign and the logarithm of the absolute determinant."""
+    sign, logarithm = np.linalg.slogdet(floating(a))
+    return sign, logarithm
+
+
+def solve(a: Any, b: Any) -> Any:
+    """`jnp.linalg.solve`: `b` is one vector only if it has one dimension."""
+    a, b = common(floating(a), floating(b))
+    return _or_nan(np.linalg.solve, a, b[:, None])[..., 0] if b.ndim == 1 else _or_nan(np.linalg.solve, a, b)
+
+
+def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Any:
+    """`jnp.linalg.cholesky`: of a matrix that is not positive definite it is NaN in the triangle."""
+    a = floating(a)
+    if symmetrize_input:
+        a = (a + np.conj(np.swapaxes(a, -1, -2))) / 2
+    elif upper:
+        a = np.conj(np.swapaxes(a, -1, -2))
+    lower = np.tril(_or_nan(np.linalg.cholesky, a))
+    return np.conj(np.swapaxes(lower, -1, -2)) if upper else lower
+
+
+def solve_triangular(a: Any, b: Any, trans: int | str = 0, lower: bool = False, unit_diagonal: bool = False) -> Any:
+    """`jax.scipy.linalg.solve_triangular`: the other triangle of `a` is not read."""
+    a, b = common(floating(a), floating(b))
+    a = np.tril(a) if lower else np.triu(a)
+    if unit_diagonal:
+        order = np.arange(a.shape[-1])
+        a = a.copy()
+        a[..., order, order] = 1
+    if trans not in (0, "N"):
+        a = np.swapaxes(a, -1, -2)
+    return solve(np.conj(a) if trans in (2, "C") else a, b)
+
+
+def matrix_power(a: Any, n: int) -> Any:
+    """`jnp.linalg.matrix_power`, product by product: integers wrap."""
+    a = array(a)
+    if n == 0:
+        return np.array(np.broadcast_to(np.eye(a.shape[-1], dtype=a.dtype), a.shape))
+    square, result = a if n > 0 else inv(a), None
+    with np.errstate(all="ignore"):
+        for place, bit in enumerate(f"{abs(n):b}"[::-1]):
+            square = np.matmul(square, square) if place else square
+            if bit == "1":
+                result = square if result is None else np.matmul(result, square)
+    return result
+
+
+def svdvals(x: Any, /) -> Any:
+    """`jnp.linalg.svdvals`."""
+    return np.linalg.svd(floating(x), compute_uv=False)
+
+
+def eigvalsh(a: Any) -> Any:
+    """`jnp.linalg.eigvalsh`: the matrix is symmetrized first."""
+    a = floating(a)
+    return np.linalg.eigvalsh((a + np.conj(np.swapaxes(a, -1, -2))) / 2)
+
+
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    """`jnp.linalg.norm`, by JAX's formulas."""
+    x = floating(x)
+    axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    if (axis is None and ord is None) or (len(axes) == 2 and ord in (None, "f", "fro")):
+        return _euclidean(x, axes, keepdims)
+    if len(axes) == 1:
+        return vector_norm(x, axis=axes, keepdims=keepdims, ord=2 if ord is None else ord)
+    if ord not in (1, -1, np.inf, -np.inf):
+        return np.linalg.norm(x, ord=ord, axis=axis, keepdims=keepdims)
+    along, choose = axes[0 if abs(ord) == 1 else 1], np.max if ord > 0 else np.min
+    found = choose(np.sum(np.abs(x), axis=along, keepdims=True), axis=axes, keepdims=True)
+    return found if keepdims else np.squeeze(found, axes)
+
+
+def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
+    """`jnp.linalg.vector_norm`, by JAX's formulas."""
+    x = floating(x)
+    axis = tuple(axis) if isinstance(axis, list) else axis
+    if ord is None or ord == 2:
+        return _euclidean(x, axis, keepdims)
+    if ord in (np.inf, -np.inf):
+        return (np.max if ord > 0 else np.min)(np.abs(x), axis=axis, keepdims=keepdims)
+    if ord == 0:
+        return np.sum(x != 0, axis=axis, keepdims=keepdims).astype(np.float64)
+    powers = np.sum(np.abs(x) if ord == 1 else np.abs(x) ** ord, axis=axis, keepdims=keepdims)
+    return powers if ord == 1 else powers ** (1 / ord)
+
+
+def _euclidean(x: Any, axis: Any, keepdims: bool) -> Any:
+    with np.errstate(all="ignore"):
+        return np.sqrt(np.sum((x * np.conj(x)).real, axis=axis, keepdims=keepdims))
+
+
+# Fourier transforms.
+
+
+def fourier(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A transform of `np.fft` along one axis."""
+
+    def transform(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+        return function(floating(a), n=n, axis=axis, norm=norm)
+
+    return transform
+
+
+def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
+    """`jnp.vander`: in the dtype of `x`."""
+    x = array(x)
+    exponents = np.arange(len(x) if N is None else N)
+    with np.errstate(all="ignore"):
+        return np.power(x[:, None], (exponents if increasing else exponents[::-1]).astype(x.dtype))

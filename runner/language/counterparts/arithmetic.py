@@ -1,0 +1,216 @@
+"""NumPy counterparts of JAX's arithmetic, comparisons, logic and elementary functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from runner.language.counterparts.promotion import (
+    array,
+    common,
+    convert,
+    floating,
+    ieee_maximum,
+    ieee_minimum,
+    in_floats,
+    promoted,
+)
+
+add, subtract, multiply = promoted(np.add), promoted(np.subtract), promoted(np.multiply)
+divide = in_floats(np.true_divide)
+left_shift, right_shift = promoted(np.left_shift), promoted(np.right_shift)
+bitwise_and, bitwise_or, bitwise_xor = promoted(np.bitwise_and), promoted(np.bitwise_or), promoted(np.bitwise_xor)
+negative, invert = promoted(np.negative), promoted(np.invert)
+
+
+def _divided(x: Any, y: Any) -> tuple[Any, Any]:
+    """XLA's integer quotient and remainder, toward zero; of a division by zero, -1 (all bits set) and the dividend."""
+    zero = y == 0
+    safe = np.where(zero, np.ones_like(y), y)
+    remainder = np.fmod(x, safe)
+    quotient = (x - remainder) // safe
+    return np.where(zero, np.invert(np.zeros_like(x)), quotient), np.where(zero, x, remainder)
+
+
+def _float_quotient(x: Any, y: Any) -> Any:
+    """The quotient of `float_divmod` in CPython's floatobject.c, step by step, since each step rounds."""
+    rest = np.fmod(x, y)
+    quotient = np.where(y == 0, x, x - rest) / y
+    quotient = np.where((rest != 0) & (np.sign(y) != np.sign(rest)), quotient - 1, quotient)
+    whole = np.trunc(quotient)
+    # Halves away from zero.
+    return np.where(np.abs(quotient - whole) >= 0.5, whole + np.sign(quotient), whole)
+
+
+@promoted
+def floor_divide(x: Any, y: Any) -> Any:
+    """`jnp.floor_divide`: an integer divided by zero is -1 or -2, and no error."""
+    if x.dtype.kind == "b":
+        x, y = x.astype(np.int32), y.astype(np.int32)
+    if x.dtype.kind == "f":
+        return _float_quotient(x, y)
+    quotient, rest = _divided(x, y)
+    return (
+        quotient if x.dtype.kind == "u" else np.where((np.sign(x) != np.sign(y)) & (rest != 0), quotient - 1, quotient)
+    )
+
+
+@promoted
+def remainder(x: Any, y: Any) -> Any:
+    """`jnp.remainder`, `%`: an integer modulo zero is 0."""
+    if x.dtype.kind == "b":
+        x, y = x.astype(np.int32), y.astype(np.int32)
+    return np.remainder(x, y) if x.dtype.kind == "f" else np.remainder(x, np.where(y == 0, np.ones_like(y), y))
+
+
+@promoted
+def fmod(x: Any, y: Any) -> Any:
+    """`jnp.fmod`: the remainder has the dividend's sign; an integer modulo zero is 0."""
+    if x.dtype.kind == "b":
+        x, y = x.astype(np.int32), y.astype(np.int32)
+    return np.fmod(x, y) if x.dtype.kind == "f" else np.fmod(x, np.where(y == 0, np.ones_like(y), y))
+
+
+def divmod_(x1: Any, x2: Any, /) -> tuple[Any, Any]:
+    """`jnp.divmod`."""
+    return floor_divide(x1, x2), remainder(x1, x2)
+
+
+def power(x1: Any, x2: Any, /) -> Any:
+    """`jnp.power`: an integer to an array of integers uses the exponent's lowest six bits, as JAX does."""
+    x, y = common(x1, x2)
+    with np.errstate(all="ignore"):
+        if x.dtype.kind in "fc":
+            # Of one exponent of 0.5 NumPy takes the square root, which is another function at -inf.
+            return np.power(x, np.array(np.broadcast_to(y, np.broadcast_shapes(x.shape, y.shape))))
+        if x.dtype.kind == "b":
+            x, y = x.astype(np.int32), y.astype(np.int32)
+        if isinstance(x2, int):
+            return np.power(x, y)
+        result = np.where((x == 0) & (y != 0), np.zeros_like(x), np.ones_like(x))
+        bits = y.astype(np.int64) & 63
+        for _ in range(6):
+            result = np.where(bits & 1, result * x, result)
+            x, bits = x * x, bits >> 1
+        return result
+
+
+def square(x: Any, /) -> Any:
+    """`jnp.square`: of a boolean in int32."""
+    x = array(x)
+    with np.errstate(all="ignore"):
+        return np.square(x.astype(np.int32) if x.dtype.kind == "b" else x)
+
+
+@promoted
+def sign(x: Any, /) -> Any:
+    """`jnp.sign`: of -0.0 it is -0.0."""
+    return np.where(x == 0, x, np.sign(x))
+
+
+def round_(a: Any, decimals: int = 0) -> Any:
+    """`jnp.round`: half to even; an integer is itself."""
+    a = array(a)
+    return np.round(a, decimals) if a.dtype.kind in "fc" else a
+
+
+def clip(arr: Any, /, min: Any = None, max: Any = None) -> Any:
+    """`jnp.clip`: the upper bound wins where the bounds cross."""
+    if min is not None:
+        arr = ieee_maximum(*common(min, arr))
+    if max is not None:
+        arr = ieee_minimum(*common(max, arr))
+    return array(arr)
+
+
+def logaddexp(x1: Any, x2: Any, /) -> Any:
+    """`jnp.logaddexp`, by JAX's formula."""
+    x1, x2 = np.broadcast_arrays(*map(floating, (x1, x2)), subok=True)
+    with np.errstate(all="ignore"):
+        apart = x1 - x2
+        return np.where(np.isnan(apart), x1 + x2, np.maximum(x1, x2) + np.log1p(np.exp(-np.abs(apart))))
+
+
+@promoted
+def fmax(x: Any, y: Any) -> Any:
+    """`jnp.fmax`: of two zeros the second."""
+    return np.where((x > y) | (y != y), x, y)
+
+
+@promoted
+def fmin(x: Any, y: Any) -> Any:
+    """`jnp.fmin`: of two zeros the second."""
+    return np.where((x < y) | (y != y), x, y)
+
+
+def nan_to_num(x: Any, *, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    """`jnp.nan_to_num`: an infinity becomes float32's largest number, the default dtype's."""
+    largest = float(np.finfo(np.float32).max)
+    return np.nan_to_num(array(x), nan=nan, posinf=posinf or largest, neginf=neginf or -largest)
+
+
+def digamma(x: Any) -> Any:
+    """`jax.lax.digamma`, but for 0, where JAX 0.10 has NaN and 0.12 the limit."""
+    return _special("digamma")(x)
+
+
+def _special(name: str) -> Callable[..., Any]:
+    """A function of `scipy.special`, which takes too long to import for a run that does not need it."""
+
+    @in_floats
+    def counterpart(*values: Any) -> Any:
+        import scipy.special
+
+        return getattr(scipy.special, name)(*values)
+
+    return counterpart
+
+
+erf, erfc, erf_inv = _special("erf"), _special("erfc"), _special("erfinv")
+lgamma, logistic, xlogy = _special("gammaln"), _special("expit"), _special("xlogy")
+
+
+def rsqrt(x: Any) -> Any:
+    """`jax.lax.rsqrt`."""
+    with np.errstate(all="ignore"):
+        return 1.0 / np.sqrt(floating(x))
+
+
+def reciprocal(x: Any, /) -> Any:
+    """`jnp.reciprocal`: of an integer in floats."""
+    with np.errstate(all="ignore"):
+        return 1.0 / floating(x)
+
+
+def angle(z: Any, deg: bool = False) -> Any:
+    """`jnp.angle`: of NaN it is NaN."""
+    return np.where(np.isnan(array(z)), np.nan, np.angle(floating(z), deg))
+
+
+def conj(x: Any) -> Any:
+    """`jnp.conj`: what is not complex is itself."""
+    x = array(x)
+    return np.conj(x) if x.dtype.kind == "c" else x
+
+
+def isclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
+    """`jnp.isclose`."""
+    with np.errstate(all="ignore"):
+        return np.isclose(*common(a, b), rtol=rtol, atol=atol, equal_nan=equal_nan)
+
+
+def allclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
+    """`jnp.allclose`."""
+    return np.all(isclose(a, b, rtol, atol, equal_nan))
+
+
+def astype(x: Any, dtype: Any, /) -> Any:
+    """`jnp.astype`: from float to float the oracle keeps the value; `None` means float32."""
+    return convert(x, "float32" if dtype is None else dtype)
+
+
+def where(condition: Any, x: Any, y: Any, /) -> Any:
+    """`jnp.where` with three arguments."""
+    return np.where(array(condition) != 0, *common(x, y))

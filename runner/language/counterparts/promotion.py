@@ -1,0 +1,156 @@
+"""Values in; the same in the dtype of the oracle out: JAX's promotion and conversion, in NumPy.
+
+A float is float64 and a complex number complex128, whatever JAX stores it in; an integer or a boolean has exactly
+JAX's dtype without x64, and wraps as JAX's does.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+_NARROW = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.uint64): np.dtype(np.uint32)}
+_RARE_INTEGERS = ("int1", "uint1", "int2", "uint2", "int4", "uint4")
+
+
+def dtype_of(dtype: Any) -> np.dtype[Any]:
+    """The dtype in which the oracle keeps what JAX keeps in `dtype`: `bfloat16` gives float64, `int8` gives int8."""
+    name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
+    if name.startswith(("float", "bfloat")):
+        return np.dtype(np.float64)
+    if name.startswith("complex"):
+        return np.dtype(np.complex128)
+    if name in _RARE_INTEGERS:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
+    found = np.dtype(name)
+    return np.dtype({"f": np.float64, "c": np.complex128}.get(found.kind, found))
+
+
+def common_dtype(*values: Any) -> np.dtype[Any]:
+    """JAX's promotion: a Python scalar takes the arrays' dtype, and a 64-bit integer appears only if one came in."""
+    strong = [np.dtype(value.dtype) for value in values if isinstance(value, np.ndarray | np.generic)]
+    kinds = {dtype.kind for dtype in strong} | {np.asarray(v).dtype.kind for v in values if np.isscalar(v)}
+    if "c" in kinds:
+        return np.dtype(np.complex128)
+    if "f" in kinds:
+        return np.dtype(np.float64)
+    # ml_dtypes' narrow integers ('V') give way to every other integer.
+    usual = [dtype for dtype in strong if dtype.kind not in "Vb"] or [dtype for dtype in strong if dtype.kind == "V"]
+    if not usual:
+        return np.dtype(np.int32 if "i" in kinds else np.bool_)
+    joined = np.result_type(*usual)
+    if joined in _NARROW and joined not in strong:
+        return _NARROW[joined]
+    return np.dtype(np.float64) if joined.kind == "f" else joined
+
+
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, list | tuple):
+        return [leaf for item in value for leaf in _leaves(item)]
+    return [value]
+
+
+def array(value: Any) -> np.ndarray[Any, Any]:
+    """`value`, or nested lists of values, as one array of the dtype that JAX gives it: a Python int is int32."""
+    if isinstance(value, np.ndarray):
+        return value
+    leaves = _leaves(value)
+    return np.asarray(value).astype(common_dtype(*leaves) if leaves else np.float64, copy=False)
+
+
+def common(*values: Any) -> list[np.ndarray[Any, Any]]:
+    """The values as arrays of their common dtype."""
+    values = tuple(array(value) if isinstance(value, list | tuple) else value for value in values)
+    dtype = common_dtype(*values)
+    # astype wraps a Python int that does not fit, as JAX does.
+    return [np.asanyarray(value).astype(dtype, copy=False) for value in values]
+
+
+def floating(value: Any) -> np.ndarray[Any, Any]:
+    """`value` in float64 or complex128: where JAX gives integers a float result."""
+    found = array(value)
+    return found if found.dtype.kind == "c" else found.astype(np.float64, copy=False)
+
+
+def convert(value: Any, dtype: Any) -> Any:
+    """JAX's conversion: a float truncates toward zero and saturates, NaN becomes 0, an integer wraps."""
+    found, target = array(value), dtype_of(dtype)
+    if target.kind == "b":
+        return found != 0
+    if target.kind != "c" and found.dtype.kind == "c":
+        found = found.real
+    in_kind = getattr(found, "in_kind", None)
+    if target.kind in "fc" and isinstance(dtype, str) and in_kind is not None:
+        # An array that rounds: with more bits, it rounds less from here on.
+        return in_kind(dtype)
+    if target.kind in "iu" and found.dtype.kind == "f":
+        limits = np.iinfo(target)
+        whole = np.trunc(np.where(np.isnan(found), 0.0, found))
+        inside = (whole > limits.min) & (whole < limits.max)
+        ends = np.where(whole <= limits.min, np.asarray(limits.min, target), np.asarray(limits.max, target))
+        return np.where(inside, np.where(inside, whole, 0.0).astype(target), ends)
+    return found.astype(target, copy=False)
+
+
+def in_floats(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` on its arguments in float64; an edge value gives inf or NaN without a warning."""
+
+    @functools.wraps(function, updated=())
+    def counterpart(*values: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return function(*map(floating, values))
+
+    return counterpart
+
+
+def promoted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` on its arguments in their common dtype; integers wrap without a warning."""
+
+    @functools.wraps(function, updated=())
+    def counterpart(*values: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return function(*common(*values))
+
+    return counterpart
+
+
+def ieee(ufunc: np.ufunc, method: str = "__call__") -> Callable[..., Any]:
+    """`np.maximum`, `np.minimum` or a method of theirs, as IEEE 754 defines it and XLA computes it: 0.0 is above -0.0.
+
+    NumPy takes either zero, depending on the order and the number of the elements.
+    """
+    positive = {np.maximum: np.logical_or, np.minimum: np.logical_and}[ufunc]
+
+    def choose(*arrays: Any, **options: Any) -> Any:
+        found = getattr(ufunc, method)(*arrays, **options)
+        if found.dtype.kind != "f" or np.all(found):
+            return found
+        if "initial" in options:
+            options["initial"] = not np.signbit(options["initial"])
+        above = getattr(positive, method)(*(~np.signbit(each) for each in arrays), **options)
+        return np.where(found == 0, np.where(above, found.dtype.type(0.0), found.dtype.type(-0.0)), found)[()]
+
+    return choose
+
+
+ieee_maximum, ieee_minimum = ieee(np.maximum), ieee(np.minimum)
+
+
+def on_truth(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` on whether its arguments differ from zero."""
+    return lambda *values: function(*(array(value) != 0 for value in values))
+
+
+def identity(x: Any) -> Any:
+    """The value itself, or the tuple of values."""
+    return x
+
+
+def preferred(values: list[np.ndarray[Any, Any]], dtype: Any) -> list[np.ndarray[Any, Any]]:
+    """The operands in the dtype of the result, `preferred_element_type`."""
+    return values if dtype is None else [convert(value, dtype) for value in values]

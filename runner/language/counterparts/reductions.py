@@ -1,0 +1,324 @@
+"""NumPy counterparts of JAX's reductions and scans."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from runner.language.counterparts.promotion import array, convert, dtype_of, floating, ieee
+
+# A mask of `where=` that was not given.
+_ALL: Any = True
+
+
+# Sums.
+
+
+def _summable(a: Any, dtype: Any) -> np.ndarray[Any, Any]:
+    """`a` in the dtype in which JAX adds it up: booleans and small integers in 32 bits."""
+    if dtype is not None:
+        return convert(a, dtype)
+    a = array(a)
+    if a.dtype.kind in "bV" or (a.dtype.kind in "iu" and a.dtype.itemsize < 4):
+        return a.astype(np.uint32 if a.dtype.name.startswith("uint") else np.int32)
+    return a
+
+
+def _accumulated(function: Callable[..., Any], a: Any, axis: Any, keepdims: bool, initial: Any, where: Any) -> Any:
+    options = {} if initial is None else {"initial": np.asarray(initial).astype(a.dtype)}
+    with np.errstate(all="ignore"):
+        return function(
+            a,
+            axis=axis,
+            dtype=a.dtype,
+            keepdims=keepdims,
+            where=_ALL if where is None else array(where) != 0,
+            **options,
+        )
+
+
+def _axis(axis: Any) -> Any:
+    return tuple(axis) if isinstance(axis, list) else axis
+
+
+def sum_(
+    a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Any:
+    """`jnp.sum`: booleans and small integers in 32 bits, floats in the dtype that is named; an int32 sum wraps."""
+    if dtype is not None and dtype_of(dtype).kind in "fc":
+        return _added_in(array(a), dtype, _axis(axis), keepdims, initial, where)
+    return _accumulated(np.sum, _summable(a, dtype), _axis(axis), keepdims, initial, where)
+
+
+def prod(
+    a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Any:
+    """`jnp.prod`: booleans and small integers are multiplied in 32 bits."""
+    return _accumulated(np.prod, _summable(a, dtype), _axis(axis), keepdims, initial, where)
+
+
+def _without_nan(a: Any, instead: float) -> Any:
+    a = array(a)
+    return np.where(np.isnan(a), instead, a) if a.dtype.kind in "fc" else a
+
+
+def nansum(a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
+    """`jnp.nansum`."""
+    return sum_(_without_nan(a, 0.0), axis, dtype, keepdims=keepdims)
+
+
+def nanprod(a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
+    """`jnp.nanprod`."""
+    return prod(_without_nan(a, 1.0), axis, dtype, keepdims=keepdims)
+
+
+def added(a: Any, axis: Any, *, keepdims: bool = False) -> Any:
+    """`jax.lax.reduce_sum`: what rounds, rounds each step to the dtype of `a`, as `jnp.sum` does not with 16 bits."""
+    axes = range(a.ndim) if axis is None else [each % a.ndim for each in (axis if isinstance(axis, tuple) else (axis,))]
+    names = string.ascii_letters[: a.ndim]
+    total = np.einsum(f"{names}->{''.join(name for place, name in enumerate(names) if place not in axes)}", a)
+    return np.expand_dims(total, tuple(axes)) if keepdims else total
+
+
+def _added_in(a: Any, dtype: Any, axis: Any, keepdims: bool, initial: Any, where: Any) -> Any:
+    """The sum of `a` in floats of `dtype`: what rounds is rounded to it before it is added, too."""
+    a = convert(a, dtype) if getattr(a, "cast", None) is None or a.dtype.kind not in "fc" else a.cast(dtype)
+    with np.errstate(all="ignore"):
+        kept = a if where is None else np.where(array(where) != 0, a, np.zeros_like(a, shape=()))
+        total = added(kept, axis, keepdims=keepdims)
+        return total if initial is None else total + initial
+
+
+def nanmean(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """`jnp.nanmean`: of nothing but NaN it is NaN; in the dtype of `a`, in which the elements are counted, too."""
+    a = floating(a)
+    zero, one = np.zeros_like(a, shape=()), np.ones_like(a, shape=())
+    with np.errstate(all="ignore"):
+        total, count = (added(np.where(np.isnan(a), zero, term), _axis(axis), keepdims=keepdims) for term in (a, one))
+        return total / count
+
+
+def mean(a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, where: Any = None) -> Any:
+    """`jnp.mean`: of integers in floats, unless `dtype` is one of integers."""
+    a = floating(a) if dtype is None else convert(a, dtype)
+    counted = np.broadcast_to(True if where is None else array(where) != 0, a.shape)
+    count = np.sum(counted, axis=_axis(axis), keepdims=keepdims)
+    with np.errstate(all="ignore"):
+        own = None if a.dtype.kind in "fc" else a.dtype
+        quotient = sum_(a, axis, own, keepdims=keepdims, where=where) / count
+    return quotient if dtype is None else convert(quotient, dtype)
+
+
+def var(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    *,
+    ddof: float = 0,
+    keepdims: bool = False,
+    where: Any = None,
+    mean: Any = None,
+    correction: float | None = None,
+) -> Any:
+    """`jnp.var`: of integers in floats; with nothing left to divide by it is NaN."""
+    a = floating(a)
+    counted = np.broadcast_to(True if where is None else array(where) != 0, a.shape)
+    count = np.sum(counted, axis=_axis(axis), keepdims=True)
+    with np.errstate(all="ignore"):
+        if mean is None:
+            mean = sum_(a, axis, keepdims=True, where=where) / count
+        squares = np.abs(a - mean) ** 2
+        freedom = np.sum(counted, axis=_axis(axis), keepdims=keepdims) - (ddof if correction is None else correction)
+        return np.where(freedom > 0, sum_(squares, axis, keepdims=keepdims, where=where) / freedom, np.nan)[()]
+
+
+def std(a: Any, axis: Any = None, dtype: Any = None, **rest: Any) -> Any:
+    """`jnp.std`: of integers in floats."""
+    return np.sqrt(var(a, axis, dtype, **rest))
+
+
+def average(a: Any, axis: Any = None, weights: Any = None, *, keepdims: bool = False) -> Any:
+    """`jnp.average`: of integers in floats."""
+    if weights is None:
+        return mean(a, axis, keepdims=keepdims)
+    return np.average(floating(a), _axis(axis), floating(weights), keepdims=keepdims)
+
+
+def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """`jnp.count_nonzero`: in int32."""
+    return sum_(array(a) != 0, axis, keepdims=keepdims)
+
+
+def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, *, where: Any = None) -> Any:
+    """`jax.nn.logsumexp`: of integers in floats; `b` are weights."""
+    a = floating(a)
+    if where is not None:
+        a = np.where(array(where) != 0, a, -np.inf)
+    with np.errstate(all="ignore"):
+        highest = np.max(a.real, axis=_axis(axis), keepdims=True)
+        highest = np.where(np.isfinite(highest), highest, 0.0)
+        terms = np.exp(a - highest)
+        if b is not None:
+            terms = np.where(floating(b) == 0, 0.0, terms * floating(b))
+        total = np.log(np.sum(terms, axis=_axis(axis), keepdims=True)) + highest
+    return total if keepdims else np.squeeze(total, axis=_axis(axis))[()]
+
+
+def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = False) -> Any:
+    """`jax.nn.logmeanexp`."""
+    counted = np.broadcast_to(True if where is None else array(where) != 0, np.shape(x))
+    count = np.sum(counted, axis=_axis(axis), keepdims=keepdims)
+    with np.errstate(all="ignore"):
+        return logsumexp(x, axis, keepdims=keepdims, where=where) - np.log(count)
+
+
+# Choices of one element.
+
+
+def _chosen(ufunc: np.ufunc) -> Callable[..., Any]:
+    reduce = ieee(ufunc, "reduce")
+
+    def choose(a: Any, axis: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None) -> Any:
+        a = array(a)
+        options = {} if initial is None else {"initial": np.asarray(initial).astype(a.dtype)}
+        mask = _ALL if where is None else array(where) != 0
+        return reduce(a, axis=_axis(axis), keepdims=keepdims, where=mask, **options)
+
+    return choose
+
+
+max_, min_ = _chosen(np.maximum), _chosen(np.minimum)
+
+
+def _chosen_number(choose: Callable[..., Any], last: float) -> Callable[..., Any]:
+    def choose_number(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+        a = array(a)
+        if a.dtype.kind != "f":
+            return choose(a, axis, keepdims=keepdims)
+        nan = np.isnan(a)
+        chosen = choose(np.where(nan, last, a), axis, keepdims=keepdims)
+        return np.where(np.all(nan, axis=_axis(axis), keepdims=keepdims), np.nan, chosen)
+
+    return choose_number
+
+
+nanmax, nanmin = _chosen_number(max_, -np.inf), _chosen_number(min_, np.inf)
+
+
+def ptp(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """`jnp.ptp`: in the dtype of `a`, in which it wraps."""
+    with np.errstate(all="ignore"):
+        return max_(a, axis, keepdims=keepdims) - min_(a, axis, keepdims=keepdims)
+
+
+def _position(function: Callable[..., Any]) -> Callable[..., Any]:
+    def find(a: Any, axis: int | None = None, *, keepdims: bool | None = None) -> Any:
+        return np.asarray(function(array(a), axis=axis, keepdims=bool(keepdims))).astype(np.int32)
+
+    return find
+
+
+argmax, argmin = _position(np.argmax), _position(np.argmin)
+
+
+def _tested(function: Callable[..., Any]) -> Callable[..., Any]:
+    def test(a: Any, axis: Any = None, *, keepdims: bool = False, where: Any = None) -> Any:
+        return function(
+            array(a) != 0, axis=_axis(axis), keepdims=keepdims, where=_ALL if where is None else array(where) != 0
+        )
+
+    return test
+
+
+all_, any_ = _tested(np.all), _tested(np.any)
+
+
+def median(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """`jnp.median`: of integers in floats."""
+    return quantile(a, 0.5, axis, keepdims=keepdims)
+
+
+def quantile(a: Any, q: Any, axis: Any = None, *, method: Any = "linear", keepdims: bool = False) -> Any:
+    """`jnp.quantile`: of integers in floats."""
+    with np.errstate(all="ignore"):
+        return np.quantile(floating(a), floating(q), axis=_axis(axis), method=method, keepdims=keepdims)
+
+
+def percentile(a: Any, q: Any, axis: Any = None, *, method: Any = "linear", keepdims: bool = False) -> Any:
+    """`jnp.percentile`: of integers in floats."""
+    return quantile(a, floating(q) / 100, axis, method=method, keepdims=keepdims)
+
+
+# Scans.
+
+
+def _scanned(function: Callable[..., Any]) -> Callable[..., Any]:
+    def scan(a: Any, axis: int | None = None, dtype: Any = None) -> Any:
+        a = array(a) if dtype is None else convert(a, dtype)
+        a = a.astype(np.int32) if a.dtype.kind == "b" else a
+        with np.errstate(all="ignore"):
+            return function(a, axis=axis, dtype=a.dtype)
+
+    return scan
+
+
+# Unlike a sum, a scan of small integers stays in their dtype.
+cumsum, cumprod = _scanned(np.cumsum), _scanned(np.cumprod)
+
+
+def _scanned_from_end(accumulate: Callable[..., Any], prepare: Callable[[Any], Any] = array) -> Callable[..., Any]:
+    def scan(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+        operand = prepare(operand)
+        with np.errstate(all="ignore"):
+            if reverse:
+                return np.flip(accumulate(np.flip(operand, axis), axis=axis), axis)
+            return accumulate(operand, axis=axis)
+
+    return scan
+
+
+cummax = _scanned_from_end(ieee(np.maximum, "accumulate"))
+cummin = _scanned_from_end(ieee(np.minimum, "accumulate"))
+# From -inf on, as JAX has it: in a dtype without infinities that is NaN.
+cumlogsumexp = _scanned_from_end(np.logaddexp.accumulate, lambda x: np.maximum(floating(x), -np.inf))
+
+
+# Reductions by segment.
+
+
+def _segmented(ufunc: np.ufunc, start: Callable[[np.dtype[Any]], Any]) -> Callable[..., Any]:
+    choice = ufunc in (np.maximum, np.minimum)
+    combine, reduceat = (ieee(ufunc), ieee(ufunc, "reduceat")) if choice else (ufunc, ufunc.reduceat)
+
+    def reduce(data: Any, segment_ids: Any, num_segments: int | None = None) -> Any:
+        data, ids = array(data), np.asarray(segment_ids).astype(np.int64)
+        count = int(ids.max(initial=-1)) + 1 if num_segments is None else num_segments
+        result = np.full((count, *data.shape[ids.ndim :]), start(data.dtype), data.dtype)
+        kept = (ids >= 0) & (ids < count)  # JAX drops an id out of range
+        order = np.argsort(ids[kept], kind="stable")
+        present, starts = np.unique(ids[kept][order], return_index=True)
+        if present.size:
+            with np.errstate(all="ignore"):
+                result[present] = combine(result[present], reduceat(data[kept][order], indices=starts, axis=0))
+        return result
+
+    return reduce
+
+
+def lowest(dtype: np.dtype[Any]) -> Any:
+    """The identity of `max`."""
+    return -np.inf if dtype.kind == "f" else False if dtype.kind == "b" else np.iinfo(dtype).min
+
+
+def highest(dtype: np.dtype[Any]) -> Any:
+    """The identity of `min`."""
+    return np.inf if dtype.kind == "f" else True if dtype.kind == "b" else np.iinfo(dtype).max
+
+
+segment_sum = _segmented(np.add, lambda dtype: 0)
+segment_prod = _segmented(np.multiply, lambda dtype: 1)
+segment_max = _segmented(np.maximum, lowest)
+segment_min = _segmented(np.minimum, highest)

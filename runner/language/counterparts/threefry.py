@@ -1,0 +1,251 @@
+"""A seed or a key in; the bits that `jax.random` draws out, in NumPy: threefry2x32, partitionable, JAX's default.
+
+A key is a uint32 array of shape (2,), and an array of keys has shape (..., 2), for `key` and for `PRNGKey`. Bits,
+integers and uniform values are JAX's own to the last bit (float64 between bounds other than 0 and 1: to the last but
+one); what is computed from uniform values is computed in float64.
+Everything is as without `jax_enable_x64`, which changes default dtypes and seeds outside 0 to 2**32 - 1.
+
+Sources: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), and `jax/_src/random` of JAX 0.10.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from runner import dtypes
+from runner.language.counterparts.promotion import array
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+_FLOATS: dict[str, tuple[int, int]] = {
+    "bfloat16": (7, 8),
+    "float16": (10, 16),
+    "float32": (23, 32),
+    "float64": (52, 64),
+    **{name: (ml_dtypes.finfo(name).nmant, 8) for name in dtypes.NAMES if name.startswith("float8_")},
+}
+"""For each float dtype, the bits of its mantissa and the random bits that JAX draws for one value."""
+
+_UINTS = ("uint8", "uint16", "uint32", "uint64")
+
+Shape = int | Sequence[int]
+
+
+def key(seed: Any) -> np.ndarray:
+    """The key of an integer seed, modulo 2**32."""
+    if np.ndim(seed) or not np.issubdtype(np.asarray(seed).dtype, np.integer):
+        raise ValueError(f"a seed has to be one integer of at most 64 bits, not {seed!r}")
+    return np.array([0, int(seed) % 2**32], np.uint32)
+
+
+PRNGKey = key
+
+
+def key_data(keys: Any) -> np.ndarray:
+    """The key's two words, which is how it is represented here anyway."""
+    return np.asarray(keys)
+
+
+def fold_in(key: Any, data: Any) -> np.ndarray:
+    """A new key from a key and an integer, modulo 2**32."""
+    word = np.array([int(_scalar("fold_in", data)) % 2**32], np.uint32)
+    return np.concatenate(_threefry("fold_in", key, np.zeros(1, np.uint32), word))
+
+
+def split(key: Any, num: Shape = 2) -> np.ndarray:
+    """`num` new keys: shape (num, 2), or (*num, 2)."""
+    shape = _shape(num)
+    return np.stack(_threefry("split", key, *_counts(shape)), axis=-1).reshape(*shape, 2)
+
+
+def bits(key: Any, shape: Shape = (), dtype: Any = "uint32") -> np.ndarray:
+    """Random bits as unsigned integers of 8, 16, 32 or 64 bits."""
+    kind = np.dtype("uint32" if dtype is None else dtype)
+    if kind.name not in _UINTS:
+        raise ValueError(f"bits draws {', '.join(_UINTS)}, not {kind.name}")
+    return _bits(key, kind.itemsize * 8, _shape(shape))
+
+
+def uniform(key: Any, shape: Shape = (), dtype: Any = "float32", minval: Any = 0.0, maxval: Any = 1.0) -> np.ndarray:
+    """Values in [minval, maxval) that are on the grid of `dtype`, as float64."""
+    return _uniform(key, _shape(shape), _float("uniform", dtype), minval, maxval).astype(np.float64)
+
+
+def normal(key: Any, shape: Shape = (), dtype: Any = "float32") -> np.ndarray:
+    """Standard normal values: the inverse error function, in float64, of the uniform values that JAX draws."""
+    from scipy.special import erfinv
+
+    kind = _float("normal", dtype)
+    low = np.nextafter(np.array(-1, kind), np.array(0, kind))
+    u = _uniform(key, _shape(shape), kind, low, 1.0)
+    # XLA's inverse error function begins by squaring u, in float32 or wider. In the tails that one rounding moves the
+    # result by up to 50 units in the last place, and everything after it by 3.
+    square = np.square(u.astype(np.float64 if kind == np.float64 else np.float32)).astype(np.float64)
+    magnitude = np.abs(u.astype(np.float64)) if kind == np.float64 else np.sqrt(square)
+    return np.asarray(math.sqrt(2) * np.copysign(erfinv(magnitude), u.astype(np.float64)))
+
+
+def exponential(key: Any, shape: Shape = (), dtype: Any = "float32") -> np.ndarray:
+    """Values of the exponential distribution with scale 1."""
+    return -np.log1p(-uniform(key, shape, _float("exponential", dtype)))
+
+
+def gumbel(key: Any, shape: Shape = (), dtype: Any = "float32") -> np.ndarray:
+    """Values of the standard Gumbel distribution, by JAX's `mode="low"`."""
+    return _gumbel(_for_gumbel(key, shape, dtype))
+
+
+def _for_gumbel(key: Any, shape: Shape, dtype: Any) -> np.ndarray:
+    kind = _float("gumbel", dtype)
+    return uniform(key, shape, kind, ml_dtypes.finfo(kind).tiny, 1.0)
+
+
+def _gumbel(u: Any) -> Any:
+    return -np.log(-np.log(u))
+
+
+def categorical(
+    key: Any, logits: Any, axis: int = -1, shape: Shape | None = None, *, drawn: str = "float32"
+) -> np.ndarray:
+    """Indices along `axis`, drawn with the probabilities `softmax(logits, axis)`; JAX has `logits` in dtype `drawn`."""
+    logits = array(logits)
+    axis = axis % logits.ndim - logits.ndim
+    batch = tuple(np.delete(logits.shape, axis).tolist())
+    full = batch if shape is None else _shape(shape)
+    prefix = full[: len(full) - len(batch)]
+    size = list(full[len(prefix) :])
+    size.insert(axis % logits.ndim, logits.shape[axis])
+    # Of the logits' own kind: where these round, the noise does.
+    noise = _gumbel(np.zeros_like(logits, shape=()) + _for_gumbel(key, (*prefix, *size), drawn))
+    return np.asarray(np.argmax(noise + logits, axis=axis)).astype(np.int32)
+
+
+def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, *, drawn: str = "float32") -> np.ndarray:
+    """True with probability `p`; of its shape if `shape` is None. JAX's `p` is of dtype `drawn`."""
+    if not np.issubdtype(np.asarray(p).dtype, np.floating):
+        raise ValueError(f"bernoulli's p has to be a float, not {np.asarray(p).dtype}")
+    size = np.shape(p) if shape is None else _shape(shape)
+    kind = _float("bernoulli", drawn)
+    return np.asarray(_uniform(key, size, kind, 0.0, 1.0) < np.asarray(p).astype(kind))
+
+
+def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = "int32") -> np.ndarray:
+    """Integers in [minval, maxval), by JAX's modulus: twice as many bits as needed, reduced in the unsigned dtype."""
+    result = np.dtype("int32" if dtype is None else dtype)
+    if not np.issubdtype(result, np.integer):
+        raise ValueError(f"randint draws integers, not {result.name}")
+    size = _shape(shape)
+    kind, low, high = result, np.asarray(minval), np.asarray(maxval)
+    if result.itemsize < 4:
+        # JAX samples in int32, so that the modulus shows no bias.
+        kind, info = np.dtype(np.int32), np.iinfo(result)
+        low, high = low.astype(kind).clip(info.min, info.max), high.astype(kind).clip(info.min, int(info.max) + 1)
+    beyond = np.asarray(high > np.iinfo(kind).max)
+    low, high = _clipped(low, kind), _clipped(high, kind)
+
+    unsigned = np.dtype(f"uint{kind.itemsize * 8}")
+    with np.errstate(over="ignore"):
+        span = np.subtract(high, low).astype(unsigned)
+        span = np.where(high <= low, unsigned.type(1), span)
+        # A span that wraps to 0 means every value: a remainder by it is the dividend.
+        span = np.where(beyond & (high > low), np.add(span, unsigned.type(1)), span)
+        upper, lower = (_bits(half, kind.itemsize * 8, size) for half in split(key))
+        multiplier = _remainder(np.asarray(2 ** (kind.itemsize * 4), unsigned), span)
+        multiplier = _remainder(np.multiply(multiplier, multiplier), span)
+        offset = np.add(np.multiply(_remainder(upper, span), multiplier), _remainder(lower, span))
+        drawn = np.add(low, _remainder(offset, span).astype(kind))
+    return np.broadcast_to(drawn, size).astype(result)
+
+
+def permutation(key: Any, x: Any, axis: int = 0) -> np.ndarray:
+    """`x`, or `arange(x)` for an integer, in a random order along `axis`."""
+    x = np.asarray(x)
+    if x.ndim == 0:
+        x = np.arange(x, dtype=np.int32)
+    order = np.arange(x.shape[axis])
+    rounds = math.ceil(3 * math.log(max(1, order.size)) / math.log(2**32 - 1))
+    for _ in range(rounds):
+        key, sub = split(key)
+        order = order[np.argsort(_bits(sub, 32, order.shape), kind="stable")]
+    return np.take(x, order, axis)
+
+
+def _threefry(call: str, key: Any, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The hash: 20 rounds over two equally long uint32 vectors."""
+    words = np.asarray(key)
+    if words.shape != (2,) or words.dtype != np.uint32:
+        raise ValueError(f"{call} takes one key, not {words.dtype.name} of shape {words.shape}")
+    # Vectors of length 1, since NumPy warns of overflow in scalars, where it is meant here.
+    a, b = words[:1], words[1:]
+    schedule = (a, b, a ^ b ^ np.uint32(0x1BD11BDA))
+    x, y = first + a, second + b
+    for step in range(5):
+        for rotation in _ROTATIONS[step % 2]:
+            x = x + y
+            y = x ^ ((y << np.uint32(rotation)) | (y >> np.uint32(32 - rotation)))
+        x = x + schedule[(step + 1) % 3]
+        y = y + schedule[(step + 2) % 3] + np.uint32(step + 1)
+    return x, y
+
+
+def _counts(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """The row-major number of every element, as its high and its low word."""
+    count = np.arange(math.prod(shape), dtype=np.uint64)
+    return (count >> np.uint64(32)).astype(np.uint32), count.astype(np.uint32)
+
+
+def _bits(key: Any, width: int, shape: tuple[int, ...]) -> np.ndarray:
+    high, low = _threefry("a random draw", key, *_counts(shape))
+    if width == 64:
+        return ((high.astype(np.uint64) << np.uint64(32)) | low).reshape(shape)
+    return (high ^ low).astype(f"uint{width}").reshape(shape)
+
+
+def _uniform(key: Any, shape: tuple[int, ...], kind: np.dtype, minval: Any, maxval: Any) -> np.ndarray:
+    mantissa, width = _FLOATS[kind.name]
+    unsigned = np.dtype(f"uint{kind.itemsize * 8}")
+    drawn = _bits(key, width, shape).astype(unsigned) >> unsigned.type(width - mantissa)
+    # Random mantissas under the exponent of 1 are uniform in [1, 2).
+    one = np.array(1, kind)
+    floats = (drawn | one.view(unsigned)).view(kind) - one
+    low, high = np.asarray(minval).astype(kind), np.asarray(maxval).astype(kind)
+    floats, span = floats.reshape(shape), high - low
+    if kind == np.float32:
+        # XLA fuses the two operations into one that rounds once; products of float32 are exact in float64.
+        values = (floats.astype(np.float64) * span.astype(np.float64) + low).astype(kind)
+    else:
+        values = floats * span + low
+    return np.maximum(low, values)
+
+
+def _float(call: str, dtype: Any) -> np.dtype:
+    kind = np.dtype("float32" if dtype is None else dtype)
+    if kind.name not in _FLOATS:
+        raise ValueError(f"{call} draws floats of 8 to 64 bits, not {kind.name}")
+    return kind
+
+
+def _clipped(value: np.ndarray, kind: np.dtype) -> np.ndarray:
+    if not np.issubdtype(value.dtype, np.integer):
+        value = value.astype(np.int64)
+    info, own = np.iinfo(kind), np.iinfo(value.dtype)
+    return value.clip(max(int(info.min), int(own.min)), min(int(info.max), int(own.max))).astype(kind)
+
+
+def _remainder(dividend: Any, span: np.ndarray) -> np.ndarray:
+    return np.where(span == 0, dividend, np.remainder(dividend, np.maximum(span, span.dtype.type(1))))
+
+
+def _shape(shape: Shape) -> tuple[int, ...]:
+    return (int(shape),) if isinstance(shape, int | np.integer) else tuple(int(n) for n in shape)
+
+
+def _scalar(call: str, value: Any) -> Any:
+    if np.ndim(value) or not np.issubdtype(np.asarray(value).dtype, np.integer):
+        raise ValueError(f"{call} takes one integer, not {value!r}")
+    return value

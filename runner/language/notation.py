@@ -1,0 +1,88 @@
+"""The operands of a contraction in; einsum's notation for it out: which dimensions it sums over, which it keeps.
+
+The operands are those of a call, in its order: an array has a `shape`. Each function gives None for operands of whose
+dimensions it cannot say what becomes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+Labels = tuple[Sequence[str], str]
+"""The labels of each operand, one character for a dimension, and of the result."""
+
+_BATCH, _ROWS, _COLUMNS, _SUMMED = "ZYXWVUTS", "abcdefgh", "stuvwxyz", "klmnopq"
+
+
+def _ranks(operands: Sequence[Any]) -> list[int]:
+    return [len(operand.shape) for operand in operands if hasattr(operand, "shape")]
+
+
+def _two(operands: Sequence[Any]) -> tuple[int, int] | None:
+    """The ranks of two arrays, neither of which is a number."""
+    match _ranks(operands):
+        case [first, second] if first and second:
+            return first, second
+    return None
+
+
+def einsum(operands: Sequence[Any]) -> Labels | None:
+    """`einsum('...ij,jk', x, y)`: the ellipsis written out, and the result too."""
+    if not isinstance(operands[0], str):
+        return None
+    ranks = _ranks(operands)
+    left, arrow, right = operands[0].replace(" ", "").partition("->")
+    inputs = left.split(",")
+    extra = [rank - len(labels) + 3 if "..." in labels else 0 for labels, rank in zip(inputs, ranks, strict=True)]
+    batch = _BATCH[: max(extra)]
+    inputs = [labels.replace("...", batch[len(batch) - n :]) for labels, n in zip(inputs, extra, strict=True)]
+    if not arrow:
+        once = sorted(c for c in set(left) - {",", "."} if left.count(c) == 1)
+        right = ("..." if batch else "") + "".join(once)
+    return inputs, right.replace("...", batch)
+
+
+def tensordot(operands: Sequence[Any]) -> Labels | None:
+    """`tensordot(x, y, axes=2)`: the last dimensions of one with the first of the other, if `axes` is a number."""
+    ranks = _two(operands)
+    if ranks is None or not isinstance(operands[-1], int):
+        return None
+    summed = _SUMMED[: operands[-1]]
+    rows, columns = _ROWS[: ranks[0] - len(summed)], _COLUMNS[: ranks[1] - len(summed)]
+    return [rows + summed, summed + columns], rows + columns
+
+
+def dot(operands: Sequence[Any]) -> Labels | None:
+    """`dot(x, y)`: the last dimension of one with the last but one of the other."""
+    ranks = _two(operands)
+    if ranks is None:
+        return None
+    rows, columns = _ROWS[: ranks[0] - 1], _COLUMNS[: ranks[1] - 1]
+    return [f"{rows}k", f"{columns[:-1]}k{columns[-1:]}"], f"{rows}{columns}"
+
+
+def inner(operands: Sequence[Any]) -> Labels | None:
+    """`inner(x, y)`: the last dimensions with each other."""
+    ranks = _two(operands)
+    if ranks is None:
+        return None
+    rows, columns = _ROWS[: ranks[0] - 1], _COLUMNS[: ranks[1] - 1]
+    return [f"{rows}k", f"{columns}k"], f"{rows}{columns}"
+
+
+def vdot(operands: Sequence[Any]) -> Labels | None:
+    """`vdot(x, y)` of two vectors; what has more dimensions it flattens."""
+    return (["k", "k"], "") if _two(operands) == (1, 1) else None
+
+
+def matmul(operands: Sequence[Any]) -> Labels | None:
+    """`x @ y`: the leading dimensions of both are broadcast against each other."""
+    ranks = _two(operands)
+    if ranks is None or max(ranks) <= 2:
+        return dot(operands)
+    first, second = ranks
+    batch = _BATCH[: max(first, second) - 2]
+    left, right = batch[len(batch) - max(first - 2, 0) :], batch[len(batch) - max(second - 2, 0) :]
+    rows, columns = ("r" if first > 1 else ""), ("c" if second > 1 else "")
+    return [f"{left}{rows}k", f"{right}k{columns}"], f"{batch}{rows}{columns}"

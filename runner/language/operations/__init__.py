@@ -1,0 +1,50 @@
+"""An operation's name in; its row out: its arguments, its JAX function, its NumPy counterpart, and what else is known.
+
+Adding an operation is adding a row, in the file of its kind. A row's NumPy counterpart is the oracle: it takes the same
+arguments by the same names, computes floats in float64, and never sees JAX. `tests/test_operations.py` holds every row
+against JAX. `row.py` says what a row has; `arguments.py` what is known of arguments by their names.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+
+from runner.language.operations import activations, arrays, collectives, elementwise, keys, linear, reductions
+from runner.language.operations.arguments import COMPUTATIONS, DIAGONAL, DIMENSIONS, DTYPES, FROM_ZERO, PADDINGS
+from runner.language.operations.row import Decides, Does, Limit, Operation, OverAxes
+
+__all__ = [
+    "COMPUTATIONS",
+    "CONSTANTS",
+    "DIAGONAL",
+    "DIMENSIONS",
+    "DTYPES",
+    "FROM_ZERO",
+    "OPERATIONS",
+    "PADDINGS",
+    "Decides",
+    "Does",
+    "Limit",
+    "Operation",
+    "OverAxes",
+    "computation",
+]
+
+_FILES = (elementwise, reductions, linear, arrays, activations, collectives, keys)
+
+OPERATIONS: dict[str, Operation] = {}
+for _row in (row for file in _FILES for row in file.ROWS):
+    assert _row.name not in OPERATIONS, _row.name
+    OPERATIONS[_row.name] = _row
+
+CONSTANTS = {"inf": math.inf}
+"""The numbers that have a name in every expression; `inf` is `jnp.inf`."""
+
+
+def computation(call: ast.Call) -> ast.expr | None:
+    """The argument of a call by which the language names a function of JAX's, if it has one."""
+    assert isinstance(call.func, ast.Name)
+    parameters = list(OPERATIONS[call.func.id].signature.parameters)
+    arguments = dict(zip(parameters, call.args, strict=False)) | {str(k.arg): k.value for k in call.keywords}
+    return arguments.get("computation")

@@ -1,0 +1,53 @@
+"""The rows of `jax.nn`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Unpack
+
+from runner.language.counterparts import activations, algebra
+from runner.language.counterparts.arithmetic import logistic
+from runner.language.operations.row import Known, Operation, array
+
+
+def activation(name: str, numpy: Callable[..., Any], arguments: str = "x", **known: Unpack[Known]) -> Operation:
+    """A function of `jax.nn`."""
+    return array(name, arguments, numpy, f"jax.nn.{name}", **known)
+
+
+ROWS = (
+    # Activations.
+    activation("relu", activations.relu),
+    activation("relu6", activations.relu6),
+    activation("sigmoid", logistic),
+    activation("silu", activations.silu),
+    activation("swish", activations.silu),
+    activation("gelu", activations.gelu, "x, approximate=True"),
+    activation("softplus", activations.softplus),
+    activation("log_sigmoid", activations.log_sigmoid),
+    activation("leaky_relu", activations.leaky_relu, "x, negative_slope=0.01"),
+    activation("elu", activations.elu, "x, alpha=1.0"),
+    activation("selu", activations.selu),
+    activation("celu", activations.celu, "x, alpha=1.0"),
+    activation("hard_tanh", activations.hard_tanh),
+    activation("hard_sigmoid", activations.hard_sigmoid),
+    activation("hard_silu", activations.hard_silu),
+    activation("hard_swish", activations.hard_silu),
+    activation("soft_sign", activations.soft_sign),
+    activation("sparse_plus", activations.sparse_plus),
+    activation("sparse_sigmoid", activations.sparse_sigmoid),
+    activation("squareplus", activations.squareplus, "x, b=4"),
+    activation("mish", activations.mish),
+    activation("glu", activations.glu, "x, axis=-1"),
+    activation("softmax", activations.softmax, "x, axis=-1, where=None"),
+    activation("log_softmax", activations.log_softmax, "x, axis=-1, where=None"),
+    activation(
+        "standardize", activations.standardize, "x, axis=-1, mean=None, variance=None, epsilon=1e-05, where=None"
+    ),
+    activation(
+        "dot_product_attention",
+        algebra.dot_product_attention,
+        "query, key, value, bias=None, mask=None, *, scale=None, is_causal=False",
+        wide=2,
+    ),
+)

@@ -1,0 +1,39 @@
+"""The rows of random keys and of what is drawn with them; `split` is `jnp.split`."""
+
+from __future__ import annotations
+
+from runner.language.counterparts import threefry
+from runner.language.operations.row import Operation
+
+ROWS = (
+    Operation("key", "seed", "jax.random.key", threefry.key),
+    Operation("PRNGKey", "seed", "jax.random.PRNGKey", threefry.PRNGKey),
+    Operation("key_data", "keys", "jax.random.key_data", threefry.key_data),
+    Operation("fold_in", "key, data", "jax.random.fold_in", threefry.fold_in),
+    Operation("split_key", "key, num=2", "jax.random.split", threefry.split),
+    Operation("bits", "key, shape=(), dtype='uint32'", "jax.random.bits", threefry.bits),
+    Operation(
+        "uniform", "key, shape=(), dtype='float32', minval=0.0, maxval=1.0", "jax.random.uniform", threefry.uniform
+    ),
+    Operation("normal", "key, shape=(), dtype='float32'", "jax.random.normal", threefry.normal),
+    Operation("exponential", "key, shape=(), dtype='float32'", "jax.random.exponential", threefry.exponential),
+    Operation("gumbel", "key, shape=(), dtype='float32'", "jax.random.gumbel", threefry.gumbel),
+    Operation(
+        "categorical",
+        "key, logits, axis=-1, shape=None",
+        "jax.random.categorical",
+        threefry.categorical,
+        decides="draw",
+        draws="logits",
+    ),
+    Operation(
+        "bernoulli",
+        "key, p=0.5, shape=None",
+        "jax.random.bernoulli",
+        threefry.bernoulli,
+        decides="threshold",
+        draws="p",
+    ),
+    Operation("randint", "key, shape, minval, maxval, dtype='int32'", "jax.random.randint", threefry.randint),
+    Operation("permutation", "key, x, axis=0", "jax.random.permutation", threefry.permutation),
+)

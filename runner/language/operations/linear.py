@@ -1,0 +1,103 @@
+"""The rows of products of matrices, of what is known of matrices, of transforms and of windows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from runner.language import notation
+from runner.language.counterparts import algebra, shaping, windows
+from runner.language.operations.row import array
+
+_product = "a, b, *, preferred_element_type=None"
+_transform = "a, n=None, axis=-1, norm=None"
+
+ROWS = (
+    # Linear algebra.
+    array("matmul", _product, algebra.matmul, contraction=notation.matmul, completed_by="psum", out_sharding=True),
+    array("dot", _product, algebra.dot, contraction=notation.dot, completed_by="psum", out_sharding=True),
+    array("vdot", _product, algebra.vdot, contraction=notation.vdot, completed_by="psum"),
+    array("inner", _product, algebra.inner, contraction=notation.inner, completed_by="psum"),
+    array(
+        "tensordot",
+        "a, b, axes=2, *, preferred_element_type=None",
+        algebra.tensordot,
+        contraction=notation.tensordot,
+        completed_by="psum",
+        out_sharding=True,
+    ),
+    array(
+        "einsum",
+        "subscripts, /, *operands, preferred_element_type=None",
+        algebra.einsum,
+        contraction=notation.einsum,
+        completed_by="psum",
+        out_sharding=True,
+    ),
+    array("vecdot", "x1, x2, /, *, axis=-1", algebra.vecdot),
+    array("matvec", "x1, x2, /", algebra.matvec),
+    array("vecmat", "x1, x2, /", algebra.vecmat),
+    array("outer", "a, b", algebra.outer),
+    array("kron", "a, b", algebra.kron),
+    array("cross", "a, b, axisa=-1, axisb=-1, axisc=-1, axis=None", algebra.cross),
+    array("trace", "a, offset=0, axis1=0, axis2=1, dtype=None", algebra.trace),
+    array("convolve", "a, v, mode='full'", algebra.convolve),
+    array("correlate", "a, v, mode='valid'", algebra.correlate),
+    array("polyval", "p, x", algebra.polyval),
+    array("vander", "x, N=None, increasing=False", algebra.vander),
+    array("inv", "a", algebra.inv, jax="jnp.linalg.inv"),
+    array("det", "a", algebra.det, jax="jnp.linalg.det"),
+    array("slogdet", "a", algebra.slogdet, jax="jnp.linalg.slogdet"),
+    array("solve", "a, b", algebra.solve, jax="jnp.linalg.solve"),
+    array("cholesky", "a, *, upper=False, symmetrize_input=True", algebra.cholesky, jax="jnp.linalg.cholesky"),
+    array(
+        "solve_triangular",
+        "a, b, trans=0, lower=False, unit_diagonal=False",
+        algebra.solve_triangular,
+        jax="jax.scipy.linalg.solve_triangular",
+    ),
+    array("matrix_power", "a, n", algebra.matrix_power, jax="jnp.linalg.matrix_power"),
+    array("svdvals", "x, /", algebra.svdvals, jax="jnp.linalg.svdvals"),
+    array("eigvalsh", "a", algebra.eigvalsh, jax="jnp.linalg.eigvalsh"),
+    array("norm", "x, ord=None, axis=None, keepdims=False", algebra.norm, jax="jnp.linalg.norm"),
+    array(
+        "vector_norm", "x, /, *, axis=None, keepdims=False, ord=2", algebra.vector_norm, jax="jnp.linalg.vector_norm"
+    ),
+    array("fft", _transform, algebra.fourier(np.fft.fft), jax="jnp.fft.fft"),
+    array("ifft", _transform, algebra.fourier(np.fft.ifft), jax="jnp.fft.ifft"),
+    array("rfft", _transform, algebra.fourier(np.fft.rfft), jax="jnp.fft.rfft"),
+    array("irfft", _transform, algebra.fourier(np.fft.irfft), jax="jnp.fft.irfft"),
+    array("fftshift", "x, axes=None", shaping.moved(np.fft.fftshift), jax="jnp.fft.fftshift"),
+    array("ifftshift", "x, axes=None", shaping.moved(np.fft.ifftshift), jax="jnp.fft.ifftshift"),
+    # Windows: `padding` is "SAME", "SAME_LOWER", "VALID", or a pair for each dimension.
+    array(
+        "conv_general_dilated",
+        "lhs, rhs, window_strides, padding, lhs_dilation=None, rhs_dilation=None, dimension_numbers=None, "
+        "feature_group_count=1, batch_group_count=1, *, preferred_element_type=None",
+        windows.conv_general_dilated,
+        jax="jax.lax.conv_general_dilated",
+        wide=1,
+        out_sharding=True,
+    ),
+    array(
+        "conv",
+        "lhs, rhs, window_strides, padding, *, preferred_element_type=None",
+        windows.conv,
+        jax="jax.lax.conv",
+        wide=1,
+    ),
+    array(
+        "conv_transpose",
+        "lhs, rhs, strides, padding, rhs_dilation=None, dimension_numbers=None, transpose_kernel=False, *, "
+        "preferred_element_type=None, use_consistent_padding=False",
+        windows.conv_transpose,
+        jax="jax.lax.conv_transpose",
+        wide=1,
+    ),
+    array(
+        "reduce_window",
+        "operand, init_value, computation, window_dimensions, window_strides=None, padding='VALID', "
+        "base_dilation=None, window_dilation=None",
+        windows.reduce_window,
+        jax="jax.lax.reduce_window",
+    ),
+)

@@ -1,0 +1,59 @@
+"""The rows of what makes one element of many, and of what does so for each prefix."""
+
+from __future__ import annotations
+
+from runner.language.counterparts import reductions, shaping
+from runner.language.operations.row import array
+
+_sum = "a, axis=None, dtype=None, *, keepdims=False, initial=None, where=None"
+_choice = "a, axis=None, *, keepdims=False, initial=None, where=None"
+_moments = "a, axis=None, dtype=None, *, ddof=0, keepdims=False, where=None, mean=None, correction=None"
+_nan = "a, axis=None, dtype=None, *, keepdims=False"
+_segments = "data, segment_ids, num_segments=None"
+_scan = "operand, axis=0, reverse=False"
+
+ROWS = (
+    # Reductions.
+    array("sum", _sum, reductions.sum_, wide=2, completed_by="psum"),
+    array("prod", _sum, reductions.prod, wide=2),
+    array(
+        "mean", "a, axis=None, dtype=None, *, keepdims=False, where=None", reductions.mean, wide=2, completed_by="pmean"
+    ),
+    array("var", _moments, reductions.var, wide=2),
+    array("std", _moments, reductions.std, wide=2),
+    array("average", "a, axis=None, weights=None, *, keepdims=False", reductions.average, wide=2, completed_by="pmean"),
+    array("nansum", _nan, reductions.nansum, wide=2),
+    array("nanprod", _nan, reductions.nanprod, wide=2),
+    array("nanmean", "a, axis=None, *, keepdims=False", reductions.nanmean),
+    array("nanmax", "a, axis=None, *, keepdims=False", reductions.nanmax),
+    array("nanmin", "a, axis=None, *, keepdims=False", reductions.nanmin),
+    array("max", _choice, reductions.max_, completed_by="pmax"),
+    array("min", _choice, reductions.min_, completed_by="pmin"),
+    array("amax", _choice, reductions.max_, completed_by="pmax"),
+    array("amin", _choice, reductions.min_, completed_by="pmin"),
+    array("ptp", "a, axis=None, *, keepdims=False", reductions.ptp),
+    array("any", "a, axis=None, *, keepdims=False, where=None", reductions.any_, decides="threshold"),
+    array("all", "a, axis=None, *, keepdims=False, where=None", reductions.all_, decides="threshold"),
+    array("argmax", "a, axis=None, *, keepdims=None", reductions.argmax, decides="largest"),
+    array("argmin", "a, axis=None, *, keepdims=None", reductions.argmin, decides="smallest"),
+    array("count_nonzero", "a, axis=None, keepdims=False", reductions.count_nonzero, decides="threshold"),
+    array("median", "a, axis=None, *, keepdims=False", reductions.median),
+    array("quantile", "a, q, axis=None, *, method='linear', keepdims=False", reductions.quantile),
+    array("percentile", "a, q, axis=None, *, method='linear', keepdims=False", reductions.percentile),
+    array(
+        "logsumexp", "a, axis=None, b=None, keepdims=False, *, where=None", reductions.logsumexp, jax="jax.nn.logsumexp"
+    ),
+    array("logmeanexp", "x, axis=None, where=None, keepdims=False", reductions.logmeanexp, jax="jax.nn.logmeanexp"),
+    array("segment_sum", _segments, reductions.segment_sum, jax="jax.ops.segment_sum"),
+    array("segment_prod", _segments, reductions.segment_prod, jax="jax.ops.segment_prod"),
+    array("segment_max", _segments, reductions.segment_max, jax="jax.ops.segment_max"),
+    array("segment_min", _segments, reductions.segment_min, jax="jax.ops.segment_min"),
+    # Scans.
+    array("cumsum", "a, axis=None, dtype=None", reductions.cumsum),
+    array("cumprod", "a, axis=None, dtype=None", reductions.cumprod),
+    array("cummax", _scan, reductions.cummax, jax="jax.lax.cummax"),
+    array("cummin", _scan, reductions.cummin, jax="jax.lax.cummin"),
+    array("cumlogsumexp", _scan, reductions.cumlogsumexp, jax="jax.lax.cumlogsumexp"),
+    array("diff", "a, n=1, axis=-1, prepend=None, append=None", shaping.diff),
+    array("trapezoid", "y, x=None, dx=1.0, axis=-1", shaping.trapezoid),
+)

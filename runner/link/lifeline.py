@@ -1,0 +1,36 @@
+"""The worker's tie to the process that started it: it ends when that one does, whatever it is computing."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+
+_PR_SET_PDEATHSIG = 1
+"""Of `prctl(2)`: the signal that the kernel sends a process when its parent ends."""
+
+_GLANCE = 0.5
+"""Seconds between two looks at the parent where the kernel sends no signal."""
+
+
+def die_with(parent: int) -> None:
+    """From now on this process ends when the process `parent`, which started it, has ended.
+
+    On Linux the kernel sees to it, also while C code computes and no Python runs. Elsewhere a thread looks.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    else:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:
+        # It ended before this process asked.
+        os._exit(0)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_GLANCE)
+    os._exit(0)

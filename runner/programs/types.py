@@ -1,0 +1,64 @@
+"""What JAX's abstract evaluation finds, as plain data: `runner/worker/types.py` makes it, and the writers read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.experiment.model import Experiment
+from runner.experiment.program import Program
+from runner.layout import Spec
+from runner.sharding.repairs import Repair
+
+
+@dataclass(frozen=True)
+class Repairs:
+    """The repairs of a whole section.
+
+    - `calls`: for the path of each line, the repair of the call at each place in its expression.
+    - `reshard`: the spec to which an array, what a line gives, or what a loop carries on is resharded, by their paths.
+    - `returned`: the spec to which an output is resharded last, where the graph goes on with another.
+    - `gathered`: how carries that begin unsharded lie before each step gathers them, by their paths.
+    - `constant`: whether no output depends on an array, so that nothing but the outputs tells JAX the mesh.
+    """
+
+    calls: Mapping[str, Mapping[str, Repair]] = field(default_factory=dict)
+    reshard: Mapping[str, Spec] = field(default_factory=dict)
+    returned: Mapping[str, Spec] = field(default_factory=dict)
+    gathered: Mapping[str, Spec] = field(default_factory=dict)
+    constant: bool = False
+
+
+@dataclass(frozen=True)
+class Typed:
+    """The shape and the dtype of one value."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+Floats = dict[str, dict[str, str]]
+"""The dtypes of floats that are neither float32 nor complex64: for each line, by the place in its expression."""
+
+
+@dataclass(frozen=True)
+class Types:
+    """What JAX's abstract evaluation found, as plain data: `runner/worker/types.py` makes it.
+
+    - `outputs`: the whole outputs.
+    - `nodes`: every named value of each section (in `per_device` as one device sees it).
+    - `repairs`: what explicit sharding asks for.
+    - `unsupported`: the programs that JAX cannot express, with the reason.
+    - `floats`: for each section, the dtypes of what its expressions are made of.
+    - `derived`: the experiment with the lines derived from its graph as `per_device`; `derivation` is the same as plain
+      data, with what there is to say of it.
+    """
+
+    outputs: Mapping[str, Typed]
+    nodes: Mapping[str, Mapping[str, Typed]]
+    repairs: Repairs
+    unsupported: Mapping[Program, str]
+    floats: Mapping[str, Floats] = field(default_factory=dict)
+    derived: Experiment | None = None
+    derivation: Mapping[str, Any] = field(default_factory=dict)

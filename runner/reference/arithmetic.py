@@ -1,0 +1,119 @@
+"""A value and the dtype that JAX says it has in; the value as an oracle keeps it, or as a machine holds it, out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from runner import dtypes
+from runner.reference.rounded import Machine, Rounded, plain, rounded
+
+ANY = "*"
+"""Among the places of a line: all that are not named."""
+
+Floats = Mapping[str, Mapping[str, str]]
+"""The dtypes of a section's floats that JAX says: for each line (`ring/body/acc`), the places in its expression."""
+
+_NARROW = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.uint64): np.dtype(np.uint32)}
+_NARROW_INTEGERS = ("int2", "int4", "uint2", "uint4")
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What becomes of a float: on no machine, an oracle's float64; on one, the dtype that `floats` says.
+
+    - `floats`: also an oracle reads them, for what a cast narrows and what a random draw draws. Missing ones are
+      float32 or complex64.
+    - `kind`: the dtype of every float on the machine, whatever `floats` says.
+    - `casts`: whether what a line casts is rounded.
+    """
+
+    floats: Floats = field(default_factory=dict)
+    machine: Machine | None = None
+    kind: str | None = None
+    casts: bool = True
+
+    def held(self, value: Any, x64: bool, kind: str | None = None) -> Any:
+        """`value` as it is kept: a float in float64, or as the machine holds the dtype `kind` (None: its own)."""
+        if self.machine is None:
+            return widen(value, x64)
+        if isinstance(value, tuple | list):
+            return type(value)(self.held(each, x64, kind) for each in value)
+        if not isinstance(value, np.ndarray | np.generic):
+            return value
+        if isinstance(value, Rounded) and kind in (None, value.kind) and self.kind is None:
+            return value
+        if value.dtype.kind not in "fcV" or value.dtype.name in _NARROW_INTEGERS:
+            return widen(value, x64)
+        kind = self.kind or kind or "float32"
+        is_complex = value.dtype.kind == "c"
+        if is_complex != (dtypes.dtype(kind).kind == "complex"):
+            wide = kind in ("float64", "complex128")
+            kind = f"complex{128 if wide else 64}" if is_complex else f"float{64 if wide else 32}"
+        if isinstance(value, Rounded) and value.kind == kind:
+            return value
+        return rounded(plain(value), kind, self.machine)
+
+    def widened(self, operand: list[Any], least: int) -> list[Any]:
+        """On a machine, an operand's floats of fewer than 4 bytes in float32, if they have at least as many."""
+        if self.machine is None:
+            return operand
+        done: dict[int, Any] = {}
+        for value in operand:
+            narrow = isinstance(value, Rounded) and least <= dtypes.dtype(value.kind).itemsize < 4
+            done.setdefault(id(value), rounded(plain(value), "float32", self.machine) if narrow else value)
+        return [done[id(value)] for value in operand]
+
+
+EXACT = Arithmetic()
+
+
+def widen(value: Any, x64: bool) -> Any:
+    """Floats to float64 and complex to complex128; integers to 32 bits unless `x64`."""
+    if not isinstance(value, np.ndarray | np.generic):
+        return value
+    dtype = value.dtype
+    if dtype.kind in "biu":
+        return value.astype(_NARROW[dtype]) if not x64 and dtype in _NARROW else value
+    if dtype.kind == "c":
+        return value.astype(np.complex128, copy=False)
+    if dtype.name in _NARROW_INTEGERS:
+        return value.astype(np.int8 if dtype.name.startswith("int") else np.uint8)
+    return value.astype(np.float64, copy=False)
+
+
+def cast(value: Any, narrow: str) -> Any:
+    """Floats as the dtype `narrow` holds them, kept in float64 or complex128."""
+    if not is_floating(value):
+        return value
+    kind, nearest = dtypes.dtype(narrow), plain(value)
+    if nearest.dtype.kind != "c" and kind.itemsize < 4:
+        # Through float32, as a machine does.
+        nearest = nearest.astype(np.float32)
+    return nearest.astype(kind.numpy).astype(np.complex128 if kind.kind == "complex" else np.float64)
+
+
+def is_floating(value: Any) -> bool:
+    """Whether a value is an array of floats or of complex numbers."""
+    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fc"
+
+
+def magnitude(operand: Sequence[Any]) -> float:
+    """The largest finite magnitude in some numbers or arrays of numbers, such as an operand on every device."""
+    largest = 0.0
+    for value in {id(v): np.asarray(v) for v in operand}.values():
+        if not value.size:
+            continue
+        if value.dtype.kind == "c":
+            here = float(np.max(np.abs(value)))
+        else:
+            here = max(abs(float(np.max(value))), abs(float(np.min(value))))
+        if not math.isfinite(here):
+            finite = np.abs(value[np.isfinite(value)])
+            here = float(finite.max()) if finite.size else 0.0
+        largest = max(largest, here)
+    return largest

@@ -1,0 +1,162 @@
+"""Numbers in; what a machine of a narrower dtype makes of them out: rounded to nearest, or, with a seed, drawn.
+
+What no rounding to nearest shows is drawn: the last bits of elementary functions, and, with a `seed`, the order of a
+sum and to which side close numbers are rounded (Monte Carlo arithmetic: Parker, UCLA CSD-970002, 1997). The draw is a
+function of the value, so that equal values stay equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from runner import dtypes
+
+_UNITS = 4
+"""How many units in the last place of float32 the elementary functions of a compiler may be off by."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """How a machine computes.
+
+    - `products`: to what float32 operands of products are rounded first: `bfloat16`, `tensorfloat32` or None.
+    - `seed`: None rounds to nearest; a number draws the direction of every rounding.
+    """
+
+    products: str | None = None
+    seed: int | None = None
+
+
+NEAREST = Machine()
+
+
+@cache
+def carrier_of(kind: str) -> np.dtype:
+    """The dtype in which a machine computes with `kind`, and in which it is kept."""
+    known = dtypes.dtype(kind)
+    wide = kind in ("float64", "complex128")
+    return np.dtype(f"c{16 if wide else 8}" if known.kind == "complex" else f"f{8 if wide else 4}")
+
+
+@cache
+def wide_of(kind: str) -> np.dtype:
+    """The dtype of 64-bit floats, in which the numbers of `kind` can be moved by less than it resolves."""
+    return np.dtype(np.complex128 if dtypes.dtype(kind).kind == "complex" else np.float64)
+
+
+@cache
+def promoted(kinds: frozenset[str]) -> str:
+    """The dtype that JAX gives floats of several dtypes."""
+    parts = {PARTS.get(kind, kind) for kind in kinds}
+    if len(parts) > 1:
+        # Eight bits give way to sixteen; two kinds of sixteen meet in float32.
+        parts = {kind for kind in parts if dtypes.dtype(kind).itemsize > 1} or parts
+    joined = max(sorted(parts), key=lambda kind: dtypes.dtype(kind).itemsize)
+    joined = "float32" if {"bfloat16", "float16"} <= parts and joined != "float64" else joined
+    is_complex = any(kind in PARTS for kind in kinds)
+    return with_parts(joined) if is_complex else joined
+
+
+PARTS = {"complex64": "float32", "complex128": "float64"}
+"""The dtype of the real and the imaginary part."""
+
+
+def with_parts(kind: str) -> str:
+    """The complex dtype whose parts are of the dtype `kind`, or hold it."""
+    return "complex128" if kind == "float64" else "complex64"
+
+
+def multiplied(value: Any, kind: str, machine: Machine) -> Any:
+    """An operand of a product as hardware that multiplies in fewer bits reads it."""
+    if machine.products is None or kind not in ("float32", "complex64"):
+        return value
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fc":
+        return value
+    if value.dtype.kind == "c":
+        return multiplied(np.real(value), "float32", machine) + 1j * multiplied(np.imag(value), "float32", machine)
+    if machine.products == "bfloat16":
+        return value.astype(ml_dtypes.bfloat16).astype(value.dtype)
+    # TensorFloat-32 keeps 10 bits of float32's mantissa.
+    single = np.asarray(value, np.float32, order="C")
+    bits = (single.view(np.uint32) + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)
+    return bits.view(np.float32).astype(value.dtype)
+
+
+def _draw(value: np.ndarray, seed: int) -> np.ndarray:
+    """For each number one between -1 and 1, by its bits."""
+    bits = np.asarray(value, np.float64, order="C").view(np.uint64)
+    with np.errstate(over="ignore"):
+        mixed = (bits ^ np.uint64(0x9E3779B97F4A7C15 * (2 * seed + 1) % 2**64)) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed ^= mixed >> np.uint64(29)
+        mixed = mixed * np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(32)
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
+
+
+def moved(value: np.ndarray, share: float, seed: int) -> np.ndarray:
+    """Each number moved by at most `share` of itself, to either side."""
+    if value.dtype.kind == "c":
+        return moved(np.real(value), share, seed) + 1j * moved(np.imag(value), share, seed)
+    return value * (1.0 + share * _draw(value, seed))
+
+
+def reordered(value: Any, kind: str, machine: Machine) -> Any:
+    """An operand of sums of products, as if another order had rounded the partial sums otherwise."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fc":
+        return value
+    accumulator = 2.0**-53 if kind in ("float64", "complex128") else 2.0**-24
+    return moved(
+        value.astype(wide_of(kind) if value.dtype.kind == "f" else np.complex128), accumulator, _seed(machine, 1)
+    )
+
+
+def fused(product: Any, first: Any, kind: str, machine: Machine) -> Any:
+    """A product that is not always rounded alike: of a * b - b * a a fused multiply-add rounds one."""
+    value, known = np.asarray(product), dtypes.dtype(kind)
+    if value.dtype.kind != "f" or known.kind != "float" or known.itemsize < 4:
+        return product
+    drawn = value * (1.0 + known.eps / 2 * _draw(np.asarray(first), _seed(machine, 4)))
+    return np.where(value.astype(carrier_of(kind)) == value, value, drawn)
+
+
+def inexact(result: Any, kind: str, machine: Machine) -> Any:
+    """The result of an elementary function, as another library might compute it."""
+    if isinstance(result, tuple):
+        return tuple(inexact(each, kind, machine) for each in result)
+    value = np.asarray(result)
+    if value.dtype.kind not in "fc":
+        return result
+    unit = 2.0**-53 if kind in ("float64", "complex128") else 2.0**-24
+    drawn = moved(
+        value.astype(np.complex128 if value.dtype.kind == "c" else np.float64), _UNITS * unit, _seed(machine, 2)
+    )
+    return drawn.astype(value.dtype) if machine.seed is None else drawn
+
+
+def _seed(machine: Machine, purpose: int) -> int:
+    return 8 * (0 if machine.seed is None else machine.seed + 1) + purpose
+
+
+def nearest(value: np.ndarray, kind: str, machine: Machine) -> np.ndarray:
+    """`value` rounded to `kind`, kept in its carrier."""
+    known, carrier = dtypes.dtype(kind), carrier_of(kind)
+
+    def held(value: np.ndarray) -> np.ndarray:
+        if carrier == known.numpy:
+            return value.astype(carrier, copy=False)
+        return value.astype(np.float32, copy=False).astype(known.numpy).astype(carrier)
+
+    with np.errstate(all="ignore"):
+        if kind in ("float64", "complex128"):
+            return moved(value.astype(carrier), known.eps / 2, _seed(machine, 3))
+        near = held(value)
+        if machine.seed is None or value.dtype.kind not in "fc":
+            return near
+        drawn = held(moved(value.astype(wide_of(kind)), known.eps / 4, _seed(machine, 3)))
+        # What the dtype holds exactly, no machine rounds.
+        return np.where(near == value, near, drawn)

@@ -1,0 +1,102 @@
+"""A call and how its operands lie in; how its result lies where every dimension that stays keeps its axes out.
+
+Operands are those of a call as `operands` in `runner/programs/` numbers them: a `Held` for an array, and whatever else
+the call is given as it is.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner.language.operators import called
+from runner.layout import Spec
+
+
+@dataclass(frozen=True)
+class Held:
+    """An array: its spec, with an entry for each dimension, its whole shape, and how many bytes an element has."""
+
+    spec: Spec
+    shape: tuple[int, ...]
+    itemsize: int
+
+
+def specs(operands: Sequence[Any]) -> dict[int, Spec]:
+    """How each operand that is an array lies."""
+    return {i: operand.spec for i, operand in enumerate(operands) if isinstance(operand, Held)}
+
+
+def of_result(node: ast.expr, operands: Sequence[Any]) -> Spec | None:
+    """How the result of a subscript or a contraction lies; of two that claim an axis, the first has it.
+
+    None for what is neither, and where no layout of its result can be named.
+    """
+    if isinstance(node, ast.Subscript):
+        return _gathered(operands)
+    return _contracted(node, operands)
+
+
+def _gathered(operands: Sequence[Any]) -> Spec | None:
+    """How `x[rows]` lies: the dimensions of the index arrays as these lie, the others of `x` as they lie."""
+    lying = specs(operands)
+    arrays = {i: spec for i, spec in lying.items() if i and spec}
+    if not arrays or 0 not in lying:
+        return None
+    rank = max(len(spec) for spec in arrays.values())
+    used: set[str] = set()
+
+    def free(axes: tuple[str, ...]) -> tuple[str, ...]:
+        axes = tuple(axis for axis in axes if axis not in used)
+        used.update(axes)
+        return axes
+
+    left = list(lying[0])
+    whole = [part == slice(None) for part in operands[1:]]
+    kept: list[tuple[tuple[str, ...], bool]] = []
+    advanced: list[int] = []
+    for part, all_of_it in zip(operands[1:], whole, strict=True):
+        if part is None:
+            kept.append(((), True))
+        elif isinstance(part, slice):
+            axes = left.pop(0)
+            kept.append((axes if all_of_it else (), True))
+        else:
+            left.pop(0)
+            advanced.append(len(kept))
+            kept.append(((), False))
+    kept += [(axes, True) for axes in left]
+    together = advanced[-1] - advanced[0] == len(advanced) - 1
+    at = advanced[0] if together else 0
+    before = [free(axes) for axes, stays in kept[:at] if stays]
+    after = [free(axes) for axes, stays in kept[at:] if stays]
+    block = []
+    for dimension in range(-rank, 0):
+        candidates = [spec[dimension] for spec in arrays.values() if len(spec) >= -dimension]
+        block.append(free(next((axes for axes in candidates if axes), ())))
+    return Spec((*before, *block, *after))
+
+
+def _contracted(node: ast.expr, operands: Sequence[Any]) -> Spec | None:
+    """How the result of a contraction lies."""
+    operation = called(node)
+    if operation is None or operation.contraction is None or not operation.out_sharding:
+        return None
+    labels = operation.contraction(operands)
+    if labels is None:
+        return None
+    inputs, output = labels
+    kept: dict[str, tuple[str, ...]] = {}
+    for mine, spec in zip(inputs, specs(operands).values(), strict=True):
+        for label, axes in zip(mine, spec, strict=True):
+            if label in output and not kept.get(label):
+                kept[label] = axes
+    used: set[str] = set()
+    result: list[tuple[str, ...]] = []
+    for label in output:
+        axes = tuple(axis for axis in kept.get(label, ()) if axis not in used)
+        used.update(axes)
+        result.append(axes)
+    return Spec(result)

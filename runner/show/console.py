@@ -1,0 +1,76 @@
+"""Text and lines in; standard output out: in colours and within its width on a terminal, as plain text elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from runner.show import table
+from runner.show.table import Cell, Line
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+PLAIN = 100
+"""The columns of what has a width of its own to choose, where there is no terminal."""
+
+
+def is_terminal() -> bool:
+    """Whether standard output is a terminal."""
+    return sys.stdout.isatty()
+
+
+def room() -> int | None:
+    """The columns of the terminal; None where there is none."""
+    return shutil.get_terminal_size().columns if is_terminal() else None
+
+
+def say(text: str = "", style: str = "") -> None:
+    """Print text; on a terminal its lines break between words."""
+    width = room()
+    if width is None:
+        print(text)
+        return
+    show_lines([[(part, style)] for line in text.split("\n") for part in wrapped(line, width)])
+
+
+def wrapped(line: str, width: int) -> list[str]:
+    """A line within a width, its continuation indented further. A long word, such as a path, stays whole."""
+    indent = line[: len(line) - len(line.lstrip())] + "  "
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """Print a table that fits."""
+    show_lines(table.lines(head, rows, room()))
+
+
+def show_lines(lines: Iterable[Line]) -> None:
+    """Print lines of styled pieces."""
+    if not is_terminal():
+        for line in lines:
+            print("".join(text for text, _ in line).rstrip())
+        return
+    from rich.console import Console
+
+    Console(width=room()).print(Styled(tuple(lines)), soft_wrap=True, end="")
+
+
+@dataclass(frozen=True)
+class Styled:
+    """Lines as a rich renderable."""
+
+    lines: tuple[Line, ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        # The sixteen colours of an old terminal are the user's own: no contrast can be promised on them.
+        coloured = console.color_system in ("256", "truecolor")
+        for line in self.lines:
+            pieces = [(text, style if coloured or " on " not in style else "") for text, style in line]
+            yield Text.assemble(*pieces, no_wrap=True, end="\n")

@@ -1,0 +1,289 @@
+"""A collective of a trace in; who has whose values before and after it drawn, device by device, as text and SVG out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from runner.evidence.words import devices_text
+from runner.show.colours import colours, ink
+from runner.show.console import wrapped
+from runner.show.shapes import DARK, GLYPH, INNER, Box, Card, card, document, rect, stripes, text
+from runner.show.table import Line
+from runner.show.terminal import filled
+
+MOST = 24
+"""How many collectives an image has."""
+
+_TALL = 70
+"""Of more lines, the text of a collective is left to the image."""
+
+_SMALL = 32
+"""Of up to this many elements on a device, the image has each with its value."""
+
+_ARROW = "→"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The ids of the devices whose values are in a block, none where nobody sent any, and the `part` of their operand.
+
+    `part` is text such as `[0:2]`, and empty where it is the whole operand.
+    """
+
+    devices: tuple[int, ...]
+    part: str = ""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one device holds: rows and columns of blocks, the numbers of elements along each, and the elements' values.
+
+    Dimensions before the last are the rows, one after the other. `values` is None where they are not known.
+    """
+
+    heights: tuple[int, ...]
+    widths: tuple[int, ...]
+    origins: tuple[tuple[Origin, ...], ...]
+    values: tuple[tuple[str, ...], ...] | None
+
+
+@dataclass(frozen=True)
+class Place:
+    """One device: its id, its coordinates in words, and what it holds before and after."""
+
+    device: int
+    at: str
+    before: Piece
+    after: Piece
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A collective: its line, the axes it is over, what becomes of values that meet, and what every device holds."""
+
+    name: str
+    expression: str
+    axes: tuple[str, ...]
+    combined: str | None
+    devices: tuple[Place, ...]
+
+    def label(self, origin: Origin) -> str:
+        """`0`, `0[2:4]`, `(0+2)[1]`, `max 0-7`; `zeros` where nobody sent anything."""
+        ids = origin.devices
+        if len(ids) < 2:
+            return f"{ids[0]}{origin.part}" if ids else "zeros"
+        if self.combined == "+" and len(ids) <= 4:
+            total = "+".join(map(str, ids))
+            return f"({total}){origin.part}" if origin.part else total
+        return f"{'sum' if self.combined == '+' else self.combined or 'of'} {devices_text(ids)}{origin.part}"
+
+    @property
+    def over(self) -> str:
+        """`over x, y`."""
+        return f"over {', '.join(self.axes)}" if self.axes else "over no axis"
+
+
+def read(node: Mapping[str, Any], devices: Sequence[Mapping[str, Any]], axes: Sequence[str]) -> Exchange | None:
+    """The collective of a node of a trace; None where it is none, or too large to be drawn."""
+    if node.get("origins") is None:
+        return None
+    before, rows = node["before"], []
+    for k, device in enumerate(devices):
+        at = ", ".join(f"{axis}={at}" for axis, at in zip(axes, device["coordinates"], strict=True))
+        whole = [{"index": [[0, n] for n in before["shape"]], "from": [device["id"]], "part": None}]
+        held = None if before["values"] is None else before["values"][k]
+        got = None if node["values"] is None else node["values"][k]
+        operand = _piece(whole, before["shape"], held, before["shape"])
+        result = _piece(node["origins"]["blocks"][k], node["shape"], got, before["shape"])
+        rows.append(Place(device["id"], at, operand, result))
+    collective = node["collective"]
+    return Exchange(
+        node["name"], node["expression"], tuple(collective["axes"]), node["origins"]["combined"], tuple(rows)
+    )
+
+
+def _piece(blocks: Sequence[Mapping[str, Any]], shape: Sequence[int], values: Any, operand: Sequence[int]) -> Piece:
+    origin = {
+        tuple(start for start, _ in block["index"]): Origin(tuple(block["from"]), _part(block["part"], operand))
+        for block in blocks
+    }
+    cuts = [sorted({tuple(block["index"][k]) for block in blocks}) for k in range(len(shape))]
+    *leading, last = cuts or [[(0, 1)]]
+    rows = [tuple(start for start, _ in lead) for lead in itertools.product(*leading)]
+    heights = tuple(math.prod(stop - start for start, stop in lead) for lead in itertools.product(*leading))
+    columns = [start for start, _ in last]
+    found = tuple(tuple(origin[(*row, column) if shape else ()] for column in columns) for row in rows)
+    flat = _rows(values, len(shape)) if values is not None and len(shape) <= 2 else None
+    return Piece(heights, tuple(stop - start for start, stop in last), found, flat)
+
+
+def _part(part: Sequence[Sequence[int]] | None, operand: Sequence[int]) -> str:
+    if part is None:
+        return ""
+    texts = (
+        ":" if [a, b] == [0, n] else f"{a}:{b}" if b - a > 1 else str(a)
+        for (a, b), n in zip(part, operand, strict=True)
+    )
+    return f"[{', '.join(texts)}]"
+
+
+def _rows(values: Any, rank: int) -> tuple[tuple[str, ...], ...]:
+    rows = [[values]] if rank == 0 else [values] if rank == 1 else values
+    return tuple(tuple(map(_short, row)) for row in rows)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{value['real']:.3g}{value['imag']:+.3g}j"
+    return str(value) if isinstance(value, bool | int | str) else f"{value:.4g}"
+
+
+def lines(exchange: Exchange, platform: str, width: int) -> list[Line]:
+    """The collective as text: a row of blocks for each device before, and after, named after whom they come from."""
+    paint = colours(place.device for place in exchange.devices)
+    sides = [[place.before for place in exchange.devices], [place.after for place in exchange.devices]]
+    cells = [max(len(exchange.label(o)) for piece in side for row in piece.origins for o in row) + 2 for side in sides]
+    heads = [f"{platform.upper()} {place.device}  {place.at}" for place in exchange.devices]
+    margin = max(map(len, heads)) + 2
+    across = [max(len(piece.widths) for piece in side) for side in sides]
+    spans = [n * (cell + 1) + 1 for n, cell in zip(across, cells, strict=True)]
+    tall = sum(2 * len(piece.heights) for piece in sides[1]) + 3
+    if margin + spans[0] + len(f"  {_ARROW}  ") + spans[1] > width or tall > _TALL:
+        return _told(f"{exchange.over}: too large to be drawn here; collectives.svg has the picture", width)
+    gap = " " * len(f"  {_ARROW}  ")
+    found: list[Line] = [
+        *_told(f"{exchange.over}, each block named after the device that it comes from", width),
+        [(" " * margin + "before".ljust(spans[0]) + gap + "after", "dim")],
+    ]
+
+    def rule(marks: tuple[str, str, str], side: int) -> str:
+        return marks[0] + marks[1].join("─" * cells[side] for _ in range(across[side])) + marks[2]
+
+    top, inner, bottom = ("┌", "┬", "┐"), ("├", "┼", "┤"), ("└", "┴", "┘")
+    found.append([(" " * margin + rule(top, 0) + gap + rule(top, 1), "")])
+    for k, (head, place) in enumerate(zip(heads, exchange.devices, strict=True)):
+        before, after = place.before, place.after
+        count = len(after.origins)
+        for row, origins in enumerate(after.origins):
+            middle = row == count // 2
+            line: Line = [((head if middle else "").ljust(margin), "dim"), ("│", "")]
+            line += _cells(exchange, before.origins[0], cells[0], row, paint, told=middle)
+            line += [(f"  {_ARROW}  " if middle else gap, ""), ("│", "")]
+            line += _cells(exchange, origins, cells[1], row, paint)
+            found.append(line)
+            last = row == count - 1
+            if not last:
+                empty = "│" + " " * (spans[0] - 2) + "│"
+                found.append([(" " * margin + empty + gap + rule(inner, 1), "")])
+        ends = bottom if k == len(heads) - 1 else inner
+        found.append([(" " * margin + rule(ends, 0) + gap + rule(ends, 1), "")])
+    return found
+
+
+def _told(text: str, width: int) -> list[Line]:
+    return [[(part, "dim")] for part in wrapped(text, width)]
+
+
+def _cells(
+    exchange: Exchange, origins: Sequence[Origin], width: int, row: int, paint: dict[int, str], *, told: bool = True
+) -> Line:
+    line: Line = []
+    for origin in origins:
+        fills = [paint[device] for device in origin.devices]
+        line += [*filled(exchange.label(origin) if told else "", width, row, fills), ("│", "")]
+    return line
+
+
+def draw(exchanges: Sequence[Exchange], platform: str, title: str, summary: str) -> str:
+    """The collectives as an SVG document, in their order."""
+    shown = exchanges[:MOST]
+    left = len(exchanges) - len(shown)
+    rest = f" {left} more collectives are not drawn." if left else ""
+    legend = (
+        "Each device's operand has a colour, which goes along with its values. Striped: made of several. White: zeros."
+    )
+    told = "; ".join(f"{each.name} = {each.expression}, {each.over}" for each in shown)
+    return document(title, summary, legend + rest, told, [_card(each, platform) for each in shown])
+
+
+def _card(exchange: Exchange, platform: str) -> Card:
+    paint = colours(place.device for place in exchange.devices)
+    sides = [[place.before for place in exchange.devices], [place.after for place in exchange.devices]]
+    heads = [(f"{platform.upper()} {place.device}", place.at) for place in exchange.devices]
+    margin = max(max(len(name) * 7.5, len(place) * _PLACE) for name, place in heads) + 14
+    drawn = [_drawn(exchange, side, paint, valued=True) for side in sides]
+    if margin + _wide(drawn[0]) + _TO + _wide(drawn[1]) > INNER:
+        drawn = [_drawn(exchange, side, paint, valued=False) for side in sides]
+    spans = [_wide(side) for side in drawn]
+    starts = (margin, margin + spans[0] + _TO)
+    parts = [text("before", starts[0], 12, "a"), text("after", starts[1], 12, "a")]
+    y = 22.0
+    for (name, place), before, after in zip(heads, *drawn, strict=True):
+        height = max(before.height, after.height, 30)
+        middle = y + height / 2
+        parts += [text(name, 0, middle - 2, "a"), text(place, 0, middle + 13, "r")]
+        parts.append(before.at(starts[0], middle - before.height / 2))
+        parts.append(text(_ARROW, starts[1] - _TO / 2, middle + 5, "n m"))
+        parts.append(after.at(starts[1], middle - after.height / 2))
+        y += height + 8
+    body = Box(starts[1] + spans[1], y - 8, "".join(parts))
+    return card(exchange.name, [(exchange.expression, "t")], [exchange.over], body)
+
+
+_TO = 56
+"""The room for an arrow."""
+
+_PLACE = 10 * GLYPH
+
+_CELL = 26
+
+
+def _wide(boxes: Sequence[Box]) -> float:
+    return max(box.width for box in boxes)
+
+
+def _drawn(exchange: Exchange, pieces: Sequence[Piece], paint: dict[int, str], *, valued: bool) -> list[Box]:
+    """What every device holds: element by element with the values where these are few, else block by block."""
+    grids = []
+    small = all(sum(piece.heights) * sum(piece.widths) <= _SMALL for piece in pieces)
+    for piece in pieces:
+        if valued and small and piece.values is not None:
+            rows = [k for k, count in enumerate(piece.heights) for _ in range(count)]
+            columns = [k for k, count in enumerate(piece.widths) for _ in range(count)]
+            texts = [[*row] for row in piece.values]
+        else:
+            rows, columns = list(range(len(piece.heights))), list(range(len(piece.widths)))
+            texts = [[exchange.label(piece.origins[i][j]) for j in columns] for i in rows]
+        grids.append((texts, [[piece.origins[i][j] for j in columns] for i in rows]))
+    longest = max((len(each) for texts, _ in grids for row in texts for each in row), default=1)
+    width = max(longest * 11 * GLYPH + 14, _CELL)
+    return [_boxed(exchange, texts, origins, width, paint) for texts, origins in grids]
+
+
+def _boxed(
+    exchange: Exchange,
+    texts: Sequence[Sequence[str]],
+    origins: Sequence[Sequence[Origin]],
+    width: float,
+    paint: dict[int, str],
+) -> Box:
+    parts = []
+    for i, row in enumerate(origins):
+        for j, origin in enumerate(row):
+            x, y = j * width, i * _CELL
+            fills = [paint[device] for device in origin.devices] or ["#FFFFFF"]
+            parts.append(f"<g><title>{escape(exchange.label(origin))}</title>")
+            parts.append(stripes(x, y, width, _CELL, fills))
+            parts.append(rect(x, y, width, _CELL, "none", DARK, 1))
+            if len(origin.devices) > 1:
+                plate = len(texts[i][j]) * 11 * GLYPH + 6
+                parts.append(rect(x + (width - plate) / 2, y + 5, plate, _CELL - 10, "#FFFFFF", radius=3))
+            ink_on = DARK if len(origin.devices) != 1 else ink(fills[0])
+            extra = f' font-size="11" fill="{ink_on}"'
+            parts.append(text(texts[i][j], x + width / 2, y + _CELL / 2 + 4, "c", extra=extra) + "</g>\n")
+    return Box(max(map(len, texts), default=0) * width, len(texts) * _CELL, "".join(parts))

@@ -1,0 +1,61 @@
+"""The pictures of a run and what of them is to be shown in; the lines that a terminal or a text file has out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runner.experiment.showing import MESH, Show, names
+from runner.show.console import wrapped
+from runner.show.pictures import ArrayPicture, MeshPicture, Picture, alike, figure_colours, merge
+from runner.show.table import Line
+from runner.show.terminal import beside, block
+
+MOST = 48
+"""How many lines of pictures are shown unasked."""
+
+
+def read(drawn: Mapping[str, Any]) -> tuple[MeshPicture, list[ArrayPicture]]:
+    """The pictures of a record."""
+    return MeshPicture.from_json(drawn["mesh"]), [ArrayPicture.from_json(picture) for picture in drawn["arrays"]]
+
+
+def shown(
+    mesh: MeshPicture, arrays: Sequence[ArrayPicture], show: Show, width: int, most: int | None = MOST
+) -> list[Line]:
+    """What `show` asks for, at most `width` columns wide.
+
+    `auto`: each distinct layout once, and those that `most` lines have no room for in words; `all`: every picture.
+    """
+    asked = names(show)
+    if show == "none":
+        return []
+    if asked is not None:
+        chosen = [picture for picture in merge(arrays) if picture.name in asked]
+        return drawn(mesh, [*([mesh] if MESH in asked else []), *chosen], width)
+    if show == "all":
+        return drawn(mesh, [mesh, *merge(arrays)], width)
+    layouts = alike(arrays)
+    count = len(layouts)
+    lines = drawn(mesh, [mesh, *layouts], width)
+    while most is not None and count and len(lines) > most:
+        count -= 1
+        lines = drawn(mesh, [mesh, *layouts[:count]], width)
+    left = layouts[count:]
+    if not left:
+        return lines
+    told = [f"{picture.name}  " + "  ".join(picture.lines()[:3]) for picture in left]
+    told.append("not drawn here, but in shardings.txt and shardings.svg; show=all draws every one")
+    return [*lines, *([(part, "")] for line in told for part in wrapped(line, width)), []]
+
+
+def text(mesh: MeshPicture, arrays: Sequence[ArrayPicture], width: int) -> str:
+    """Each distinct layout once, as text of at most `width` columns; ends in a newline."""
+    lines = ["".join(part for part, _ in line).rstrip() for line in drawn(mesh, [mesh, *alike(arrays)], width)]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def drawn(mesh: MeshPicture, pictures: Sequence[Picture], width: int) -> list[Line]:
+    """Pictures of arrays on one mesh, side by side where there is room, each row followed by an empty line."""
+    paint = figure_colours(mesh, [picture for picture in pictures if isinstance(picture, ArrayPicture)])
+    return beside([[*block(picture, width, paint), []] for picture in pictures], width)

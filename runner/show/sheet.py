@@ -1,0 +1,59 @@
+"""The pictures of several runs in; each distinct layout once, with the runs that have it, on one sheet out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from runner.evidence.words import devices_text
+from runner.show import figures, svg
+from runner.show.console import PLAIN
+from runner.show.pictures import ArrayPicture, MeshPicture, merge
+
+MOST = 64
+"""How many layouts a sheet has room for."""
+
+Figures = list[tuple[MeshPicture, list[ArrayPicture]]]
+
+
+def files(names: Sequence[str | None], pictures: Mapping[int, Mapping[str, Any]]) -> tuple[str, str] | None:
+    """The sheet of a sweep as text and as SVG; None where none of its points has pictures.
+
+    `names` are the points' experiments, `pictures` what the records of some have under that name, by number.
+    """
+    if not pictures:
+        return None
+    found, left = of_points({number: figures.read(drawn) for number, drawn in pictures.items()})
+    title = ", ".join(dict.fromkeys(str(names[number]) for number in pictures))
+    summary = f"The layouts of {len(pictures)} point{'s' if len(pictures) > 1 else ''}."
+    summary += f" {left} more layouts are in the points' own folders." if left else ""
+    return f"{title}: {summary}\n\n{text(found, PLAIN)}", svg.sheet(found, title, summary)
+
+
+def of_points(points: Mapping[int, tuple[MeshPicture, Sequence[ArrayPicture]]]) -> tuple[Figures, int]:
+    """Every mesh with its distinct layouts, each told with the numbers of its points; and how many are left out."""
+    found: dict[MeshPicture, dict[ArrayPicture, list[tuple[int, ArrayPicture]]]] = {}
+    for number, (mesh, arrays) in points.items():
+        for picture in merge(arrays):
+            layout = replace(picture, name="", role="array", programs=())
+            found.setdefault(mesh, {}).setdefault(layout, []).append((number, picture))
+    count, drawn = 0, []
+    for mesh, layouts in found.items():
+        cards = [_card(having, len(points)) for having in layouts.values()]
+        drawn.append((mesh, cards[: max(MOST - count, 0)]))
+        count += len(cards)
+    return [figure for figure in drawn if figure[1]], max(count - MOST, 0)
+
+
+def _card(having: Sequence[tuple[int, ArrayPicture]], points: int) -> ArrayPicture:
+    numbers = sorted({number for number, _ in having})
+    told = f"point{'s' if len(numbers) > 1 else ''} {devices_text(numbers)}" if len(numbers) < points else "all points"
+    names = ", ".join(dict.fromkeys(picture.name for _, picture in having))
+    return replace(having[0][1], name=names, role="array", programs=(), told=(told,))
+
+
+def text(sheet: Figures, width: int) -> str:
+    """The sheet as text of at most `width` columns."""
+    lines = [line for mesh, arrays in sheet for line in figures.drawn(mesh, [mesh, *arrays], width)]
+    return "\n".join("".join(part for part, _ in line).rstrip() for line in lines).rstrip("\n") + "\n"

@@ -1,0 +1,85 @@
+"""What the programs of a run left in their outputs in; the small ones as text, as `print` has them, out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from runner import dtypes
+from runner.evidence.words import listed
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ELEMENTS = 64
+"""Arrays of up to this many elements are printed."""
+
+_DIGITS = 4
+"""What is the same to so many digits differs in its last ones only."""
+
+_WIDTH = 75
+"""NumPy's own."""
+
+
+def lines(
+    outputs: Mapping[str, Mapping[str, Mapping[str, Any]]], wanted: Callable[[str], bool], width: int
+) -> list[str]:
+    """For each small output that is `wanted` its value.
+
+    `outputs` has for each program its outputs, each with `shape`, `dtype` and `values`. Programs whose values are the
+    same but for their last digits are printed once.
+    """
+    names = dict.fromkeys(name for held in outputs.values() for name in held if wanted(name))
+    found = []
+    for name in names:
+        held = {program: has[name] for program, has in outputs.items() if name in has}
+        held = {program: output for program, output in held.items() if _is_small(output)}
+        groups: dict[str, list[str]] = {}
+        for program, output in held.items():
+            groups.setdefault(_rounded(output["values"], output["dtype"]), []).append(program)
+        for programs in groups.values():
+            found += [*_value(name, {program: held[program] for program in programs}, len(groups) > 1, width), ""]
+    return found
+
+
+def _value(name: str, held: Mapping[str, Mapping[str, Any]], one_of_several: bool, width: int) -> list[str]:
+    """One value, of programs in which it is the same but for its last digits."""
+    texts = {program: text(output["values"], output["dtype"], width) for program, output in held.items()}
+    first, *others = texts
+    differing = [program for program in others if texts[program] != texts[first]]
+    head = f"{name} of {listed(list(held))}" if one_of_several else name
+    if differing:
+        head += f", as {first} has it; the last digits differ in {listed(differing)}"
+    return [head, *texts[first].splitlines()]
+
+
+def _is_small(output: Mapping[str, Any]) -> bool:
+    return output.get("values") is not None and math.prod(output["shape"]) <= ELEMENTS
+
+
+def text(values: Any, dtype: str | None, width: int = _WIDTH) -> str:
+    """Nested lists as NumPy prints an array, within a width; complex numbers may be as the record has them."""
+    import numpy as np
+
+    with np.printoptions(linewidth=min(width, _WIDTH)):
+        return str(_array(values, dtype))
+
+
+def _rounded(values: Any, dtype: str) -> str:
+    """What is the same for values that differ in their last digits."""
+    import numpy as np
+
+    return np.array2string(_array(values, dtype), precision=_DIGITS)
+
+
+def _array(values: Any, dtype: str | None) -> np.ndarray:
+    import numpy as np
+
+    return np.array(_numbers(values), dtypes.dtype(dtype).numpy if dtype is not None else None)
+
+
+def _numbers(values: Any) -> Any:
+    if isinstance(values, list):
+        return [_numbers(value) for value in values]
+    return complex(values["real"], values["imag"]) if isinstance(values, dict) else values

@@ -1,0 +1,26 @@
+"""A PartitionSpec in; JAX's out, and the other way round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax.sharding import PartitionSpec as P
+
+from runner.layout import Spec
+
+
+def partition(spec: Spec) -> P:
+    """JAX's PartitionSpec."""
+    return P(*(None if not axes else axes[0] if len(axes) == 1 else axes for axes in spec))
+
+
+def spec_of(sharding: Any) -> Spec | None:
+    """The PartitionSpec of a sharding; None where it has none."""
+    spec = getattr(sharding, "spec", None)
+    return None if spec is None else Spec.of(spec)
+
+
+def spec_json(sharding: Any) -> list[str | list[str] | None] | None:
+    """The same as the worker tells it."""
+    spec = spec_of(sharding)
+    return None if spec is None else spec.json()

@@ -1,0 +1,64 @@
+"""An output's dimensions have the names that they have in the arrays, whatever sizes they happen to have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from runner.experiment.reader import read
+from runner.flow import dimensions
+from tests.harness import config
+
+SQUARE = """
+dims: {I: 4, J: 4, K: 4, HALF: J // 2}
+arrays:
+  A: {shape: [I, J], spec: [null, x]}
+  B: {shape: [J, K], spec: [x, null]}
+"""
+
+
+def names(text: str, **changes: Any) -> dimensions.Names:
+    given = config(text, **changes)
+    return dimensions.names(given, read(given))
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("A @ B", ("I", "K")),
+        ("(A @ B).T", ("K", "I")),
+        ("einsum('ij,jk->ki', A, B)", ("K", "I")),
+        ("sum(A, axis=0)", ("J",)),
+        ("sum(A)", ()),
+        ("A[:, :HALF]", ("I", "HALF")),
+        ("concatenate([A, A], axis=1)", ("I", None)),
+        ("A[1:]", (None, "J")),
+        ("reshape(A, (I * J,))", (None,)),
+        ("expand_dims(A, 0)", (None, "I", "J")),
+    ],
+)
+def test_a_result_is_named_after_the_arrays_that_it_comes_of(expression: str, expected: tuple[str | None, ...]) -> None:
+    expected = tuple(None if name == "HALF" else name for name in expected)
+    assert names(SQUARE, graph={"C": expression}, outputs={"C": []}) == {"C": expected}
+
+
+def test_a_dim_of_an_array_is_a_name_whatever_it_was_computed_of() -> None:
+    halved = SQUARE + "  H: {shape: [HALF], spec: []}\n"
+    assert names(halved, graph={"C": "A[:, :HALF] * H"}, outputs={"C": []}) == {"C": ("I", "HALF")}
+
+
+def test_without_a_graph_the_code_of_each_device_says_it() -> None:
+    found = names(SQUARE, per_device={"C": "psum(A @ B, 'x')"}, outputs={"C": []})
+    assert found == {"C": ("I", "K")}
+
+
+def test_a_gradient_has_the_names_of_its_array() -> None:
+    graph = {"loss": "sum(A @ B)"}
+    found = names(SQUARE, graph=graph, outputs={"loss": []}, grad={"of": "loss", "wrt": ["B"]})
+    assert found == {"loss": (), "grad.B": ("J", "K")}
+
+
+def test_an_expression_that_holds_only_at_the_sizes_of_the_file_names_nothing() -> None:
+    assert names(SQUARE, graph={"C": "reshape(A, (16,))"}, outputs={"C": []}) == {}
+    assert names("arrays: {A: {shape: [4, 4], spec: []}}", graph={"C": "A * 2"}, outputs={"C": []}) == {}

@@ -1,0 +1,104 @@
+"""The JSON Schema that an editor reads: what it says of a file is what the runner says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from runner.cli import editor
+from runner.config import shape
+from runner.config.compose import compose
+from tests.command import EXPERIMENTS, ROOT
+
+CONF = ROOT / "conf"
+VALIDATOR = jsonschema.Draft7Validator(editor.json_schema())
+
+GOOD = """\
+# @package _global_
+name: mine
+mesh: {axes: [x], shape: [2]}
+dims: {I: 4, J: 2 * I}
+arrays:
+  A: {shape: [I, J], spec: [x, null], dtype: bfloat16, init: "normal()"}
+per_device:
+  r: {repeat: I, carry: {a: A}, body: {a: a + 1}}
+  B: psum(r.a, 'x')
+outputs:
+  B: [null, null]
+expect:
+  collectives: {all-reduce: 1, tpu: {reduce-scatter: 1}, shard_map: {auto: {}}}
+"""
+
+WRONG = {
+    "an unknown key": ("name: mine", "nmae: mine"),
+    "an unknown key of an array": ("spec:", "sepc:"),
+    "an unknown key of a repeat": ("repeat: I", "repaet: I"),
+    "a misspelt dtype": ("bfloat16", "bflaot16"),
+    "a misspelt collective": ("all-reduce", "allreduce"),
+    "a text for a list": ("spec: [x, null]", "spec: x"),
+    "a list for a mapping": ("dims: {I: 4, J: 2 * I}", "dims: [I]"),
+    "a number for an axis": ("B: [null, null]", "B: [1]"),
+    "a mapping for a line": ("B: psum(r.a, 'x')", "B: {psum: 1}"),
+    "a program that there is not": ("name: mine", "name: mine\nprogram: shardmap"),
+    "a text for a number": ("name: mine", "name: mine\nseed: many"),
+}
+
+
+def faults(text: str) -> list[str]:
+    return [error.message for error in VALIDATOR.iter_errors(yaml.safe_load(text))]
+
+
+def test_the_file_is_as_it_is_made() -> None:
+    jsonschema.Draft7Validator.check_schema(editor.json_schema())
+    assert (CONF / editor.FILE).read_text(encoding="utf-8") == editor.text(), "python -m runner.editor writes it"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_names_it_and_is_valid(name: str) -> None:
+    file = CONF / "experiment" / f"{name}.yaml"
+    text = file.read_text(encoding="utf-8")
+    assert text == editor.named(file, CONF), "python -m runner.editor names it"
+    line = text.splitlines()[1]
+    assert (file.parent / line.removeprefix("# yaml-language-server: $schema=")).resolve() == CONF / editor.FILE
+    assert faults(text) == []
+
+
+def test_a_right_file_is_valid() -> None:
+    assert faults(GOOD) == []
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_wrong_file_is_not(mistake: str) -> None:
+    old, new = WRONG[mistake]
+    assert GOOD.count(old) == 1
+    assert faults(GOOD.replace(old, new))
+
+
+def test_what_is_narrower_is_said_of_keys_that_there_are() -> None:
+    for path in editor._NARROWER:
+        assert shape.at(path) is not None, path
+
+
+def test_every_key_of_an_experiment_is_in_it() -> None:
+    assert set(editor.json_schema()["properties"]) == {*(shape.root().keys or ()), "defaults", "hydra"}
+
+
+def test_a_folder_of_ones_own_gets_it_and_hydra_still_finds_the_package(tmp_path: Path) -> None:
+    inner = tmp_path / "experiment" / "more"
+    inner.mkdir(parents=True)
+    (inner / "mine.yaml").write_text(GOOD, encoding="utf-8")
+    for _ in range(2):
+        assert editor.main([str(tmp_path)]) == 0
+        lines = (inner / "mine.yaml").read_text(encoding="utf-8").splitlines()
+        assert lines[:2] == ["# @package _global_", "# yaml-language-server: $schema=../../experiment.schema.json"]
+        assert "\n".join([lines[0], *lines[2:], ""]) == GOOD
+    assert (tmp_path / editor.FILE).read_text(encoding="utf-8") == editor.text()
+    assert compose("more/mine", tmp_path).plain["name"] == "mine"
+
+
+def test_a_folder_without_experiments_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert editor.main([str(tmp_path)]) == 2
+    assert "it has no folder 'experiment'" in capsys.readouterr().out

@@ -1,0 +1,172 @@
+"""A drawn collective says whose values each device has after it, and which of them: what it says is what is there."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from runner.checks import origins
+from runner.experiment.model import Node
+from runner.reference import interpret
+from runner.show import exchange
+from tests.harness import experiment
+
+SHAPE = (4, 4)
+AXES = """
+mesh: {axes: [x, y], shape: [2, 2]}
+arrays: {A: {shape: [8, 8], init: "arange(64) % 37", spec: [x, y]}}
+per_device: {C: "CALL"}
+outputs: {C: []}
+"""
+REDUCE = {"+": np.add, "max": np.maximum, "min": np.minimum}
+
+CALLS = [
+    "psum(A, 'x')",
+    "psum(A, ('x', 'y'))",
+    "pmax(A, 'y')",
+    "pmin(A, 'y')",
+    "pmean(A, 'x')",
+    "all_gather(A, 'x')",
+    "all_gather(A, 'y', axis=1, tiled=True)",
+    "all_gather(A, ('y', 'x'), tiled=True)",
+    "psum_scatter(A, 'x', tiled=True)",
+    "psum_scatter(A, 'y', scatter_dimension=1, tiled=True)",
+    "all_to_all(A, 'x', 0, 1, tiled=True)",
+    "all_to_all(A, 'y', 1, 0, tiled=True)",
+    "ppermute(A, 'x', [[0, 1]])",
+    "ppermute(A, 'x', shift=1)",
+    "pshuffle(A, 'y', [1, 0])",
+]
+
+
+def blocks_of(call: str) -> tuple[list[np.ndarray], list[np.ndarray], str, list[list[origins.Block]]]:
+    """What every device holds before and after, the operation, and the blocks that it is said to be made of."""
+    checked = experiment(AXES.replace("CALL", call), check_vma=False)
+    whole = (np.arange(64) % 37).reshape(8, 8).astype(np.float32)
+    values = interpret(checked, "per_device", {"A": whole}).values
+    node = checked.per_device[0]
+    assert isinstance(node, Node)
+    operation = call.split("(")[0]
+    found = origins.of_collective(checked, node, operation, "A", values)
+    assert found is not None
+    return [np.asarray(v) for v in values["A"]], [np.asarray(v) for v in values["C"]], operation, found
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_each_block_is_what_its_origin_says(call: str) -> None:
+    before, after, operation, found = blocks_of(call)
+    combined = origins.REDUCED.get(operation)
+    for device, blocks in enumerate(found):
+        covered = np.zeros(after[device].shape, int)
+        for block in blocks:
+            index = tuple(slice(*bounds) for bounds in block.ranges)
+            covered[index] += 1
+            held = after[device][index]
+            if not block.positions:
+                assert not held.any()
+                continue
+            parts = [slice(*bounds) for bounds in block.part or ((0, n) for n in SHAPE)]
+            taken = [before[position][tuple(parts)] for position in block.positions]
+            made = taken[0]
+            if combined == "mean":
+                made = np.mean(taken, axis=0)
+            elif combined is not None:
+                made = functools.reduce(REDUCE[combined], taken)
+            else:
+                assert len(taken) == 1
+            np.testing.assert_array_equal(held.reshape(made.shape), made)
+        assert (covered == 1).all()
+
+
+def test_on_many_devices_and_of_many_blocks_nothing_is_told() -> None:
+    call = "psum(A, 'x')"
+    many = experiment(AXES.replace("CALL", call).replace("[2, 2]", "[4, 8]"))
+    node = many.per_device[0]
+    assert isinstance(node, Node)
+    assert origins.of_collective(many, node, "psum", "A", {"A": [np.zeros((2, 1))] * 32}) is None
+    assert len(origins._blocks(np.arange(4) % 2, np.arange(4), (4,), 2)) == 4
+
+
+def node_of(call: str) -> dict[str, Any]:
+    """The collective as a trace has it."""
+    before, after, operation, found = blocks_of(call)
+    axes = ["x", "y"] if "('" in call else [call.split("'")[1]]
+    return {
+        "name": "C",
+        "expression": call,
+        "collective": {"operation": operation, "axes": axes},
+        "before": {"shape": list(SHAPE), "values": [value.tolist() for value in before]},
+        "shape": list(after[0].shape),
+        "values": [value.tolist() for value in after],
+        "origins": origins.plain(found, operation, [4, 5, 6, 7]),
+    }
+
+
+DEVICES = [{"id": 4 + k, "coordinates": [k // 2, k % 2]} for k in range(4)]
+
+
+def told(call: str, width: int = 100) -> list[str]:
+    drawn = exchange.read(node_of(call), DEVICES, ("x", "y"))
+    assert drawn is not None
+    return ["".join(text for text, _ in line).rstrip() for line in exchange.lines(drawn, "cpu", width)]
+
+
+def test_a_sum_names_all_that_were_added_and_a_part_where_it_is_in_the_operand() -> None:
+    assert told("psum_scatter(A, 'x', tiled=True)")[:5] == [
+        "over x, each block named after the device that it comes from",
+        "                 before     after",
+        "                 ┌───┐     ┌───────────────┐",
+        "CPU 4  x=0, y=0  │ 4 │  →  │ (4+6)[0:2, :] │",
+        "                 ├───┤     ├───────────────┤",
+    ]
+    assert "CPU 5  x=0, y=1  │ 5 │  →  │ max 4,5 │" in told("pmax(A, 'y')")
+    assert "CPU 5  x=0, y=1  │ 5 │  →  │ mean 5,7 │" in told("pmean(A, 'x')")
+    assert "CPU 4  x=0, y=0  │ 4 │  →  │ zeros │" in told("ppermute(A, 'x', [[0, 1]])")
+
+
+def test_rows_of_blocks_stand_below_one_another() -> None:
+    assert told("all_gather(A, 'x', tiled=True)")[2:7] == [
+        "                 ┌───┐     ┌───┐",
+        "                 │   │     │ 4 │",
+        "                 │   │     ├───┤",
+        "CPU 4  x=0, y=0  │ 4 │  →  │ 6 │",
+        "                 ├───┤     ├───┤",
+    ]
+
+
+def test_where_the_terminal_is_too_narrow_the_image_is_named() -> None:
+    words = " ".join(told("psum(A, 'x')", 20)).split()
+    assert " ".join(words) == "over x: too large to be drawn here; collectives.svg has the picture"
+    assert max(map(len, told("psum(A, 'x')", 40))) <= 40
+
+
+def test_a_line_without_a_collective_is_not_drawn() -> None:
+    assert exchange.read({"origins": None}, DEVICES, ("x", "y")) is None
+
+
+@pytest.mark.parametrize("call", ["all_gather(A, 'x', tiled=True)", "psum(A, 'x')", "ppermute(A, 'x', [[0, 1]])"])
+def test_the_image_has_the_values_in_the_colours_of_their_devices(call: str) -> None:
+    drawn = exchange.read(node_of(call), DEVICES, ("x", "y"))
+    assert drawn is not None
+    image = exchange.draw([drawn], "cpu", "<T>", "what & why")
+    tree = ElementTree.fromstring(image)
+    svg = "{http://www.w3.org/2000/svg}"
+    assert tree.findtext(f"{svg}title") == "<T>"
+    cells = [group for group in tree.iter(f"{svg}g") if group.find(f"{svg}title") is not None]
+    shown = [(cell.findtext(f"{svg}title"), cell.findtext(f"{svg}text")) for cell in cells]
+    before, after, *_ = blocks_of(call)
+    expected = []
+    for device in range(4):
+        expected += [f"{value:.4g}" for value in before[device].ravel()]
+        expected += [f"{value:.4g}" for value in after[device].ravel()]
+    assert [text for _, text in shown] == expected
+    fills = {
+        cell.findtext(f"{svg}title"): rect.get("fill") for cell in cells for rect in cell.findall(f"{svg}rect")[:1]
+    }
+    assert len({fills[str(device)] for device in (4, 5, 6, 7)}) == 4
+    assert not re.search(r"href|url\(|style=", image)

@@ -1,0 +1,68 @@
+"""Evidence of a program whose compiled module nobody can read: what is not known is said, and the rest is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from runner.evidence.gather import gather
+from runner.experiment.program import Program
+from runner.worker.compilation import _text, compile_program
+from tests import harness
+
+TEXT = """
+arrays: {A: {shape: [4], init: "arange(4)", spec: [x]}}
+graph: {C: A + 1}
+outputs: {C: [x]}
+"""
+
+
+class Unprintable:
+    """An executable of a backend that cannot print an asynchronous update."""
+
+    def as_text(self) -> str:
+        raise jax.errors.JaxRuntimeError("INTERNAL: async-start expects 3 operands\nand more")
+
+
+def test_a_module_that_cannot_be_printed_costs_its_text_alone() -> None:
+    assert _text(Unprintable()) == ("", "INTERNAL: async-start expects 3 operands")
+
+
+def test_any_other_exception_is_a_bug_and_is_not_hidden() -> None:
+    class Broken:
+        def as_text(self) -> str:
+            raise AttributeError("as_text")
+
+    with pytest.raises(AttributeError):
+        _text(Broken())
+
+
+def test_memory_and_cost_are_known_of_a_module_that_cannot_be_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax.stages.Compiled, "as_text", Unprintable.as_text)
+    compiled = compile_program(Program.AUTO, jax.jit(lambda x: (x + 1,)), (jax.numpy.arange(4.0),), tmp_path)
+    assert compiled.unreadable == "INTERNAL: async-start expects 3 operands"
+    assert compiled.memory() is not None
+    assert compiled.cost() is not None
+    assert (tmp_path / "hlo_auto.txt").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("unreadable", "said"),
+    [
+        (None, "the backend does not show the compiled module"),
+        ("INTERNAL: no", "the backend does not show the compiled module: INTERNAL: no"),
+    ],
+)
+def test_no_module_means_that_nothing_is_known_of_collectives(
+    tmp_path: Path, unreadable: str | None, said: str
+) -> None:
+    (tmp_path / "hlo_auto.txt").write_text("")
+    found: Any = gather(harness.experiment(TEXT), Program.AUTO, tmp_path, "", unreadable)
+    assert found["collectives"] is None
+    assert found["collectives_unknown"] == [said]
+    assert found["collectives_missing"] == [said]

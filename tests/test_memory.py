@@ -1,0 +1,77 @@
+"""What the machine's memory cannot hold is refused before it is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from runner.experiment import memory
+from runner.faults import InvalidExperiment
+from tests import harness
+
+TEXT = """
+dims: {N: 1000}
+arrays:
+  A: {shape: [N, N], init: "1", spec: [x, null]}
+  b: {shape: [N], init: "1", spec: []}
+graph: {C: A @ b}
+outputs: {C: [x]}
+"""
+
+LEAST = 1000 * 1000 * (4 + 8 + 4 + 2 * 4) + 1000 * (4 + 8 + 4 + 4 * 4)
+"""A here, in float64, in the worker, and each half of it on two of four devices; b on all of them."""
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return lambda count: monkeypatch.setattr(memory, "available", lambda: count)
+
+
+@pytest.mark.parametrize("have", [LEAST, None])
+def test_what_fits_passes_and_so_does_what_nobody_knows(free: Any, have: int | None) -> None:
+    free(have)
+    memory.check(harness.experiment(TEXT))
+
+
+def test_what_does_not_fit_is_refused_with_the_bytes_and_what_would_fit(free: Any) -> None:
+    free(LEAST - 1)
+    with pytest.raises(InvalidExperiment) as caught:
+        memory.check(harness.experiment(TEXT))
+    assert caught.value.fault.key == ("arrays", "A", "shape")
+    assert caught.value.fault.message == (
+        "the arrays do not fit into memory: 'A' alone has 4 MB; with the reference in float64 and what the devices "
+        "hold the run takes at least 24 MB, and 24 MB are free; arrays with 1/2 of the elements would fit"
+    )
+
+
+def test_hardware_that_is_here_holds_its_own(free: Any) -> None:
+    free(1000 * 1000 * 12 + 12000)
+    memory.check(harness.experiment(TEXT, target={"platform": "gpu"}))
+
+
+def test_a_value_of_a_line_counts_too(free: Any) -> None:
+    free(8 * 10**6)
+    experiment = harness.experiment(TEXT)
+    memory.check_values(experiment, {"graph": {"C": (1000, 1000)}})
+    with pytest.raises(InvalidExperiment) as caught:
+        memory.check_values(experiment, {"graph": {"ring.acc": (10**6, 10)}})
+    assert caught.value.fault.key == ("graph", "ring", "acc")
+    assert caught.value.fault.message == (
+        "'ring.acc' has 10,000,000 elements: 80 MB in the reference's float64, and 8 MB are free; "
+        "1/10 of them would fit"
+    )
+
+
+def test_this_machine_has_memory() -> None:
+    have = memory.available()
+    assert have is not None
+    assert have > 10**8
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [(12, "12 bytes"), (4_100_000, "4.1 MB"), (230 * 10**6, "230 MB"), (4 * 10**16, "40,000 TB")],
+)
+def test_bytes_in_words(count: int, told: str) -> None:
+    assert memory.text(count) == told

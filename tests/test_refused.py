@@ -1,0 +1,213 @@
+"""Experiments that have to be refused pass where they are, with the message that they expect, and fail otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from runner.checks import refused
+from runner.experiment import expect
+from runner.faults import Fault, InvalidExperiment, key_text
+from runner.record import record
+from tests.command import REFUSED, ROOT, run_command
+from tests.test_plugin import Project
+
+TWICE = Fault(("outputs", "C", 1), "the mesh axis 'x' is used twice; each axis shards one dimension at most")
+
+FORBIDDEN = """\
+# @package _global_
+defaults:
+  - override /mesh: x2
+name: mine
+arrays:
+  A: {shape: [4, 4], spec: [x, null]}
+  B: {shape: [4, 4], spec: [null, x]}
+graph:
+  C: A @ B
+outputs:
+  C: [x, x]
+program: auto
+expect:
+  invalid: the mesh axis 'x' is used twice
+"""
+
+
+# The text and the fault.
+
+
+@pytest.mark.parametrize("said", ["null", "", "{}", "{invalid: null}", "{collectives: {}}"])
+def test_nobody_expects_a_refusal_unless_it_is_said(said: str) -> None:
+    assert expect.refusal({"expect": yaml.safe_load(said)}) is None
+    assert expect.refusal({}) is None
+
+
+@pytest.mark.parametrize("said", ["3", "true", "''", "' '", "[twice]", "{auto: twice}"])
+def test_what_is_no_text_cannot_be_expected(said: str) -> None:
+    with pytest.raises(InvalidExperiment) as caught:
+        expect.refusal({"expect": {"invalid": yaml.safe_load(said)}})
+    assert key_text(caught.value.fault.key) == "expect.invalid"
+    assert "is not a part of the message with which it has to be refused" in caught.value.fault.message
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        "the mesh axis 'x' is used twice",
+        "outputs.C[1]: the mesh axis 'x'",
+        "used twice;\n  each axis",
+    ],
+)
+def test_a_part_of_key_and_message_is_enough(expected: str) -> None:
+    assert refused.check(expected, TWICE, "as told") == {"status": "passed", "expected": expected, "refused": "as told"}
+
+
+@pytest.mark.parametrize("expected", ["used Twice", "outputs.C[0]", "the mesh axis 'y'", "mine.yaml"])
+def test_another_message_fails_and_is_told(expected: str) -> None:
+    found = refused.check(expected, TWICE, "mine.yaml:3:1  outputs.C[1]\n  the mesh axis")
+    assert found["status"] == "failed"
+    assert found["reason"] == f"expected to be refused with '{expected}', but refused otherwise"
+    assert found["details"] == ["mine.yaml:3:1  outputs.C[1]", "  the mesh axis"]
+    assert found["refused"] == "mine.yaml:3:1  outputs.C[1]\n  the mesh axis"
+
+
+def test_what_nothing_refuses_fails() -> None:
+    assert refused.check("used twice", None, None) == {
+        "status": "failed",
+        "expected": "used twice",
+        "refused": None,
+        "reason": "expected to be refused with 'used twice', but nothing refuses it",
+    }
+
+
+# The command.
+
+
+def run(folder: Path, text: str, *overrides: str) -> tuple[int, str, dict[str, Any]]:
+    (folder / "experiment").mkdir(exist_ok=True)
+    (folder / "experiment" / "mine.yaml").write_text(text, encoding="utf-8")
+    ran = run_command("--config-dir", ".", "+experiment=mine", "hydra.run.dir=run", *overrides, folder=folder)
+    assert "Traceback" not in ran.stdout + ran.stderr
+    return ran.returncode, ran.stdout + ran.stderr, record.read(folder / "run")
+
+
+def test_what_the_reader_refuses_passes(tmp_path: Path) -> None:
+    status, said, found = run(tmp_path, FORBIDDEN)
+    message = f"experiment/mine.yaml:11:10  outputs.C[1]\n  {TWICE.message}"
+    assert (status, found["status"], found["error"]) == (0, "passed", None)
+    assert found["checks"] == {
+        "invalid": {"status": "passed", "expected": "the mesh axis 'x' is used twice", "refused": message}
+    }
+    assert "refused, as expect.invalid has it:\n  experiment/mine.yaml:11:10  outputs.C[1]\n    the mesh axis" in said
+    assert said.endswith("passed; run/result.json\n")
+
+
+def test_what_jax_refuses_passes(tmp_path: Path) -> None:
+    text = FORBIDDEN.replace("[x, x]", "[x, null]").replace("C: A @ B", "C: A[:, :3] @ B")
+    status, said, found = run(tmp_path, text.replace("the mesh axis 'x' is used twice", "contracting dimensions"))
+    assert (status, found["status"]) == (0, "passed"), said
+    assert found["checks"]["invalid"]["refused"].startswith("experiment/mine.yaml:9:6  graph.C\n  JAX refuses it: ")
+
+
+def test_a_program_that_jax_cannot_express_passes(tmp_path: Path) -> None:
+    text = FORBIDDEN.replace("graph:\n  C: A @ B", "per_device:\n  C: ppermute(A, ('x', 'y'), perm=[(0, 1)])")
+    text = text.replace("x2", "x2_y2").replace("[x, x]", "[[x, y], null]").replace("program: auto", "program: vmap")
+    text = text.replace("spec: [x, null]", "spec: [[x, y], null]")
+    text = text.replace("the mesh axis 'x' is used twice", "\"JAX cannot express program 'vmap'\"")
+    status, said, found = run(tmp_path, text)
+    assert (status, found["status"]) == (0, "passed"), said
+    status, said, found = run(tmp_path, text, "program=shard_map")
+    assert (status, found["status"]) == (1, "failed"), said
+
+
+def test_what_is_refused_otherwise_fails(tmp_path: Path) -> None:
+    status, said, found = run(tmp_path, FORBIDDEN, "outputs.C=[x,z]")
+    assert (status, found["status"], found["error"]) == (1, "failed", None)
+    assert (
+        "invalid failed\n  expected to be refused with 'the mesh axis 'x' is used twice', but refused otherwise" in said
+    )
+    assert "mesh axis 'z' does not exist; the mesh has x" in said
+
+
+def test_what_nothing_refuses_runs_and_fails(tmp_path: Path) -> None:
+    status, said, found = run(tmp_path, FORBIDDEN, "outputs.C=[x,null]")
+    assert (status, found["status"], found["programs"]["auto"]["status"]) == (1, "failed", "passed")
+    assert found["checks"]["invalid"]["refused"] is None
+    assert set(found["checks"]) == {"sections", "invalid"}
+    assert "but nothing refuses it\n" in said
+    assert "failed: invalid failed, 1 of 1 programs passed" in said
+
+
+def test_without_the_expectation_it_is_invalid(tmp_path: Path) -> None:
+    status, said, found = run(tmp_path, FORBIDDEN, "expect.invalid=null")
+    assert (status, found["status"], found.get("checks")) == (2, "invalid", None)
+    assert "the mesh axis 'x' is used twice" in said
+
+
+def test_an_expectation_that_cannot_be_meant_is_invalid(tmp_path: Path) -> None:
+    status, said, found = run(tmp_path, FORBIDDEN, "expect.invalid=3")
+    assert (status, found["status"]) == (2, "invalid")
+    assert "expect.invalid\n  3 is not a part of the message" in said
+
+
+def test_in_a_sweep_every_point_is_held_to_it(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(FORBIDDEN, encoding="utf-8")
+    ran = run_command(
+        "-m",
+        "--config-dir",
+        ".",
+        "+experiment=mine",
+        "outputs.C=[x,x],[x,z],[x]",
+        "hydra.sweep.dir=run",
+        folder=tmp_path,
+    )
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert [record.read(tmp_path / "run" / str(i))["status"] for i in range(3)] == ["passed", "failed", "failed"]
+    assert "3 points: 1 passed, 2 failed" in ran.stdout
+    first = next(line for line in ran.stdout.splitlines() if line.startswith("0 "))
+    assert "the mesh axis 'x' is used twice" in first
+
+
+# As tests.
+
+
+def test_it_is_one_item_that_passes_and_has_no_golden(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write("my_conf/experiment/mine.yaml", FORBIDDEN)
+    said = project.pytest("--experiments", "my_conf", "-v", status=0)
+    assert "my_conf/experiment/mine.yaml::invalid PASSED" in said
+    assert "1 passed" in said
+    assert not project.goldens.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (FORBIDDEN.replace("[x, x]", "[x, null]"), "but nothing refuses it"),
+        (FORBIDDEN.replace("[x, x]", "[x, z]"), "mesh axis 'z' does not exist"),
+    ],
+)
+def test_the_item_fails_where_it_is_not_refused_so(tmp_path: Path, text: str, told: str) -> None:
+    project = Project(tmp_path)
+    project.write("my_conf/experiment/mine.yaml", text)
+    said = project.pytest("--experiments", "my_conf", status=1)
+    assert "FAILED my_conf/experiment/mine.yaml::invalid" in said
+    assert "mine: invalid failed\n  expected to be refused with 'the mesh axis 'x' is used twice'" in said
+    assert told in said
+    assert "to run it: python -m runner --config-dir my_conf +experiment=mine\n" in said
+
+
+def test_a_text_that_cannot_be_meant_is_an_error_of_the_collection(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write("my_conf/experiment/mine.yaml", FORBIDDEN.replace("the mesh axis 'x' is used twice", "3"))
+    said = project.pytest("--experiments", "my_conf", status=2)
+    assert "expect.invalid\n  3 is not a part of the message with which it has to be refused" in said
+
+
+def test_the_shipped_ones_are_known_as_such() -> None:
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "conf" / "experiment").glob("*.yaml")}
+    expecting = {name for name, text in texts.items() if (yaml.safe_load(text).get("expect") or {}).get("invalid")}
+    assert set(REFUSED) == expecting != set()

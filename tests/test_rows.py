@@ -1,0 +1,194 @@
+"""What a row of the table of operations says of its operation is so: of JAX's function, and of the counterpart."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from runner.evidence import nodes
+from runner.language import trees
+from runner.language.counterparts import windows
+from runner.language.operations import COMPUTATIONS, OPERATIONS, Limit, Operation
+from runner.language.operators import OPERATORS, called
+from runner.layout import Mesh
+from runner.worker import limits
+from runner.worker.versions import abstract_mesh
+from runner.worker.walk import function
+
+X = Mesh(("x",), (2,))
+
+CONTRACTIONS = {
+    "matmul": [((4,), (4,)), ((3, 4), (4,)), ((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((4,), (2, 4, 5)),
+               ((2, 3, 4), (2, 4, 5)), ((6, 2, 3, 4), (2, 4, 5))],
+    "dot": [((4,), (4,)), ((3, 4), (4,)), ((3, 4), (4, 5)), ((2, 3, 4), (6, 4, 5))],
+    "inner": [((4,), (4,)), ((3, 4), (4,)), ((3, 4), (5, 4)), ((2, 3, 4), (5, 4))],
+    "vdot": [((4,), (4,))],
+    "tensordot": [((2, 4), (4, 3), 1), ((2, 4, 6), (4, 6, 3), 2), ((2, 3), (5,), 0)],
+    "einsum": [("ij,jk->ik", (3, 4), (4, 5)), ("ij,jk", (3, 4), (4, 5)), ("...ij,jk", (2, 3, 4), (4, 5)),
+               ("...ij,...jk->...ik", (6, 2, 3, 4), (2, 4, 5)), ("ki,ki->", (4, 3), (4, 3)), ("ij->j", (4, 3))],
+}  # fmt: skip
+"""For each row with a `contraction`, calls; a shape stands for an array."""
+
+CALLS = [(name, call) for name, calls in CONTRACTIONS.items() for call in calls]
+
+
+def called_with(call: Any) -> list[Any]:
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=part) if isinstance(part, tuple) else part for part in call]
+
+
+def rows(field: str) -> list[str]:
+    return [name for name, row in OPERATIONS.items() if getattr(row, field)]
+
+
+def test_every_contraction_is_tried() -> None:
+    assert sorted(CONTRACTIONS) == sorted(rows("contraction"))
+
+
+@pytest.mark.parametrize(("name", "call"), CALLS, ids=str)
+def test_a_contraction_in_einsums_notation_is_what_the_operation_computes(name: str, call: Any) -> None:
+    operands = called_with(call)
+    row = OPERATIONS[name]
+    assert row.contraction is not None
+    labels = row.contraction(operands)
+    assert labels is not None
+    inputs, output = labels
+    arrays = [operand for operand in operands if isinstance(operand, np.ndarray)]
+    np.testing.assert_allclose(np.einsum(f"{','.join(inputs)}->{output}", *arrays), row.numpy(*operands))
+
+
+@pytest.mark.parametrize(("name", "call"), [("vdot", ((2, 2), (2, 2))), ("matmul", ((2,), 3)), ("dot", (3, (2,)))])
+def test_a_contraction_says_nothing_of_operands_that_it_does_not_know(name: str, call: Any) -> None:
+    row = OPERATIONS[name]
+    assert row.contraction is not None
+    assert row.contraction(called_with(call)) is None
+
+
+@pytest.mark.parametrize(("name", "call"), [(name, call) for name, call in CALLS if 0 not in call], ids=str)
+def test_a_contraction_over_devices_is_completed_by_its_collective(name: str, call: Any) -> None:
+    operands = called_with(call)
+    row = OPERATIONS[name]
+    assert row.contraction is not None
+    labels = row.contraction(operands)
+    assert labels is not None
+    inputs, output = labels
+    summed = next(label for labels in inputs for label in labels if label not in output)
+    parts: list[list[Any]] = [[], []]
+    names = iter(inputs)
+    for operand in operands:
+        mine = next(names) if isinstance(operand, np.ndarray) else ""
+        halves = np.split(operand, 2, axis=mine.index(summed)) if summed in mine else [operand, operand]
+        for part, half in zip(parts, halves, strict=True):
+            part.append(half)
+    assert row.completed_by is not None
+    complete = OPERATIONS[row.completed_by].numpy(X, [row.numpy(*part) for part in parts], "x")
+    np.testing.assert_allclose(complete[0], row.numpy(*operands))
+
+
+@pytest.mark.parametrize("name", sorted(set(rows("completed_by")) - CONTRACTIONS.keys()))
+def test_a_reduction_over_devices_is_completed_by_its_collective(name: str) -> None:
+    row = OPERATIONS[name]
+    assert row.completed_by is not None
+    collective = OPERATIONS[row.completed_by]
+    assert collective.reduces
+    x = np.random.default_rng(0).normal(size=(4, 3))
+    complete = collective.numpy(X, [row.numpy(half, axis=0) for half in np.split(x, 2)], "x")
+    np.testing.assert_allclose(complete[0], row.numpy(x, axis=0))
+
+
+@pytest.mark.parametrize("name", rows("out_sharding"))
+def test_the_layout_of_a_result_is_named_where_jax_takes_it(name: str) -> None:
+    assert "out_sharding" in inspect.signature(function(OPERATIONS[name].jax)).parameters
+
+
+@pytest.mark.parametrize("name", rows("constant"))
+def test_what_is_a_constant_has_no_derivative(name: str) -> None:
+    def of(x: Any) -> Any:
+        return function(OPERATIONS[name].jax)(x)
+
+    assert jax.grad(of)(jnp.float32(3.0)) == 0.0
+    assert of(jnp.float32(3.0)) == 3.0
+
+
+def test_an_argument_that_a_row_names_is_one_of_its_own() -> None:
+    for row in OPERATIONS.values():
+        named = [row.indices, row.draws, *(row.pair or ())]
+        assert set(row.signature.parameters) >= {name for name in named if name is not None}, row.name
+
+
+def test_what_is_over_axes_says_what_it_does() -> None:
+    for row in OPERATIONS.values():
+        assert ("axis_name" in row.signature.parameters) == (row.over is not None), row.name
+        assert row.kind != "collective" or row.over is not None, row.name
+        assert row.communicates == (row.over is not None and "x" in row.signature.parameters and row.name != "pcast")
+
+
+COMMUNICATING = [row for row in OPERATIONS.values() if row.communicates]
+OTHERWISE = {"pshuffle": "perm=(1, 0)", "pbroadcast": "source=0"}
+"""How the collectives are called with which nothing is mended."""
+
+
+def calls(row: Operation) -> list[ast.Call]:
+    assert row.over is not None
+    return [trees.parsed_call(f"{row.name}(x, 'x', {rest})") for rest in row.over.calls or [OTHERWISE[row.name]]]
+
+
+@pytest.mark.parametrize("row", COMMUNICATING, ids=lambda row: row.name)
+def test_a_call_that_mends_is_one_of_the_language(row: Operation) -> None:
+    for call in calls(row):
+        assert called(call) is row
+        row.signature.bind(*call.args, **{str(keyword.arg): keyword.value for keyword in call.keywords})
+
+
+def primitives(jaxpr: Any) -> Iterator[str]:
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from primitives(inner)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("row", COMMUNICATING, ids=lambda row: row.name)
+def test_jax_makes_the_primitives_of_a_collective_that_its_row_names(row: Operation, check_vma: bool) -> None:
+    call = calls(row)[0]
+    arguments = [ast.literal_eval(argument) for argument in call.args[1:]]
+    named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+    if "shift" in named:
+        named = {"perm": [(0, 1), (1, 0)]}
+    mapped = jax.shard_map(
+        lambda x: function(row.jax)(x, *arguments, **named),
+        mesh=abstract_mesh(X, AxisType.Auto),
+        in_specs=P("x"),
+        out_specs=P("x"),
+        check_vma=check_vma,
+    )
+    traced = jax.make_jaxpr(mapped)(jax.ShapeDtypeStruct((8, 8, 8), np.float32))
+    found = set(primitives(traced.jaxpr)) & nodes.PRIMITIVES
+    assert found
+    assert row.over is not None
+    assert found <= set(row.over.primitives)
+
+
+def test_every_limit_is_looked_at_and_is_one_of_some_row() -> None:
+    looked_at = [limit for limit, _ in limits.LIMITS if limit is not None]
+    assert sorted(looked_at) == sorted(get_args(Limit))
+    assert set(looked_at) == {limit for row in OPERATIONS.values() if row.over for limit in row.over.limits}
+
+
+def test_every_computation_has_its_counterpart() -> None:
+    assert windows.COMPUTATIONS.keys() == COMPUTATIONS.keys()
+
+
+def test_every_operator_is_an_operation() -> None:
+    assert all(operator.name in OPERATIONS for operator in OPERATORS.values())

@@ -1,0 +1,115 @@
+"""Which layouts follow from those of operands, and which repairs are tried in which order: without JAX.
+
+What JAX says of the repairs is in `test_explicit.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.language.syntax import parse
+from runner.layout import Mesh, Spec
+from runner.sharding.repairs import Repair, candidates, resharded
+from runner.sharding.results import Held, of_result
+
+MESH = Mesh(("x", "y"), (2, 4))
+ALL = slice(None)
+
+
+def spec(text: str) -> Spec:
+    """`x . xy`: three dimensions, sharded over x, replicated, over x and y."""
+    return Spec(() if entry == "." else tuple(entry) for entry in text.split())
+
+
+def held(text: str, size: int = 8, itemsize: int = 4) -> Held:
+    return Held(spec(text), (size,) * len(text.split()), itemsize)
+
+
+@pytest.mark.parametrize(
+    ("call", "operands", "result"),
+    [
+        ("A @ B", [held("x y"), held("y .")], "x ."),
+        # An axis that both claim is the first one's.
+        ("A @ B", [held("x ."), held(". x")], "x ."),
+        ("A @ B", [held("x . y"), held(". y")], "x . y"),
+        ("A @ B", [held("x . ."), held(". y")], "x . y"),
+        ("dot(A, B)", [held("x ."), held(".")], "x"),
+        ("tensordot(A, B, axes=1)", [held("x y"), held("y ."), 1], "x ."),
+        ("einsum('ij,kj->ki', A, B)", ["ij,kj->ki", held("x ."), held("y .")], "y x"),
+        ("einsum('...j,jk', A, B)", ["...j,jk", held("y x ."), held(". .")], "y x ."),
+        ("A[J]", [held("x y"), held(".")], ". y"),
+        ("A[J]", [held("x y"), held("x")], "x y"),
+        # What the array keeps has an axis before the index arrays have it.
+        ("A[J]", [held("x y"), held("y .")], ". . y"),
+        ("A[:, J]", [held("x y"), ALL, held("y")], "x y"),
+        ("A[:, J]", [held("x y"), ALL, held("x")], "x ."),
+        # What is cut is replicated; what is new too.
+        ("A[0:2, None, J]", [held("x y"), slice(0, 2), None, held(".")], ". . ."),
+        # Where a slice stands between index arrays, their dimensions come first.
+        ("A[J, :, J]", [held("x y ."), held("x"), ALL, held(".")], "x y"),
+    ],
+)
+def test_a_result_lies_as_its_operands_lie(call: str, operands: list[Any], result: str) -> None:
+    assert of_result(parse(call).tree, operands) == spec(result)
+
+
+@pytest.mark.parametrize(
+    ("call", "operands"),
+    [
+        ("A + B", [held("x"), held("x")]),
+        # JAX lets no layout of its result be named.
+        ("inner(A, B)", [held("x ."), held("x .")]),
+        ("A[0]", [held("x ."), 0]),
+        ("A.T", [held("x .")]),
+    ],
+)
+def test_of_other_calls_no_layout_is_named(call: str, operands: list[Any]) -> None:
+    assert of_result(parse(call).tree, operands) is None
+
+
+def test_what_is_promised_is_tried_first_and_only_where_jax_lets_it_be_named() -> None:
+    operands = [held("x y"), held("y .")]
+    named, derived, *others = candidates(parse("A @ B").tree, operands, MESH, spec("x y"))
+    assert (named, derived) == (Repair(out_sharding=spec("x y")), Repair(out_sharding=spec("x .")))
+    assert all(repair.out_sharding is None for repair in others)
+    assert all(repair.operands for repair in candidates(parse("A + B").tree, operands, MESH, spec("x y")))
+
+
+def test_of_operands_what_leaves_the_fewest_bytes_on_a_device_is_resharded_first() -> None:
+    tree = parse("A + B").tree
+    first = next(candidates(tree, [held("x ."), held(". y")], MESH, None))
+    # Over y a device is left with a fourth, over x with half.
+    assert first == Repair(operands={0: spec(". y")})
+    first = next(candidates(tree, [held(". y"), held(". x")], MESH, None))
+    assert first == Repair(operands={1: spec(". y")})
+    first = next(candidates(tree, [held("x .", itemsize=4), held(". x", itemsize=2)], MESH, None))
+    assert first == Repair(operands={1: spec("x .")})
+
+
+def test_no_dimension_is_sharded_that_the_devices_do_not_divide() -> None:
+    long, short = Held(spec("y"), (8,), 4), Held(spec("."), (6,), 4)
+    found = list(candidates(parse("A + B").tree, [long, short], MESH, None))
+    assert found == [Repair(operands={0: spec(".")})]
+
+
+entries = st.sampled_from(["x", "y", "."])
+specs_of_operands = st.lists(st.lists(entries, min_size=1, max_size=2, unique=True), min_size=1, max_size=4)
+
+
+@settings(deadline=None, derandomize=True, database=None)
+@given(specs_of_operands)
+def test_a_way_to_reshard_names_what_changes_and_uses_an_axis_once(texts: list[list[str]]) -> None:
+    arrays = {i: held(" ".join(text)) for i, text in enumerate(texts)}
+    ways = list(resharded(arrays))
+    for way in ways:
+        for i, new in way.items():
+            assert new != arrays[i].spec
+            assert len(new) == len(arrays[i].shape)
+            used = [axis for axes in new for axis in axes]
+            assert len(used) == len(set(used))
+    replicated = {i: ((),) * len(array.shape) for i, array in arrays.items() if any(array.spec)}
+    assert replicated in ways

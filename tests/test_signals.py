@@ -1,0 +1,69 @@
+"""Signals: an orderly end where there is time for one, and an end in any case."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.command import ROOT
+
+SCRIPT = """
+import signal, sys, time
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+{before}
+from runner.cli import signals
+
+try:
+    with signals.handled():
+        print("up", flush=True)
+        {body}
+except signals.Ended as ended:
+    print("in order", flush=True)
+    sys.exit(signals.status(ended.number))
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    {after}
+    sys.exit(130)
+"""
+
+BUSY = "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"
+"""C code that lets other threads run, and Python's handlers not."""
+
+
+def ended(body: str, *numbers: int, before: str = "", after: str = "pass") -> tuple[int, str]:
+    """What the script wrote, and with what status it ended, at the signals one after the other."""
+    command = [sys.executable, "-c", SCRIPT.format(body=body, before=before, after=after)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        for number in numbers:
+            time.sleep(0.2)
+            process.send_signal(number)
+        return process.wait(timeout=50), process.stdout.read()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_orderly_end(number: signal.Signals) -> None:
+    assert ended("time.sleep(60)", number) == (128 + number, "in order\n")
+
+
+def test_an_end_while_no_python_runs() -> None:
+    assert ended(BUSY, signal.SIGTERM) == (128 + signal.SIGTERM, "")
+
+
+def test_an_interrupt_and_a_second_one() -> None:
+    assert ended("time.sleep(60)", signal.SIGINT) == (130, "interrupted\n")
+    assert ended(BUSY, signal.SIGINT, signal.SIGINT) == (130, "")
+
+
+def test_what_is_ignored_stays_ignored_and_what_was_handled_is_handled_again() -> None:
+    before = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
+    assert ended("signal.raise_signal(signal.SIGHUP); print('on')", before=before) == (0, "on\n")
+    after = "print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, signal.set_wakeup_fd(-1))"
+    assert ended("raise KeyboardInterrupt", after=after) == (130, "interrupted\nTrue -1\n")

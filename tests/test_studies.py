@@ -1,0 +1,171 @@
+"""The studies can be run again, and say whether their answers still hold."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from experiments import __main__ as experiments
+from experiments.tabulate import cells
+from tests.command import ROOT
+
+PAGE = """\
+# Which layout?
+
+    python experiments/tabulate.py outputs/a/DATE_TIME A B C auto
+
+| A ↓ B → | [x, null] | [null, y] |
+|---|---|---|
+| [x, null] | [x, null] | [x, y] |
+| [y, x] | [y, null] | failed |
+
+What it says: something.
+"""
+
+
+def test_every_study_is_among_them() -> None:
+    names = [study.name for study in experiments.studies()]
+    assert len(set(names)) == len(names)
+    files = {path.stem for path in (ROOT / "experiments" / "study").glob("*.yaml")}
+    files |= {path.stem for path in (ROOT / "experiments" / "wrong_answers").rglob("*.py")}
+    files |= {path.stem for path in (ROOT / "experiments" / "wrong_answers" / "experiment").glob("*.yaml")}
+    assert set(names) == files
+
+
+# Sweeps.
+
+
+def test_the_cells_of_a_page() -> None:
+    assert cells(PAGE) == {
+        ("A [x, null]", "B [x, null]"): "[x, null]",
+        ("A [x, null]", "B [null, y]"): "[x, y]",
+        ("A [y, x]", "B [x, null]"): "[y, null]",
+        ("A [y, x]", "B [null, y]"): "failed",
+    }
+
+
+def test_an_answer_that_is_found_again_holds() -> None:
+    assert experiments.differences(PAGE, "\n".join(PAGE.splitlines()[4:8])) == []
+
+
+def test_every_cell_that_differs_is_told() -> None:
+    found = PAGE.replace("[x, y] |", "[x, null] |").replace("| [y, x] | [y, null] | failed |\n", "")
+    assert experiments.differences(PAGE, found) == [
+        "A [x, null], B [null, y]: [x, null]; the answer has [x, y]",
+        "A [y, x], B [x, null]: nothing; the answer has [y, null]",
+        "A [y, x], B [null, y]: nothing; the answer has failed",
+    ]
+    assert experiments.differences(found, PAGE)[1] == "A [y, x], B [x, null]: [y, null]; the answer has nothing"
+
+
+def test_the_answer_of_each_sweep_says_how_its_table_was_made() -> None:
+    for file in (ROOT / "experiments" / "study").glob("*.yaml"):
+        page = (ROOT / "experiments" / "results" / file.stem / "README.md").read_text(encoding="utf-8")
+        assert len(cells(page)) > 1
+        assert "experiments/tabulate.py outputs/" in page
+
+
+# Wrong answers.
+
+TABLES = """\
+| script and report | devices | what is wrong | wrong in jax | where | cure |
+|---|---|---|---|---|---|
+| [always](always.md) | 2 | `a @ b` | 0.5.3 to 0.12.0.1 | `a.cc` | none |
+| [mended](mended.md) | 2 | `a @ b` | 0.6.2 to 0.11.2 | `b.cc` | jax 0.12 |
+
+| [crash](crashes/crash.md) | 2 | fails | 0.5.3 to 0.12.0.1, with Shardy | `c.cc` | none |
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "jax", "wrong"),
+    [
+        ("always", "0.5.2", False),
+        ("always", "0.5.3", True),
+        ("always", "0.12.0.1", True),
+        ("always", "0.13.0", True),
+        ("crash", "0.13.0", True),
+        ("mended", "0.6.1", False),
+        ("mended", "0.11.2", True),
+        ("mended", "0.12.0", False),
+        ("mended", "0.13.0", False),
+    ],
+)
+def test_the_page_says_with_which_versions_a_script_is_wrong(name: str, jax: str, wrong: bool) -> None:
+    assert experiments.expected_wrong(name, jax, TABLES) is wrong
+
+
+def test_the_page_says_so_of_every_script() -> None:
+    page = (experiments.WRONG / "README.md").read_text(encoding="utf-8")
+    scripts = [path.stem for path in experiments.WRONG.rglob("*.py")]
+    assert all(experiments.expected_wrong(name, "0.10.2", page) for name in scripts)
+    assert [name for name in scripts if not experiments.expected_wrong(name, "0.12.0", page)] != []
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "README.md").write_text(TABLES, encoding="utf-8")
+    monkeypatch.setattr(experiments, "WRONG", tmp_path)
+    monkeypatch.setattr(experiments, "version", lambda name: "0.12.0")
+    return tmp_path / "always.py"
+
+
+@pytest.mark.parametrize(
+    ("does", "otherwise"),
+    [
+        ("print('WRONG'); sys.exit(1)", []),
+        ("print('CRASHED'); sys.exit(1)", []),
+        ("print('right')", ["always.py is right; wrong_answers/README.md has it wrong with jax 0.12.0"]),
+        ("raise ValueError('no')", ["always.py ends with status 1", "ValueError: no"]),
+        ("print('WRONG')", ["always.py ends with status 0"]),
+    ],
+)
+def test_a_script_that_is_as_wrong_as_is_known_holds(script: Path, does: str, otherwise: list[str]) -> None:
+    script.write_text(f"import sys\n{does}\n", encoding="utf-8")
+    assert experiments._script(script) == otherwise
+
+
+def test_a_script_that_is_wrong_again_is_told(script: Path) -> None:
+    again = script.with_name("mended.py")
+    again.write_text("import sys\nprint('WRONG')\nsys.exit(1)\n", encoding="utf-8")
+    told = "mended.py is wrong; wrong_answers/README.md has it right with jax 0.12.0"
+    assert experiments._script(again) == [told]
+
+
+# The command.
+
+
+def command(*names: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "experiments", *names],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_study_is_run_again_by_its_name() -> None:
+    ran = command("log_power")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout == f"jax {version('jax')}\nholds    log_power\n"
+
+
+def test_a_study_that_there_is_not_names_the_nearest() -> None:
+    ran = command("log_powr")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == "command line: log_powr\n  no study 'log_powr'; did you mean 'log_power'?\n"
+
+
+def test_an_answer_that_does_not_hold_is_status_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = [experiments.Study("one", list), experiments.Study("two", lambda: ["a: b; the answer has c"])]
+    monkeypatch.setattr(experiments, "studies", lambda: made)
+    assert experiments.main([]) == 1
+    assert capsys.readouterr().out.splitlines()[1:] == ["holds    one", "differs  two", "  a: b; the answer has c"]
+    assert experiments.main(["one"]) == 0

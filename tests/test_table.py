@@ -1,0 +1,88 @@
+"""A table keeps to its width: cells continue below, columns move below, and nothing is lost."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.show import table
+
+
+def printed(head: list[str], rows: list[list[str]], room: int | None = None) -> list[str]:
+    found = table.lines(head, [[(text, "") for text in row] for row in rows], room)
+    return ["".join(text for text, _ in line) for line in found]
+
+
+HEAD = ["name", "what it says", "n"]
+ROWS = [["a", "some words that are long", "1"], ["b", "few", "22"]]
+
+
+def test_a_table_is_as_wide_as_it_needs() -> None:
+    expected = [
+        "name  what it says              n",
+        "a     some words that are long  1",
+        "b     few                       22",
+    ]
+    assert printed(HEAD, ROWS) == printed(HEAD, ROWS, 34) == expected
+
+
+def test_a_long_cell_continues_below() -> None:
+    assert printed(HEAD, ROWS, 28) == [
+        "name  what it says        n",
+        "a     some words that     1",
+        "      are long",
+        "b     few                 22",
+    ]
+
+
+def test_a_wide_table_falls_into_several_that_begin_alike() -> None:
+    rows = [["auto", "passed", "passed"], ["vmap", "failed", "failed"]]
+    assert printed(["program", "status", "value"], rows, 18) == [
+        "program  status",
+        "auto     passed",
+        "vmap     failed",
+        "",
+        "program  value",
+        "auto     passed",
+        "vmap     failed",
+    ]
+
+
+def test_where_the_first_column_does_not_tell_rows_apart_they_are_numbered() -> None:
+    assert printed(["kind", "of", "how"], [["all-reduce", "C", "inserted"], ["all-reduce", "C", "written"]], 20) == [
+        "#  kind        of",
+        "1  all-reduce  C",
+        "2  all-reduce  C",
+        "",
+        "#  how",
+        "1  inserted",
+        "2  written",
+    ]
+
+
+def test_styles_stay_with_their_texts() -> None:
+    assert table.lines(["status"], [[("passed", "green")]]) == [[("status", "bold")], [("passed", "green")]]
+
+
+words = st.text("abcdefgh", min_size=1, max_size=12)
+cells = st.lists(words, max_size=6).map(" ".join)
+
+
+@given(st.integers(1, 6).flatmap(lambda n: st.lists(st.lists(cells, min_size=n, max_size=n), min_size=1, max_size=5)))
+def test_nothing_is_lost_and_no_line_is_too_wide(rows: list[list[str]]) -> None:
+    head = [f"h{k}" for k in range(len(rows[0]))]
+    for room in (30, 40, 80):
+        lines = printed(head, rows, room)
+        assert max(map(len, lines)) <= room
+        found = re.findall("[a-h]+", " ".join(lines))
+        for row in rows:
+            for cell in row[1:]:
+                assert all(word in found for word in cell.split())
+
+
+@pytest.mark.parametrize("room", [None, 20])
+def test_a_table_without_rows_has_its_head(room: int | None) -> None:
+    assert printed(HEAD, [], room)[0].startswith("name")

@@ -1,0 +1,379 @@
+"""How far two arrays are apart, and how far they may be: what is exact is exact, what rounds may round, no more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner import dtypes
+from runner.checks.compare import Beside, Difference, Tolerance, Whole, as_a_whole, carried, difference, tolerance
+from runner.experiment import data
+from runner.reference import Rounding, magnitude, measure
+from runner.reference.arithmetic import ANY
+from runner.reference.rounded import Machine, rounded
+from tests.harness import experiment
+
+EXACT = Tolerance(0.0, 0.0)
+LOOSE = Tolerance(1e-6, 1e-6)
+
+
+def apart(actual: Any, expected: Any, dtype: str, allowed: Tolerance = EXACT) -> Difference:
+    return difference(np.asarray(actual, dtypes.dtype(dtype).numpy), np.asarray(expected), dtype, allowed)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int4", "uint4", "int8", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_exact_dtypes_differ_by_one(dtype: str) -> None:
+    assert apart([0, 1, 1], np.array([0, 1, 1], np.int64), dtype, LOOSE).wrong == 0
+    found = apart([0, 1, 1], np.array([0, 0, 1], np.int64), dtype, Tolerance(9.0, 9.0))
+    assert (found.wrong, found.first, found.max_abs) == (1, (1,), 1.0)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_integers_beyond_2_to_the_53_are_told_apart(dtype: str) -> None:
+    found = apart([2**60 + 1, 5], np.array([2**60, 5], dtype), dtype)
+    assert (found.wrong, found.max_abs) == (1, 1.0)
+
+
+def test_unsigned_differences_do_not_wrap() -> None:
+    assert apart([0], np.array([3], np.uint8), "uint8").max_abs == 3.0
+    assert apart([2**64 - 1], np.array([0], np.uint64), "uint64").max_abs == float(2**64)
+
+
+def test_nan_equals_nan_and_is_counted() -> None:
+    found = apart([math.nan, 1.0], [math.nan, 1.0], "float32")
+    assert (found.wrong, found.nans, found.max_abs) == (0, 1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [(math.nan, 1.0), (1.0, math.nan), (math.inf, 1.0), (1.0, math.inf), (math.inf, -math.inf), (math.nan, math.inf)],
+)
+def test_what_is_not_finite_equals_only_itself(actual: float, expected: float) -> None:
+    found = apart([actual], [expected], "float32", Tolerance(9.0, 9.0))
+    assert (found.wrong, found.max_abs) == (1, math.inf)
+
+
+def test_infinities_are_equal() -> None:
+    assert apart([math.inf, -math.inf], [math.inf, -math.inf], "float32") == Difference(0.0, 0.0, 0, 2, None, 0)
+
+
+@pytest.mark.parametrize(("got", "wrong"), [(math.nan, 0), (-448.0, 0), (448.0, 1), (1.0, 1)])
+def test_an_infinity_that_a_dtype_has_not_is_nan_or_its_largest_number(got: float, wrong: int) -> None:
+    assert apart([got, 1.0], [-math.inf, 1.0], "float8_e4m3fn", LOOSE).wrong == wrong
+
+
+def test_nothing_is_held_to_a_rounding_that_was_measured_nowhere() -> None:
+    beyond = Rounding(overflows=[np.array([True, True])])
+    beside = Beside.of(beyond, lambda value: value[0])
+    found = difference(np.array([math.nan, 40.0], np.float32), np.array([1.0, 1.0]), "float32", LOOSE, beside)
+    assert (found.wrong, found.overflowing) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "overflow"), [("float16", math.inf), ("bfloat16", math.inf), ("float8_e4m3fn", math.nan)]
+)
+def test_what_the_dtype_cannot_hold_overflows_in_the_reference_too(dtype: str, overflow: float) -> None:
+    beyond = float(ml_dtypes.finfo(dtypes.dtype(dtype).numpy).max) * 8
+    assert apart([overflow, 1.0], [beyond, 1.0], dtype, LOOSE).wrong == 0
+    assert apart([2.0, 1.0], [beyond, 1.0], dtype, LOOSE).wrong == 1
+
+
+def test_complex_numbers_are_compared_as_such() -> None:
+    assert apart([1 + 1e-9j], [1 + 0j], "complex64", LOOSE).wrong == 0
+    assert apart([1 + 1j], [1 - 1j], "complex64", LOOSE).max_abs == 2.0
+
+
+@pytest.mark.parametrize(("actual", "expected"), [((4, 4), (4,)), ((4,), ()), ((1, 4), (4,)), ((0,), (4,))])
+def test_another_shape_is_wrong_and_not_broadcast(actual: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    for dtype in ("float32", "int32"):
+        assert apart(np.ones(actual), np.ones(expected), dtype, LOOSE).wrong
+
+
+def test_the_first_wrong_element_is_named() -> None:
+    found = apart([[1, 2], [3, 5]], [[1, 2], [3, 4]], "float32", LOOSE)
+    assert (found.wrong, found.size, found.first, found.max_abs, found.max_rel) == (1, 4, (1, 1), 1.0, 0.25)
+
+
+def test_the_worse_of_two_differences() -> None:
+    one, two = Difference(1.0, 0.1, 1, 4, (0,), 2), Difference(0.5, 0.7, 3, 8, (1,), 1)
+    assert one.joined(two) == Difference(1.0, 0.7, 4, 12, (0,), 3)
+
+
+def test_largest_is_finite() -> None:
+    assert magnitude([np.array([1.0, -7.0, math.inf, math.nan]), np.array([2 + 0j])]) == 7.0
+    assert magnitude([np.zeros(0)]) == 0.0
+
+
+# The tolerance.
+
+MEASURED = Rounding(error=1e-3, mean_square=1e-7, elements=10_000)
+
+
+def test_exact_dtypes_have_no_tolerance() -> None:
+    assert tolerance("int32", MEASURED) == EXACT
+    assert tolerance("bool", MEASURED) == EXACT
+
+
+def test_the_tolerance_is_a_multiple_of_what_was_measured() -> None:
+    assert tolerance("float32", MEASURED).atol == pytest.approx(4e-3, rel=1e-3)
+    assert tolerance("bfloat16", MEASURED).atol == pytest.approx(3e-3, rel=1e-3)
+
+
+def test_of_few_measurements_the_next_may_be_larger() -> None:
+    few = Rounding(error=1e-3, mean_square=1e-7, elements=8)
+    assert tolerance("float32", few).atol == pytest.approx(8e-3)
+
+
+@pytest.mark.parametrize(("dtype", "units"), [("float64", 4), ("float32", 4), ("complex64", 4), ("bfloat16", 1)])
+def test_where_nothing_was_lost_a_few_units_in_the_last_place_are_allowed(dtype: str, units: float) -> None:
+    assert tolerance(dtype, Rounding()) == Tolerance(units * dtypes.dtype(dtype).eps, 0.0)
+
+
+def test_an_8_bit_float_that_is_one_place_off_is_wrong() -> None:
+    exact = np.array([1.0, 1.125, 1.875, 2.0, 15.0])
+    beside = np.nextafter(exact.astype(ml_dtypes.float8_e4m3fn), ml_dtypes.float8_e4m3fn(100))
+    assert apart(beside, exact, "float8_e4m3fn", tolerance("float8_e4m3fn", Rounding())).wrong == 5
+
+
+def reference(
+    graph: str, n: int, dtype: str = "float32", seed: int = 0
+) -> tuple[dict[str, Any], np.ndarray, Tolerance]:
+    """The arrays, the oracle's result and the tolerance of an expression of A (8 × n) and B (n × 8)."""
+    arrays = {"A": {"shape": [8, n], "dtype": dtype}, "B": {"shape": [n, 8], "dtype": dtype}}
+    given = experiment("outputs: {C: []}", arrays=arrays, graph={"C": graph}, seed=seed)
+    made = data.make(given, Path())
+    floats = {"C": {ANY: dtype}}
+    found = measure(given, "graph", made, floats)
+    return made, np.asarray(found.values["C"][0]), tolerance(dtype, found.rounding["C"])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from([8, 64, 512, 4096]), st.integers(0, 1000))
+def test_a_float32_matmul_lies_inside_and_one_percent_of_one_element_outside(n: int, seed: int) -> None:
+    made, whole, allowed = reference("A @ B", n, seed=seed)
+    result = made["A"] @ made["B"]
+    assert difference(result, whole, "float32", allowed).wrong == 0
+    at = np.unravel_index(np.argsort(np.abs(whole), axis=None)[whole.size // 2], whole.shape)
+    result[at] *= 1.01
+    assert difference(result, whole, "float32", allowed).wrong == 1
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.sampled_from([8, 512, 4096]), st.integers(0, 1000))
+def test_a_bfloat16_matmul_lies_inside_and_a_tenth_of_one_element_outside(n: int, seed: int) -> None:
+    made, whole, allowed = reference("A @ B", n, "bfloat16", seed)
+    result = (made["A"].astype(np.float32) @ made["B"].astype(np.float32)).astype(ml_dtypes.bfloat16)
+    assert difference(result, whole, "bfloat16", allowed).wrong == 0
+    at = np.unravel_index(np.argmax(np.abs(whole)), whole.shape)
+    result[at] = result[at] * 1.1
+    assert difference(result, whole, "bfloat16", allowed).wrong == 1
+
+
+MISTAKES = {
+    "a partial sum": lambda a, b: a[:, :32] @ b[:32],
+    "a doubled value": lambda a, b: 2 * (a @ b),
+    "a hundred units in the last place": lambda a, b: a @ b * np.float32(1 + 100 * 2.0**-23),
+    "a bias twice": lambda a, b: a @ b + np.float32(0.01),
+    "two rows swapped": lambda a, b: (a @ b)[[1, 0, *range(2, 8)]],
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_float32_is_caught(mistake: str) -> None:
+    made, whole, allowed = reference("A @ B", 64)
+    assert difference(MISTAKES[mistake](made["A"], made["B"]), whole, "float32", allowed).wrong
+
+
+ROUNDING = {
+    "cancelling terms": ("(A * 1e4 + A) - A * 1e4", lambda a, b: (a * np.float32(1e4) + a) - a * np.float32(1e4)),
+    "a mean of large values": ("A - mean(A + 1e3)", lambda a, b: a - np.mean(a + np.float32(1e3))),
+    "a product made small": ("(A @ B) * 1e-6", lambda a, b: (a @ b) * np.float32(1e-6)),
+    "integers of the data": ("A @ B - 7 * sum(B)", lambda a, b: a @ b - np.float32(7) * b.sum(dtype=np.float32)),
+    "a long chain": ("(A @ B) @ (A @ B) @ (A @ B)", lambda a, b: (a @ b) @ (a @ b) @ (a @ b)),
+    "tanh": ("tanh(A @ B)", lambda a, b: np.tanh(a @ b)),
+    "exp": ("exp(A * 10)", lambda a, b: np.exp(a * np.float32(10))),
+}
+
+
+@pytest.mark.parametrize("case", ROUNDING)
+def test_float32s_own_rounding_is_no_mistake(case: str) -> None:
+    text, function = ROUNDING[case]
+    for seed in range(5):
+        made, whole, allowed = reference(text, 64, seed=seed)
+        result = function(made["A"], made["B"])
+        assert result.dtype == np.float32
+        assert difference(result, whole, "float32", allowed).wrong == 0
+
+
+@pytest.mark.parametrize("text", ["(A @ B) * 1e-6", "(A @ B) / 1e8", "mean(A @ B) * 1e-9", "softmax(A @ B) * 1e-3"])
+def test_a_small_result_of_large_terms_is_still_checked(text: str) -> None:
+    _, whole, allowed = reference(text, 64)
+    assert difference(1.05 * whole.astype(np.float32), whole, "float32", allowed).wrong
+
+
+# What may be otherwise.
+
+BETWEEN = Beside(low=np.array([1, 3, 5, 7]), high=np.array([1, 3, 9, 9]), others=(np.array([1, 3, 9, 8]),))
+
+
+@pytest.mark.parametrize(
+    ("actual", "wrong", "between", "excused"),
+    [
+        ([1, 3, 5, 7], 0, 0, 0),
+        ([1, 3, 9, 8], 0, 0, 0),
+        ([1, 3, 6, 7], 0, 1, 0),
+        ([1, 3, 4, 7], 0, 0, 1),
+        ([1, 4, 5, 7], 1, 0, 0),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_an_undecided_element_is_what_a_decision_leads_to_or_is_counted(
+    actual: list[int], wrong: int, between: int, excused: int, dtype: str
+) -> None:
+    found = difference(np.asarray(actual, dtype), np.array([1, 3, 5, 7]), dtype, EXACT, BETWEEN)
+    assert (found.wrong, found.undecided, found.between, found.excused) == (wrong, 2, between, excused)
+
+
+def test_complex_numbers_lie_between_others_part_by_part() -> None:
+    bounds = Beside(low=np.array([1 + 1j]), high=np.array([2 + 3j]))
+    for actual, between, excused in ((1.5 + 2j, 1, 0), (1.5 + 4j, 0, 1)):
+        found = difference(np.array([actual]), np.array([1 + 1j]), "complex64", LOOSE, bounds)
+        assert (found.wrong, found.between, found.excused) == (0, between, excused)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bound", "start", "end", "further"),
+    [
+        ("bool", True, True, False, 0),
+        ("uint8", 3, 200, 3, -194),
+        ("int64", 2**62, 1, 3, 2**62 + 2),
+        ("float32", 1.0, 2.0, -1.0, -2.0),
+        ("float32", -math.inf, -math.inf, -math.inf, -math.inf),
+        ("float32", 1.0, 1.0, math.inf, math.inf),
+        ("complex64", 1 + 1j, 1.0, 2j, 3j),
+    ],
+)
+def test_a_bound_is_carried_as_far_as_another(dtype: str, bound: Any, start: Any, end: Any, further: Any) -> None:
+    kind = dtypes.dtype(dtype).numpy
+    given = [np.asarray([value]).astype(kind) for value in (bound, start, end)]
+    assert carried(given[0], given[1], given[2], dtype).tolist() == [further]
+
+
+def test_what_the_dtype_cannot_hold_may_be_nothing_finite_and_no_other_number() -> None:
+    beyond = Beside(overflows=np.array([True, True, False]))
+    found = apart_beside([math.nan, 3.0, 1.0], [500.0, 500.0, 1.0], beyond)
+    assert (found.wrong, found.overflowing) == (1, 1)
+
+
+@pytest.mark.parametrize(("dtype", "beyond"), [("float8_e4m3fn", -512.0), ("float16", 7e4)])
+def test_what_overflows_is_no_error_beside_what_does_not(dtype: str, beyond: float) -> None:
+    overflows = Beside(overflows=np.array([True, False]))
+    with np.errstate(over="ignore"):
+        nothing = np.asarray([beyond, 1.0]).astype(dtypes.dtype(dtype).numpy)
+    found = difference(nothing, np.array([beyond, 1.0]), dtype, LOOSE, overflows)
+    assert (found.wrong, found.overflowing) == (0, 1)
+    found = difference(nothing[::-1], np.array([beyond, 1.0]), dtype, LOOSE, overflows)
+    assert (found.wrong, found.overflowing) == (2, 0)
+
+
+@pytest.mark.parametrize(("beyond", "wrong", "unforeseen"), [(100, 0, 1), (20, 1, 0)])
+def test_which_of_many_overflow_is_luck_but_which_of_few_is_not(beyond: int, wrong: int, unforeseen: int) -> None:
+    overflows = np.arange(200) < beyond
+    actual = np.where(np.arange(200) <= beyond, math.inf, 1.0)
+    found = apart_beside(actual, np.ones(200), Beside(overflows=overflows))
+    assert (found.wrong, found.overflowing, found.unforeseen) == (wrong, beyond + unforeseen, unforeseen)
+
+
+def apart_beside(actual: Any, expected: Any, beside: Beside) -> Difference:
+    return difference(np.asarray(actual, np.float32), np.asarray(expected), "float32", LOOSE, beside)
+
+
+# What averages out of rounding, and not of mistakes.
+
+
+def whole_of(dtype: str, mistake: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...] = (64, 64)) -> Whole:
+    """The verdict on a result that is rounded to `dtype` after a mistake."""
+    exact = np.random.default_rng(0).normal(size=shape)
+    rounding = Rounding()
+    for seed in range(3):
+        drawn = rounded(exact, dtype, Machine(seed=seed))
+        rounding.take_in([exact], [drawn], lambda value: value[0])
+    actual = mistake(exact).astype(dtypes.dtype(dtype).numpy).astype(np.float64)
+    found = as_a_whole(actual, exact, dtype, rounding)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
+def test_rounding_averages_out(dtype: str) -> None:
+    assert whole_of(dtype, lambda exact: exact).outside == []
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [("bfloat16", 1.004), ("float16", 1.0005), ("float8_e4m3fn", 1.06)])
+def test_a_scale_that_no_element_shows_is_noticed_by_all_of_them(dtype: str, factor: float) -> None:
+    found = whole_of(dtype, lambda exact: exact * factor)
+    assert "slope" in found.outside
+    assert found.power < factor - 1
+
+
+def test_what_is_added_to_every_element_of_a_column_is_noticed() -> None:
+    bias = 0.004 * np.sign(np.random.default_rng(1).normal(size=64))
+    assert "means along dimension 1" in whole_of("bfloat16", lambda exact: exact + bias).outside
+
+
+def test_what_is_added_to_every_element_is_noticed_by_their_mean() -> None:
+    assert "mean" in whole_of("bfloat16", lambda exact: exact + 0.003).outside
+
+
+def test_errors_that_are_larger_than_rounding_everywhere_are_noticed_though_none_is_large() -> None:
+    noise = np.random.default_rng(1).choice([-0.008, 0.008], size=(64, 64))
+    assert whole_of("bfloat16", lambda exact: exact + noise).outside == ["spread"]
+
+
+def test_of_few_elements_nothing_averages_out() -> None:
+    exact = np.ones((7, 9))
+    assert as_a_whole(exact, exact, "float32", Rounding()) is None
+
+
+# More elements than are compared at once.
+
+
+def many(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """What is right but for three elements, one of them NaN where NaN is expected, and what is expected."""
+    expected = np.random.default_rng(seed).normal(size=(3, 50, 700))
+    expected[1, 2, 3] = math.nan
+    actual = expected.astype(np.float32)
+    actual[1, 20, 5] += 3
+    actual[2, 49, 699] = math.inf
+    return actual, expected
+
+
+def test_of_many_elements_the_first_wrong_one_and_all_others_are_found() -> None:
+    actual, expected = many()
+    found = difference(actual, expected, "float32", LOOSE)
+    assert (found.size, found.wrong, found.first, found.nans) == (105_000, 2, (1, 20, 5), 1)
+    assert found.max_abs == math.inf
+
+
+def test_many_elements_may_lie_in_any_order() -> None:
+    actual, expected = many()
+    along = np.ascontiguousarray(actual.T).T
+    assert difference(along, expected, "float32", LOOSE) == difference(actual, expected, "float32", LOOSE)
+    turned = difference(actual.T, expected.T, "float32", LOOSE)
+    assert (turned.wrong, turned.first) == (2, (5, 20, 1))
+
+
+def test_many_integers_are_compared_exactly() -> None:
+    expected = np.arange(50_000) + 2**60
+    actual = expected.copy()
+    actual[40_000] += 1
+    found = difference(actual, expected, "int64", EXACT)
+    assert (found.size, found.wrong, found.first, found.max_abs) == (50_000, 1, (40_000,), 1.0)

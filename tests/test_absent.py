@@ -139,7 +139,7 @@ def test_a_verification_is_the_experiment_at_other_sizes_on_simulated_devices():
     _, reduced = smaller(**target("v5e:4x4", verify_dims={"I": 8, "J": 16}))
     assert reduced.dims == {"I": 8, "J": 16, "K": 64}
     assert (reduced.target.platform, reduced.target.topology, reduced.mesh.shape) == ("cpu", None, (4, 4))
-    assert reduced.programs == ("auto", "constraint", "explicit", "shard_map", "vmap")
+    assert reduced.programs == ("auto", "constraint", "explicit", "derived", "shard_map", "vmap")
 
 
 def test_sizes_at_which_the_experiment_cannot_be_verified():
@@ -179,7 +179,7 @@ def test_where_there_is_no_verification_it_is_said_why():
 
 def test_vmap_is_compiled_where_it_is_asked_for_alone():
     every = harness.experiment(TEXT, **target("v5e:4x4"))
-    assert (every.programs, every.left_out) == (("auto", "constraint", "explicit", "shard_map"), ("vmap",))
+    assert (every.programs, every.left_out) == (("auto", "constraint", "explicit", "derived", "shard_map"), ("vmap",))
     assert harness.experiment(TEXT, **target("v5e:4x4", program="vmap")).programs == ("vmap",)
     # It has no mesh.
     harness.experiment(TEXT, target={"topology": "v5e:1x1"}, program="vmap")
@@ -267,12 +267,12 @@ def test_a_run_for_hardware_that_is_not_here(compiled):
         "device_order": "topology-aware",
         "device_order_reason": None,
     }
-    assert list(found["programs"]) == ["auto", "constraint", "explicit", "shard_map"]
+    assert list(found["programs"]) == ["auto", "constraint", "explicit", "derived", "shard_map"]
     assert "all-reduce" in (folder / "hlo_shard_map.txt").read_text()
     assert not (folder / "worker.log").exists()
     assert "mesh x=2 × y=4, compiled for 8 TPU v5 lite devices (v5e:2x4), which are not here" in done.stdout
     assert f"values, replicas and agreement were not run: {NOT_HERE}; verify_dims names no sizes" in done.stdout
-    assert "passed: 4 of 4 programs compiled, values not run" in done.stdout
+    assert "passed: 5 of 5 programs compiled, values not run" in done.stdout
     assert "8 TPU devices of v5e:2x4, not here" in (folder / "shardings.svg").read_text()
 
 

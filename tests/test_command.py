@@ -93,7 +93,7 @@ def test_every_program_needs_no_runner_and_prints_what_the_record_has(
 
 
 @SAME_WORKER
-@pytest.mark.parametrize("program", ["auto", "constraint", "explicit", "shard_map", "vmap"])
+@pytest.mark.parametrize("program", ["auto", "constraint", "explicit", "derived", "shard_map", "vmap"])
 def test_a_program_is_a_script(runs: dict[str, Path], tmp_path: Path, program: str) -> None:
     folder = runs["case3_allreduce"]
     script = f"program_{program}.py"
@@ -105,7 +105,7 @@ def test_a_program_is_a_script(runs: dict[str, Path], tmp_path: Path, program: s
 def test_the_run_folder_of_case_3(runs: dict[str, Path]) -> None:
     folder = runs["case3_allreduce"]
     files = {path.name for path in folder.iterdir()}
-    programs = ["auto", "constraint", "explicit", "shard_map", "vmap"]
+    programs = ["auto", "constraint", "explicit", "derived", "shard_map", "vmap"]
     assert {f"program_{program}.py" for program in programs} <= files
     assert {f"hlo_{program}.txt" for program in programs} <= files
     assert {f"stablehlo_{program}.txt" for program in programs} <= files
@@ -143,7 +143,7 @@ def test_the_run_folder_of_case_3(runs: dict[str, Path]) -> None:
 @SAME_WORKER
 def test_layer_gives_the_numbers_of_the_document(runs: dict[str, Path]) -> None:
     found = record.read(runs["layer"])
-    assert sorted(found["programs"]) == ["auto", "constraint", "explicit", "shard_map", "vmap"]
+    assert sorted(found["programs"]) == ["auto", "constraint", "derived", "explicit", "shard_map", "vmap"]
     for result in found["programs"].values():
         values = result["outputs"]["y"]["values"]
         assert values == pytest.approx([0.02138916, 0.8931118, 0.5989196, 0.9774251], rel=2e-6)

@@ -75,7 +75,7 @@ expect: {%s}
         ("no_collectives: true", "none"),
         (
             "collectives: {all-gather: 2, tpu: {all-reduce: 1}, shard_map: {}}",
-            "auto, constraint, explicit: all-gather × 2; shard_map: none",
+            "auto, constraint, explicit, derived: all-gather × 2; shard_map: none",
         ),
         ("collectives: {tpu: {all-reduce: 1}}", None),
     ],

@@ -779,7 +779,14 @@ def test_expectations_that_are_met(tmp_path: Path):
         program: "".join(result["checks"][name]["status"][0] for name in names)
         for program, result in record["programs"].items()
     }
-    assert found == {"auto": "pppp", "constraint": "pppp", "explicit": "pppp", "shard_map": "pppn", "vmap": "nnpn"}
+    assert found == {
+        "auto": "pppp",
+        "constraint": "pppp",
+        "explicit": "pppp",
+        "derived": "pppn",
+        "shard_map": "pppn",
+        "vmap": "nnpn",
+    }
 
 
 def test_expectations_that_are_not_met(tmp_path: Path):

@@ -69,8 +69,8 @@ def test_a_scalar_is_an_array() -> None:
 @pytest.mark.parametrize(
     ("text", "programs"),
     [
-        ("", ("auto", "constraint", "explicit", "shard_map", "vmap")),
-        ("per_device: {}", ("auto", "constraint", "explicit")),
+        ("", ("auto", "constraint", "explicit", "derived", "shard_map", "vmap")),
+        ("per_device: {}", ("auto", "constraint", "explicit", "derived")),
         ("graph: null", ("shard_map", "vmap")),
         ("program: vmap", ("vmap",)),
     ],

@@ -80,7 +80,7 @@ def test_a_bug_in_an_operation_is_found_and_shrunk_to_its_line(tmp_path: Path, m
     row = dataclasses.replace(operations.OPERATIONS["tanh"], numpy=lambda x: x / (1 + abs(x)))
     monkeypatch.setitem(operations.OPERATIONS, "tanh", row)
     record, smallest = searched(tmp_path)
-    assert (record["kind"], record["programs"]) == ("value", ["auto", "constraint", "explicit"])
+    assert (record["kind"], record["programs"]) == ("value", ["auto", "constraint", "explicit", "derived"])
     assert not record["compiler"]
     (line,) = smallest["graph"].values()
     assert line.startswith("tanh(")

@@ -31,7 +31,7 @@ from tests import harness
 from tests.command import run_command
 from tests.compiled import found
 
-PROGRAMS = ["auto", "constraint", "explicit", "shard_map", "vmap"]
+PROGRAMS = ["auto", "constraint", "explicit", "derived", "shard_map", "vmap"]
 
 LEAST_SQUARES = """
 dims: {B: 8, D: 4, F: 6}

@@ -15,13 +15,13 @@ FLOORS = (
     ("language", "config"),
     ("experiment", "sharding"),
     ("programs", "link"),
-    ("reference", "evidence"),
+    ("reference", "evidence", "derivation"),
     ("record",),
     ("show",),
     ("checks", "worker"),
     ("flow",),
     ("cli", "testing"),
-    ("__main__", "compare", "mutate", "catalogue", "editor", "conf"),
+    ("__main__", "compare", "mutate", "derive", "catalogue", "editor", "conf"),
 )
 """The rooms from the ground up; those of one floor do not know of each other."""
 

@@ -108,9 +108,11 @@ FOUND = {
     "auto": program(collective(inserted=True)),
     "constraint": program(collective(inserted=True)),
     "explicit": program(collective()),
+    "derived": program(collective()),
     "shard_map": program(collective()),
     "vmap": program(outputs={"C": output(spec=None)}),
 }
+FOUND["derived"]["checks"]["derivation"] = {"status": "passed"}
 
 
 @pytest.fixture
@@ -136,7 +138,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Project]:
     first.write("my_conf/experiment/mine.yaml", MINE + "check_vma: false\n")
     first.write("my_conf/experiment/steered.yaml", STEERED)
     missing = first.pytest("--experiments", "my_conf", status=1)
-    assert len(re.findall(r"^there was no golden of \w+; it is written now", missing, re.MULTILINE)) == 8
+    assert len(re.findall(r"^there was no golden of \w+; it is written now", missing, re.MULTILINE)) == 10
     first.pytest("--experiments", "my_conf", status=0)
 
     def copy(folder: Path) -> Project:
@@ -236,11 +238,15 @@ def test_a_golden_that_is_no_golden_is_named(told: Project) -> None:
 def test_ids_name_the_file_the_program_and_the_check(project: Project) -> None:
     said = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
     lines = [line for line in said.splitlines() if "::" in line]
-    programs = ("auto", "constraint", "explicit", "shard_map", "vmap")
+    programs = ("auto", "constraint", "explicit", "derived", "shard_map", "vmap")
     checks = ("value", "layout", "replicas", "agreement", "golden")
     assert lines == [
         "my_conf/experiment/mine.yaml::sections",
-        *(f"my_conf/experiment/mine.yaml::{p}::{c}" for p in programs for c in checks),
+        *(
+            f"my_conf/experiment/mine.yaml::{p}::{c}"
+            for p in programs
+            for c in (*checks[:-1], *(["derivation"] if p == "derived" else []), checks[-1])
+        ),
     ]
 
 
@@ -259,7 +265,7 @@ def test_an_argument_that_is_a_folder_of_experiments_is_collected(project: Proje
     said = project.pytest("my_conf/experiment/mine.yaml::shard_map::value", "--collect-only", "-q", status=0)
     assert "my_conf/experiment/mine.yaml::shard_map::value\n" in said
     assert "1 test collected" in said
-    assert project.pytest("my_conf/experiment", "--collect-only", "-q", status=0).count("mine.yaml::") == 26
+    assert project.pytest("my_conf/experiment", "--collect-only", "-q", status=0).count("mine.yaml::") == 32
 
 
 def test_no_other_yaml_file_is_collected(project: Project) -> None:
@@ -319,7 +325,7 @@ def test_a_file_that_is_only_a_base_of_others_has_no_items(project: Project) -> 
     project.write("my_conf/experiment/base.yaml", base)
     project.write("my_conf/experiment/mine.yaml", own)
     said = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
-    assert said.count("mine.yaml::") == 26
+    assert said.count("mine.yaml::") == 32
     assert "base.yaml" not in said
     project.write("my_conf/experiment/mine.yaml", MINE)
     alone = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=2)
@@ -355,7 +361,7 @@ def test_a_wrong_option_is_one_message(project: Project, arguments: tuple[str, .
 def test_a_missing_golden_fails_once_and_is_written(project: Project) -> None:
     project.tell()
     said = project.pytest("--experiments", "my_conf", status=1)
-    assert len(re.findall(r"^FAILED .*::golden", said, re.MULTILINE)) == 5
+    assert len(re.findall(r"^FAILED .*::golden", said, re.MULTILINE)) == 6
     assert (
         "there was no golden of vmap; it is written now: look at goldens/mine.json (jax 0.10 on cpu), commit it" in said
     )
@@ -428,7 +434,7 @@ def test_an_experiment_is_run_once_also_by_several_workers(told: Project) -> Non
     for dist in ("load", "loadgroup", "loadscope"):
         (told.folder / "runs.txt").unlink(missing_ok=True)
         said = told.pytest("--experiments", "my_conf", "-n", "2", "--dist", dist, "--update-golden", status=0)
-        assert "78 passed" in said
+        assert "96 passed" in said
         assert sorted((told.folder / "runs.txt").read_text().split()) == ["mine", "second", "third"]
     assert said.count("updated: ") == 0
     assert sorted(path.name for path in told.goldens.iterdir()) == ["mine.json", "second.json", "third.json"]
@@ -439,12 +445,12 @@ def test_other_targets_have_ids_and_goldens_of_their_own(told: Project) -> None:
     told.tell(target="my_tpu", programs={**FOUND, "shard_map": program()})
     said = told.pytest("--experiments", "my_conf", "--targets", "cpu,my_tpu", status=1)
     failed = re.findall(r"^FAILED (\S+)", said, re.MULTILINE)
-    programs = ("auto", "constraint", "explicit", "shard_map", "vmap")
+    programs = ("auto", "constraint", "explicit", "derived", "shard_map", "vmap")
     assert failed == [f"my_conf/experiment/mine.yaml::my_tpu::{p}::golden" for p in programs]
     assert "python -m runner --config-dir my_conf +experiment=mine target=my_tpu program=auto" in said
     assert sorted(told.golden()["jax 0.10"]) == ["cpu", "my_tpu"]
     told.write("my_conf/experiment/mine.yaml", MINE + "test: {targets: [cpu, my_tpu]}\n")
-    assert "52 passed" in told.pytest("--experiments", "my_conf", status=0)
+    assert "64 passed" in told.pytest("--experiments", "my_conf", status=0)
     listed = told.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
     assert "my_conf/experiment/mine.yaml::my_tpu::sections\n" in listed
 
@@ -508,7 +514,7 @@ def test_a_weak_check_fails_and_is_not_pinned(told: Project) -> None:
 def test_what_is_known_to_be_wrong_is_expected_to_fail(told: Project) -> None:
     told.tell(programs={**FOUND, "vmap": checked("known", "C is wrong")}, status="known")
     said = told.pytest("--experiments", "my_conf", "-rx", status=0)
-    assert "25 passed, 1 xfailed" in said
+    assert "31 passed, 1 xfailed" in said
     assert "XFAIL my_conf/experiment/mine.yaml::vmap::value - failed, as expect.wrong knows; C is wrong" in said
 
 
@@ -529,7 +535,7 @@ def test_a_program_or_worker_that_died_fails_with_its_last_words(told: Project) 
     died = {"programs": {}, "checks": {}, "status": "error", "error": "the process ended with status 1"}
     told.tell(**died, environment=environment)
     said = told.pytest("--experiments", "my_conf", status=1)
-    assert said.count("\nthe process ended with status 1\n") == 26
+    assert said.count("\nthe process ended with status 1\n") == 32
     assert "Traceback" not in said
 
 

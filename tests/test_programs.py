@@ -1,4 +1,4 @@
-"""The five programs compute what the oracles say, for every operation and for the ways in which they are combined."""
+"""The six programs compute what the oracles say, for every operation and for the ways in which they are combined."""
 
 import ast
 import contextlib
@@ -74,7 +74,7 @@ def test_the_compiler_partitions_every_operation(pack, program, tmp_path):
 def test_a_running_reduction_in_every_program(name, tmp_path):
     # One at a time: in one program, XLA of jaxlib 0.10 pads the second one with the first one's init value.
     outcome = harness.run(ARRAYS % SPECS[0], tmp_path, graph={"out": f"{name}(A, axis=1)"}, outputs={"out": ["x"]})
-    assert set(outcome.runs) == {"auto", "constraint", "explicit"}
+    assert set(outcome.runs) == {"auto", "constraint", "explicit", "derived"}
     assert outcome.failures() == []
 
 
@@ -239,7 +239,7 @@ graph:
   after: ring.acc * 2
 outputs: {ring.acc: [x], ring.n: [], ring.s: [y], after: [x, y]}
 """
-WHOLE = {"auto", "constraint", "explicit"}
+WHOLE = {"auto", "constraint", "explicit", "derived"}
 LOCAL = {"shard_map", "vmap"}
 CASES = {
     "a loop": (LOOP % "true", WHOLE | LOCAL),

@@ -129,7 +129,7 @@ def test_a_program_that_the_experiment_cannot_have_is_refused() -> None:
     assert key_text(caught.value.fault.key) == "expect.wrong.cpu.vmap"
     assert caught.value.fault.message == (
         "program 'vmap' is written from per_device, which this experiment does not have; "
-        "there are auto, constraint, explicit"
+        "there are auto, constraint, explicit, derived"
     )
 
 

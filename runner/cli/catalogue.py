@@ -43,9 +43,9 @@ def markdown(folder: Path) -> str:
         "`python -m runner.catalogue` prints.",
         "",
         "Collectives are what the file expects of the compiled programs (`expect:`), else what",
-        "`per_device` calls and how often it runs; –: neither. The five programs are `auto`, `constraint`,",
-        "`explicit`, `shard_map`, `vmap`; what is refused has to be. [The source documents](sources.md) say which",
-        "example each experiment does.",
+        "`per_device` calls and how often it runs; –: neither. The six programs are `auto`, `constraint`,",
+        "`explicit`, `derived`, `shard_map`, `vmap`; what is refused has to be. [The source documents](sources.md)",
+        "say which example each experiment does.",
     ]
     for title, rows in groups.items():
         if rows:
@@ -67,7 +67,7 @@ def _line(link: str, config: Mapping[str, Any], document: str) -> str:
 
 def _programs(experiment: Experiment) -> tuple[str, str]:
     """The programs that it has, and their collectives."""
-    programs = "all five" if len(experiment.programs) == len(Program) else ", ".join(experiment.programs)
+    programs = "all six" if len(experiment.programs) == len(Program) else ", ".join(experiment.programs)
     return programs, _expected(experiment) or _counted(_called(experiment.per_device))
 
 

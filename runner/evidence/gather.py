@@ -25,7 +25,7 @@ def gather(
     Also its `profile`, where one was `taken`. `said` is what the compiler wrote to standard error; None where nobody
     could hear it. `unreadable` is why the module could not be printed.
     """
-    origins = Origins(experiment, program.section)
+    origins = Origins(experiment, program.lines)
     text = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")
     heard = None if said is None else warnings.read(said, origins)
     module, listed = hlo.Module(), None

@@ -7,8 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_VIEW = {"auto": "global", "constraint": "global", "explicit": "global", "shard_map": "per device"}
-_PLACED_BY = {"auto": "compiler", "constraint": "constraints", "explicit": "types", "shard_map": "specs"}
+_VIEW = {
+    "auto": "global",
+    "constraint": "global",
+    "explicit": "global",
+    "derived": "per device",
+    "shard_map": "per device",
+}
+_PLACED_BY = {
+    "auto": "compiler",
+    "constraint": "constraints",
+    "explicit": "types",
+    "derived": "specs",
+    "shard_map": "specs",
+}
 """What decides where the values lie that are computed: where constraints are silent, the compiler."""
 
 

@@ -235,11 +235,11 @@ class Experiment:
             replace(self, outputs={**self.outputs, **dict.fromkeys(probed, Spec())}, probed=probed) if wanted else None
         )
 
-    @property
-    def checks(self) -> tuple[str, ...]:
-        """What is checked of the results of every program, in the order in which a report has it."""
+    def checks(self, program: Program) -> tuple[str, ...]:
+        """What is checked of the results of a program, in the order in which a report has it."""
         gradient, values = ("gradient",) if self.grad else (), ("values",) if self.values else ()
-        return ("value", "layout", "replicas", "agreement", *gradient, *values)
+        lines = ("derivation",) if program is Program.DERIVED else ()
+        return ("value", "layout", "replicas", "agreement", *gradient, *values, *lines)
 
     def array(self, name: str) -> Array:
         """The operand of that name."""

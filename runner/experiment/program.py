@@ -14,7 +14,8 @@ class Traits:
     """What a program is for those who write, run, check or show it.
 
     - `section`: what it is written from.
-    - `whole`: whether its lines are of whole arrays, whose layouts the compiler chooses.
+    - `whole`: whether its lines are of whole arrays, whose layouts the compiler chooses; otherwise they are of one
+      device, and where they are written from `graph` they are derived.
     - `on_mesh`: whether its arrays lie on the mesh; otherwise one device has the work of all.
     - `places`: whether its outputs lie as the experiment promises; otherwise the compiler chooses.
     - `typed`: whether shardings are part of JAX's types (`AxisType.Explicit`), which may refuse an operation.
@@ -36,6 +37,7 @@ class Program(StrEnum):
     AUTO = "auto", Traits(section="graph", whole=True, places=False)
     CONSTRAINT = "constraint", Traits(section="graph", whole=True)
     EXPLICIT = "explicit", Traits(section="graph", whole=True, typed=True)
+    DERIVED = "derived", Traits(section="graph", whole=False)
     SHARD_MAP = "shard_map", Traits(section="per_device", whole=False)
     VMAP = "vmap", Traits(section="per_device", whole=False, on_mesh=False)
 
@@ -51,6 +53,11 @@ class Program(StrEnum):
         for trait in fields(traits):
             setattr(program, trait.name, getattr(traits, trait.name))
         return program
+
+    @property
+    def lines(self) -> Section:
+        """The section of which its own lines are: those that are derived from `graph` are `per_device`'s."""
+        return self.section if self.whole else "per_device"
 
     @property
     def axis_type(self) -> Literal["Auto", "Explicit"]:

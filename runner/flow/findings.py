@@ -13,6 +13,7 @@ from runner import dtypes
 from runner.checks import (
     agreement,
     blame,
+    derivation,
     diagnosis,
     expectations,
     gradient,
@@ -25,6 +26,7 @@ from runner.checks import (
     value,
 )
 from runner.checks.context import Check, Context
+from runner.derivation import derive
 from runner.evidence import planes
 from runner.evidence.gather import gather
 from runner.experiment import memory, unread
@@ -59,6 +61,7 @@ class Findings:
         self._arrays = arrays
         self._found = found
         self._context: Context | None = None
+        self._derived: Experiment | None = None
         self._runs: list[ProgramRun] = []
         self._verdicts: dict[Program, dict[str, Check]] = {}
         self._profiles: dict[Program, planes.Profile] = {}
@@ -79,6 +82,9 @@ class Findings:
             self._leave_out(program, reason)
         if self._arrays is not None:
             memory.check_values(self._experiment, _shapes(types["nodes"]))
+        if types["derivation"]:
+            self._derived = derive.read(self._experiment, types["derivation"])
+            found["derivation"] = types["derivation"]
         outputs = {name: (tuple(shape), dtype) for name, (shape, dtype) in types["outputs"].items()}
         not_pinned = pinned.not_pinned(found["overrides"])
         self._context = oracles.consult(self._experiment, self._arrays, outputs, types.get("floats", {}), not_pinned)
@@ -198,7 +204,12 @@ class Findings:
             if context.experiment.target.topology is None:
                 others = [other for other in ran if other is not run]
                 checks["agreement"] = agreement.check(context, run, others, alike=alike)
-            checks = {name: checks[name] for name in context.experiment.checks}
+            written = (
+                self._derived if run.program is Program.DERIVED and self._derived is not None else context.experiment
+            )
+            if run.program is Program.DERIVED:
+                checks["derivation"] = derivation.check(context, written, found["derivation"]["floats"])
+            checks = {name: checks[name] for name in context.experiment.checks(run.program)}
             if checks["value"]["status"] == "failed":
                 mine = of_interpreter and run.program.section == "per_device"
                 who = blame.INTERPRETER if mine else blame.blame(context, values, run.program, alike=alike)
@@ -207,7 +218,7 @@ class Findings:
             profiled = self._profiles.get(run.program)
             evidence = {
                 **run.evidence,
-                **gather(context.experiment, run.program, folder, run.said, run.unreadable, profiled),
+                **gather(written, run.program, folder, run.said, run.unreadable, profiled),
             }
             if "profile" in evidence and not evidence["profile"]["devices"]:
                 reason = "; ".join(evidence["profile"]["unknown"])
@@ -274,7 +285,7 @@ def _check_compiled(context: Context, run: ProgramRun, absent: Topology) -> dict
     """The checks of a program that only was compiled: the compiler tells the layouts, and nothing has values."""
     return {
         name: layout.check(context, run) if name == "layout" else {"status": "not_run", "reason": absent.not_here}
-        for name in context.experiment.checks
+        for name in context.experiment.checks(run.program)
     }
 
 

@@ -22,7 +22,7 @@ SIMULATED = 512
 FOLDER = "verification"
 """Where in the run folder the programs of the verification are."""
 
-_EXECUTED = ("value", "replicas", "agreement", "gradient", "values")
+_EXECUTED = ("value", "replicas", "agreement", "gradient", "values", "derivation")
 """The checks that need the program's results."""
 
 

@@ -198,7 +198,7 @@ def program_run(event: Event, shapes: dict[str, tuple[int, ...]], block_ranges: 
     run.device_ids = event["device_ids"]
     position_of = {device: position for position, device in enumerate(run.device_ids)}
     run.said, run.unreadable = event["said"], event.get("unreadable")
-    run.evidence = {key: event[key] for key in ("memory", "cost", "timing", "layouts") if key in event}
+    run.evidence = {key: event[key] for key in ("memory", "cost", "timing", "layouts", "plan") if key in event}
     run.operands = {
         name: [(device, tuple(map(tuple, ranges))) for device, ranges in shards]
         for name, shards in event["operands"].items()

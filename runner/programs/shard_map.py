@@ -12,8 +12,8 @@ from runner.programs.names import Names
 from runner.programs.types import Types
 
 
-def write(experiment: Experiment, folder: Path, types: Types) -> str:
-    """The source of the program."""
+def write(experiment: Experiment, folder: Path, types: Types, program: Program = Program.SHARD_MAP) -> str:
+    """The source of the program, by the name of `program`."""
     names = Names(experiment)
     target = absent if experiment.target.topology else source
     forward, sharded = names.function, "sharded"
@@ -52,9 +52,9 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
         ]
     )
     return source.module(
-        source.header(experiment, Program.SHARD_MAP, names, body, mesh=True),
+        source.header(experiment, program, names, body, mesh=True),
         target.inputs(experiment, names, folder),
-        target.mesh_functions(experiment, Program.SHARD_MAP),
+        target.mesh_functions(experiment, program),
         "def program(mesh):\n" + source.indent(body, 4),
-        target.main(experiment, Program.SHARD_MAP),
+        target.main(experiment, program),
     )

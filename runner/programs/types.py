@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Spec
 from runner.sharding.repairs import Repair
@@ -49,6 +51,8 @@ class Types:
     - `repairs`: what explicit sharding asks for.
     - `unsupported`: the programs that JAX cannot express, with the reason.
     - `floats`: for each section, the dtypes of what its expressions are made of.
+    - `derived`: the experiment with the lines derived from its graph as `per_device`; `derivation` is the same as plain
+      data, with what there is to say of it.
     """
 
     outputs: Mapping[str, Typed]
@@ -56,3 +60,5 @@ class Types:
     repairs: Repairs
     unsupported: Mapping[Program, str]
     floats: Mapping[str, Floats] = field(default_factory=dict)
+    derived: Experiment | None = None
+    derivation: Mapping[str, Any] = field(default_factory=dict)

@@ -1,1 +1,1 @@
-"""A call and how its operands lie in; how its result lies, and which repairs may make their types agree, out."""
+"""Specs, shapes, and a call with how its operands lie in; its result, repairs, moves between layouts out."""

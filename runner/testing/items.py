@@ -97,7 +97,7 @@ class ExperimentFile(pytest.File):
                     name=name,
                     file=self,
                     target=target,
-                    checks=(*experiment.checks, *experiment.expected[name].named, _GOLDEN),
+                    checks=(*experiment.checks(name), *experiment.expected[name].named, _GOLDEN),
                 )
                 for name in experiment.programs
             ]

@@ -19,7 +19,7 @@ from runner.experiment import topology
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.faults import invalid
-from runner.worker.compilation import compile_program, ranges
+from runner.worker.compilation import compile_program, planned, ranges
 from runner.worker.specs import spec_json
 
 _SPLIT = "topology-aware, physical axes split"
@@ -91,6 +91,7 @@ class Absent:
                 array.name: _places(operand.sharding, operand.shape)
                 for array, operand in zip(experiment.arrays, operands, strict=True)
             },
+            **planned(experiment, program, compiled, folder),
             "said": compiled.said,
             "unreadable": compiled.unreadable,
             "memory": compiled.memory(),

@@ -11,8 +11,10 @@ from typing import Any
 
 import jax
 
+from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.record.record import write_text
+from runner.worker import plan
 from runner.worker.walk import REFUSALS, refusal
 
 
@@ -24,14 +26,15 @@ class NotLowered(Exception):
 class Compiled:
     """`results` has the shape and dtype of every output; `seconds` is what lowering and compiling took.
 
-    `said` is what the compiler wrote to standard error meanwhile; None where it cannot be read back. `unreadable` is
-    why the compiled module could not be printed; None where it could.
+    `said` is what the compiler wrote to standard error meanwhile; None where it cannot be read back. `lowered` is what
+    was compiled. `unreadable` is why the compiled module could not be printed; None where it could.
     """
 
     executable: Any
     results: tuple[Any, ...]
     seconds: float
     said: str | None
+    lowered: Any
     unreadable: str | None = None
 
     def memory(self) -> dict[str, int] | None:
@@ -70,7 +73,14 @@ def compile_program(program: Program, function: Any, operands: Any, folder: Path
     write_text(folder / f"stablehlo_{program}.txt", lowered.as_text())
     text, unreadable = _text(executable)
     write_text(folder / f"hlo_{program}.txt", text)
-    return Compiled(executable, tuple(lowered.out_info), seconds, heard, unreadable)
+    return Compiled(executable, tuple(lowered.out_info), seconds, heard, lowered, unreadable)
+
+
+def planned(experiment: Experiment, program: Program, compiled: Compiled, folder: Path) -> dict[str, Any]:
+    """What Shardy plans of a program of whole arrays; a device's own code needs no plan."""
+    if not program.whole:
+        return {}
+    return {"plan": plan.of_program(experiment, program, compiled.lowered, folder)}
 
 
 def _text(executable: Any) -> tuple[str, str | None]:

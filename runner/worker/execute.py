@@ -16,7 +16,7 @@ import numpy as np
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link import handover
-from runner.worker.compilation import compile_program, ranges
+from runner.worker.compilation import compile_program, planned, ranges
 from runner.worker.specs import spec_json
 
 
@@ -64,6 +64,7 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
             array.name: [[shard.device.id, ranges(shard.index, operand.shape)] for shard in operand.addressable_shards]
             for array, operand in zip(experiment.arrays, operands, strict=True)
         },
+        **planned(experiment, program, compiled, folder),
         "said": compiled.said,
         "unreadable": compiled.unreadable,
         "memory": compiled.memory(),

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jaxlib.version
 
-from runner.experiment import data
+from runner.experiment import data, topology
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
@@ -53,6 +53,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     experiment = read(job["config"])
     folder, arrays, data_folder = Path(job["folder"]), Path(job["arrays"]), Path(job["data"])
     jax.config.update("jax_enable_x64", experiment.x64)
+    _device_for_lowering(experiment)
     try:
         types = infer(experiment)
         absent = _absent(experiment)
@@ -110,6 +111,7 @@ def _told(types: Types) -> dict[str, Any]:
             for section, nodes in types.nodes.items()
         },
         "floats": dict(types.floats),
+        "derivation": dict(types.derivation),
         "advice": [_of_gathered(*gathered) for gathered in types.repairs.gathered.items()],
         "versions": {"jax": jax.__version__, "jaxlib": jaxlib.version.__version__},
     }
@@ -173,6 +175,17 @@ def _of_gathered(carry: str, spec: Spec) -> str:
         f"explicit gathers the carry {carry.replace('/body/', '/').replace('/', '.')} at every step, since it begins "
         f"unsharded: begin it with a line of its own, and constrain that to {spec.yaml()}"
     )
+
+
+def _device_for_lowering(experiment: Experiment) -> None:
+    """What lowers the graph asks for a device, before the programs say which ones there are to be."""
+    absent = experiment.target.topology
+    if absent is not None and absent.platform == "tpu":
+        os.environ.update(topology.LIBTPU_ENVIRONMENT)
+        jax.config.update("jax_platforms", "cpu")
+    elif absent is None and experiment.target.platform == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", experiment.target.devices)
 
 
 def _absent(experiment: Experiment) -> Absent | None:

@@ -57,6 +57,16 @@ def infer(experiment: Experiment) -> Types:
                 repairs = explicit.repairs(experiment)
             except InvalidExperiment as fault:
                 unsupported[Program.EXPLICIT] = _reason(fault)
+    deriving: dict[str, Any] = {}
+    if Program.DERIVED in experiment.programs:
+        # It lowers the graph, which few other evaluations need.
+        from runner.worker import derive
+
+        found = derive.derived(experiment, _refused_lines)
+        if isinstance(found, str):
+            unsupported[Program.DERIVED] = found
+        else:
+            deriving = {"derived": found[0], "derivation": found[1]}
     if experiment.per_device:
         nodes["per_device"], varying = per_device(experiment, floats["per_device"])
         for name, spec in experiment.results.items():
@@ -84,7 +94,7 @@ def infer(experiment: Experiment) -> Types:
         outputs = {name: outputs[name] for name in experiment.outputs}
         if not experiment.chosen and all(program in unsupported for program in experiment.programs):
             raise invalid(("grad", "of"), unsupported[experiment.programs[0]])
-    return Types(outputs, nodes, repairs, unsupported, floats)
+    return Types(outputs, nodes, repairs, unsupported, floats, **deriving)
 
 
 def _reason(error: InvalidExperiment) -> str:
@@ -257,6 +267,17 @@ def _differentiable(experiment: Experiment, section: Section, types: Mapping[str
         raise invalid(("grad", "of"), message)
     if typed.dtype not in dtypes.NAMES or dtypes.dtype(typed.dtype).kind != "float":
         raise invalid(("grad", "of"), f"'{of}' of {section} is {typed.dtype}; a gradient is of a floating number")
+
+
+def _refused_lines(experiment: Experiment, floats: Floats) -> str | None:
+    """What JAX has against the per-device lines of an experiment, if anything; the dtypes in them go to `floats`."""
+
+    def evaluate() -> None:
+        _, varying = per_device(experiment, floats)
+        for name, spec in experiment.results.items() if experiment.check_vma else ():
+            _check_varying(experiment, name, spec, varying[name])
+
+    return _refused(evaluate) or _refused_by_shard_map(experiment, {})
 
 
 def _refused(evaluate: Callable[[], Any]) -> str | None:

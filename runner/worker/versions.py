@@ -25,3 +25,31 @@ def sharding_type_errors() -> tuple[type[Exception], ...]:
     from jax._src import core, named_sharding
 
     return core.ShardingTypeError, named_sharding.DuplicateSpecError
+
+
+_PROPAGATED = (
+    "builtin.module(sdy-propagation-pipeline,func.func(sdy-insert-explicit-reshards{enable-full-version=true}),"
+    "func.func(sdy-reshard-to-collectives),func.func(sdy-populate-op-sharding-rules))"
+)
+_ORIGINS = "builtin.module(sdy-import-pipeline,sdy-user-priority-propagate{debug-sharding-origins=true})"
+
+
+def propagated(lowered: Any) -> tuple[Any, Any] | str:
+    """Copies of a lowered module after Shardy's passes: one with collectives, one with the origins of shardings.
+
+    The pipeline that makes the first takes no options. A sentence where this JAX has no way to run them: the passes
+    and their names are private, and `lowered.compiler_ir` is the module that XLA is given.
+    """
+    try:
+        from jax._src.lib.mlir import ir, passmanager  # pyright: ignore[reportPrivateImportUsage]
+
+        module = lowered.compiler_ir("stablehlo")
+        with module.context:
+            text = module.operation.get_asm(enable_debug_info=True)
+            first, second = ir.Module.parse(text), ir.Module.parse(text)
+            passmanager.PassManager.parse(_PROPAGATED).run(first.operation)
+            passmanager.PassManager.parse(_ORIGINS).run(second.operation)
+    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
+        said = str(error).strip().split("\n")[0]
+        return f"Shardy's passes cannot be run from Python here: {type(error).__name__}: {said}"
+    return first, second

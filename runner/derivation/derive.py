@@ -1,0 +1,80 @@
+"""An experiment, the types of its graph and Shardy's plan in; its per-device lines, as the YAML has them, out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from runner.derivation.scopes import NotDerived, Parts
+from runner.derivation.writer import Hints, Writer
+from runner.experiment.model import Experiment, Loop, Statement
+from runner.experiment.statements import read_statements
+from runner.language.check import Scope
+from runner.sharding.plan import Plan
+
+TRIES = ((False, True), (True, True), (False, False))
+"""Whether gathers say that all devices have the same, and whether JAX checks it: the first that JAX takes is taken."""
+
+
+@dataclass(frozen=True)
+class Derived:
+    """The lines of one device.
+
+    - `check_vma`: whether JAX's types can tell what is the same on all devices.
+    - `sent`: the bytes that a device sends in all, on a ring, without a backward pass.
+    - `notes`: what is not the plan's.
+    """
+
+    statements: tuple[Statement, ...]
+    check_vma: bool
+    sent: float
+    notes: tuple[str, ...]
+
+    def experiment(self, experiment: Experiment) -> Experiment:
+        """The experiment with these lines as its `per_device`."""
+        return replace(experiment, per_device=self.statements, check_vma=self.check_vma)
+
+    def to_json(self, plan: Plan) -> dict[str, Any]:
+        """The lines as the YAML has them, with the plan that they follow."""
+        return {
+            "per_device": section(self.statements),
+            "check_vma": self.check_vma,
+            "sent_bytes": round(self.sent),
+            "notes": list(self.notes),
+            "plan": plan.summary(),
+        }
+
+
+def read(experiment: Experiment, told: Mapping[str, Any]) -> Experiment:
+    """The experiment with the lines that were derived elsewhere and told as plain data."""
+    scope = Scope("per_device", experiment.mesh, {array.name for array in experiment.arrays}, experiment.dims)
+    statements = read_statements(told["per_device"], ("derived",), scope, experiment.dims)
+    return replace(experiment, per_device=statements, check_vma=told["check_vma"])
+
+
+def derive(experiment: Experiment, parts: Parts, hints: Hints, *, invarying: bool, check_vma: bool) -> Derived:
+    """Write the graph's lines for one device. Raises `NotDerived` with the reason for what cannot be written."""
+    writer = Writer(experiment, parts, hints, invarying=invarying)
+    statements = writer.write()
+    return Derived(statements, check_vma, writer.cost, tuple(writer.notes))
+
+
+def section(statements: Iterable[Statement]) -> dict[str, Any]:
+    """Statements as a section of the YAML has them."""
+    found: dict[str, Any] = {}
+    for statement in statements:
+        if isinstance(statement, Loop):
+            found[statement.name] = {
+                "repeat": statement.steps,
+                "index": statement.index,
+                "carry": {name: first.text for name, first in statement.carry},
+                "body": section(statement.body),
+                "unroll": statement.unroll,
+            }
+        else:
+            found[statement.name] = statement.expression.text
+    return found
+
+
+__all__ = ["TRIES", "Derived", "Hints", "NotDerived", "Parts", "derive", "read", "section"]

@@ -1,0 +1,124 @@
+"""A value and a layout in; the value in that layout out, and what a device sends to have it."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from runner import dtypes
+from runner.derivation.rules import NUMBERS, Value
+from runner.derivation.scopes import Binding, Names, Parts
+from runner.derivation.trees import built, constant, text
+from runner.experiment.model import Experiment
+from runner.layout import Spec
+from runner.sharding import moves
+
+
+class Unmade(Exception):
+    """A layout that an expression without arrays cannot be written in."""
+
+
+_MOVED = {"all-gather": "gathered", "all-to-all": "exchanged", "collective-permute": "permuted"}
+
+
+class Layouts(Names):
+    """The names, and the layouts in which their values are held; `cost` is what a device sends in all."""
+
+    def __init__(self, experiment: Experiment, parts: Parts, *, invarying: bool) -> None:
+        super().__init__(experiment, parts)
+        self.cost = 0.0
+        self.moved: set[str] = set()
+        """The lines that do nothing but lay another one out anew."""
+        self._invarying = invarying
+
+    def spend(self, sent: float) -> None:
+        """Count bytes that a device sends."""
+        self.cost += sent * self.scopes[-1].steps
+
+    def cost_of(self, value: Value, spec: Spec) -> float:
+        """The bytes that a device sends to have a value in another layout."""
+        if value.shape is None or value.make is not None or value.spec == spec:
+            return 0.0
+        if value.halo:
+            return math.inf
+        binding = self.bound_to(value)
+        if binding is not None and spec in binding[1].held:
+            return 0.0
+        steps = 1 if binding is None else binding[0].steps
+        sent = moves.sent(self.mesh, value.shape, itemsize(value.dtype), value.spec, spec)
+        return sent * steps / self.scopes[-1].steps
+
+    def reshard(self, value: Value, spec: Spec) -> Value:
+        """The same value in another layout; a name keeps what it costs to lay it out anew."""
+        if value.shape is None or value.spec == spec:
+            return value
+        if value.make is not None:
+            try:
+                return replace(value, tree=value.make(spec), spec=spec)
+            except Unmade:
+                pass  # then the whole is cut
+        binding = self.bound_to(value)
+        if binding is not None and spec in binding[1].held:
+            return binding[1].held[spec]
+        steps = moves.moves(self.mesh, value.shape, itemsize(value.dtype), value.spec, spec)
+        moved = replace(value, tree=self._moved(value, steps), spec=spec, make=None)
+        communicates = any(step.kind != "slice" for step in steps)
+        scope = self.scopes[-1] if binding is None else binding[0]
+        self.cost += sum(step.sent for step in steps) * scope.steps
+        if binding is None or not communicates:
+            return moved
+        kind = next(step.kind for step in steps if step.kind != "slice")
+        name = self.fresh(f"{text(value.tree).replace('.', '_')}_{_MOVED[kind]}")
+        scope.put(name, moved.tree)
+        self.moved.add(name)
+        named = replace(moved, tree=ast.Name(name))
+        binding[1].held[spec] = named
+        scope.names[name] = Binding(named)
+        return named
+
+    def _moved(self, value: Value, steps: Sequence[moves.Move]) -> ast.expr:
+        tree = value.tree
+        assert value.shape is not None
+        invarying = ", to='invarying'" if self._invarying else ""
+        for group in _together(steps):
+            step, axes = group[-1], tuple(axis for each in group for axis in each.axes)
+            match step.kind:
+                case "all-gather":
+                    template = "all_gather({x}, {over}, axis={d}, tiled=True" + invarying + ")"
+                    tree = built(template, x=tree, over=axes, d=step.dimension)
+                case "slice":
+                    size = value.shape[step.dimension] // self.mesh.axis_size(step.after[step.dimension])
+                    start = self.offset(axes, constant(size))
+                    template = "dynamic_slice_in_dim({x}, {start}, {size}, axis={d})"
+                    tree = built(template, x=tree, start=start, size=size, d=step.dimension)
+                case "all-to-all":
+                    template = "all_to_all({x}, {over}, {split}, {join}, tiled=True)"
+                    tree = built(template, x=tree, over=axes, split=step.split, join=step.dimension)
+                case "collective-permute":
+                    pairs = constant([list(pair) for pair in step.permutation])
+                    tree = built("ppermute({x}, {over}, perm={pairs})", x=tree, over=axes, pairs=pairs)
+        return tree
+
+    def offset(self, axes: tuple[str, ...], size: ast.expr) -> ast.expr:
+        """Where the block of this device begins: `axis_index('x') * 16`."""
+        if isinstance(size, ast.Constant) and size.value == 1:
+            return built("axis_index({over})", over=axes)
+        return built("axis_index({over}) * {size}", over=axes, size=size)
+
+
+def _together(steps: Sequence[moves.Move]) -> Iterator[list[moves.Move]]:
+    """The steps, slices of one dimension that follow each other as one."""
+    for kind, group in itertools.groupby(steps, key=lambda step: (step.kind, step.dimension)):
+        if kind[0] == "slice":
+            yield list(group)
+        else:
+            for step in group:
+                yield [step]
+
+
+def itemsize(dtype: str) -> int:
+    """The bytes of an element; of a random key, about as many."""
+    return dtypes.dtype(dtype).itemsize if dtype in dtypes.NAMES else 2 * NUMBERS

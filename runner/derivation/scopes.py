@@ -1,0 +1,165 @@
+"""Names, their values and the types of expressions, as far as a section is written."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from runner.derivation.rules import Value
+from runner.derivation.site import Statics
+from runner.derivation.trees import text
+from runner.experiment.model import Experiment, Line, Loop, Node, Statement
+from runner.language.operations import CONSTANTS
+from runner.language.syntax import parse, place
+from runner.layout import Spec
+from runner.programs.types import Typed
+
+Parts = Mapping[str, Mapping[str, Typed | None]]
+"""The type of every array in the expressions: for each line, by its place; None where a loop's steps differ."""
+
+
+class NotDerived(Exception):
+    """What cannot be written, and why."""
+
+
+@dataclass
+class Binding:
+    """A name and what it stands for; `held` are the names of the same value in other layouts."""
+
+    value: Value
+    held: dict[Spec, Value] = field(default_factory=dict)
+
+
+@dataclass
+class Scope:
+    """The lines of a section or of a loop's body, as far as they are written.
+
+    `steps` is how often they run, `within` the loop; None for a section.
+    """
+
+    steps: int = 1
+    within: Line | None = None
+    lines: list[Statement] = field(default_factory=list)
+    names: dict[str, Binding] = field(default_factory=dict)
+
+    def line(self, name: str) -> Line:
+        """The identity of a line here."""
+        return Line(name) if self.within is None else self.within.inside(name)
+
+    def put(self, name: str, tree: ast.expr) -> None:
+        """Write a line."""
+        self.lines.append(Node(self.line(name), parse(text(tree))))
+
+    def copied(self) -> Scope:
+        """A scope that can be written on without this one."""
+        names = {name: Binding(binding.value, dict(binding.held)) for name, binding in self.names.items()}
+        return Scope(self.steps, self.within, list(self.lines), names)
+
+
+class Names:
+    """The lines that are written, and what names stand for; `path` is the line of the graph that is being written."""
+
+    def __init__(self, experiment: Experiment, parts: Parts) -> None:
+        self.experiment, self.mesh = experiment, experiment.mesh
+        self.scopes = [Scope()]
+        self.path = ""
+        self.beside: Sequence[Statement] = ()
+        """The statements of the graph among which it stands."""
+        self.prefix = ""
+        self.index: frozenset[str] = frozenset()
+        """The numbers of the steps of unrolled loops."""
+        self.taken = {*experiment.dims, *CONSTANTS, *_names(experiment.graph)}
+        self.taken |= {array.name for array in experiment.arrays}
+        self._parts = parts
+
+    def define(self, written: str, value: Value, name: str | None = None) -> Value:
+        """Write a line and let `name` stand for it."""
+        self.scopes[-1].put(written, value.tree)
+        named = replace(value, tree=ast.Name(written), make=None)
+        self.scopes[-1].names[name or written] = Binding(named)
+        return named
+
+    @property
+    def statics(self) -> Statics:
+        """What is known without arrays where the writer is."""
+        return Statics(self.experiment.dims, self.index | self._static_names(), self.type_of)
+
+    def _static_names(self) -> frozenset[str]:
+        return frozenset(n for scope in self.scopes for n, b in scope.names.items() if b.value.static)
+
+    def type_of(self, node: ast.expr) -> Typed | None:
+        """The type of an expression that is an array."""
+        where = place(node)
+        known = self._parts.get(self.path, {})
+        if where is None or where not in known:
+            return None
+        typed = known[where]
+        if typed is None:
+            raise NotDerived(f"the shapes in {self.path.replace('/', '.')} are others in each step")
+        return typed
+
+    def type_at(self, path: str, node: ast.expr) -> Typed | None:
+        """The type of an expression of another line."""
+        where = place(node)
+        return None if where is None else self._parts.get(path, {}).get(where)
+
+    def root_of(self, node: ast.expr) -> str | None:
+        """The name of the line of which an expression is the whole."""
+        for statement in self.beside:
+            if isinstance(statement, Node) and statement.expression.tree is node:
+                return statement.name
+        return None
+
+    def readers(self, name: str) -> Iterator[tuple[str, Statement]]:
+        """The statements beside the line that is written that read a name, with their paths."""
+        for statement in self.beside:
+            if name in statement.names:
+                yield f"{self.prefix}{statement.name}", statement
+
+    def fresh(self, wish: str) -> str:
+        """A name that nothing has."""
+        name, count = wish, 2
+        while name in self.taken:
+            name, count = f"{wish}{count}", count + 1
+        self.taken.add(name)
+        return name
+
+    def named(self, value: Value, wish: str) -> Value:
+        """The value by a name, so that it can be read twice."""
+        if isinstance(value.tree, ast.Name | ast.Attribute | ast.Constant):
+            return value
+        return self.define(self.fresh(wish), value)
+
+    @property
+    def line(self) -> str:
+        """The name of the line that is written."""
+        return self.path.rpartition("/")[2]
+
+    def is_bound(self, name: str) -> bool:
+        """Whether a name stands for something."""
+        return any(name in scope.names for scope in self.scopes)
+
+    def binding(self, name: str) -> Binding:
+        """What a name stands for."""
+        return next(scope.names[name] for scope in reversed(self.scopes) if name in scope.names)
+
+    def bound_to(self, value: Value) -> tuple[Scope, Binding] | None:
+        """The name that a value is read by, if it is, and the scope that has it."""
+        if not isinstance(value.tree, ast.Name | ast.Attribute):
+            return None
+        name = text(value.tree)
+        for scope in reversed(self.scopes):
+            for known, binding in scope.names.items():
+                if binding.value.tree is value.tree or (known == name and binding.value == value):
+                    return scope, binding
+        return None
+
+
+def _names(statements: Sequence[Statement]) -> Iterator[str]:
+    for statement in statements:
+        yield statement.name
+        if isinstance(statement, Loop):
+            yield statement.index
+            yield from (name for name, _ in statement.carry)
+            yield from _names(statement.body)

@@ -1,0 +1,100 @@
+"""An operation where it stands in; what one device computes in its place out.
+
+`RULES` says for each operation which way it is written. An operation that is in no table gets whole operands.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from runner.derivation import creation, indexing, inner, lookups, pointwise, products, reductions, shaping, sliding
+from runner.derivation.rules import Rule, Value
+from runner.derivation.site import NotStatic, Site
+from runner.layout import Spec
+
+Written = Callable[[Site], Value | None]
+"""What one device computes; None where the rule does not cover the call."""
+
+RULES: dict[str, tuple[Written, ...]] = {}
+"""For each operation the ways to write it, the first that covers the call being taken."""
+
+
+def _rows(names: str, *ways: Written) -> None:
+    for name in names.split():
+        assert name not in RULES, name
+        RULES[name] = ways
+
+
+_rows(" ".join(pointwise.NAMES), pointwise.called)
+_rows("sum mean max min amax amin any all nansum nanmax nanmin count_nonzero prod", reductions.reduced)
+_rows("argmax argmin", reductions.chosen, reductions.along)
+_rows("var std", inner.moment, reductions.along)
+_rows("softmax log_softmax", inner.softmax, reductions.along)
+_rows("logsumexp", inner.logsumexp, reductions.along)
+_rows("standardize", inner.standardize, reductions.along)
+_rows("norm vector_norm", inner.norm, reductions.along)
+_rows("cumsum", sliding.cumsum, reductions.along)
+_rows("roll", sliding.roll, reductions.along)
+_rows("flip", sliding.flip, reductions.along)
+_rows(
+    "cumprod cummax cummin cumlogsumexp sort argsort median ptp nanmean average diff fft ifft rfft irfft logmeanexp "
+    "trapezoid glu",
+    reductions.along,
+)
+_rows("matmul dot einsum inner outer tensordot vecdot matvec vecmat vdot", products.product)
+_rows("transpose permute_dims matrix_transpose swapaxes moveaxis", shaping.transposed)
+_rows("reshape ravel", shaping.reshaped)
+_rows("expand_dims squeeze", shaping.reshaped_by_name)
+_rows("broadcast_to", shaping.broadcast)
+_rows("concatenate concat stack", shaping.joined)
+_rows("tril triu", shaping.triangle)
+_rows("tile", shaping.tiled)
+_rows("arange zeros ones full tri eye identity iota broadcasted_iota", creation.created)
+_rows("zeros_like ones_like full_like", creation.like)
+_rows("one_hot", creation.one_hot)
+_rows("take", lookups.take)
+_rows("take_along_axis", lookups.along_axis)
+_rows("pad", sliding.pad)
+_rows("dynamic_slice dynamic_slice_in_dim dynamic_index_in_dim", indexing.dynamic_slice)
+_rows("dynamic_update_slice dynamic_update_slice_in_dim dynamic_update_index_in_dim", indexing.dynamic_update)
+
+
+def written(site: Site) -> Value:
+    """What one device computes in the place of an operation."""
+    ways: tuple[Written, ...]
+    match site.node:
+        case ast.BinOp(op=ast.MatMult()):
+            ways = (products.product,)
+        case ast.BinOp() | ast.UnaryOp() | ast.Compare():
+            ways = (pointwise.operator,)
+        case ast.Attribute(attr="T"):
+            ways = (shaping.transposed,)
+        case ast.Subscript():
+            ways = (lookups.subscript, indexing.subscript)
+        case ast.Call(func=ast.Name(id=name)):
+            ways = RULES.get(name, ())
+        case _:
+            raise AssertionError(ast.dump(site.node))
+    if site.typed is not None:
+        for way in ways:
+            try:
+                value = way(site)
+            except NotStatic:
+                continue
+            if value is not None:
+                return value
+    return _whole(site)
+
+
+def _whole(site: Site) -> Value:
+    """The operation on whole operands, as every device can do it."""
+    match site.node:
+        case ast.Subscript(value=value, slice=index):
+            tree: ast.expr = ast.Subscript(site.writer.whole(value), site.writer.whole(index))
+        case _:
+            tree = site.rewritten({})
+    if site.typed is None:
+        return Value(tree, None, Spec())
+    dimensions = ((),) * len(site.result.shape)
+    return site.writer.apply(site, [], Rule((), dimensions, {}, lambda *_: tree))

@@ -1,0 +1,305 @@
+"""The statements of a graph, their types and Shardy's layouts in; the lines of one device out.
+
+Each operation runs on shards in the way for which a device sends the fewest bytes (`rules.py`), towards the layout that
+the plan has for its result. An operation without a rule of its own gets whole operands, which is always right.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from runner.derivation import tables
+from runner.derivation.inlining import inlined
+from runner.derivation.laying import Layouts, Unmade, itemsize
+from runner.derivation.rules import Choice, Rule, Value, assigned, choose, layout
+from runner.derivation.scopes import Binding, NotDerived, Parts, Scope
+from runner.derivation.site import NotStatic, Site, Statics
+from runner.derivation.trees import built, text
+from runner.experiment.model import Experiment, Loop, Node, Statement
+from runner.language.syntax import parse, place
+from runner.layout import Spec
+from runner.programs.types import Typed
+from runner.sharding import moves
+
+Hints = Mapping[str, Mapping[str, Spec]]
+"""How the plan has them lie."""
+
+_TRIALS = 24
+"""How many layouts of what a loop carries are tried, at most."""
+
+
+class Writer(Layouts):
+    """Writes the per-device lines of one graph."""
+
+    def __init__(self, experiment: Experiment, parts: Parts, hints: Hints, *, invarying: bool) -> None:
+        super().__init__(experiment, parts, invarying=invarying)
+        self.differentiated = experiment.grad is not None
+        self.notes: list[str] = []
+        self._hints = hints
+
+    # What is written.
+
+    def write(self) -> tuple[Statement, ...]:
+        """The lines of the graph, whose outputs lie as `outputs` says."""
+        experiment = self.experiment
+        for array in experiment.arrays:
+            spec = moves.plain(self.mesh, array.layout.spec, len(array.shape))
+            value = Value(ast.Name(array.name), array.shape, spec, array.dtype, below=_below(array.init, experiment))
+            self.scopes[0].names[array.name] = Binding(value)
+            if array.name in experiment.constraints:
+                moved = self.reshard(value, moves.plain(self.mesh, experiment.constraints[array.name], len(value.spec)))
+                self.scopes[0].names[array.name] = Binding(moved)
+        self._run(experiment.graph, "", {})
+        for name, spec in experiment.results.items():
+            if name in self._twice():
+                value = self.reshard(self.binding(name).value, self._plain(spec, self.binding(name).value))
+                self.scopes[0].put(name, value.tree)
+        return inlined(tuple(self.scopes[0].lines), self.moved)
+
+    def _twice(self) -> set[str]:
+        """The outputs that a constraint lays out otherwise where they are computed."""
+        experiment = self.experiment
+        return {
+            name
+            for name, spec in experiment.results.items()
+            if name in experiment.constraints and experiment.constraints[name] != spec
+        }
+
+    def _run(self, statements: Sequence[Statement], path: str, forced: Mapping[str, Spec]) -> None:
+        for at, statement in enumerate(statements):
+            here = f"{path}{statement.name}"
+            self.beside, self.prefix = statements, path
+            if isinstance(statement, Loop):
+                self._loop(statement, here)
+            else:
+                again = any(later.name == statement.name for later in statements[at + 1 :])
+                self._line(statement, here, forced={} if again else forced, inside=bool(path))
+
+    def _line(self, line: Node, path: str, forced: Mapping[str, Spec], inside: bool) -> None:
+        experiment, name = self.experiment, line.name
+        self.path = path
+        goal: Spec | None = forced.get(name)
+        renamed = not inside and name in self._twice()
+        if not inside:
+            goal = experiment.constraints.get(name, experiment.results.get(name))
+        value = self.value(line.expression.tree, goal)
+        if goal is not None and value.shape is not None:
+            value = self.reshard(value, self._plain(goal, value))
+        if goal is not None and value.shape is None and any(goal):
+            raise NotDerived(f"'{name}' is no array, which could lie so")
+        self.define(self.fresh(f"{name}_inner") if renamed else name, value, name)
+
+    def _loop(self, loop: Loop, path: str) -> None:
+        firsts: list[Value] = []
+        for name, first in loop.carry:
+            self.path = f"{path}/carry/{name}"
+            value = self.value(first.tree, None)
+            if value.static:
+                value = Value(value.tree, (), Spec(), _number(value))
+            firsts.append(value)
+        best: tuple[float, int, tuple[Spec, ...]] | None = None
+        tried = list(itertools.islice(itertools.product(*self._layouts(loop, path, firsts)), _TRIALS))
+        for order, specs in enumerate(tried):
+            if len(tried) > 1:
+                kept = [scope.copied() for scope in self.scopes], self.cost, set(self.taken), set(self.moved)
+                notes = list(self.notes)
+                self._repeat(loop, path, firsts, specs)
+                found = (round(self.cost, 3), order, specs)
+                self.scopes, self.cost, self.taken, self.moved = kept
+                self.notes = notes
+            else:
+                found = (0.0, 0, specs)
+            best = found if best is None or found < best else best
+        assert best is not None
+        self._repeat(loop, path, firsts, best[2])
+
+    def _repeat(self, loop: Loop, path: str, firsts: list[Value], specs: tuple[Spec, ...]) -> None:
+        carried = [
+            (n, self.reshard(first, spec)) for (n, _), first, spec in zip(loop.carry, firsts, specs, strict=True)
+        ]
+        scope = Scope(self.scopes[-1].steps * max(loop.steps, 1), self.scopes[-1].line(loop.name))
+        for name, value in carried:
+            scope.names[name] = Binding(replace(value, tree=ast.Name(name), make=None))
+        outer = self.index
+        if loop.unroll:
+            self.index = self.index | {loop.index}
+        else:
+            scope.names[loop.index] = Binding(Value(ast.Name(loop.index), (), Spec(), "int32"))
+        self.scopes.append(scope)
+        forced = {name: value.spec for name, value in carried if value.shape is not None}
+        if loop.steps:
+            self._run(loop.body, f"{path}/body/", forced)
+        # Another one where the layouts of a repeat inside were tried.
+        scope = self.scopes.pop()
+        ends = {name: scope.names[name].value for name, _ in carried}
+        self.index = outer
+        carry = tuple((name, parse(text(value.tree))) for name, value in carried)
+        # What never runs has no types: it stays as it is, and nothing traces it.
+        body, unroll = (tuple(scope.lines), loop.unroll) if loop.steps else (loop.body, True)
+        self.scopes[-1].lines.append(Loop(self.scopes[-1].line(loop.name), loop.steps, loop.index, carry, body, unroll))
+        for name, value in carried:
+            if ends[name].shape != value.shape:
+                raise NotDerived(f"what the repeat '{loop.name}' carries changes its shape")
+            tree = ast.Attribute(ast.Name(loop.name), name)
+            self.scopes[-1].names[f"{loop.name}.{name}"] = Binding(replace(ends[name], tree=tree, make=None))
+
+    def _layouts(self, loop: Loop, path: str, firsts: list[Value]) -> Iterator[list[Spec]]:
+        """For each name that a loop carries the layouts that it may have."""
+        for (name, _), first in zip(loop.carry, firsts, strict=True):
+            result = f"{loop.name}.{name}"
+            goal = self.experiment.constraints.get(result, self.experiment.results.get(result))
+            if first.shape is None:
+                yield [Spec()]
+            elif goal is not None and len(self.scopes) == 1:
+                yield [self._plain(goal, first)]
+            else:
+                last = next((s for s in loop.body if isinstance(s, Node) and s.name == name), None)
+                hint = None if last is None else self._hint(last.expression.tree, first.shape, f"{path}/body/{name}")
+                whole = Spec().padded(len(first.shape))
+                yield list(dict.fromkeys([*([hint] if hint is not None else []), first.spec, whole]))
+
+    # What expressions become.
+
+    def value(self, node: ast.expr, goal: Spec | None = None) -> Value:
+        """An expression as one device computes it, laid out as is cheapest on the way to `goal` or to the plan's."""
+        static = self.statics.tree(node)
+        if static is not None:
+            return Value(static, None, Spec(), static=True)
+        match node:
+            case ast.Name(id=name):
+                return self.binding(name).value
+            case ast.Attribute(value=ast.Name(id=loop), attr=carried) if carried != "T" or self.is_bound(f"{loop}.T"):
+                return self.binding(f"{loop}.{carried}").value
+            case ast.Tuple() | ast.List():
+                return Value(self.whole(node), None, Spec())
+        site = Site(self, node, self.type_of(node), goal)
+        return tables.written(site)
+
+    def apply(self, site: Site, values: Sequence[Value], rule: Rule) -> Value:
+        """Run an operation by its rule."""
+        typed = site.result
+        wanted = self._wanted(site.node, typed.shape, site.goal)
+        width = itemsize(typed.dtype)
+        choice = choose(self.mesh, rule, values, typed.shape, width, wanted, self.cost_of)
+        trees = [self.reshard(value, spec).tree for value, spec in zip(values, choice.operands, strict=True)]
+        tree = self._completed(rule.write(trees, choice.assignment), choice, typed)
+        self.cost += (rule.inner(choice.assignment)) * self.scopes[-1].steps
+        value = Value(tree, typed.shape, choice.spec, typed.dtype, make=self._maker(values, rule))
+        if wanted is not None and wanted != choice.spec:
+            steps = moves.moves(self.mesh, typed.shape, width, choice.spec, wanted)
+            if all(step.kind == "slice" for step in steps):
+                return self.reshard(value, wanted)
+        return value
+
+    def _maker(self, values: Sequence[Value], rule: Rule) -> Callable[[Spec], ast.expr] | None:
+        """What no array enters can be written under any layout."""
+        if rule.reduced or any(value.make is None for value in values):
+            return None
+
+        def make(spec: Spec) -> ast.expr:
+            assignment = assigned(self.mesh, rule, rule.result, spec)
+            operands = [layout(self.mesh, rule, dimensions, assignment) for dimensions in rule.operands]
+            made = layout(self.mesh, rule, rule.result, assignment)
+            if made != spec or not rule.allowed(assignment) or rule.inner(assignment) or None in operands:
+                raise Unmade
+            trees = [v.make(s) for v, s in zip(values, operands, strict=True) if v.make is not None and s is not None]
+            return rule.write(trees, assignment)
+
+        return make
+
+    def _completed(self, tree: ast.expr, choice: Choice, typed: Typed) -> ast.expr:
+        """What the devices hold of a sum, a maximum, … put together."""
+        held = moves.local_bytes(self.mesh, typed.shape, itemsize(typed.dtype), choice.partial)
+        scattered = list(choice.scattered)
+        for kind, axes in choice.over.items():
+            if scattered:
+                for dimension, over in scattered:
+                    n = self.mesh.axis_size(over)
+                    tree = built(
+                        "psum_scatter({x}, {over}, scatter_dimension={d}, tiled=True)", x=tree, over=over, d=dimension
+                    )
+                    if kind == "mean":
+                        tree = built("{x} / {n}", x=tree, n=n)
+                    self.spend((n - 1) / n * held)
+                    held /= n
+                scattered = []
+            if axes:
+                n = self.mesh.axis_size(axes)
+                tree, factor = self._reduced(tree, kind, axes)
+                self.spend(factor * held * (n - 1 if factor == 1 else (n - 1) / n))
+        return tree
+
+    def _reduced(self, tree: ast.expr, kind: str, axes: tuple[str, ...]) -> tuple[ast.expr, int]:
+        gathered = "{f}(all_gather({x}, {over}, axis=0, to='invarying'), axis=0)"
+        match kind:
+            case "sum":
+                return built("psum({x}, {over})", x=tree, over=axes), 2
+            case "mean":
+                return built("pmean({x}, {over})", x=tree, over=axes), 2
+            case "any":
+                return built("pmax(astype({x}, 'int32'), {over}) > 0", x=tree, over=axes), 2
+            case "all":
+                return built("pmin(astype({x}, 'int32'), {over}) > 0", x=tree, over=axes), 2
+            case "max" | "min" if not self.differentiated:
+                return built(f"p{kind}({{x}}, {{over}})", x=tree, over=axes), 2
+        # JAX has no derivative of pmax, and no product over devices.
+        return built(gathered, f=ast.Name(kind), x=tree, over=axes), 1
+
+    def ours(self, what: str) -> None:
+        """Note that a part of the line is not the plan's, which leaves it to the partitioner."""
+        note = f"{what} in '{self.line}' is Shardproof's own; the plan leaves it to the partitioner"
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def whole(self, node: ast.expr) -> ast.expr:
+        """An expression of which every device has the whole; of tuples and lists, each element."""
+        if isinstance(node, ast.Tuple | ast.List):
+            return type(node)([self.whole(element) for element in node.elts])
+        if isinstance(node, ast.Slice):
+            parts = (None if part is None else self.whole(part) for part in (node.lower, node.upper, node.step))
+            return ast.Slice(*parts)
+        value = self.value(node)
+        return value.tree if value.shape is None else self.reshard(value, Spec().padded(len(value.shape))).tree
+
+    def _wanted(self, node: ast.expr, shape: tuple[int, ...], goal: Spec | None) -> Spec | None:
+        if goal is not None:
+            return moves.plain(self.mesh, goal, len(shape))
+        return self._hint(node, shape, self.path)
+
+    def _hint(self, node: ast.expr, shape: tuple[int, ...], path: str) -> Spec | None:
+        where = place(node)
+        hint = None if where is None else self._hints.get(path, {}).get(where)
+        if hint is None or len(hint) != len(shape):
+            return None
+        spec = []
+        for size, axes in zip(shape, moves.plain(self.mesh, hint, len(shape)), strict=True):
+            while axes and size % self.mesh.axis_size(axes):
+                axes = axes[:-1]
+            spec.append(axes)
+        return Spec(spec)
+
+    def _plain(self, spec: Spec, value: Value) -> Spec:
+        assert value.shape is not None
+        return moves.plain(self.mesh, spec, len(value.shape))
+
+
+def _number(value: Value) -> str:
+    """The dtype of an array that is made of a number."""
+    literal = value.tree.value if isinstance(value.tree, ast.Constant) else None
+    return "bool" if isinstance(literal, bool) else "int32" if isinstance(literal, int) else "float32"
+
+
+def _below(init: Any, experiment: Experiment) -> int | None:
+    """A bound of the integers of an array whose `init` says it: `integers(0, V)`."""
+    tree = getattr(init, "tree", None)
+    match tree:
+        case ast.Call(func=ast.Name(id="integers"), args=[ast.Constant(value=0), bound], keywords=[]):
+            try:
+                return int(Statics(experiment.dims, frozenset(), lambda _: None).value(bound))
+            except NotStatic:
+                return None
+    return None

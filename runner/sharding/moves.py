@@ -1,0 +1,136 @@
+"""Two layouts of one array in; the cheapest collectives from one to the other, and the bytes that a device sends, out.
+
+Every step is one that a device's own code can write: a gather or a slice of a dimension's last mesh axes, an
+all-to-all of one axis between two dimensions, a permutation of blocks.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from runner.layout import Layout, Mesh, Spec
+
+Kind = Literal["all-gather", "slice", "all-to-all", "collective-permute"]
+
+_STEP = 1e-3
+"""What a step costs beside its bytes, so that of two ways the one with fewer steps is taken."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """One step.
+
+    - `axes`: the mesh axes that it is over; of a `collective-permute` in the mesh's order.
+    - `dimension`: what is gathered, sliced, or (of an all-to-all) joined; `split` is what an all-to-all splits.
+    - `permutation`: of a `collective-permute`, pairs of source and destination.
+    - `sent`: the bytes that a device sends, on a ring; `after` is the layout that it ends with.
+    """
+
+    kind: Kind
+    axes: tuple[str, ...]
+    dimension: int
+    split: int
+    permutation: tuple[tuple[int, int], ...]
+    sent: float
+    after: Spec
+
+
+@functools.lru_cache(maxsize=4096)
+def moves(mesh: Mesh, shape: tuple[int, ...], itemsize: int, before: Spec, after: Spec) -> tuple[Move, ...]:
+    """The steps that send the fewest bytes from `before` to `after`; axes of size 1 stand in neither."""
+    if before == after:
+        return ()
+    counter = itertools.count()
+    queue: list[tuple[float, int, Spec, tuple[Move, ...]]] = [(0.0, next(counter), before, ())]
+    done: set[Spec] = set()
+    while queue:
+        cost, _, here, path = heapq.heappop(queue)
+        if here == after:
+            return path
+        if here in done:
+            continue
+        done.add(here)
+        for move in _steps(mesh, shape, itemsize, here, after):
+            if move.after not in done:
+                heapq.heappush(queue, (cost + move.sent + _STEP, next(counter), move.after, (*path, move)))
+    raise AssertionError(f"no way from {before} to {after}")
+
+
+def sent(mesh: Mesh, shape: tuple[int, ...], itemsize: int, before: Spec, after: Spec) -> float:
+    """The bytes that a device sends on the way from one layout to the other."""
+    return sum(move.sent for move in moves(mesh, shape, itemsize, before, after))
+
+
+def local_bytes(mesh: Mesh, shape: tuple[int, ...], itemsize: int, spec: Spec) -> float:
+    """What one device holds."""
+    return math.prod(shape) * itemsize / math.prod(mesh.sizes[axis] for axes in spec for axis in axes)
+
+
+def plain(mesh: Mesh, spec: Spec, rank: int) -> Spec:
+    """A layout with an entry for each dimension and without the axes of size 1, which split nothing."""
+    return Spec(tuple(axis for axis in axes if mesh.sizes[axis] > 1) for axes in spec.padded(rank))
+
+
+def _steps(mesh: Mesh, shape: tuple[int, ...], itemsize: int, here: Spec, after: Spec) -> Iterator[Move]:
+    held = local_bytes(mesh, shape, itemsize, here)
+    used = {axis for axes in here for axis in axes}
+    wanted = {axis for axes in after for axis in axes}
+    for dimension, axes in enumerate(here):
+        for count in range(1, len(axes) + 1):
+            rest, gathered = axes[: len(axes) - count], axes[len(axes) - count :]
+            n = mesh.axis_size(gathered)
+            yield Move("all-gather", gathered, dimension, dimension, (), (n - 1) * held, _with(here, dimension, rest))
+        if axes:
+            n = mesh.sizes[axes[-1]]
+            for other, others in enumerate(here):
+                parts = mesh.axis_size(others) * n
+                if other != dimension and shape[other] % parts == 0:
+                    ends = _with(_with(here, dimension, axes[:-1]), other, (*others, axes[-1]))
+                    yield Move("all-to-all", (axes[-1],), dimension, other, (), (n - 1) / n * held, ends)
+        for axis in mesh.axes:
+            # A slice that the end does not have is of use before an axis is exchanged for another.
+            if (
+                axis not in used
+                and axis in wanted
+                and shape[dimension] % (mesh.axis_size(axes) * mesh.sizes[axis]) == 0
+            ):
+                yield Move("slice", (axis,), dimension, dimension, (), 0.0, _with(here, dimension, (*axes, axis)))
+    if [mesh.axis_size(a) for a in here] == [mesh.axis_size(a) for a in after] and here != after:
+        involved = tuple(
+            axis
+            for axis in mesh.axes
+            if any((axis in a or axis in b) and a != b for a, b in zip(here, after, strict=True))
+        )
+        pairs = _permutation(mesh, shape, here, after, involved)
+        yield Move("collective-permute", involved, 0, 0, pairs, held, after)
+
+
+def _with(spec: Spec, dimension: int, axes: tuple[str, ...]) -> Spec:
+    return Spec((*spec[:dimension], axes, *spec[dimension + 1 :]))
+
+
+def _permutation(
+    mesh: Mesh, shape: tuple[int, ...], before: Spec, after: Spec, axes: tuple[str, ...]
+) -> tuple[tuple[int, int], ...]:
+    """Who sends its block to whom along `axes`, so that each device has the block that `after` gives it."""
+    one, other = Layout(mesh, shape, before), Layout(mesh, shape, after)
+    group = mesh.groups(axes)[0]
+    holders: dict[tuple[int, ...], list[int]] = {}
+    for index, position in enumerate(group):
+        holders.setdefault(one.block(position), []).append(index)
+    # What need not move stays.
+    source = {}
+    for index, position in enumerate(group):
+        if index in holders[other.block(position)]:
+            source[index] = index
+            holders[other.block(position)].remove(index)
+    for index, position in enumerate(group):
+        if index not in source:
+            source[index] = holders[other.block(position)].pop(0)
+    return tuple(sorted((sender, receiver) for receiver, sender in source.items()))

@@ -1,0 +1,129 @@
+"""An experiment in; Shardy's plan of its graph, part by part, and the per-device lines derived from it, out."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, NamedSharding
+
+from runner import dtypes
+from runner.derivation.derive import TRIES, NotDerived, derive
+from runner.experiment.model import Experiment, Line
+from runner.language.check import Section
+from runner.language.syntax import Expression, place
+from runner.layout import Spec
+from runner.programs.types import Floats, Typed
+from runner.sharding.plan import Plan, whole_axes
+from runner.worker.plan import NOWHERE, Place, plan
+from runner.worker.specs import partition
+from runner.worker.versions import abstract_mesh
+from runner.worker.walk import REFUSALS, Walker, refusal
+
+_SCOPE = re.compile(r"(?:^|/)line(\d+)(?=/|$)")
+_PLACE = re.compile(r"(?<=/)at(\d+)-(\d+)(?=/|$)")
+
+
+@dataclass
+class _Planner(Walker):
+    """Evaluates a graph with a named scope for each line and each part, as `constraint` constrains it."""
+
+    parts: dict[str, dict[str, Typed | None]] | None = None
+    paths: list[str] | None = None
+
+    def evaluate(self, expression: Expression, section: Section, line: Line) -> Any:
+        assert self.paths is not None
+        self.paths.append(line.path)
+        with jax.named_scope(f"line{len(self.paths) - 1}"):
+            return super().evaluate(expression, section, line)
+
+    def value(self, node: ast.expr) -> Any:
+        where = place(node)
+        if where is None:
+            return super().value(node)
+        with jax.named_scope(f"at{where.replace(':', '-')}"):
+            found = super().value(node)
+        self._record(where, found)
+        return found
+
+    def _record(self, where: str, value: Any) -> None:
+        assert self.parts is not None
+        if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+            return
+        kind = jax.typeof(value)
+        typed = Typed(tuple(kind.shape), str(kind.dtype))
+        line = self.parts.setdefault(self._path, {})
+        line[where] = typed if line.get(where, typed) == typed else None
+
+    def settle(self, path: str, value: Any) -> Any:
+        spec = self.experiment.constraints.get(path, self.experiment.results.get(path))
+        return value if spec is None else self.laid_out(value, spec)
+
+    def laid_out(self, value: Any, spec: Spec) -> Any:
+        """A value as a constraint or an output asks for it."""
+        mesh = abstract_mesh(self.experiment.mesh, AxisType.Auto)
+        return jax.lax.with_sharding_constraint(value, NamedSharding(mesh, partition(spec)))
+
+
+def planned(experiment: Experiment) -> tuple[Plan, dict[str, dict[str, Typed | None]]]:
+    """Shardy's plan of the graph with its constraints, and the types of all parts of its expressions."""
+    parts: dict[str, dict[str, Typed | None]] = {}
+    paths: list[str] = []
+    mesh = abstract_mesh(experiment.mesh, AxisType.Auto)
+
+    def whole(*arrays: Any) -> Any:
+        values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
+        planner = _Planner(experiment, values, parts=parts, paths=paths)
+        for array in experiment.arrays:
+            if array.name in experiment.constraints:
+                values[array.name] = planner.laid_out(values[array.name], experiment.constraints[array.name])
+        planner.run(experiment.graph, "graph")
+        return tuple(planner.values[name] for name in experiment.results)
+
+    structs = [
+        jax.ShapeDtypeStruct(
+            a.shape, dtypes.dtype(a.dtype).numpy, sharding=NamedSharding(mesh, partition(a.layout.spec))
+        )
+        for a in experiment.arrays
+    ]
+    with jax.sharding.use_abstract_mesh(mesh):
+        traced = jax.jit(whole).trace(*structs)
+        try:
+            lowered = traced.lower(lowering_platforms=("cpu",))
+        except REFUSALS as error:
+            return Plan(missing=f"the graph cannot be lowered: {refusal(error, [])}"), parts
+
+    def where(stack: str) -> Place:
+        found = list(_SCOPE.finditer(stack))
+        if not found:
+            return NOWHERE
+        at = list(_PLACE.finditer(stack, found[-1].end()))
+        return paths[int(found[-1][1])], f"{at[-1][1]}:{at[-1][2]}" if at else None, False
+
+    return plan(lowered, experiment.mesh, where), parts
+
+
+def derived(
+    experiment: Experiment, refused: Callable[[Experiment, Floats], str | None]
+) -> tuple[Experiment, dict[str, Any]] | str:
+    """The experiment with the lines of one device, and what there is to say of them; or why there are none.
+
+    `refused` says what JAX's types have against lines, and collects the dtypes in them.
+    """
+    found, parts = planned(experiment)
+    hints = {line: {where: whole_axes(spec) for where, spec in places.items()} for line, places in found.values.items()}
+    reason = None
+    for invarying, check_vma in TRIES:
+        try:
+            one = derive(experiment, parts, hints, invarying=invarying, check_vma=check_vma)
+        except NotDerived as error:
+            return str(error)
+        written, floats = one.experiment(experiment), Floats()
+        reason = refused(written, floats)
+        if reason is None:
+            return written, one.to_json(found) | {"floats": floats}
+    return f"JAX refuses the lines: {reason}"

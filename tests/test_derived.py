@@ -1,0 +1,218 @@
+"""What is derived of experiments: the lines in the language, and what they compute."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from runner.checks import derivation
+from runner.checks.context import Context
+from runner.cli.derive import text
+from runner.derivation import derive
+from runner.derivation.derive import section
+from runner.experiment import data
+from runner.experiment.model import Experiment
+from runner.experiment.program import Program
+from runner.faults import InvalidExperiment
+from runner.layout import Mesh, Spec
+from runner.programs.types import Types
+from runner.sharding import moves
+from runner.worker import versions
+from runner.worker.types import infer
+from tests import harness
+from tests.command import ROOT
+
+GRAPHS = sorted(
+    path.stem
+    for path in (ROOT / "conf" / "experiment").glob("*.yaml")
+    if "graph" in yaml.safe_load(path.read_text(encoding="utf-8"))
+)
+
+MLP = """
+arrays:
+  x: {shape: [8, 4], spec: [x, null]}
+  w1: {shape: [4, 16], spec: [x, y]}
+  w2: {shape: [16, 4], spec: [y, x]}
+graph:
+  hidden: gelu(x @ w1)
+  out: hidden @ w2
+outputs: {out: [x, null]}
+"""
+
+
+def _types(experiment: Experiment) -> Types:
+    with harness.configured(experiment):
+        return infer(replace(experiment, programs=(Program.DERIVED,)))
+
+
+def _lines(text: str, **changes: object) -> dict[str, object]:
+    """The lines that are derived of an experiment."""
+    types = _types(harness.experiment(text, **changes))
+    assert not types.unsupported
+    return types.derivation["per_device"]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_shipped_graph_is_derived_and_right(name: str, tmp_path: Path) -> None:
+    experiment, _ = harness.shipped(name, tmp_path)
+    types = _types(experiment)
+    assert types.derived is not None, types.unsupported
+    outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
+    arrays = data.make(experiment, tmp_path)
+    context = Context(experiment, arrays, outputs, types.floats, None, None)
+    assert derivation.check(context, types.derived, types.derivation["floats"]) == {"status": "passed"}
+    told = derive.read(experiment, types.derivation)
+    assert section(told.per_device) == section(types.derived.per_device)
+
+
+def test_a_line_that_was_derived_wrongly_is_noticed(tmp_path: Path) -> None:
+    experiment = harness.experiment(MLP)
+    types = _types(experiment)
+    assert types.derived is not None
+    wrong = harness.experiment(MLP + "per_device: {hidden: x, out: 2 * x}\n", program="shard_map")
+    outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
+    context = Context(experiment, data.make(experiment, tmp_path), outputs, types.floats, None, None)
+    derived = replace(wrong, per_device=wrong.per_device[1:])
+    found = derivation.check(context, derived, {})
+    assert found == {"status": "failed", "reason": "the lines of derived are not graph's in out"}
+
+
+def test_collectives_are_written_where_the_plan_has_them() -> None:
+    assert _lines(MLP) == {
+        "hidden": "gelu(x @ all_gather(w1, 'x', axis=0, tiled=True))",
+        "out": "psum(hidden @ all_gather(w2, 'x', axis=1, tiled=True), 'y')",
+    }
+
+
+def test_a_sum_that_ends_cut_is_a_psum_scatter() -> None:
+    lines = _lines(MLP.replace("out: [x, null]", "out: [x, y]").replace("[y, x]", "[y, null]"))
+    assert lines["out"] == "psum_scatter(hidden @ w2, 'y', scatter_dimension=1, tiled=True)"
+
+
+def test_an_operation_that_sums_inside_is_written_in_its_parts() -> None:
+    arrays = "arrays: {x: {shape: [4, 8], spec: [null, [x, y]]}}\n"
+    assert _lines(arrays + "graph: {out: softmax(2 * x)}\noutputs: {out: [null, [x, y]]}") == {
+        "out_of": "2 * x",
+        "out_max": "pmax(stop_gradient(max(out_of, axis=-1, keepdims=True)), ('x', 'y'))",
+        "out_exp": "exp(out_of - out_max)",
+        "out": "out_exp / psum(sum(out_exp, axis=-1, keepdims=True), ('x', 'y'))",
+    }
+
+
+def test_a_lookup_in_a_table_that_is_cut_is_masked() -> None:
+    assert _lines(
+        "arrays:\n"
+        "  table: {shape: [8, 4], spec: [x, null]}\n"
+        "  ids: {shape: [3], dtype: int32, init: 'integers(0, 8)', spec: []}\n"
+        "graph: {out: 'table[ids]'}\noutputs: {out: []}"
+    ) == {
+        "out_local": "ids - axis_index('x') * 4",
+        "out": "psum(where(((out_local >= 0) & (out_local < 4))[:, None], table[clip(out_local, 0, 3)], 0), 'x')",
+    }
+
+
+def test_what_reaches_over_the_edge_of_a_block_gets_it_from_the_neighbour() -> None:
+    lines = _lines("arrays: {v: {shape: [8], spec: [x]}}\ngraph: {out: 'roll(v, 1)'}\noutputs: {out: [x]}")
+    assert lines == {"out": "concatenate([ppermute(v[-1:], 'x', shift=1), v[:-1]], axis=0)"}
+
+
+def test_an_array_that_a_loop_reads_is_gathered_once() -> None:
+    lines = _lines(
+        "arrays:\n  x: {shape: [4, 4], spec: []}\n  w: {shape: [4, 4, 4], spec: [x]}\n"
+        "graph:\n"
+        "  layers: {repeat: 4, carry: {h: x}, body: {h: 'tanh(h @ w[i])'}, unroll: false}\n"
+        "  out: layers.h\n"
+        "outputs: {out: []}"
+    )
+    assert lines == {
+        "w_gathered": "all_gather(w, 'x', axis=0, tiled=True, to='invarying')",
+        "layers": {
+            "repeat": 4,
+            "index": "i",
+            "carry": {"h": "x"},
+            "body": {"h": "tanh(h @ w_gathered[i])"},
+            "unroll": False,
+        },
+        "out": "layers.h",
+    }
+
+
+def test_an_output_that_a_constraint_lays_out_otherwise_has_both_layouts() -> None:
+    lines = _lines(
+        "arrays: {a: {shape: [8], spec: [x]}}\ngraph: {out: 2 * a}\nconstraints: {out: [x]}\noutputs: {out: []}"
+    )
+    assert lines == {"out_inner": "2 * a", "out": "all_gather(out_inner, 'x', axis=0, tiled=True, to='invarying')"}
+
+
+def test_what_cannot_be_written_is_left_out_with_the_reason() -> None:
+    grows = (
+        "arrays: {a: {shape: [4], spec: [x]}}\n"
+        "graph:\n"
+        "  loop: {repeat: 2, carry: {b: a}, body: {b: 'concatenate([b, b])'}}\n"
+        "  out: loop.b\n"
+        "outputs: {out: []}"
+    )
+    types = _types(harness.experiment(grows))
+    assert types.unsupported == {"derived": "the shapes in loop.body.b are others in each step"}
+
+
+def test_without_the_private_api_the_lines_are_derived_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "_PROPAGATED", "builtin.module(sdy-of-another-day)")
+    types = _types(harness.experiment(MLP))
+    assert types.derivation["plan"]["missing"].startswith("Shardy's passes cannot be run from Python here: ")
+    assert types.derivation["per_device"]["hidden"] == "gelu(x @ all_gather(w1, 'x', axis=0, tiled=True))"
+
+
+def test_the_section_can_be_pasted() -> None:
+    types = _types(harness.experiment(MLP))
+    told = text(types.derivation)
+    assert told.endswith("# each device sends 192 B on a ring")
+    pasted = harness.experiment(MLP + told, program="shard_map")
+    assert types.derived is not None
+    assert section(pasted.per_device) == section(types.derived.per_device)
+
+
+@pytest.mark.parametrize(
+    ("graph", "spec", "more"),
+    [
+        ("{out: softmax(a), loss: sum(out * a)}", "[x, y]", "grad: {of: loss, wrt: [a]}"),
+        ("{out: 'roll(cumsum(a, axis=0), 3, axis=0)', loss: mean(out)}", "[[y, x], null]", ""),
+        ("{out: 'sort(a, axis=0)', loss: logsumexp(out)}", "[null, x]", ""),
+        ("{loop: {repeat: 3, carry: {b: a}, body: {b: tanh(b @ b.T) @ b}}, out: loop.b, loss: norm(out)}", "[x]", ""),
+        (
+            "{o: {repeat: 2, carry: {c: a}, body: {n: {repeat: 2, index: j, carry: {b: c}, body: {b: b + j}}, "
+            "c: n.b - sum(n.b)}}, out: o.c, loss: sum(out)}",
+            "[x, y]",
+            "",
+        ),
+        ("{o: {repeat: 0, carry: {b: a}, body: {b: b + b.T}}, out: o.b, loss: sum(out)}", "[x, y]", ""),
+        ("{out: a * max(a), loss: max(out)}", "[x, y]", "grad: {of: loss, wrt: [a]}"),
+    ],
+)
+def test_what_is_derived_runs_and_is_right(graph: str, spec: str, more: str, tmp_path: Path) -> None:
+    text = f"arrays: {{a: {{shape: [8, 8], spec: {spec}}}}}\ngraph: {graph}\noutputs: {{out: {spec}, loss: []}}\n{more}"
+    outcome = harness.run(text, tmp_path, program="derived")
+    assert outcome.failures() == []
+    assert set(outcome.runs) == {Program.DERIVED}
+
+
+def test_a_program_that_is_asked_for_needs_a_graph() -> None:
+    without = "arrays: {a: {shape: [4], spec: [x]}}\nper_device: {out: a}\noutputs: {out: [x]}"
+    with pytest.raises(InvalidExperiment, match="program 'derived' is written from graph"):
+        harness.experiment(without, program="derived")
+
+
+def test_a_move_is_the_cheapest() -> None:
+    mesh = Mesh(("x", "y"), (4, 2))
+
+    def kinds(before: tuple[tuple[str, ...], ...], after: tuple[tuple[str, ...], ...]) -> list[str]:
+        return [move.kind for move in moves.moves(mesh, (8, 8), 4, Spec(before), Spec(after))]
+
+    assert kinds((("x",), ()), ((), ("x",))) == ["all-to-all"]
+    assert kinds((("x", "y"), ()), (("y", "x"), ())) == ["collective-permute"]
+    assert kinds((("x",), ("y",)), ((), ("y",))) == ["all-gather"]
+    assert kinds(((), ()), (("x",), ("y",))) == ["slice", "slice"]
+    assert moves.sent(mesh, (8, 8), 4, Spec((("x",), ())), Spec(((), ()))) == 3 * 64

@@ -42,7 +42,13 @@ def found(folder: Path, *events: dict[str, Any], text: str = TEXT, **changes: An
     given = experiment(text, **changes)
     record = blank()
     findings = Findings(given, data.make(given, folder), record)
-    types = {"outputs": {"C": [[4, 2], "float32"]}, "nodes": {}, "unsupported": {}, "versions": {"jax": JAX}}
+    types = {
+        "outputs": {"C": [[4, 2], "float32"]},
+        "nodes": {},
+        "derivation": {},
+        "unsupported": {},
+        "versions": {"jax": JAX},
+    }
     target = {"platform": "cpu", "devices": given.mesh.size, "kind": "cpu"}
     findings.consult_oracles({**types, "target": target}, folder)
     for event in events:

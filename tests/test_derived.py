@@ -26,7 +26,8 @@ from tests import harness
 from tests.command import ROOT
 
 SHIPPED = {
-    path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / "conf" / "experiment").glob("*.yaml")
+    path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))
+    for path in (ROOT / "conf" / "experiment").glob("*.yaml")
 }
 GRAPHS = sorted(name for name, config in SHIPPED.items() if "graph" in config and not expect.refusal(config))
 """The experiments with a graph that is not to be refused."""

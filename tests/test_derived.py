@@ -13,7 +13,7 @@ from runner.checks.context import Context
 from runner.cli.derive import text
 from runner.derivation import derive
 from runner.derivation.derive import section
-from runner.experiment import data
+from runner.experiment import data, expect
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
@@ -25,11 +25,12 @@ from runner.worker.types import infer
 from tests import harness
 from tests.command import ROOT
 
-GRAPHS = sorted(
-    path.stem
+SHIPPED = {
+    path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))
     for path in (ROOT / "conf" / "experiment").glob("*.yaml")
-    if "graph" in yaml.safe_load(path.read_text(encoding="utf-8"))
-)
+}
+GRAPHS = sorted(name for name, config in SHIPPED.items() if "graph" in config and not expect.refusal(config))
+"""The experiments with a graph that is not to be refused."""
 
 MLP = """
 arrays:

@@ -94,7 +94,7 @@ class ExperimentFile(pytest.File):
             inside += [
                 _Program.from_parent(
                     parent,
-                    name=name,
+                    name=str(name),
                     file=self,
                     target=target,
                     checks=(*experiment.checks(name), *experiment.expected[name].named, _GOLDEN),

@@ -112,6 +112,7 @@ def test_a_run_of_all_programs_compares_them(tmp_path: Path) -> None:
         ("auto", ["compiler"], 64),
         ("constraint", ["compiler"], 64),
         ("explicit", ["compiler"], 64),
+        ("derived", ["program"], 64),
         ("shard_map", ["program"], 64),
     ]
     assert found[0]["lines"] < found[-1]["lines"]

@@ -57,14 +57,16 @@ class Here(Worker):
         if self._programs is not None:
             job = {**job, "steps": [step for step in job["steps"] if step["program"] in self._programs]}
         precision = schema.completed(job["config"])["precision"]
-        before, jobs._load = jobs._load, _load
+        before = jobs._load, jobs._device_for_lowering
+        # The devices of this process are there already.
+        jobs._load, jobs._device_for_lowering = _load, lambda experiment: None
         try:
             with jax.default_matmul_precision(None if precision == "default" else precision):
                 jobs.run(job, self._emit)
         except Exception:
             self.trouble = traceback.format_exc()
         finally:
-            jobs._load = before
+            jobs._load, jobs._device_for_lowering = before
 
     def _emit(self, event: Event) -> None:
         if event["event"] == "started":

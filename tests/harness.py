@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from runner.flow import verification
 from runner.link.target import ProgramRun, program_run
 from runner.programs import WRITERS
 from runner.programs.source import Types
+from runner.record.verdicts import Checks, SectionsVerdict, ValueVerdict, Verdict
 from runner.worker.execute import execute
 from runner.worker.gradient import unsharded
 from runner.worker.types import infer
@@ -39,17 +39,17 @@ class Outcome:
     types: Types
     sources: dict[str, str]
     runs: dict[str, ProgramRun]
-    checks: dict[str, dict[str, dict[str, Any]]]
-    sections: dict[str, Any] | None = None
+    checks: dict[str, Checks]
+    sections: SectionsVerdict | None = None
 
     def failures(self) -> list[str]:
         """Every check that failed, in words."""
-        failed = [f"sections: {self.sections['reason']}"] if self.sections and "reason" in self.sections else []
+        failed = [f"sections: {self.sections.reason}"] if self.sections and self.sections.reason else []
         return failed + [
             f"{program} {check}: {_why(verdict)}"
             for program, checks in self.checks.items()
-            for check, verdict in checks.items()
-            if verdict["status"] == "failed"
+            for check, verdict in checks.named()
+            if verdict.status == "failed"
         ]
 
     def value(self, program: str, name: str) -> Any:
@@ -57,13 +57,13 @@ class Outcome:
         return self.runs[program].outputs[name].whole()
 
 
-def _why(verdict: Mapping[str, Any]) -> str:
-    if "outputs" not in verdict:
-        return verdict["reason"]
+def _why(verdict: Verdict) -> str:
+    if not isinstance(verdict, ValueVerdict):
+        return verdict.reason or ""
     wrong = {
-        name: output.get("reason") or f"{output['wrong']}/{output['of']} by {output['max_abs_error']:g}"
-        for name, output in verdict["outputs"].items()
-        if output["status"] == "failed"
+        name: output.reason or f"{output.wrong}/{output.of} by {output.max_abs_error:g}"
+        for name, output in verdict.compared.items()
+        if output.status == "failed"
     }
     return str(wrong)
 
@@ -126,15 +126,15 @@ def run(text: str | Experiment, folder: Path, **changes: Any) -> Outcome:
                 runs[program] = _run(context, program, sources[program], folder)
     both = context.graph is not None and context.per_device is not None
     compared = sections.check(context) if both else None
-    alike = compared is None or compared["status"] == "passed"
+    alike = compared is None or compared.status == "passed"
     checks = {
-        program: {
-            "value": value.check(context, ran),
-            "layout": layout.check(context, ran),
-            "replicas": replicas.check(context, ran),
-            "agreement": agreement.check(context, ran, [r for r in runs.values() if r is not ran], alike=alike),
-            **({"gradient": gradient.check(context, ran)} if checked.grad else {}),
-        }
+        program: Checks(
+            value=value.check(context, ran),
+            layout=layout.check(context, ran),
+            replicas=replicas.check(context, ran),
+            agreement=agreement.check(context, ran, [r for r in runs.values() if r is not ran], alike=alike),
+            gradient=gradient.check(context, ran) if checked.grad else None,
+        )
         for program, ran in runs.items()
     }
     return Outcome(checked, types, sources, runs, checks, compared)
@@ -172,5 +172,4 @@ def _run(context: Context, program: str, source: str, folder: Path) -> ProgramRu
     module = load(source, folder / f"program_{program}.py")
     found = execute(context.experiment, program, module, folder, folder).found
     shapes = {name: shape for name, (shape, _) in context.outputs.items()}
-    event = {"event": "finished", "program": program, **found}
-    return program_run(event, shapes, lambda name, position: context.layout(name).ranges(position), folder)
+    return program_run(program, found, shapes, lambda name, at: context.layout(name).ranges(at), folder)

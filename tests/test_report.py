@@ -10,7 +10,12 @@ from typing import Any
 
 import pytest
 
+from runner import codec
+from runner.record.model import Record
+from runner.record.record import begun
 from runner.show import report
+from tests import evidence
+from tests.evidence import as_json
 
 FOLDER = Path("/runs/mine/0")
 
@@ -31,7 +36,7 @@ def valued(outputs: dict[str, Any], status: str = "passed") -> dict[str, Any]:
 def passed(**changes: Any) -> dict[str, Any]:
     value = {"status": "passed", "max_abs_error": 1e-7, "rtol": 1e-6, "atol": 2e-6, "outputs": {"C": output()}}
     checks = {"value": value, "layout": {"status": "not_run", "reason": "vmap"}}
-    timing = {"compile_s": 0.05, "run_s": {"median": 0.0001}}
+    timing = as_json(evidence.timing(0.05, 0.0001))
     return {"status": "passed", "error": None, "checks": checks, "timing": timing} | changes
 
 
@@ -73,8 +78,44 @@ FAILED = passed(
 )  # fmt: skip
 
 
+def built(found: dict[str, Any]) -> Record:
+    """The record that says this, and else what one of a run that passed says."""
+    programs = {name: _program(program) for name, program in found.get("programs", {}).items()}
+    checks = {name: _check("sections", check) for name, check in found.get("checks", {}).items()}
+    nothing = as_json(begun(None, ()))
+    environment = nothing["environment"] | found.get("environment", {})
+    target = {"topology": None, **found["target"]} if "target" in found else None
+    told = {"programs": programs, "checks": checks, "environment": environment, "target": target}
+    return codec.build(Record, nothing | found | told)
+
+
+def _program(found: dict[str, Any]) -> dict[str, Any]:
+    checks = {name: _check(name, check) for name, check in found["checks"].items()}
+    if found["status"] == "error":
+        return found | {"checks": checks}
+    # The collectives have tests of their own.
+    return as_json(evidence.program(collectives=None)) | found | {"checks": checks}
+
+
+MEASURED: dict[str, dict[str, Any]] = {
+    "sections": {"outputs": {}},
+    "value": as_json(evidence.value()),
+    "replicas": {"copies": 0},
+}
+
+
+def _check(name: str, check: dict[str, Any]) -> dict[str, Any]:
+    if check["status"] == "not_run":
+        return check
+    outputs = {
+        output: verdict if verdict["status"] == "not_run" else as_json(evidence.compared()) | verdict
+        for output, verdict in check.get("outputs", {}).items()
+    }
+    return MEASURED.get(name, {}) | check | ({"outputs": outputs} if name != "replicas" else {})
+
+
 def told(capsys: pytest.CaptureFixture[str], found: dict[str, Any], *, brief: bool = False) -> str:
-    report.run(found, FOLDER, brief=brief)
+    report.run(built(found), FOLDER, brief=brief)
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert all(line == line.rstrip() for line in out.splitlines())
@@ -241,7 +282,7 @@ def test_a_program_that_died_first_does_not_hide_the_others_checks(capsys: pytes
 
 def test_an_invalid_experiment_has_its_message_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     invalid = {"experiment": None, "status": "invalid", "error": "mine.yaml:1:1\n  wrong", "programs": {}}
-    report.run(invalid | {"overrides": [], "environment": {"jax": None}}, FOLDER, brief=False)
+    report.run(built(invalid), FOLDER, brief=False)
     captured = capsys.readouterr()
     assert captured.err == "mine.yaml:1:1\n  wrong\n"
     assert captured.out == "invalid; /runs/mine/0/result.json\n"
@@ -267,7 +308,7 @@ def test_the_table_of_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
         {"experiment": None, "status": "invalid", "error": "mine.yaml:1:1  dims\n  wrong\n    more", "overrides": []},
         {"experiment": None, "status": "error", "error": "no record: the job died", "overrides": []},
     ]
-    report.sweep(points, Path("/runs/mine"))
+    report.sweep([built(point) for point in points], Path("/runs/mine"))
     assert capsys.readouterr().out == (
         "\n"
         "point  experiment  overrides  status   programs\n"
@@ -299,7 +340,7 @@ def a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 def test_on_a_terminal_there_are_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = a_terminal(monkeypatch)
-    report.run(record(), FOLDER, brief=False)
+    report.run(built(record()), FOLDER, brief=False)
     assert "\x1b[32mpassed" in terminal.getvalue()
 
 
@@ -312,7 +353,7 @@ def test_on_a_terminal_the_last_column_is_cut_where_the_terminal_ends(monkeypatc
 
 def test_brackets_on_a_terminal_are_text_too(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = a_terminal(monkeypatch)
-    report.run(record(overrides=["mesh.shape=[4,2]"]), FOLDER, brief=True)
+    report.run(built(record(overrides=["mesh.shape=[4,2]"])), FOLDER, brief=True)
     assert "mesh.shape=[4,2]" in terminal.getvalue()
 
 

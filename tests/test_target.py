@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,23 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from runner.codec import Misfit
+from runner.faults import Fault
 from runner.link import handover
+from runner.link.events import Died, Event, Finished, Invalid, Log, OutputTold, Ran, Ranges, Started, Types, said
 from runner.link.process import Worker
 from runner.link.target import Held, Output, listen, program_run
+from tests.evidence import timing
 
 SCRIPT = """
 import json, os, signal, sys, time
 
 def say(event, **more):
     print(json.dumps({"event": event, **more}), flush=True)
+
+def types(unsupported={}):
+    target = {"platform": "cpu", "devices": 4, "kind": "cpu", "topology": None}
+    say("types", unsupported=unsupported, outputs={}, nodes={}, floats={}, target=target, jax="0.10.2", jaxlib="0.10.2")
 
 def finish(*names):
     for name in names:
@@ -32,7 +41,7 @@ def finish(*names):
 job = json.loads(sys.stdin.readline())
 names = job["programs"]
 """
-TYPES = "say('types', unsupported={})\n"
+TYPES = "types()\n"
 """What a worker says first."""
 
 JOB = {"programs": ["auto", "shard_map", "vmap"]}
@@ -52,7 +61,7 @@ class Workers:
         return worker
 
 
-def hear(*bodies: str, timeout: float = 30.0, job: dict[str, Any] = JOB) -> tuple[list[dict[str, Any]], Workers]:
+def hear(*bodies: str, timeout: float = 30.0, job: dict[str, Any] = JOB) -> tuple[list[Event], Workers]:
     """Every event; afterwards no process is left."""
     workers = Workers(*bodies)
     events = list(listen(workers(), job, timeout, workers))
@@ -67,12 +76,16 @@ def assert_gone(workers: Workers) -> None:
             os.kill(worker._process.pid, 0)
 
 
-def told(events: list[dict[str, Any]]) -> list[str]:
-    return [event["event"] + (f" {event['program']}" if "program" in event else "") for event in events]
+def told(events: list[Event]) -> list[str]:
+    return [" ".join([type(event).__name__.lower(), *_program(event)]) for event in events]
 
 
-def errors(events: list[dict[str, Any]]) -> dict[str, str]:
-    return {event["program"]: event["error"] for event in events if event.get("error") and "program" in event}
+def _program(event: Event) -> list[str]:
+    return [event.program] if isinstance(event, Started | Finished) else []
+
+
+def errors(events: list[Event]) -> dict[str, str]:
+    return {event.program: event.error for event in events if isinstance(event, Finished) and event.error}
 
 
 ALL = ["types", *(f"{what} {name}" for name in JOB["programs"] for what in ("started", "finished")), "log"]
@@ -151,39 +164,48 @@ def test_a_worker_that_dies_before_its_job_says_how() -> None:
     worker = Worker([sys.executable, "-S", "-c", "import sys; sys.exit('no jax here')"])
     worker._process.wait()
     events = list(listen(worker, {**JOB, "padding": "x" * 100_000}, 30.0))
-    assert [event["event"] for event in events] == ["log", "died"]
-    assert events[1]["error"] == "the process ended with status 1; its last words:\nno jax here"
+    assert told(events) == ["log", "died"]
+    assert events[1] == Died(error="the process ended with status 1; its last words:\nno jax here")
 
 
 def test_a_worker_that_dies_between_two_programs_is_an_error_of_the_run() -> None:
     events, _ = hear(TYPES + "finish(names[0]); sys.exit(3)")
-    assert told(events)[-1] == "died"
-    assert events[-1]["error"] == "the process ended with status 3"
+    assert events[-1] == Died(error="the process ended with status 3")
 
 
 def test_programs_that_are_not_supported_are_not_waited_for() -> None:
-    events, _ = hear("say('types', unsupported={'vmap': 'why'}); finish('auto', 'shard_map'); time.sleep(60)")
+    events, _ = hear("types({'vmap': 'why'}); finish('auto', 'shard_map'); time.sleep(60)")
     assert told(events)[-2:] == ["finished shard_map", "log"]
-    nothing, _ = hear("say('types', unsupported={n: 'why' for n in names}); time.sleep(60)")
+    nothing, _ = hear("types({n: 'why' for n in names}); time.sleep(60)")
     assert told(nothing) == ["types", "log"]
 
 
 def test_an_invalid_experiment_is_the_last_word() -> None:
-    events, _ = hear("say('invalid', fault={}); time.sleep(60)")
+    fault = Fault(("arrays", "A", "spec", 1), "wrong", "a + b", 4, 5)
+    events, _ = hear(f"print({said(Invalid(fault=fault))!r}, flush=True); time.sleep(60)")
     assert told(events) == ["invalid", "log"]
+    assert events[0] == Invalid(fault=fault)
+
+
+def test_an_event_that_is_not_as_it_should_be_is_a_bug_and_leaves_no_worker_behind() -> None:
+    workers = Workers("say('started', program=7); time.sleep(60)")
+    with pytest.raises(Misfit, match=r"^program is 7, not a string$"):
+        list(listen(workers(), JOB, 30.0, workers))
+    assert_gone(workers)
 
 
 def test_who_stops_listening_leaves_no_worker_behind() -> None:
     workers = Workers(TYPES + "finish(*names); time.sleep(60)")
     events = listen(workers(), JOB, 30.0, workers)
-    assert next(events)["event"] == "types"
+    assert isinstance(next(events), Types)
+    assert isinstance(events, Generator)
     events.close()
     assert_gone(workers)
 
 
 def test_the_log_is_all_that_was_written_to_standard_error() -> None:
     events, _ = hear(TYPES + "print('x' * 5000, file=sys.stderr); finish(*names)")
-    assert events[-1]["text"] == "x" * 5000 + "\n"
+    assert events[-1] == Log(text="x" * 5000 + "\n")
 
 
 def test_of_the_last_words_the_end_is_kept() -> None:
@@ -219,22 +241,30 @@ def test_the_worker_itself_leaves_when_no_job_comes() -> None:
 # What a program leaves.
 
 
-def finished(**more: Any) -> dict[str, Any]:
-    shards = [[5, [[0, 2], [0, 2]], 0], [3, [[2, 4], [0, 2]], 1], [1, [[0, 2], [0, 2]], 0]]
-    output = {"dtype": "bfloat16", "spec": ["x", None], "shards": shards}
-    event = {"event": "finished", "program": "auto", "device_ids": [5, 3, 1], "outputs": {"C": output}}
-    measured = {"operands": {"A": [[5, [[0, 4]]]]}, "said": "", "memory": {}, "cost": {}, "timing": {}}
-    return event | measured | more
+def ran(*ranges: Ranges | None) -> Ran:
+    shards = [(device, where, copy) for device, where, copy in zip((5, 3, 1), ranges, (0, 1, 0), strict=True)]
+    return Ran(
+        device_ids=[5, 3, 1],
+        outputs={"C": OutputTold(dtype="bfloat16", spec=["x", None], shards=shards)},
+        operands={"A": [(5, ((0, 4),))]},
+        said="",
+        memory=None,
+        cost=None,
+        timing=timing(),
+    )
 
 
-def leave(folder: Path) -> None:
+ROWS = (((0, 2), (0, 2)), ((2, 4), (0, 2)), ((0, 2), (0, 2)))
+
+
+def leave(folder: Path, program: str = "auto") -> None:
     values = [np.arange(4) + 4 * i for i in range(2)]
-    handover.leave(folder / "auto.bin", [value.astype(ml_dtypes.bfloat16) for value in values])
+    handover.leave(folder / f"{program}.bin", [value.astype(ml_dtypes.bfloat16) for value in values])
 
 
 def test_the_outputs_are_read_from_the_file_and_the_file_goes(tmp_path: Path) -> None:
     leave(tmp_path)
-    run = program_run(finished(), {"C": (4, 2)}, None, tmp_path)
+    run = program_run("auto", ran(*ROWS), {"C": (4, 2)}, lambda *_: (), tmp_path)
     output = run.outputs["C"]
     assert output.dtype == "bfloat16"
     assert [(held.position, held.device, held.copy) for held in output.held] == [(0, 5, 0), (1, 3, 1), (2, 1, 0)]
@@ -245,17 +275,9 @@ def test_the_outputs_are_read_from_the_file_and_the_file_goes(tmp_path: Path) ->
 
 
 def test_without_a_layout_a_block_lies_where_the_experiment_says(tmp_path: Path) -> None:
-    leave(tmp_path)
-    event = finished()
-    for shard in event["outputs"]["C"]["shards"]:
-        shard[1] = None
-    run = program_run(event, {"C": (4, 2)}, lambda _, position: (((0, 2), (2, 4), (0, 2))[position], (0, 2)), tmp_path)
+    leave(tmp_path, "vmap")
+    run = program_run("vmap", ran(None, None, None), {"C": (4, 2)}, lambda _, position: ROWS[position], tmp_path)
     assert run.outputs["C"].whole().astype(float).tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
-
-
-def test_a_program_that_failed_leaves_its_error_only(tmp_path: Path) -> None:
-    run = program_run({"event": "finished", "program": "auto", "error": "broken"}, {}, None, tmp_path)
-    assert (run.error, run.outputs) == ("broken", {})
 
 
 def test_a_block_is_taken_from_the_part_that_has_it_and_else_from_several() -> None:

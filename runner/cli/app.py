@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from runner.config.sources import Sources
-    from runner.record.record import Record
+    from runner.record.model import Record, Status
 
 log = logging.getLogger("runner")
 
-_finished: list[str] = []
+_finished: list[Status] = []
 """The status of every run of this process."""
 
 _ready: list[Worker] = []
@@ -178,7 +178,7 @@ def started() -> Worker:
     return _ready.pop() if _ready else Worker()
 
 
-def run_one(config: DictConfig) -> str:
+def run_one(config: DictConfig) -> Status:
     """Run one experiment and show what was found. Returns the run's status; never raises."""
     from omegaconf.errors import OmegaConfBaseException
 
@@ -198,13 +198,13 @@ def run_one(config: DictConfig) -> str:
         log.exception("a bug in shardproof")
         found = crashed(now.folder, error, now.overrides)
 
-    log.info("%s: %s", found["experiment"], found["status"])
+    log.info("%s: %s", found.experiment, found.status)
     report.run(found, now.folder, brief=now.many)
-    ended(found["status"])
-    return found["status"]
+    ended(found.status)
+    return found.status
 
 
-def ended(status: str) -> None:
+def ended(status: Status) -> None:
     """Note the status of a job: the worst of them is the command's."""
     _finished.append(status)
 
@@ -220,31 +220,24 @@ def crashed(folder: Path, error: Exception, overrides: Sequence[str]) -> Record:
     return _ended(folder, "error", message, overrides)
 
 
-def _ended(folder: Path, status: str, message: str, overrides: Sequence[str]) -> Record:
+def _ended(folder: Path, status: Status, message: str, overrides: Sequence[str]) -> Record:
     from runner.record import record
 
-    found = {
-        "schema": record.SCHEMA,
-        "experiment": None,
-        "overrides": list(overrides),
-        "status": status,
-        "error": message,
-        "programs": {},
-        "environment": record.environment(),
-    }
+    found = record.begun(None, overrides)
+    found.status, found.error, found.environment.git = status, message, record.git()
     folder.mkdir(parents=True, exist_ok=True)
     record.write(found, folder)
     return found
 
 
-def invalid_point(folder: Path, overrides: Sequence[str], error: Exception, folders: list[Path]) -> str:
+def invalid_point(folder: Path, overrides: Sequence[str], error: Exception, folders: list[Path]) -> Status:
     """Record a point of a sweep that could not be composed; return its status."""
     from runner.config import composition
     from runner.show import report
 
     found = invalid(folder, composition.report(error, folders, list(overrides)), overrides)
     report.run(found, folder, brief=True)
-    return found["status"]
+    return found.status
 
 
 def finish_sweep(folder: Path, points: int) -> None:
@@ -257,6 +250,8 @@ def finish_sweep(folder: Path, points: int) -> None:
         try:
             found.append(record.read(folder / str(point)))
         except FileNotFoundError:
-            found.append({"experiment": None, "status": "error", "error": "no record: the job died", "overrides": []})
-    _finished[:] = [point["status"] for point in found]
+            lost = record.begun(None, ())
+            lost.status, lost.error = "error", "no record: the job died"
+            found.append(lost)
+    _finished[:] = [point.status for point in found]
     report.sweep(found, folder)

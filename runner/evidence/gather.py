@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from runner.evidence import collectives, hlo, profile, warnings
+from runner.evidence.model import Evidence
 from runner.evidence.nodes import Origins
 from runner.evidence.planes import Profile
 from runner.experiment.model import Experiment, program_section
@@ -13,10 +13,10 @@ from runner.experiment.model import Experiment, program_section
 
 def gather(
     experiment: Experiment, program: str, folder: Path, said: str | None, taken: Profile | None = None
-) -> dict[str, Any]:
-    """The `collectives`, `collectives_unknown`, `collectives_missing` and `compiler_warnings` of a program's record.
+) -> Evidence:
+    """The evidence of one program; with its profile, where one was `taken`.
 
-    Also its `profile`, where one was `taken`. `said` is what the compiler wrote to standard error; None where nobody
+    `said` is what the compiler wrote to standard error; None where nobody
     could hear it.
     """
     origins = Origins(experiment, program_section(program))
@@ -33,13 +33,13 @@ def gather(
             found = _nothing(f"the module could not be read: {type(error).__name__}: {error}")
     else:
         found = _nothing("the backend does not show the compiled module")
-    return {
-        "collectives": listed,
-        "collectives_unknown": list(dict.fromkeys(found.unknown)),
-        "collectives_missing": list(dict.fromkeys(found.missing)),
-        "compiler_warnings": heard,
-        **({"profile": profile.read(taken, module, origins, found)} if taken else {}),
-    }
+    return Evidence(
+        collectives=listed,
+        collectives_unknown=list(dict.fromkeys(found.unknown)),
+        collectives_missing=list(dict.fromkeys(found.missing)),
+        compiler_warnings=heard,
+        profile=profile.read(taken, module, origins, found) if taken else None,
+    )
 
 
 def _nothing(why: str) -> collectives.Collectives:

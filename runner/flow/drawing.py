@@ -8,15 +8,16 @@ from runner import dtypes
 from runner.checks.context import Context
 from runner.layout import Layout, spec_text
 from runner.link.target import ProgramRun
-from runner.record import record
-from runner.record.record import Record
+from runner.record import files
+from runner.record.model import Pictures, Record
 from runner.show import pictures, svg, terminal
 
 
 def draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record) -> None:
     """The pictures, from what was found where a program ran and from the specs where none did."""
     experiment = context.experiment
-    platform = found["target"]["platform"]
+    assert found.target is not None
+    platform = found.target.platform
     on_mesh = [run for run in runs if run.error is None and run.program != "vmap"]
     ids = tuple(on_mesh[0].device_ids) if on_mesh else tuple(range(experiment.mesh.size))
     absent = experiment.target.topology.name if experiment.target.topology else ""
@@ -51,9 +52,9 @@ def draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record) 
                 )
             )
     merged = pictures.merge(drawn)
-    found["pictures"] = {"mesh": mesh.to_json(), "arrays": [picture.to_json() for picture in merged]}
-    record.write_text(folder / "shardings.txt", terminal.plain(mesh, merged))
-    record.write_text(folder / "shardings.svg", svg.draw(mesh, merged, experiment.name))
+    found.pictures = Pictures(mesh=mesh.to_json(), arrays=[picture.to_json() for picture in merged])
+    files.write_text(folder / "shardings.txt", terminal.plain(mesh, merged))
+    files.write_text(folder / "shardings.svg", svg.draw(mesh, merged, experiment.name))
 
 
 def _output_picture(context: Context, name: str, run: ProgramRun, platform: str) -> pictures.ArrayPicture:

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.experiment import data, topology
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
-from runner.faults import Fault, InvalidExperiment
+from runner.faults import InvalidExperiment
 from runner.flow import verification
 from runner.link import steps
+from runner.link.events import Died, Finished, Invalid, Log, Started, Types
 from runner.link.process import Worker
 from runner.link.target import listen
 from runner.record import record
-from runner.record.record import Record
+from runner.record.model import Record
 
 if TYPE_CHECKING:
     from runner.config.sources import Sources
@@ -39,36 +39,21 @@ def run(
     `sources` is asked only where a place in a file must be named, `overrides` are those of the command line, `worker`
     is one that was started earlier. What a user or a program does wrong does not raise: it is in the record.
     """
-    found = _blank(config, overrides)
+    found = _begun(config, overrides)
     worker = worker or Worker()
     try:
         _run(config, folder, sources, worker, found)
     except InvalidExperiment as error:
-        found.update(status="invalid", error=sources().report(error.fault))
+        found.status, found.error = "invalid", sources().report(error.fault)
     finally:
         worker.close()
-    found["environment"] = found["environment"] or record.environment()
+    found.environment.git = found.environment.git or record.git()
     record.write(found, folder)
     return found
 
 
-def _blank(config: Mapping[str, Any], overrides: Sequence[str]) -> Record:
-    return {
-        "schema": record.SCHEMA,
-        "experiment": config.get("name"),
-        "summary": config.get("summary") or "",
-        "overrides": list(overrides),
-        "status": "passed",
-        "error": None,
-        "warnings": [],
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "mesh": None,
-        "target": None,
-        "arrays": {},
-        "programs": {},
-        "not_supported": {},
-        "environment": None,
-    }
+def _begun(config: Mapping[str, Any], overrides: Sequence[str]) -> Record:
+    return record.begun(config.get("name"), overrides, config.get("summary") or "")
 
 
 def _run(
@@ -83,14 +68,14 @@ def _run(
     smaller = verification.smaller(config, experiment)
     _do(experiment, config, folder, sources, worker, found)
     if experiment.profile:
-        found["warnings"].append(f"there is no profile: nothing runs on {absent.name}, which is not here")
+        found.warnings.append(f"there is no profile: nothing runs on {absent.name}, which is not here")
     if isinstance(smaller, str):
         verification.not_run(found, smaller)
         if experiment.trace:
-            found["warnings"].append(f"there is no trace: {absent.not_here}; {smaller}")
+            found.warnings.append(f"there is no trace: {absent.not_here}; {smaller}")
         return
     config, reduced = smaller
-    verified = _blank(config, [f"dims.{name}={size}" for name, size in experiment.verify_dims.items()])
+    verified = _begun(config, [f"dims.{name}={size}" for name, size in experiment.verify_dims.items()])
     (folder / verification.FOLDER).mkdir()
     worker = Worker()
     try:
@@ -127,21 +112,24 @@ def _do(
         events = listen(worker, job, experiment.timeout)
         from runner.flow.findings import Findings
 
-        found["environment"] = record.environment()
+        found.environment.git = record.git()
         findings = Findings(experiment, arrays, found)
         for event in events:
-            match event["event"]:
-                case "invalid":
-                    raise InvalidExperiment(findings.explained(Fault.from_json(event["fault"])))
-                case "types":
+            match event:
+                case Invalid():
+                    raise InvalidExperiment(findings.explained(event.fault))
+                case Types():
                     findings.consult_oracles(event, Path(left_here))
-                case "finished":
+                case Finished():
                     findings.add(event, Path(left_here))
-                case "died":
-                    found.update(status="error", error=event["error"])
-                case "log" if event["text"].strip():
-                    with open(folder / "worker.log", "a", encoding="utf-8") as log:
-                        log.write(event["text"])
+                case Died():
+                    found.status, found.error = "error", event.error
+                case Log():
+                    if event.text.strip():
+                        with open(folder / "worker.log", "a", encoding="utf-8") as log:
+                            log.write(event.text)
+                case Started():
+                    pass
     findings.conclude(folder)
 
 

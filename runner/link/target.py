@@ -7,7 +7,7 @@ running is recorded with the worker's last words, and a new worker goes on with 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,10 +17,24 @@ import numpy as np
 
 from runner import dtypes
 from runner.link import handover, steps
-from runner.link.process import Event, Worker
-
-Ranges = tuple[tuple[int, int], ...]
-"""A half-open index range for each dimension."""
+from runner.link.events import (
+    Cost,
+    Died,
+    Event,
+    Finished,
+    Invalid,
+    Log,
+    Memory,
+    Ran,
+    Ranges,
+    SpecEntries,
+    Started,
+    Timing,
+    Traced,
+    Types,
+    ValueLayout,
+)
+from runner.link.process import Worker
 
 
 @dataclass(frozen=True)
@@ -52,7 +66,7 @@ class Output:
 
     dtype: str
     shape: tuple[int, ...]
-    spec: list[Any] | None
+    spec: SpecEntries | None
     held: tuple[Held, ...]
     compiled: tuple[Place, ...] = ()
 
@@ -96,7 +110,10 @@ class ProgramRun:
     outputs: dict[str, Output] = field(default_factory=dict)
     operands: dict[str, list[tuple[int, Ranges]]] = field(default_factory=dict)
     device_ids: list[int] = field(default_factory=list)
-    evidence: dict[str, Any] = field(default_factory=dict)
+    memory: Memory | None = None
+    cost: Cost | None = None
+    timing: Timing | None = None
+    layouts: dict[str, ValueLayout] | None = None
     said: str | None = None
     """What the compiler wrote to standard error; None where nobody could hear it."""
 
@@ -120,7 +137,7 @@ def _events(worker: Worker, job: dict[str, Any], timeout: float, start: Callable
         try:
             running, ended = yield from _one_worker(worker, timeout, left, first)
             words = worker.last_words()
-            yield {"event": "log", "text": worker.log()}
+            yield Log(text=worker.log())
         finally:
             # Also where nobody listens any more.
             worker.close()
@@ -128,11 +145,11 @@ def _events(worker: Worker, job: dict[str, Any], timeout: float, start: Callable
             return
         error = ended + (f"; its last words:\n{words}" if words else "")
         if running is None:
-            yield {"event": "died", "error": error}
+            yield Died(error=error)
             return
         # What ends a program would end its trace and its profile as well.
         left[:] = [step for step in left if running not in (step, _needed(step))]
-        yield {"event": "finished", "program": running, "error": error}
+        yield Finished(program=running, error=error)
         if not left:
             return
         first = False
@@ -156,17 +173,19 @@ def _one_worker(
             return running, f"no result after {timeout:g} s: it hangs, in a collective or in the compiler"
         if event is None:
             return running, _how_it_ended(worker.end())
-        match event["event"]:
-            case "started":
-                running = event["program"]
-            case "finished":
-                left.remove(event["program"])
+        match event:
+            case Started():
+                running = event.program
+            case Finished():
+                left.remove(event.program)
                 running = None
-            case "types":
-                left[:] = [step for step in left if (steps.profiled(step) or step) not in event["unsupported"]]
-        if first or event["event"] != "types":
+            case Types():
+                left[:] = [step for step in left if (steps.profiled(step) or step) not in event.unsupported]
+            case _:
+                pass
+        if first or not isinstance(event, Types):
             yield event
-        if event["event"] == "invalid" or (event["event"] in ("finished", "types") and not left):
+        if isinstance(event, Invalid) or (isinstance(event, Finished | Types) and not left):
             # It has nothing left to do, and takes its time to leave.
             worker.kill()
             return None, None
@@ -187,48 +206,53 @@ def _how_it_ended(code: int) -> str:
     return f"the process ended with status {code}"
 
 
-def program_run(event: Event, shapes: dict[str, tuple[int, ...]], block_ranges: Any, arrays: Path) -> ProgramRun:
-    """The `finished` event of a program with its outputs, read from the file that the worker left if the program ran.
+BlockRanges = Callable[[str, int], Ranges]
+"""Where the block of the device at a position belongs in an output of `vmap`, which has no layout of its own."""
 
-    `shapes` are the whole outputs' shapes; `block_ranges(name, position)` is where the block of a device belongs in
-    `vmap`, which has no layout of its own.
+
+def program_run(
+    program: str, ran: Ran, shapes: Mapping[str, tuple[int, ...]], block_ranges: BlockRanges, arrays: Path
+) -> ProgramRun:
+    """What a program did, with its outputs as the file has them that the worker left in `arrays` if the program ran.
+
+    `shapes` are the whole outputs' shapes.
     """
-    run = ProgramRun(event["program"], error=event.get("error"))
-    if run.error is not None:
-        return run
-    run.device_ids = event["device_ids"]
+    run = ProgramRun(
+        program,
+        operands=ran.operands,
+        device_ids=ran.device_ids,
+        memory=ran.memory,
+        cost=ran.cost,
+        timing=ran.timing,
+        layouts=ran.layouts,
+        said=ran.said,
+    )
     position_of = {device: position for position, device in enumerate(run.device_ids)}
-    run.said = event["said"]
-    run.evidence = {key: event[key] for key in ("memory", "cost", "timing", "layouts") if key in event}
-    run.operands = {
-        name: [(device, tuple(map(tuple, ranges))) for device, ranges in shards]
-        for name, shards in event["operands"].items()
-    }
-    if event.get("only_compiled"):
-        for name, output in event["outputs"].items():
-            listed = output["places"] or [[device, block_ranges(name, p)] for device, p in position_of.items()]
-            places = tuple(Place(position_of[device], device, tuple(map(tuple, where))) for device, where in listed)
-            run.outputs[name] = Output(output["dtype"], shapes[name], output["spec"], (), places)
+    if ran.only_compiled:
+        for name, output in ran.outputs.items():
+            listed = output.places or [(device, block_ranges(name, p)) for device, p in position_of.items()]
+            places = tuple(Place(position_of[device], device, where) for device, where in listed)
+            run.outputs[name] = Output(output.dtype, shapes[name], output.spec, (), places)
         return run
     raw = handover.collect(arrays / f"{run.program}.bin")
-    for name, output in event["outputs"].items():
-        kind = dtypes.dtype(output["dtype"]).numpy
+    for name, output in ran.outputs.items():
+        kind = dtypes.dtype(output.dtype).numpy
         values: dict[int, np.ndarray] = {}
-        held = []
-        for device, ranges, copy in output["shards"]:
+        held: list[Held] = []
+        for device, ranges, copy in output.shards:
             position = position_of[device]
-            where = tuple(map(tuple, ranges)) if ranges is not None else block_ranges(name, position)
+            where = block_ranges(name, position) if ranges is None else ranges
             if copy not in values:
                 values[copy] = raw[copy].view(kind).reshape(tuple(stop - start for start, stop in where))
             held.append(Held(position, device, where, copy, values[copy]))
-        run.outputs[name] = Output(output["dtype"], shapes[name], output["spec"], tuple(held))
+        run.outputs[name] = Output(output.dtype, shapes[name], output.spec, tuple(held))
     return run
 
 
-def traced_values(event: Event, arrays: Path) -> dict[str, np.ndarray]:
-    """The values of a trace from its `finished` event: for each name, what each device holds, by position."""
+def traced_values(traced: Traced, arrays: Path) -> dict[str, np.ndarray]:
+    """The values of a trace: for each name, what each device holds, by position."""
     raw = handover.collect(arrays / "trace.bin")
     return {
         name: value.view(dtypes.dtype(dtype).numpy).reshape(shape)
-        for (name, (dtype, shape)), value in zip(event["values"].items(), raw, strict=True)
+        for (name, (dtype, shape)), value in zip(traced.values.items(), raw, strict=True)
     }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from runner import dtypes
-from runner.record.record import Record
+from runner.record.model import Trace, TracedDevice, TracedNode, TracedValue
 
 _ELEMENTS = 64
 """Values of up to this many elements on each device are printed."""
@@ -18,81 +19,76 @@ _DEVICES = 16
 """On how many devices a value is printed."""
 
 
-def plain(trace: Record, axes: Sequence[str], platform: str) -> str:
+def plain(trace: Trace, axes: Sequence[str], platform: str) -> str:
     """The whole trace as text without escape codes."""
-    if trace["taken_from"] is None:
-        return f"no trace: {trace['reason']}\n"
+    if trace.taken_from is None:
+        return f"no trace: {trace.reason}\n"
     blocks = [_title(trace)]
-    printer = _Printer(trace["devices"], axes, platform)
-    operands = {node["before"]["name"] for node in trace["nodes"] if node["before"]}
-    first = trace["first_difference"]
-    for node in trace["nodes"]:
+    printer = _Printer(trace.devices, axes, platform)
+    operands = {node.before.name for node in trace.nodes if node.before}
+    first = trace.first_difference
+    for node in trace.nodes:
         # What has a name only as the operand of a collective is printed with it, as BEFORE.
-        if node["name"].endswith("/before") and node["name"] in operands and node["agrees"] is not False:
+        if node.name.endswith("/before") and node.name in operands and node.agrees is not False:
             continue
-        blocks.append(_node(node, printer, first is not None and first["node"] == node["name"]))
-    blocks += [f"not in the trace: {left_out}" for left_out in trace["left_out"]]
+        blocks.append(_node(node, printer, first is not None and first.node == node.name))
+    blocks += [f"not in the trace: {left_out}" for left_out in trace.left_out]
     return "\n\n".join(blocks) + "\n"
 
 
-def _title(trace: Record) -> str:
-    if trace["taken_from"] == "interpreter":
-        return f"trace: every value on every device, by the SPMD interpreter alone ({trace['reason']})"
+def _title(trace: Trace) -> str:
+    if trace.taken_from == "interpreter":
+        return f"trace: every value on every device, by the SPMD interpreter alone ({trace.reason})"
     lines = ["trace: every value on every device, as shard_map computed it, compared with the SPMD interpreter's"]
-    if trace["steps_one_by_one"]:
-        lines.append(f"the steps of {', '.join(trace['steps_one_by_one'])} ran one by one, without jax.lax.fori_loop")
-    if trace["same_outputs"] is False:
+    if trace.steps_one_by_one:
+        lines.append(f"the steps of {', '.join(trace.steps_one_by_one)} ran one by one, without jax.lax.fori_loop")
+    if trace.same_outputs is False:
         lines.append("its outputs round otherwise than program_shard_map.py's: what returns more is fused otherwise")
     return "\n".join(lines)
 
 
-def _node(node: Record, printer: _Printer, first: bool) -> str:
-    head = f"{node['name']} = {node['expression']}"
-    if node["agrees"] is False:
-        head += f"\nDIFFERS from the SPMD interpreter's by at most {node['max_abs_error']:.3g}"
+def _node(node: TracedNode, printer: _Printer, first: bool) -> str:
+    head = f"{node.name} = {node.expression}"
+    if node.agrees is False:
+        head += f"\nDIFFERS from the SPMD interpreter's by at most {node.max_abs_error:.3g}"
         head += ": the first value that does" if first else ""
     parts = [head]
-    if node["collective"] and node["before"]:
-        parts += [f"BEFORE: {printer.text(node['before'])}", f"\nAFTER: {printer.text(node)}"]
+    if node.collective and node.before:
+        parts += [f"BEFORE: {printer.text(node.before)}", f"\nAFTER: {printer.text(node)}"]
     else:
         parts.append(printer.text(node))
     if first:
-        parts.append(f"\nSPMD INTERPRETER: {printer.text({**node, 'values': node['expected'], 'dtype': None})}")
+        expected = replace(node, values=node.expected)
+        parts.append(f"\nSPMD INTERPRETER: {printer.text(expected, held=False)}")
     return "\n".join(parts)
 
 
 class _Printer:
     """Values as the tutorials print them, one block for each device."""
 
-    def __init__(self, devices: Sequence[Record], axes: Sequence[str], platform: str) -> None:
+    def __init__(self, devices: Sequence[TracedDevice], axes: Sequence[str], platform: str) -> None:
         names = f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
         self._where = [
-            f"On {platform.upper()}_{device['id']} at mesh coordinates {names} = {tuple(device['coordinates'])}:"
+            f"On {platform.upper()}_{device.id} at mesh coordinates {names} = {tuple(device.coordinates)}:"
             for device in devices
         ]
 
-    def text(self, value: Record) -> str:
-        size = math.prod(value["shape"])
-        if value["values"] is None or size > _ELEMENTS:
-            kind = f"{value['dtype'] or 'values of shape '}{value['shape']}"
+    def text(self, value: TracedValue, *, held: bool = True) -> str:
+        """The values, in the dtype in which devices held them, or as the oracle has them."""
+        size = math.prod(value.shape)
+        if value.values is None or size > _ELEMENTS:
+            kind = f"{value.dtype if held else 'values of shape '}{value.shape}"
             return f"{kind} on each device: {size} elements, too many to print" + (
-                "; they are in the record" if value["values"] is not None else ""
+                "; they are in the record" if value.values is not None else ""
             )
         blocks = [
-            f"{where}\n{_array(held, value['dtype'])}"
-            for where, held in zip(self._where[:_DEVICES], value["values"], strict=False)
+            f"{where}\n{_array(values, value.dtype if held else None)}"
+            for where, values in zip(self._where[:_DEVICES], value.values, strict=False)
         ]
         left = len(self._where) - len(blocks)
         return "\n\n".join([*blocks, *([f"and on {left} more devices, which are in the record"] if left else [])])
 
 
 def _array(values: Any, dtype: str | None) -> str:
-    """Nested lists as NumPy prints an array; complex numbers may come as the record has them."""
-    kind = dtypes.dtype(dtype).numpy if dtype is not None else None
-    return str(np.array(_numbers(values), kind))
-
-
-def _numbers(values: Any) -> Any:
-    if isinstance(values, list):
-        return [_numbers(value) for value in values]
-    return complex(values["real"], values["imag"]) if isinstance(values, dict) else values
+    """Nested lists as NumPy prints an array."""
+    return str(np.array(values, dtypes.dtype(dtype).numpy if dtype is not None else None))

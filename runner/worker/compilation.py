@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.record.record import write_text
+from runner.link.events import Cost, Memory, Ranges, SpecEntries
+from runner.record.files import write_text
 from runner.worker.walk import REFUSALS, refusal
 
 
@@ -29,19 +30,19 @@ class Compiled:
     seconds: float
     said: str | None
 
-    def memory(self) -> dict[str, int] | None:
+    def memory(self) -> Memory | None:
         """Bytes per device, where the backend knows them."""
         stats = self.executable.memory_analysis()
         if stats is None:
             return None
-        return {
-            "argument_bytes": stats.argument_size_in_bytes,
-            "output_bytes": stats.output_size_in_bytes,
-            "temp_bytes": stats.temp_size_in_bytes,
-            "peak_bytes": stats.peak_memory_in_bytes,
-        }
+        return Memory(
+            argument_bytes=stats.argument_size_in_bytes,
+            output_bytes=stats.output_size_in_bytes,
+            temp_bytes=stats.temp_size_in_bytes,
+            peak_bytes=stats.peak_memory_in_bytes,
+        )
 
-    def cost(self) -> dict[str, float] | None:
+    def cost(self) -> Cost | None:
         """The compiler's estimate per device: operations, bytes accessed, seconds, as far as the backend has them."""
         cost = self.executable.cost_analysis()
         if not cost:
@@ -51,7 +52,8 @@ class Compiled:
             "bytes_accessed": cost.get("bytes accessed"),
             "optimal_seconds": cost.get("optimal_seconds"),
         }
-        return {name: float(value) for name, value in known.items() if value is not None and value >= 0} or None
+        told = {name: float(value) for name, value in known.items() if value is not None and value >= 0}
+        return Cost(**told) if told else None
 
 
 def compile_program(program: str, function: Any, operands: Any, folder: Path) -> Compiled:
@@ -92,12 +94,12 @@ def _lower(program: str, function: Any, operands: Any) -> Any:
         raise NotLowered(refusal(error, [])) from error
 
 
-def ranges(index: tuple[slice, ...], shape: tuple[int, ...]) -> list[list[int]]:
+def ranges(index: tuple[slice, ...], shape: tuple[int, ...]) -> Ranges:
     """The half-open range per dimension that an index of slices stands for."""
-    return [list(part.indices(size)[:2]) for part, size in zip(index, shape, strict=True)]
+    return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
 
 
-def spec_of(sharding: Any) -> list[Any] | None:
+def spec_of(sharding: Any) -> SpecEntries | None:
     """The PartitionSpec of a sharding as plain data; None where it has none."""
     spec = getattr(sharding, "spec", None)
     return None if spec is None else [list(entry) if isinstance(entry, tuple) else entry for entry in spec]

@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -24,9 +25,19 @@ from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, invalid
 from runner.link import handover, steps
+from runner.link.events import (
+    Devices,
+    Event,
+    Finished,
+    Gradients,
+    Invalid,
+    Profiled,
+    Started,
+    Types,
+)
 from runner.programs import WRITERS
 from runner.programs.source import Floats
-from runner.record.record import write_text
+from runner.record.files import write_text
 from runner.worker import gradient
 from runner.worker.compilation import NotLowered
 from runner.worker.execute import Execution, execute
@@ -37,7 +48,7 @@ if TYPE_CHECKING:
     from runner.worker.absent import Absent
     from runner.worker.trace import Trace
 
-Emit = Callable[[dict[str, Any]], None]
+Emit = Callable[[Event], None]
 
 
 def run(job: dict[str, Any], emit: Emit) -> None:
@@ -54,7 +65,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
         types = infer(experiment)
         absent = _absent(experiment)
     except InvalidExperiment as error:
-        emit({"event": "invalid", "fault": error.fault.to_json()})
+        emit(Invalid(fault=error.fault))
         return
     if absent is not None:
         experiment = absent.experiment
@@ -77,54 +88,57 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     try:
         target = absent.describe() if absent else _devices_here(experiment, programs)
     except InvalidExperiment as error:
-        emit({"event": "invalid", "fault": error.fault.to_json()})
+        emit(Invalid(fault=error.fault))
         return
+    differentiated = experiment.grad is not None and absent is None
     emit(
-        {
-            "event": "types",
-            "unsupported": dict(types.unsupported),
-            "outputs": {name: [list(typed.shape), typed.dtype] for name, typed in types.outputs.items()},
-            "nodes": {
-                section: {name: [list(typed.shape), typed.dtype] for name, typed in nodes.items()}
+        Types(
+            unsupported=dict(types.unsupported),
+            outputs={name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()},
+            nodes={
+                section: {name: (typed.shape, typed.dtype) for name, typed in nodes.items()}
                 for section, nodes in types.nodes.items()
             },
-            "floats": dict(types.floats),
-            "target": target,
-            "versions": {"jax": jax.__version__, "jaxlib": jaxlib.version.__version__},
-            **(
-                {"gradient": _oracle(experiment, Path(job["data"]), arrays, types.floats["graph"])}
-                if experiment.grad and not absent
-                else {}
-            ),
-        }
+            floats=dict(types.floats),
+            target=target,
+            jax=jax.__version__,
+            jaxlib=jaxlib.version.__version__,
+            gradient=_oracle(experiment, Path(job["data"]), arrays, types.floats["graph"]) if differentiated else None,
+        )
     )
     executions: dict[str, Execution] = {}
     for program in asked:
-        emit({"event": "started", "program": program})
+        emit(Started(program=program))
         profiled = steps.profiled(program)
         try:
-            if profiled is not None:
+            if profiled is not None and profiled not in executions:
+                finished = Finished(program=program, error=f"program {profiled} did not run")
+            elif profiled is not None:
                 # What it holds of the devices' memory goes before the next program runs.
-                found = _profile(profiled, executions.pop(profiled, None), folder, arrays)
+                finished = Finished(program=program, found=_profile(profiled, executions.pop(profiled), folder, arrays))
             elif trace is not None and program == "trace":
-                found = trace.take(modules.get(program), arrays)
-            elif absent is not None:
-                found = absent.compile_only(program, modules[program], folder)
+                taken = None if trace.refused else trace.take(modules[program], arrays)
+                finished = Finished(program=program, found=taken, unsupported=trace.refused)
             else:
-                execution = execute(experiment, program, modules[program], folder, arrays)
-                found = execution.found
-                if steps.profile_of(program) in asked:
-                    executions[program] = execution
-                del execution
-            if f"{program}_layouts" in modules:
-                devices = absent.devices if absent else None
-                found["layouts"] = layouts(experiment, program, modules[f"{program}_layouts"], devices)
+                if absent is not None:
+                    found = absent.compile_only(program, modules[program], folder)
+                else:
+                    execution = execute(experiment, program, modules[program], folder, arrays)
+                    found = execution.found
+                    if steps.profile_of(program) in asked:
+                        executions[program] = execution
+                    del execution
+                if f"{program}_layouts" in modules:
+                    devices = absent.devices if absent else None
+                    probed = layouts(experiment, program, modules[f"{program}_layouts"], devices)
+                    found = replace(found, layouts=probed)
+                finished = Finished(program=program, found=found)
         except NotLowered as refused:
-            found = {"unsupported": str(refused)}
+            finished = Finished(program=program, unsupported=str(refused))
         except Exception as error:  # JAX, XLA and the backend raise what they like; it is all recorded
             traceback.print_exc()
-            found = {"error": _error_text(error, folder / f"program_{program}.py")}
-        emit({"event": "finished", "program": program, **found})
+            finished = Finished(program=program, error=_error_text(error, folder / f"program_{program}.py"))
+        emit(finished)
 
 
 def _absent(experiment: Experiment) -> Absent | None:
@@ -142,28 +156,28 @@ def _prepare_trace(experiment: Experiment, data: Path) -> Trace:
     return prepare(experiment, data)
 
 
-def _profile(program: str, execution: Execution | None, folder: Path, arrays: Path) -> dict[str, Any]:
-    if execution is None:
-        return {"error": f"program {program} did not run"}
+def _profile(program: str, execution: Execution, folder: Path, arrays: Path) -> Profiled:
     from runner.worker import profile
 
-    return profile.take(program, execution.run, execution.found["timing"]["run_s"]["median"], folder, arrays)
+    run_s = execution.found.timing.run_s
+    assert run_s is not None
+    return profile.take(program, execution.run, run_s.median, folder, arrays)
 
 
-def _oracle(experiment: Experiment, folder: Path, arrays: Path, floats: Floats) -> dict[str, Any]:
+def _oracle(experiment: Experiment, folder: Path, arrays: Path, floats: Floats) -> Gradients:
     """The file in `arrays` with the unsharded graph's gradients and what rounding does to them, draw by draw.
 
     Nothing without a graph.
     """
     if not experiment.graph:
-        return {}
+        return Gradients()
     try:
         gradients, draws = gradient.unsharded(experiment, data.make(experiment, folder), floats)
     except Exception as error:  # as for a program: whatever JAX raises is recorded
         traceback.print_exc()
-        return {"error": f"{type(error).__name__}: {error}"}
+        return Gradients(error=f"{type(error).__name__}: {error}")
     handover.leave(arrays / "gradients.bin", [*gradients, *(each for draw in draws for each in draw)])
-    return {"file": "gradients.bin", "draws": len(draws)}
+    return Gradients(file="gradients.bin", draws=len(draws))
 
 
 def _load(path: Path) -> ModuleType:
@@ -176,7 +190,7 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
-def _devices_here(experiment: Experiment, programs: list[str]) -> dict[str, Any]:
+def _devices_here(experiment: Experiment, programs: list[str]) -> Devices:
     """The target as the record has it. Raises `InvalidExperiment` where it has too few devices."""
     needed = experiment.mesh.size if any(program != "vmap" for program in programs) else 1
     platform = experiment.target.platform
@@ -195,7 +209,7 @@ def _devices_here(experiment: Experiment, programs: list[str]) -> dict[str, Any]
         )
     device = devices[0]
     kind = device.device_kind
-    return {"platform": device.platform, "devices": experiment.mesh.size, "kind": kind, "topology": None}
+    return Devices(platform=device.platform, devices=experiment.mesh.size, kind=kind, topology=None)
 
 
 def _error_text(error: Exception, path: Path) -> str:

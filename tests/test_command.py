@@ -45,9 +45,9 @@ def test_every_experiment_passes_in_every_program_that_it_supports(runs: dict[st
         assert found.warnings == WITHOUT_ARRAYS.get(name, []), name
         assert found.programs, name
         for program, result in found.programs.items():
-            statuses = {check: verdict.status for check, verdict in result.checks.items()}
-            assert statuses.value == "passed", (name, program)
-            assert statuses.replicas == "passed", (name, program)
+            statuses = {check: verdict.status for check, verdict in result.checks.named()}
+            assert statuses["value"] == "passed", (name, program)
+            assert statuses["replicas"] == "passed", (name, program)
             assert "failed" not in statuses.values(), (name, program)
 
 

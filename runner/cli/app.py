@@ -223,11 +223,8 @@ def crashed(folder: Path, error: Exception, overrides: Sequence[str]) -> Record:
 def _ended(folder: Path, status: Status, message: str, overrides: Sequence[str]) -> Record:
     from runner.record import record
 
-    found = record.begun(None, overrides)
-    found.status, found.error, found.environment.git = status, message, record.git()
     folder.mkdir(parents=True, exist_ok=True)
-    record.write(found, folder)
-    return found
+    return record.ended(folder, status, message, overrides)
 
 
 def invalid_point(folder: Path, overrides: Sequence[str], error: Exception, folders: list[Path]) -> Status:

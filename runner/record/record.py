@@ -45,6 +45,14 @@ def begun(name: str | None, overrides: Sequence[str], summary: str = "") -> Reco
     )
 
 
+def ended(folder: Path, status: Status, message: str, overrides: Sequence[str]) -> Record:
+    """Write and return the record of a run that ended with this message before anything was found."""
+    found = begun(None, overrides)
+    found.status, found.error, found.environment.git = status, message, git()
+    write(found, folder)
+    return found
+
+
 def exit_status(status: Status) -> int:
     """The exit status of a run.
 

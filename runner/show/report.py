@@ -135,7 +135,8 @@ def _head(found: Record, mesh: MeshShape, target: Devices) -> None:
         print(f"mesh {axes} on {devices}{jax}\n")
 
 
-def _programs(found: Record) -> None:
+def programs(found: Record) -> tuple[tuple[str, ...], list[list[Cell]]]:
+    """The head and the rows of the table of programs, with their checks, what was measured, and times."""
     names: list[str] = []
     for program in found.programs.values():
         names += [name for name, _ in program.checks.named() if name not in names]
@@ -156,7 +157,11 @@ def _programs(found: Record) -> None:
         row.append((_run_time(timing) if timing else "–", ""))
         rows.append(row)
     head = ("program", "status", *names, *(["expect"] if expected else []), *_MEASURED, "compile", "run")
-    _table(head, rows)
+    return head, rows
+
+
+def _programs(found: Record) -> None:
+    _table(*programs(found))
     print()
     undecided = _undecided(found)
     for line in undecided:
@@ -281,20 +286,26 @@ def _not_here(found: Record, target: Devices) -> None:
         print(f"values, replicas and agreement were not run: {reasons[0]}")
 
 
-def _failures(found: Record) -> None:
-    for name, check in found.checks.named():
-        if check.status == "failed":
-            _say(f"{name} failed", "red")
-            for line in reasons(check):
-                print(f"  {line}")
+def failures(found: Record) -> list[tuple[Cell, list[str]]]:
+    """What failed, each with its reasons: the sections first, then program by program."""
+    told: list[tuple[Cell, list[str]]] = [
+        ((f"{name} failed", "red"), reasons(check)) for name, check in found.checks.named() if check.status == "failed"
+    ]
     for program, result in found.programs.items():
         if result.error:
-            _say(f"{program}: {result.error}", "red")
+            told.append(((f"{program}: {result.error}", "red"), []))
         for name, check in result.checks.named():
             if check.status in FAULTS:
-                _say(f"{program}: {name} {FAULTS[check.status]}", "yellow" if check.status == "known" else "red")
-                for line in reasons(check):
-                    print(f"  {line}")
+                style = "yellow" if check.status == "known" else "red"
+                told.append(((f"{program}: {name} {FAULTS[check.status]}", style), reasons(check)))
+    return told
+
+
+def _failures(found: Record) -> None:
+    for (text, style), lines in failures(found):
+        _say(text, style)
+        for line in lines:
+            print(f"  {line}")
     left_out: dict[str, list[str]] = {}
     for result in found.programs.values():
         agreement = result.checks.agreement

@@ -155,6 +155,11 @@ def died(error: str) -> ProgramRecord:
     return ProgramRecord(status="error", error=error, checks=Checks())
 
 
+def on(jax: str) -> Environment:
+    """What a run with this JAX runs on."""
+    return Environment(jax=jax, jaxlib=jax, python="3.11.7", runner="0.1.0", git=None)
+
+
 def record(programs: dict[str, Any] | None = None, **more: Any) -> Record:
     """A record of `case`, by default of a `shard_map` with one all-reduce."""
     array = ArrayRecord(
@@ -174,6 +179,6 @@ def record(programs: dict[str, Any] | None = None, **more: Any) -> Record:
         arrays={"A": array},
         programs={"shard_map": program(collective())} if programs is None else programs,
         not_supported={},
-        environment=Environment(jax="0.10.2", jaxlib="0.10.2", python="3.11.7", runner="0.1.0", git=None),
+        environment=on("0.10.2"),
     )
     return replace(plain, **more)

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from runner.faults import InvalidExperiment
 from runner.flow import verification
 from runner.link.target import Output, Place, ProgramRun
 from runner.programs import WRITERS
-from runner.record import record
-from tests import harness
-from tests.command import ROOT, run_command
+from runner.record.model import Record
+from runner.record.verdicts import FileChecks, LayoutVerdict, NotRun, SectionsVerdict
+from tests import evidence, harness
+from tests.command import ROOT, recorded, run_command
 
 TARGETS = sorted(path for path in (ROOT / "conf" / "target").glob("*_*.yaml"))
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
@@ -148,25 +150,24 @@ def test_sizes_at_which_the_experiment_cannot_be_verified():
     )
 
 
-def only_compiled() -> dict[str, Any]:
+def only_compiled(sections: SectionsVerdict | NotRun | None = None, **more: Any) -> Record:
     """The record of an experiment that was compiled for hardware that is not here."""
-    absent = {"sections": {"status": "not_run", "reason": "v5e:4x4 is not here"}}
-    return {"status": "passed", "error": None, "warnings": [], "programs": {}, "not_supported": {}, "checks": absent}
+    absent = NotRun(reason="v5e:4x4 is not here")
+    return evidence.record({}, checks=FileChecks(sections=sections or absent), **more)
 
 
 def test_the_sections_are_held_against_each_other_where_it_is_verified():
     found = only_compiled()
-    failed = {"status": "failed", "reason": "C is not graph's"}
-    verified = only_compiled() | {"status": "failed", "checks": {"sections": failed}, "target": {"platform": "cpu"}}
-    verification.adopt(found, verified, {"I": 8})
-    assert (found.status, found.checks) == ("failed", {"sections": {**failed, "dims": {"I": 8}}})
+    failed = SectionsVerdict(status="failed", reason="C is not graph's", outputs={})
+    verification.adopt(found, only_compiled(failed, status="failed"), {"I": 8})
+    assert (found.status, found.checks.sections) == ("failed", replace(failed, dims={"I": 8}))
 
 
 def test_where_nothing_is_verified_the_sections_say_so():
     found = only_compiled()
     verification.not_run(found, "verify_dims names no sizes to run it at")
     reason = "v5e:4x4 is not here; verify_dims names no sizes to run it at"
-    assert found.checks == {"sections": {"status": "not_run", "reason": reason}}
+    assert found.checks == FileChecks(sections=NotRun(reason=reason))
 
 
 def test_where_there_is_no_verification_it_is_said_why():
@@ -200,11 +201,11 @@ def test_the_layout_check_reads_what_the_compiler_promises():
     places = tuple(Place(p, p, context.layout("C").ranges(p)) for p in range(4))
     operands = {a.name: [(p, a.layout.ranges(p)) for p in range(4)] for a in experiment.arrays}
 
-    def verdict(*compiled: Place) -> dict[str, Any]:
+    def verdict(*compiled: Place) -> LayoutVerdict | NotRun:
         outputs = {"C": Output("float32", (64, 64), ["x", None], (), compiled)}
         return layout.check(context, ProgramRun("constraint", None, outputs, operands, [0, 1, 2, 3]))
 
-    assert verdict(*places) == {"status": "passed"}
+    assert verdict(*places) == LayoutVerdict(status="passed")
     swapped = (Place(0, 0, places[2].ranges), *places[1:])
     assert verdict(*swapped).reason == "device 0 holds C[32:64, 0:64], not C[0:32, 0:64]"
 
@@ -212,7 +213,7 @@ def test_the_layout_check_reads_what_the_compiler_promises():
 def test_every_target_file_names_its_topology():
     for path in TARGETS:
         content = yaml.safe_load(path.read_text())
-        parsed = topology.parse(content.topology, content.platform)
+        parsed = topology.parse(content["topology"], content["platform"])
         assert path.stem == parsed.name.replace(":", "_")
     assert max(topology.parse(p.stem.replace("_", ":"), "tpu").devices for p in TARGETS) == 2 * 4096
 
@@ -240,7 +241,7 @@ print(json.dumps(counts))
 
 def run(folder: Path, *arguments: str, experiment: str = "case3_allreduce") -> tuple[Any, dict[str, Any]]:
     done = run_command(f"+experiment={experiment}", f"hydra.run.dir={folder}", *arguments)
-    return done, record.read(folder)
+    return done, recorded(folder)
 
 
 BIG = ("++dims.I=256", "++dims.J=256", "++dims.K=256")
@@ -256,16 +257,15 @@ def compiled(tmp_path_factory):
 @needs_libtpu
 def test_a_run_for_hardware_that_is_not_here(compiled):
     folder, done, found = compiled
-    assert (done.returncode, done.stderr, found.status) == (0, "", "passed")
-    assert found.target == {
+    assert (done.returncode, done.stderr, found["status"]) == (0, "", "passed")
+    assert found["target"] == {
         "platform": "tpu",
         "devices": 8,
         "kind": "TPU v5 lite",
         "topology": "v5e:2x4",
         "device_order": "topology-aware",
-        "device_order_reason": None,
     }
-    assert list(found.programs) == ["auto", "constraint", "explicit", "shard_map"]
+    assert list(found["programs"]) == ["auto", "constraint", "explicit", "shard_map"]
     assert "all-reduce" in (folder / "hlo_shard_map.txt").read_text()
     assert not (folder / "worker.log").exists()
     assert "mesh x=2 × y=4, compiled for 8 TPU v5 lite devices (v5e:2x4), which are not here" in done.stdout
@@ -278,17 +278,17 @@ def test_a_run_for_hardware_that_is_not_here(compiled):
 def test_what_the_compiler_says_is_recorded_and_what_only_a_run_tells_is_not_run(compiled):
     _, _, found = compiled
     reason = f"{NOT_HERE}; verify_dims names no sizes to run it at"
-    for program in found.programs.values():
-        assert program.checks.layout.status == "passed"
+    for program in found["programs"].values():
+        assert program["checks"]["layout"]["status"] == "passed"
         for check in ("value", "replicas", "agreement", "values"):
-            assert program.checks[check] == {"status": "not_run", "reason": reason}
-        assert program.memory.argument_bytes == 2 * 256 * 128 * 4
-        assert program.memory.peak_bytes >= program.memory.output_bytes
-        assert program.cost.flops > 2 * 256 * 128 * 256
-        assert program.cost["optimal_seconds"] > 0
-        assert program.timing.compile_s > 0
-        assert (program.timing.place_s, program.timing.run_s) == (None, None)
-        assert (program.outputs["C"].values, program.outputs["C"].shard_shape) == (None, [256, 256])
+            assert program["checks"][check] == {"status": "not_run", "reason": reason}
+        assert program["memory"]["argument_bytes"] == 2 * 256 * 128 * 4
+        assert program["memory"]["peak_bytes"] >= program["memory"]["output_bytes"]
+        assert program["cost"]["flops"] > 2 * 256 * 128 * 256
+        assert program["cost"]["optimal_seconds"] > 0
+        assert program["timing"]["compile_s"] > 0
+        assert (program["timing"]["place_s"], program["timing"]["run_s"]) == (None, None)
+        assert (program["outputs"]["C"]["values"], program["outputs"]["C"]["shard_shape"]) == (None, [256, 256])
 
 
 @needs_libtpu
@@ -302,7 +302,7 @@ def test_a_program_compiles_alone(compiled, program, tmp_path):
     done = subprocess.run(alone, cwd=folder, capture_output=True, text=True, check=True)
     assert done.stderr == ""
     memory, cost = done.stdout.splitlines()
-    told = record.read(folder).programs[program]
+    told = recorded(folder)["programs"][program]
     assert f"argument_size_in_bytes={told['memory']['argument_bytes']}," in memory
     assert f"'flops': {told['cost']['flops']}" in cost
 
@@ -314,10 +314,10 @@ def test_no_data_is_made(tmp_path):
     graph = ("graph.C=A + B", "arrays.A.spec=[x,y]", "arrays.B.spec=[x,y]", "outputs.C=[x,y]")
     one = ("program=constraint", "target=v5p_16x16x16", "mesh=x2_y2", "mesh.shape=[64,64]")
     done, found = run(tmp_path, *huge, *graph, *one, "expect.collectives=null")
-    assert (done.returncode, found.status) == (0, "passed")
-    assert found.programs["constraint"].memory.output_bytes == 4 * 2**42 // 4096
-    assert found.target.device_order == "topology-aware, physical axes split"
-    assert found.target.device_order_reason == (
+    assert (done.returncode, found["status"]) == (0, "passed")
+    assert found["programs"]["constraint"]["memory"]["output_bytes"] == 4 * 2**42 // 4096
+    assert found["target"]["device_order"] == "topology-aware, physical axes split"
+    assert found["target"]["device_order_reason"] == (
         "jax.make_mesh cannot make the axes of the mesh x=64 × y=64 of whole axes of v5p:16x16x16"
     )
 
@@ -326,18 +326,18 @@ def test_no_data_is_made(tmp_path):
 def test_values_are_checked_at_verify_dims_on_simulated_devices(tmp_path):
     sizes = {"I": 8, "J": 64}
     done, found = run(tmp_path, "target=v5e_2x4", "mesh=x2_y4", *BIG, "++verify_dims={I:8,J:J // 4}", "trace=true")
-    assert (done.returncode, found.status) == (0, "passed")
-    assert found.verification["dims"] == sizes
-    assert found.verification.target.devices == 8
-    for program, result in found.programs.items():
+    assert (done.returncode, found["status"]) == (0, "passed")
+    assert found["verification"]["dims"] == sizes
+    assert found["verification"]["target"]["devices"] == 8
+    for program, result in found["programs"].items():
         for check in ("value", "replicas", "agreement"):
-            assert (result.checks[check].status, result.checks[check]["dims"]) == ("passed", sizes)
+            assert (result["checks"][check]["status"], result["checks"][check]["dims"]) == ("passed", sizes)
         # The layouts are those of the compiled program; vmap has none, and is not compiled.
-        assert ("dims" in result.checks.layout) == (program == "vmap")
-        assert result.checks.values.reason == "the file pins them for its own dims"
+        assert ("dims" in result["checks"]["layout"]) == (program == "vmap")
+        assert result["checks"]["values"]["reason"] == "the file pins them for its own dims"
         assert ("memory" in result) == (program != "vmap")
-    assert found.programs["auto"].outputs["C"].shape == [256, 256]
-    assert (found.trace.taken_from, found.trace["dims"]) == ("shard_map", sizes)
+    assert found["programs"]["auto"]["outputs"]["C"]["shape"] == [256, 256]
+    assert (found["trace"]["taken_from"], found["trace"]["dims"]) == ("shard_map", sizes)
     assert (tmp_path / "verification" / "program_vmap.py").is_file()
     assert "values, replicas and agreement are those at I=8, J=64 on 8 simulated CPU devices" in done.stdout
 
@@ -346,17 +346,17 @@ def test_values_are_checked_at_verify_dims_on_simulated_devices(tmp_path):
 def test_a_wrong_program_fails_at_verify_dims(tmp_path):
     wrong = ("per_device.C=partial * 2", "check_vma=false", "program=shard_map")
     done, found = run(tmp_path, "target=v5e_2x4", "mesh=x2_y4", *BIG, "++verify_dims={J:16}", *wrong)
-    assert (done.returncode, found.status) == (1, "failed")
-    assert (found.checks.sections.status, found.checks.sections["dims"]) == ("failed", {"J": 16})
-    value = found.programs["shard_map"].checks.value
-    assert (value.status, value["dims"]) == ("passed", {"J": 16})
+    assert (done.returncode, found["status"]) == (1, "failed")
+    assert (found["checks"]["sections"]["status"], found["checks"]["sections"]["dims"]) == ("failed", {"J": 16})
+    value = found["programs"]["shard_map"]["checks"]["value"]
+    assert (value["status"], value["dims"]) == ("passed", {"J": 16})
     assert "sections failed" in done.stdout
 
 
 @needs_libtpu
 def test_a_topology_that_libtpu_does_not_know(tmp_path):
     done, found = run(tmp_path, "target.topology=v5e:3x3", "mesh=x3_y3", *(f"++dims.{dim}=9" for dim in "IJK"))
-    assert (done.returncode, found.status) == (2, "invalid")
+    assert (done.returncode, found["status"]) == (2, "invalid")
     assert done.stderr.startswith(
         "command line: target.topology=v5e:3x3  target.topology\n  there is no topology v5e:3x3 to compile for: "
     )
@@ -366,7 +366,7 @@ def test_a_topology_that_libtpu_does_not_know(tmp_path):
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU to compile with")
 def test_gpus_that_are_not_here_need_one_that_is(tmp_path):
     done, found = run(tmp_path, "target.topology=1x1x4")
-    assert (done.returncode, found.status) == (2, "invalid")
+    assert (done.returncode, found["status"]) == (2, "invalid")
     assert done.stderr.startswith(
         "command line: target.topology=1x1x4  target.topology\n"
         "  compiling for 1x1x4 needs one GPU here, of the kind that it is to have: "
@@ -377,5 +377,5 @@ def test_gpus_that_are_not_here_need_one_that_is(tmp_path):
 def test_what_does_not_fit_into_the_memory_of_a_chip_is_an_error(tmp_path):
     big = (f"++dims.{dim}=131072" for dim in "IJK")
     done, found = run(tmp_path, "target=v5e_2x4", "mesh=x2_y4", *big, "program=auto", "graph.C=A + B.T")
-    assert (done.returncode, found.status) == (3, "error")
-    assert "RESOURCE_EXHAUSTED" in found.programs["auto"].error
+    assert (done.returncode, found["status"]) == (3, "error")
+    assert "RESOURCE_EXHAUSTED" in found["programs"]["auto"]["error"]

@@ -71,7 +71,7 @@ def test_it_says_of_its_types() -> None:
     ("experiment", "config_dir", "message"),
     [
         ("nosuch.yaml", None, "nosuch.yaml: there is no such file"),
-        ("here.yaml", None, "here.yaml: an experiment's file lies in a folder 'experiment' of a config folder"),
+        ("here.yaml", None, "here.yaml: an experiment lies in a folder 'experiment': CONFIG_DIR/experiment/NAME.yaml"),
         ("here.yaml", ".", "config_dir belongs to a name; a path says by itself where the experiment is"),
         ("mine", "nosuch", "nosuch has no folder 'experiment', in which NAME.yaml would be"),
     ],

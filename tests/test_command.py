@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.record import record
-from tests.command import EXPERIMENTS, LARGE, ROOT, SMALLER, alone, run_command
+from tests.command import EXPERIMENTS, LARGE, ROOT, SMALLER, alone, recorded, run_command
 
 CASE3 = [[152, 158, 164, 170], [504, 526, 548, 570], [856, 894, 932, 970], [1208, 1262, 1316, 1370]]
 
@@ -27,7 +26,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         result = run_command("-m", f"+experiment={','.join(names)}", *overrides, f"hydra.sweep.dir={sweep}")
         assert result.returncode == 0, result.stdout + result.stderr
         assert f"{len(names)} points: {len(names)} passed" in result.stdout
-        folders |= {record.read(run).experiment: run for run in sweep.iterdir() if run.is_dir()}
+        folders |= {recorded(run)["experiment"]: run for run in sweep.iterdir() if run.is_dir()}
     return folders
 
 
@@ -40,12 +39,12 @@ WITHOUT_ARRAYS = {"distributed_axis_index": _NO_ARRAY, "distributed_fold_rng": _
 def test_every_experiment_passes_in_every_program_that_it_supports(runs: dict[str, Path]) -> None:
     assert sorted(runs) == sorted(EXPERIMENTS)
     for name, folder in runs.items():
-        found = record.read(folder)
-        assert found.status == "passed", name
-        assert found.warnings == WITHOUT_ARRAYS.get(name, []), name
-        assert found.programs, name
-        for program, result in found.programs.items():
-            statuses = {check: verdict.status for check, verdict in result.checks.named()}
+        found = recorded(folder)
+        assert found["status"] == "passed", name
+        assert found["warnings"] == WITHOUT_ARRAYS.get(name, []), name
+        assert found["programs"], name
+        for program, result in found["programs"].items():
+            statuses = {check: verdict["status"] for check, verdict in result["checks"].items()}
             assert statuses["value"] == "passed", (name, program)
             assert statuses["replicas"] == "passed", (name, program)
             assert "failed" not in statuses.values(), (name, program)
@@ -69,17 +68,17 @@ for module in modules:
 def test_every_program_needs_no_runner_and_prints_what_the_record_has(
     runs: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
-    found = record.read(runs[name])
-    scripts = [f"program_{program}.py" for program in found.programs]
+    found = recorded(runs[name])
+    scripts = [f"program_{program}.py" for program in found["programs"]]
     for script in scripts:
         text = (runs[name] / script).read_text(encoding="utf-8")
         assert "runner" not in text
         (tmp_path / script).write_text(text, encoding="utf-8")
     printed = alone(tmp_path, "-c", ALONE, *scripts).split("----- ")[1:]
-    for part, (program, result) in zip(printed, found.programs.items(), strict=True):
+    for part, (program, result) in zip(printed, found["programs"].items(), strict=True):
         assert part.startswith(f"program_{program}\n")
-        for output in result.outputs.values():
-            assert output.text in part, (name, program)
+        for output in result["outputs"].values():
+            assert output["text"] in part, (name, program)
 
 
 @SAME_WORKER
@@ -88,7 +87,7 @@ def test_a_program_is_a_script(runs: dict[str, Path], tmp_path: Path, program: s
     folder = runs["case3_allreduce"]
     script = f"program_{program}.py"
     (tmp_path / script).write_bytes((folder / script).read_bytes())
-    assert record.read(folder).programs[program].outputs["C"].text in alone(tmp_path, script)
+    assert recorded(folder)["programs"][program]["outputs"]["C"]["text"] in alone(tmp_path, script)
 
 
 @SAME_WORKER
@@ -101,21 +100,21 @@ def test_the_run_folder_of_case_3(runs: dict[str, Path]) -> None:
     assert {f"stablehlo_{program}.txt" for program in programs} <= files
     assert {"result.json", "shardings.txt", "shardings.svg", "runner.log", ".hydra"} <= files
     assert not [name for name in files if name.startswith(".") and name != ".hydra"]
-    found = record.read(folder)
+    found = recorded(folder)
     assert found["schema"] == 1
     assert found["mesh"] == {"axes": ["x", "y"], "shape": [2, 2]}
-    assert found.target.platform == "cpu"
-    assert found.target.devices == 4
-    assert list(found.programs) == programs
-    for result in found.programs.values():
-        assert result.outputs["C"].values == CASE3
-        assert result.outputs["C"].shape == [4, 4]
-        assert result.outputs["C"].dtype == "float32"
-        assert result.checks.value.max_abs_error == 0.0
-        assert result.checks.values.outputs["C"].compared == [2, 2]
-        assert result.timing.compile_s > 0
-        assert result.timing.run_s["n"] >= 1
-    assert found.programs["shard_map"].memory == {
+    assert found["target"]["platform"] == "cpu"
+    assert found["target"]["devices"] == 4
+    assert list(found["programs"]) == programs
+    for result in found["programs"].values():
+        assert result["outputs"]["C"]["values"] == CASE3
+        assert result["outputs"]["C"]["shape"] == [4, 4]
+        assert result["outputs"]["C"]["dtype"] == "float32"
+        assert result["checks"]["value"]["max_abs_error"] == 0.0
+        assert result["checks"]["values"]["outputs"]["C"]["compared"] == [2, 2]
+        assert result["timing"]["compile_s"] > 0
+        assert result["timing"]["run_s"]["n"] >= 1
+    assert found["programs"]["shard_map"]["memory"] == {
         "argument_bytes": 64,
         "output_bytes": 64,
         "temp_bytes": 64,
@@ -126,12 +125,12 @@ def test_the_run_folder_of_case_3(runs: dict[str, Path]) -> None:
 
 @SAME_WORKER
 def test_layer_gives_the_numbers_of_the_document(runs: dict[str, Path]) -> None:
-    found = record.read(runs["layer"])
-    assert sorted(found.programs) == ["auto", "constraint", "explicit", "shard_map", "vmap"]
-    for result in found.programs.values():
-        values = result.outputs["y"].values
+    found = recorded(runs["layer"])
+    assert sorted(found["programs"]) == ["auto", "constraint", "explicit", "shard_map", "vmap"]
+    for result in found["programs"].values():
+        values = result["outputs"]["y"]["values"]
         assert values == pytest.approx([0.02138916, 0.8931118, 0.5989196, 0.9774251], rel=2e-6)
-        assert result.checks.values.status == "passed"
+        assert result["checks"]["values"]["status"] == "passed"
 
 
 def test_a_failed_check_is_status_1_and_names_the_mistake(tmp_path: Path) -> None:
@@ -144,7 +143,7 @@ def test_a_failed_check_is_status_1_and_names_the_mistake(tmp_path: Path) -> Non
     )
     assert result.returncode == 1, result.stdout + result.stderr
     assert "bias is added before the psum over 'x', so that it counts 8 times" in result.stdout
-    assert record.read(tmp_path).status == "failed"
+    assert recorded(tmp_path)["status"] == "failed"
 
 
 def test_a_wrong_pinned_value_fails(tmp_path: Path) -> None:
@@ -164,9 +163,9 @@ def test_pinned_values_bind_only_the_sizes_of_their_file(tmp_path: Path) -> None
         f"hydra.run.dir={tmp_path}",
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    checks = record.read(tmp_path).programs["shard_map"].checks
-    assert checks.value.status == "passed"
-    assert checks.values == {
+    checks = recorded(tmp_path)["programs"]["shard_map"]["checks"]
+    assert checks["value"]["status"] == "passed"
+    assert checks["values"] == {
         "status": "not_run",
         "reason": "the file pins them for its own dims.J, which the command line overrides",
     }
@@ -177,9 +176,9 @@ def test_in_a_sweep_a_bad_point_is_recorded_and_the_rest_runs(tmp_path: Path) ->
         "-m", "+experiment=case3_allreduce", "mesh=x2_y2,nosuch,x4_y2", "program=vmap", f"hydra.sweep.dir={tmp_path}"
     )
     assert result.returncode == 2, result.stdout + result.stderr
-    found = [record.read(tmp_path / str(point)) for point in range(3)]
-    assert [point.status for point in found] == ["passed", "invalid", "passed"]
-    assert "no mesh 'nosuch'; there are" in found[1].error
+    found = [recorded(tmp_path / str(point)) for point in range(3)]
+    assert [point["status"] for point in found] == ["passed", "invalid", "passed"]
+    assert "no mesh 'nosuch'; there are" in found[1]["error"]
     assert "3 points: 2 passed, 1 invalid" in result.stdout
     assert "Traceback" not in result.stdout + result.stderr
 
@@ -233,7 +232,7 @@ def test_a_users_own_files_are_found(tmp_path: Path, how: str) -> None:
     where = ["--config-dir", str(tmp_path)] if how == "--config-dir" else [f"hydra.searchpath=[file://{tmp_path}]"]
     result = run_command(*where, "+experiment=theirs", f"hydra.run.dir={tmp_path}/run")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert record.read(tmp_path / "run").programs["auto"].outputs["B"].values == [2.0, 3.0, 4.0, 5.0]
+    assert recorded(tmp_path / "run")["programs"]["auto"]["outputs"]["B"]["values"] == [2.0, 3.0, 4.0, 5.0]
     listed = run_command(*where)
     assert "theirs" in listed.stdout
     assert "A user's own file." in listed.stdout
@@ -243,18 +242,18 @@ def test_a_worker_that_crashes_is_status_3_with_its_last_words(tmp_path: Path) -
     # XLA ends the process for a flag that it does not know.
     result = run_command("+experiment=case3_allreduce", f"hydra.run.dir={tmp_path}", XLA_FLAGS="--xla_no_such_flag=1")
     assert result.returncode == 3, result.stdout + result.stderr
-    found = record.read(tmp_path)
-    assert found.status == "error"
-    assert "the process ended with status 1; its last words:" in found.error
-    assert "xla_no_such_flag" in found.error
+    found = recorded(tmp_path)
+    assert found["status"] == "error"
+    assert "the process ended with status 1; its last words:" in found["error"]
+    assert "xla_no_such_flag" in found["error"]
 
 
 def test_a_worker_that_is_silent_too_long_is_ended_and_recorded(tmp_path: Path) -> None:
     result = run_command("+experiment=case3_allreduce", "timeout=0.001", f"hydra.run.dir={tmp_path}")
     assert result.returncode == 3, result.stdout + result.stderr
-    found = record.read(tmp_path)
-    assert found.status == "error"
-    assert found.error.startswith("no result after 0.001 s")
+    found = recorded(tmp_path)
+    assert found["status"] == "error"
+    assert found["error"].startswith("no result after 0.001 s")
 
 
 def test_the_console_script_and_the_module_are_the_same_command() -> None:

@@ -426,7 +426,7 @@ def test_the_profile_of_every_program_adds_up_and_its_trace_can_be_opened(tmp_pa
         assert (taken.folder, taken.runs) == (f"profile/{program}", 5)
         assert taken.devices == (1 if program == "vmap" else 4)
         assert [one.instruction for one in taken.collectives] == [one.instruction for one in result.collectives]
-        assert all(one.seconds["min"] > 0 and one.executions == 1 for one in taken.collectives)
+        assert all(one.seconds.min > 0 and one.executions == 1 for one in taken.collectives)
         assert taken.unknown == []
         assert parts(taken) == pytest.approx(taken.seconds.total)
         (trace,) = (tmp_path / taken.folder / "plugins" / "profile").iterdir()

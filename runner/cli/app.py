@@ -94,7 +94,6 @@ def _compose_and_run(
     from yaml import YAMLError
 
     from runner.config.schema import ExperimentConfig
-    from runner.record import record
 
     ConfigStore.instance().store(name="schema", node=ExperimentConfig)
     if known.config_dir and not Path(known.config_dir).is_dir():
@@ -113,6 +112,8 @@ def _compose_and_run(
         return 2
     finally:
         sys.argv = before
+    from runner.record import record
+
     return record.exit_status(record.worst(_finished))
 
 

@@ -6,6 +6,7 @@ the oracles compute. What follows from both is `runner/flow/findings.py`, import
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,16 +16,14 @@ from runner.experiment import data, topology
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
-from runner.flow import verification
 from runner.link import steps
 from runner.link.events import Died, Finished, Invalid, Log, Started, Types
 from runner.link.process import Worker
 from runner.link.target import listen
-from runner.record import record
-from runner.record.model import Record
 
 if TYPE_CHECKING:
     from runner.config.sources import Sources
+    from runner.record.model import Record
 
 
 def run(
@@ -39,34 +38,43 @@ def run(
     `sources` is asked only where a place in a file must be named, `overrides` are those of the command line, `worker`
     is one that was started earlier. What a user or a program does wrong does not raise: it is in the record.
     """
-    found = _begun(config, overrides)
+    begun = functools.cache(lambda: _begun(config, overrides))
     worker = worker or Worker()
     try:
-        _run(config, folder, sources, worker, found)
+        _run(config, folder, sources, worker, begun)
     except InvalidExperiment as error:
-        found.status, found.error = "invalid", sources().report(error.fault)
+        begun().status, begun().error = "invalid", sources().report(error.fault)
     finally:
         worker.close()
+    from runner.record import record
+
+    found = begun()
     found.environment.git = found.environment.git or record.git()
     record.write(found, folder)
     return found
 
 
 def _begun(config: Mapping[str, Any], overrides: Sequence[str]) -> Record:
+    # It has many classes: they are made while the worker imports JAX.
+    from runner.record import record
+
     return record.begun(config.get("name"), overrides, config.get("summary") or "")
 
 
 def _run(
-    config: Mapping[str, Any], folder: Path, sources: Callable[[], Sources], worker: Worker, found: Record
+    config: Mapping[str, Any], folder: Path, sources: Callable[[], Sources], worker: Worker, begun: Callable[[], Record]
 ) -> None:
     experiment = read(config)
     absent = experiment.target.topology
     if absent is None:
-        _do(experiment, config, folder, sources, worker, found)
+        _do(experiment, config, folder, sources, worker, begun)
         return
+    from runner.flow import verification
+
     topology.require(absent)
     smaller = verification.smaller(config, experiment)
-    _do(experiment, config, folder, sources, worker, found)
+    _do(experiment, config, folder, sources, worker, begun)
+    found = begun()
     if experiment.profile:
         found.warnings.append(f"there is no profile: nothing runs on {absent.name}, which is not here")
     if isinstance(smaller, str):
@@ -79,7 +87,7 @@ def _run(
     (folder / verification.FOLDER).mkdir()
     worker = Worker()
     try:
-        _do(reduced, config, folder / verification.FOLDER, sources, worker, verified)
+        _do(reduced, config, folder / verification.FOLDER, sources, worker, lambda: verified)
     except InvalidExperiment as error:
         raise verification.located(error, experiment) from None
     finally:
@@ -93,7 +101,7 @@ def _do(
     folder: Path,
     sources: Callable[[], Sources],
     worker: Worker,
-    found: Record,
+    begun: Callable[[], Record],
 ) -> None:
     """One job for one target: its programs are compiled and, where its devices are here, run and checked."""
     loading = data.loading(experiment)
@@ -111,7 +119,9 @@ def _do(
         }
         events = listen(worker, job, experiment.timeout)
         from runner.flow.findings import Findings
+        from runner.record import record
 
+        found = begun()
         found.environment.git = record.git()
         findings = Findings(experiment, arrays, found)
         for event in events:

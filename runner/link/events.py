@@ -16,7 +16,7 @@ SpecEntries: TypeAlias = list[str | list[str] | None]
 """The entries of a PartitionSpec in JSON."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Devices:
     """The devices that an experiment ran on or was compiled for.
 
@@ -32,7 +32,7 @@ class Devices:
     device_order_reason: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Memory:
     """Bytes per device; null where the backend does not say."""
 
@@ -42,7 +42,7 @@ class Memory:
     peak_bytes: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Cost:
     """The compiler's estimate per device, as far as it has one."""
 
@@ -51,7 +51,7 @@ class Cost:
     optimal_seconds: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class RunTimes:
     """Seconds of `n` blocked runs."""
 
@@ -61,7 +61,7 @@ class RunTimes:
     n: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Timing:
     """Seconds; `place_s` and `run_s` are null where the program was only compiled."""
 
@@ -70,7 +70,7 @@ class Timing:
     run_s: RunTimes | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ValueLayout:
     """The layout that the compiler gave a value in the middle; `spec` is null where it has none."""
 
@@ -82,7 +82,7 @@ class ValueLayout:
 # What becomes of a program.
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class OutputTold:
     """An output of a program; `shape` and `spec` are null where it has no layout.
 
@@ -98,7 +98,7 @@ class OutputTold:
     places: list[tuple[int, Ranges]] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Ran:
     """A program that ran, or was `only_compiled`.
 
@@ -117,7 +117,7 @@ class Ran:
     layouts: dict[str, ValueLayout] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Traced:
     """The trace: of each value its dtype and shape, stacked over the devices; they lie in the file `trace.bin`."""
 
@@ -125,7 +125,7 @@ class Traced:
     values: dict[str, tuple[str, tuple[int, ...]]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Profiled:
     """A profile, whose events lie in `file`; `names` are the texts in them."""
 
@@ -137,7 +137,7 @@ class Profiled:
     run_s: RunTimes
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Gradients:
     """The unsharded graph's gradients and `draws` of what rounding does to them, in `file`; or the error instead.
 
@@ -152,14 +152,14 @@ class Gradients:
 # The events.
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Invalid:
     """The experiment is invalid; nothing follows."""
 
     fault: Fault
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Types:
     """What JAX's abstract evaluation found.
 
@@ -178,14 +178,14 @@ class Types:
     gradient: Gradients | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Started:
     """A step of the job began: a program, the trace or a profile."""
 
     program: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Finished:
     """A step of the job ended: with what it found, with an `error`, or since JAX has it `unsupported` after all."""
 
@@ -195,14 +195,14 @@ class Finished:
     unsupported: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Died:
     """The worker ended where it ran no program."""
 
     error: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Log:
     """What a worker that ended had written to standard error."""
 

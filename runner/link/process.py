@@ -9,10 +9,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from runner.codec import Misfit
-from runner.link.events import Event, heard
+if TYPE_CHECKING:
+    from runner.link.events import Event
 
 COMMAND = (sys.executable, "-m", "runner.worker")
 
@@ -37,7 +37,7 @@ class Worker:
             encoding="utf-8",
             errors="replace",
         )
-        self._events: queue.Queue[Event | Misfit | None] = queue.Queue()
+        self._events: queue.Queue[Event | Exception | None] = queue.Queue()
         self._strays: list[str] = []
         self._listener: threading.Thread | None = None
 
@@ -54,6 +54,10 @@ class Worker:
             return
 
     def _listen(self) -> None:
+        # Imported while the worker has other things to do.
+        from runner.codec import Misfit
+        from runner.link.events import heard
+
         assert self._process.stdout is not None
         for line in self._process.stdout:
             try:
@@ -75,7 +79,7 @@ class Worker:
             event = self._events.get(timeout=min(timeout, threading.TIMEOUT_MAX))
         except queue.Empty:
             raise TimeoutError from None
-        if isinstance(event, Misfit):
+        if isinstance(event, Exception):
             raise event
         return event
 

@@ -55,7 +55,7 @@ class OutputRecord(ArrayRecord):
     """An output of a program: what the program alone prints, and the values; null where there are none or too many."""
 
     text: str | None
-    values: Numbers
+    values: Numbers | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ class TracedValue:
     name: str
     shape: list[int]
     dtype: str
-    values: Numbers
+    values: Numbers | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class TracedNode(TracedValue):
     agrees: bool | None
     max_abs_error: float | None
     devices: list[int]
-    expected: Numbers
+    expected: Numbers | None
 
 
 @dataclass(frozen=True, kw_only=True)

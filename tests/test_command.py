@@ -101,7 +101,7 @@ def test_the_run_folder_of_case_3(runs: dict[str, Path]) -> None:
     assert {"result.json", "shardings.txt", "shardings.svg", "runner.log", ".hydra"} <= files
     assert not [name for name in files if name.startswith(".") and name != ".hydra"]
     found = recorded(folder)
-    assert found["schema"] == 1
+    assert found["schema"] == 2
     assert found["mesh"] == {"axes": ["x", "y"], "shape": [2, 2]}
     assert found["target"]["platform"] == "cpu"
     assert found["target"]["devices"] == 4

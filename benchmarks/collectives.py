@@ -62,9 +62,9 @@ def main() -> int:
         start = time.perf_counter()
         found = gather(experiment, Program.SHARD_MAP, folder / "run", "")
         reading = time.perf_counter() - start
-    count = len(found["collectives"])
-    if count != given.count or found["collectives_unknown"]:
-        raise SystemExit(f"{count} of {given.count} collectives were read; {found['collectives_unknown']}")
+    count = len(found.collectives or ())
+    if count != given.count or found.collectives_unknown:
+        raise SystemExit(f"{count} of {given.count} collectives were read; {found.collectives_unknown}")
     print(f"{count} collectives in {size / 1e6:.1f} MB of text")
     print(f"{'compiled in':<12} {compiling:>6.2f}s")
     print(f"{'read in':<12} {reading:>6.2f}s   ratio {reading / compiling:.2f}, at most {LIMIT:.1f}")

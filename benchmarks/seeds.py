@@ -19,12 +19,14 @@ from typing import Any
 
 import jax
 
+from runner import codec
 from runner.checks import agreement, oracles, replicas, sections, value
 from runner.experiment import data
 from runner.experiment.program import Program
-from runner.link.steps import Step
+from runner.link.events import Ran, Timing
 from runner.link.target import ProgramRun, program_run
 from runner.programs import WRITERS
+from runner.record.verdicts import Verdict
 from runner.worker.execute import leave
 from runner.worker.types import infer
 from tests.command import REFUSED
@@ -79,24 +81,26 @@ def _run(name: str, folder: Path, seeds: int) -> tuple[Counter[tuple[str, str]],
             if seeded.grad:
                 consult_gradients(context)
             runs = [execute(context, p, loaded[p], functions, where) for p in programs]
-            verdicts = {"sections": sections.check(context)} if context.graph and context.per_device else {}
+            verdicts: dict[str, Verdict] = {}
+            if context.graph and context.per_device:
+                verdicts["sections"] = sections.check(context)
             for run in runs:
                 checked = value.check(context, run)
-                verdicts |= {f"{run.program} value": checked}
-                for output, verdict in checked["outputs"].items():
+                verdicts[f"{run.program} value"] = checked
+                for output, compared in checked.compared.items():
                     key = f"{output} in {run.program}"
-                    used[key] = max(used.get(key, 0.0), verdict.get("share", 0.0))
+                    used[key] = max(used.get(key, 0.0), compared.share)
                 verdicts[f"{run.program} replicas"] = replicas.check(context, run)
                 verdicts[f"{run.program} agreement"] = agreement.check(context, run, [r for r in runs if r is not run])
             for what, verdict in verdicts.items():
-                told = "" if verdict["status"] in ("passed", "not_run") else f" (seed {seed}): {_why(verdict)}"
-                found[what + told, verdict["status"]] += 1
+                told = "" if verdict.status in ("passed", "not_run") else f" (seed {seed}): {_why(verdict)}"
+                found[what + told, verdict.status] += 1
     return found, used
 
 
-def _why(verdict: dict[str, Any]) -> str:
-    reasons = [verdict.get("reason", "")]
-    for name, output in verdict.get("outputs", {}).items():
+def _why(verdict: Verdict) -> str:
+    reasons = [verdict.reason or ""]
+    for name, output in codec.plain(verdict).get("outputs", {}).items():
         if output["status"] not in ("passed", "not_run"):
             told = {
                 key: output[key] for key in ("wrong", "of", "max_abs_error", "atol", "rtol", "reason") if key in output
@@ -121,15 +125,17 @@ def execute(
             functions[program] = module.program(mesh)
         operands, ids = jax.device_put(operands, module.shardings(mesh)), [d.id for d in mesh.devices.flat]
     outputs = jax.block_until_ready(functions[program](*operands))
-    event = {
-        "step": Step(program).to_json(),
-        "device_ids": ids,
-        "said": None,
-        "operands": {},
-        "outputs": leave(experiment, program, outputs, where),
-    }
+    ran = Ran(
+        device_ids=ids,
+        outputs=leave(experiment, program, outputs, where),
+        operands={},
+        said=None,
+        memory=None,
+        cost=None,
+        timing=Timing(place_s=None, compile_s=0.0, run_s=None),
+    )
     shapes = {name: shape for name, (shape, _) in context.outputs.items()}
-    return program_run(event, shapes, lambda name, position: context.layout(name).ranges(position), where)
+    return program_run(program, ran, shapes, lambda name, position: context.layout(name).ranges(position), where)
 
 
 if __name__ == "__main__":

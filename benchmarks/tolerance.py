@@ -22,7 +22,6 @@ from omegaconf import OmegaConf
 from seeds import execute
 
 from runner.checks import oracles, sections, value
-from runner.checks.context import Check
 from runner.config.schema import ExperimentConfig
 from runner.experiment import data
 from runner.experiment.model import Experiment
@@ -30,6 +29,7 @@ from runner.experiment.program import Program as Way
 from runner.experiment.reader import read
 from runner.programs import WRITERS
 from runner.programs.types import Types
+from runner.record.verdicts import ValueVerdict
 from runner.worker.types import infer
 from tests.harness import configured, load
 
@@ -265,13 +265,13 @@ def _row(name: str, dtype: str, length: int, seeds: int) -> tuple[str, ...]:
         right = _experiment(program, dtype, length, program.per_device)
         used, power, rounding, allowed, failed = 0.0, 0.0, 0.0, 0.0, 0
         for verdict in _verdicts(right, right, where, seeds):
-            failed += verdict["status"] != "passed"
-            out = verdict["outputs"]["out"]
-            if "nan" in out or out["power"] is None:
+            failed += verdict.status != "passed"
+            out = verdict.compared["out"]
+            if out.nan or out.power is None:
                 # No mistake is to be seen in what is no number: the verdict should be weak, and is shown.
-                return name, dtype, str(length), "", "", "", "", "", f"JAX gives NaN: {verdict['status']}"
-            used, power = max(used, out["share"]), max(power, out["power"])
-            rounding, allowed = max(rounding, out["rounding"]), max(allowed, out["atol"])
+                return name, dtype, str(length), "", "", "", "", "", f"JAX gives NaN: {verdict.status}"
+            used, power = max(used, out.share), max(power, out.power)
+            rounding, allowed = max(rounding, out.rounding), max(allowed, out.atol)
         if failed:
             missed.append(f"{failed} of {seeds} right ones")
         factor = DTYPES[dtype.removesuffix(" stored")]
@@ -280,7 +280,7 @@ def _row(name: str, dtype: str, length: int, seeds: int) -> tuple[str, ...]:
             mistaken = _experiment(program, dtype, length, changed)
             if what in program.mistakes:
                 verdict = next(_verdicts(right, mistaken, where, 1))
-                if verdict["status"] != "failed":
+                if verdict.status != "failed":
                     missed.append(f"{what} (value)")
             if not _sections_notice(mistaken, where):
                 missed.append(f"{what} (sections)")
@@ -334,7 +334,7 @@ def _context(experiment: Experiment, types: Types, where: Path) -> oracles.Conte
     return oracles.consult(experiment, data.make(experiment, where), outputs, types.floats)
 
 
-def _verdicts(right: Experiment, ran: Experiment, where: Path, seeds: int) -> Iterator[Check]:
+def _verdicts(right: Experiment, ran: Experiment, where: Path, seeds: int) -> Iterator[ValueVerdict]:
     """The verdict on what JAX does with the `shard_map` of `ran`, by the oracle of `right`, seed by seed."""
     functions: dict[str, Any] = {}
     with configured(ran):
@@ -347,7 +347,7 @@ def _verdicts(right: Experiment, ran: Experiment, where: Path, seeds: int) -> It
 
 def _sections_notice(mistaken: Experiment, where: Path) -> bool:
     with configured(mistaken):
-        return sections.check(_context(mistaken, infer(mistaken), where))["status"] == "failed"
+        return sections.check(_context(mistaken, infer(mistaken), where)).status == "failed"
 
 
 if __name__ == "__main__":

@@ -28,10 +28,10 @@ def table(folder: Path, rows: str, columns: str, output: str, program: str) -> s
     cells: dict[tuple[str, str], str] = {}
     for run in sorted((path for path in folder.iterdir() if path.name.isdigit()), key=lambda path: int(path.name)):
         found = record.read(run)
-        result = found["programs"].get(program, {"status": found["status"]})
-        passed = result["status"] == "passed"
-        place = shown(found["arrays"][rows]["spec"]), shown(found["arrays"][columns]["spec"])
-        cells[place] = shown(result["outputs"][output]["spec"]) if passed else result["status"]
+        result = found.compiled.get(program)
+        passed = result is not None and result.status == "passed"
+        place = shown(found.arrays[rows].spec), shown(found.arrays[columns].spec)
+        cells[place] = shown(result.outputs[output].spec) if result and passed else (result or found).status
     down, across = (list(dict.fromkeys(place[i] for place in cells)) for i in (0, 1))
     lines = [f"| {rows} ↓ {columns} → | {' | '.join(across)} |", "|---" * (len(across) + 1) + "|"]
     lines += [f"| {row} | {' | '.join(cells.get((row, column), '–') for column in across)} |" for row in down]

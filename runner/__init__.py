@@ -1,3 +1,50 @@
-"""Shardproof: one YAML file says what a sharded JAX program means; the runner proves what JAX does with it."""
+"""Shardproof: one YAML file says what a sharded JAX program means; the runner proves what JAX does with it.
+
+`run` runs an experiment and returns its `Record`; `read` reads the record of a run folder; `compose` and `validate` say
+what an experiment is. docs/api.md shows them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runner.api import (
+        Configuration,
+        Experiment,
+        InvalidConfiguration,
+        InvalidExperiment,
+        Record,
+        compose,
+        read,
+        run,
+        validate,
+    )
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Configuration",
+    "Experiment",
+    "InvalidConfiguration",
+    "InvalidExperiment",
+    "Record",
+    "__version__",
+    "compose",
+    "read",
+    "run",
+    "validate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """What is offered is imported when it is asked for: `import runner` alone costs nothing."""
+    if name not in __all__:
+        raise AttributeError(f"module 'runner' has no attribute '{name}'")
+    from runner import api
+
+    return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 LEFT_OUT = "a psum or another reduction is left out, or the spec is wrong"
 """What may be wrong where an output is promised to be the same on devices of which JAX does not know it."""
@@ -23,16 +22,6 @@ class Fault:
     expression: str | None = None
     start: int = 0
     end: int = 0
-
-    def to_json(self) -> dict[str, object]:
-        """The fault as plain data, to cross from one process to another."""
-        return {"key": list(self.key), "message": self.message, "expression": self.expression,
-                "start": self.start, "end": self.end}  # fmt: skip
-
-    @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> Fault:
-        """The fault that `to_json` made plain."""
-        return cls(tuple(plain["key"]), plain["message"], plain["expression"], plain["start"], plain["end"])
 
 
 class InvalidExperiment(Exception):

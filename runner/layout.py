@@ -7,13 +7,16 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
 
 Coordinates = tuple[int, ...]
 """A device's place in the mesh: one index per mesh axis."""
+
+SpecEntries: TypeAlias = list[str | list[str] | None]
+"""The entries of a PartitionSpec in JSON."""
 
 
 class Spec(tuple[tuple[str, ...], ...]):
@@ -41,7 +44,7 @@ class Spec(tuple[tuple[str, ...], ...]):
     def __repr__(self) -> str:
         return f"P({', '.join(_entry(axes) for axes in self)})"
 
-    def json(self) -> list[str | list[str] | None]:
+    def json(self) -> SpecEntries:
         """As the YAML has it, in Python's lists: `['x', None]`, `[['x', 'y'], None]`."""
         return [None if not axes else axes[0] if len(axes) == 1 else list(axes) for axes in self]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
@@ -41,3 +43,8 @@ def alone(folder: Path, *arguments: str) -> str:
     )
     assert result.returncode == 0, result.stderr
     return result.stdout
+
+
+def recorded(folder: Path) -> Any:
+    """What `result.json` of a run folder says, as any tool reads it."""
+    return json.loads((folder / "result.json").read_text(encoding="utf-8"))

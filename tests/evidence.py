@@ -2,78 +2,183 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
+from runner import codec
+from runner.evidence.model import Between, Collective
+from runner.link.events import Cost, Devices, Memory, RunTimes, Timing
+from runner.record.model import (
+    ArrayRecord,
+    CompiledProgram,
+    Environment,
+    MeshShape,
+    OutputRecord,
+    ProgramRecord,
+    Record,
+)
+from runner.record.verdicts import (
+    AgreementVerdict,
+    Checks,
+    FileChecks,
+    LayoutVerdict,
+    ReplicasVerdict,
+    SectionsVerdict,
+    ValueOutput,
+    ValueVerdict,
+)
 
-def collective(kind: str = "all-reduce", node: str | None = "C", axes: list[str] | None = None, **more: Any) -> Any:
+
+def as_json(value: Any) -> Any:
+    """What is read of it in `result.json`."""
+    return json.loads(json.dumps(codec.plain(value)))
+
+
+def collective(
+    kind: str = "all-reduce",
+    node: str | None = "C",
+    axes: list[str] | None = None,
+    between: dict[str, list[str]] | None = None,
+    **more: Any,
+) -> Collective:
     """A collective as `docs/record.md` describes it."""
-    return {
-        "kind": kind,
-        "node": node,
-        "nodes": [] if node is None else [node],
-        "gradient": False,
-        "inserted": False,
-        "between": None,
-        "axes": axes if axes is not None or "groups" in more else ["x"],
-        "groups": [[0, 2], [1, 3]],
-        "dtype": "float32",
-        "bytes_in": 64,
-        "bytes_out": 64,
-        "bytes": 64,
-        "count": 1,
-        "asynchronous": False,
-        "overlapped": None,
-        "instruction": "all-reduce.3",
-        **more,
-    }
+    plain = Collective(
+        kind=kind,
+        node=node,
+        nodes=[] if node is None else [node],
+        gradient=False,
+        inserted=False,
+        between=None if between is None else Between(source=between["from"], to=between["to"]),
+        axes=axes if axes is not None or "groups" in more else ["x"],
+        groups=[[0, 2], [1, 3]],
+        dtype="float32",
+        bytes_in=64,
+        bytes_out=64,
+        bytes=64,
+        count=1,
+        asynchronous=False,
+        overlapped=None,
+        instruction="all-reduce.3",
+    )
+    return replace(plain, **more)
 
 
-def output(**more: Any) -> Any:
+def output(**more: Any) -> OutputRecord:
     """An output as a record describes it."""
-    return {
-        "shape": [4, 4],
-        "dtype": "float32",
-        "spec": [None, None],
-        "shard_shape": [4, 4],
-        "text": "[[0. 1.]]",
-        "values": None,
-        **more,
-    }
+    plain = OutputRecord(
+        shape=[4, 4],
+        dtype="float32",
+        spec=[None, None],
+        shard_shape=[4, 4],
+        shards_from="auto",
+        shards=None,
+        text="[[0. 1.]]",
+        values=None,
+    )
+    return replace(plain, **more)
 
 
-def program(*collectives: Any, **more: Any) -> Any:
+def compared(**more: Any) -> ValueOutput:
+    """The verdict of `value` on an output."""
+    plain = ValueOutput(
+        status="passed",
+        oracle="graph",
+        max_abs_error=1e-7,
+        max_rel_error=1e-7,
+        rtol=1e-6,
+        atol=2e-6,
+        share=0.05,
+        rounding=1e-6,
+        wrong=0,
+        of=64,
+        devices=[],
+        power=3e-6,
+    )
+    return replace(plain, **more)
+
+
+def value(**more: Any) -> ValueVerdict:
+    """The verdict of `value` on a program."""
+    plain = ValueVerdict(
+        status="passed",
+        max_abs_error=1e-7,
+        max_rel_error=1e-7,
+        rtol=1e-6,
+        atol=2e-6,
+        outputs={"C": compared()},
+        power=3e-6,
+    )
+    return replace(plain, **more)
+
+
+CHECKS = Checks(
+    value=value(),
+    layout=LayoutVerdict(status="passed"),
+    replicas=ReplicasVerdict(status="passed", copies=2),
+    agreement=AgreementVerdict(status="passed", max_abs_error=0.0, others=["auto"]),
+)
+"""The checks of a program that passed."""
+
+
+def timing(compile_s: float = 0.05, run_s: float = 0.0002) -> Timing:
+    """How long a program took."""
+    runs = RunTimes(median=run_s, min=run_s, max=run_s, n=10)
+    return Timing(place_s=0.001, compile_s=compile_s, run_s=runs)
+
+
+def memory(arguments: int = 64, outputs: int = 64, temps: int = 64, peak: int | None = None) -> Memory:
+    """What a program needs on each device."""
+    return Memory(argument_bytes=arguments, output_bytes=outputs, temp_bytes=temps, peak_bytes=peak)
+
+
+def program(*collectives: Collective, **more: Any) -> CompiledProgram:
     """A program that passed."""
-    return {
-        "status": "passed",
-        "error": None,
-        "checks": {name: {"status": "passed"} for name in ("value", "layout", "replicas", "agreement")},
-        "outputs": {"C": output()},
-        "collectives": list(collectives),
-        "collectives_unknown": [],
-        "collectives_missing": [],
-        "memory": {"argument_bytes": 64, "output_bytes": 64, "temp_bytes": 64},
-        "cost": {"flops": 80.0},
-        "timing": {"compile_s": 0.05, "run_s": {"median": 0.0002}},
-        **more,
-    }
+    plain = CompiledProgram(
+        status="passed",
+        error=None,
+        checks=CHECKS,
+        outputs={"C": output()},
+        memory=memory(),
+        cost=Cost(flops=80.0),
+        timing=timing(),
+        collectives=list(collectives),
+        collectives_unknown=[],
+        collectives_missing=[],
+        compiler_warnings=[],
+    )
+    return replace(plain, **more)
 
 
-def record(programs: dict[str, Any] | None = None, **more: Any) -> Any:
+def died(error: str) -> ProgramRecord:
+    """A program that ended with an error."""
+    return ProgramRecord(status="error", error=error, checks=Checks())
+
+
+def on(jax: str) -> Environment:
+    """What a run with this JAX runs on."""
+    return Environment(jax=jax, jaxlib=jax, python="3.11.7", runner="0.1.0", git=None)
+
+
+def record(programs: dict[str, Any] | None = None, **more: Any) -> Record:
     """A record of `case`, by default of a `shard_map` with one all-reduce."""
-    return {
-        "schema": 1,
-        "experiment": "case",
-        "summary": "",
-        "overrides": ["+experiment=case"],
-        "status": "passed",
-        "error": None,
-        "warnings": [],
-        "mesh": {"axes": ["x", "y"], "shape": [2, 2]},
-        "target": {"platform": "cpu", "devices": 4, "kind": "cpu"},
-        "arrays": {"A": {"shape": [4, 4], "dtype": "float32", "spec": [None, "x"], "shard_shape": [4, 2]}},
-        "checks": {"sections": {"status": "passed"}},
-        "programs": {"shard_map": program(collective())} if programs is None else programs,
-        "not_supported": {},
-        "environment": {"jax": "0.10.2", "jaxlib": "0.10.2", "python": "3.11.7", "runner": "0.1.0", "git": None},
-        **more,
-    }
+    array = ArrayRecord(
+        shape=[4, 4], dtype="float32", spec=[None, "x"], shard_shape=[4, 2], shards_from="spec", shards=None
+    )
+    plain = Record(
+        experiment="case",
+        summary="",
+        overrides=["+experiment=case"],
+        status="passed",
+        error=None,
+        warnings=[],
+        time="2026-01-01T00:00:00+00:00",
+        mesh=MeshShape(axes=["x", "y"], shape=[2, 2]),
+        target=Devices(platform="cpu", devices=4, kind="cpu", topology=None),
+        checks=FileChecks(sections=SectionsVerdict(status="passed", outputs={})),
+        arrays={"A": array},
+        programs={"shard_map": program(collective())} if programs is None else programs,
+        not_supported={},
+        environment=on("0.10.2"),
+    )
+    return replace(plain, **more)

@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,10 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.flow import verification
-from runner.link.steps import Step
 from runner.link.target import ProgramRun, program_run
 from runner.programs import WRITERS
 from runner.programs.types import Types
+from runner.record.verdicts import Checks, SectionsVerdict, ValueVerdict, Verdict
 from runner.worker.execute import execute
 from runner.worker.gradient import unsharded
 from runner.worker.types import infer
@@ -41,17 +40,17 @@ class Outcome:
     types: Types
     sources: dict[str, str]
     runs: dict[str, ProgramRun]
-    checks: dict[str, dict[str, dict[str, Any]]]
-    sections: dict[str, Any] | None = None
+    checks: dict[str, Any]
+    sections: SectionsVerdict | None = None
 
     def failures(self) -> list[str]:
         """Every check that failed, in words."""
-        failed = [f"sections: {self.sections['reason']}"] if self.sections and "reason" in self.sections else []
+        failed = [f"sections: {self.sections.reason}"] if self.sections and self.sections.reason else []
         return failed + [
             f"{program} {check}: {_why(verdict)}"
             for program, checks in self.checks.items()
-            for check, verdict in checks.items()
-            if verdict["status"] == "failed"
+            for check, verdict in checks.named()
+            if verdict.status == "failed"
         ]
 
     def value(self, program: str, name: str) -> Any:
@@ -59,13 +58,13 @@ class Outcome:
         return self.runs[program].outputs[name].whole()
 
 
-def _why(verdict: Mapping[str, Any]) -> str:
-    if "outputs" not in verdict:
-        return verdict["reason"]
+def _why(verdict: Verdict) -> str:
+    if not isinstance(verdict, ValueVerdict):
+        return verdict.reason or ""
     wrong = {
-        name: output.get("reason") or f"{output['wrong']}/{output['of']} by {output['max_abs_error']:g}"
-        for name, output in verdict["outputs"].items()
-        if output["status"] == "failed"
+        name: output.reason or f"{output.wrong}/{output.of} by {output.max_abs_error:g}"
+        for name, output in verdict.compared.items()
+        if output.status == "failed"
     }
     return str(wrong)
 
@@ -128,15 +127,15 @@ def run(text: str | Experiment, folder: Path, **changes: Any) -> Outcome:
                 runs[program] = _run(context, program, sources[program], folder)
     both = context.graph is not None and context.per_device is not None
     compared = sections.check(context) if both else None
-    alike = compared is None or compared["status"] == "passed"
+    alike = compared is None or compared.status == "passed"
     checks = {
-        program: {
-            "value": value.check(context, ran),
-            "layout": layout.check(context, ran),
-            "replicas": replicas.check(context, ran),
-            "agreement": agreement.check(context, ran, [r for r in runs.values() if r is not ran], alike=alike),
-            **({"gradient": gradient.check(context, ran)} if checked.grad else {}),
-        }
+        program: Checks(
+            value=value.check(context, ran),
+            layout=layout.check(context, ran),
+            replicas=replicas.check(context, ran),
+            agreement=agreement.check(context, ran, [r for r in runs.values() if r is not ran], alike=alike),
+            gradient=gradient.check(context, ran) if checked.grad else None,
+        )
         for program, ran in runs.items()
     }
     return Outcome(checked, types, sources, runs, checks, compared)
@@ -174,5 +173,4 @@ def _run(context: Context, program: Program, source: str, folder: Path) -> Progr
     module = load(source, folder / f"program_{program}.py")
     found = execute(context.experiment, program, module, folder, folder).found
     shapes = {name: shape for name, (shape, _) in context.outputs.items()}
-    event = {"event": "finished", "step": Step(program).to_json(), **found}
-    return program_run(event, shapes, lambda name, position: context.layout(name).ranges(position), folder)
+    return program_run(program, found, shapes, lambda name, at: context.layout(name).ranges(at), folder)

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ from runner.flow import verification
 from runner.layout import Spec
 from runner.link.target import Output, Place, ProgramRun
 from runner.programs import WRITERS
-from runner.record import record
-from tests import harness
-from tests.command import ROOT, run_command
+from runner.record.model import Record
+from runner.record.verdicts import FileChecks, LayoutVerdict, NotRun, SectionsVerdict
+from tests import evidence, harness
+from tests.command import ROOT, recorded, run_command
 
 TARGETS = sorted(path for path in (ROOT / "conf" / "target").glob("*_*.yaml"))
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
@@ -150,25 +152,24 @@ def test_sizes_at_which_the_experiment_cannot_be_verified():
     )
 
 
-def only_compiled() -> dict[str, Any]:
+def only_compiled(sections: SectionsVerdict | NotRun | None = None, **more: Any) -> Record:
     """The record of an experiment that was compiled for hardware that is not here."""
-    absent = {"sections": {"status": "not_run", "reason": "v5e:4x4 is not here"}}
-    return {"status": "passed", "error": None, "warnings": [], "programs": {}, "not_supported": {}, "checks": absent}
+    absent = NotRun(reason="v5e:4x4 is not here")
+    return evidence.record({}, checks=FileChecks(sections=sections or absent), **more)
 
 
 def test_the_sections_are_held_against_each_other_where_it_is_verified():
     found = only_compiled()
-    failed = {"status": "failed", "reason": "C is not graph's"}
-    verified = only_compiled() | {"status": "failed", "checks": {"sections": failed}, "target": {"platform": "cpu"}}
-    verification.adopt(found, verified, {"I": 8})
-    assert (found["status"], found["checks"]) == ("failed", {"sections": {**failed, "dims": {"I": 8}}})
+    failed = SectionsVerdict(status="failed", reason="C is not graph's", outputs={})
+    verification.adopt(found, only_compiled(failed, status="failed"), {"I": 8})
+    assert (found.status, found.checks.sections) == ("failed", replace(failed, dims={"I": 8}))
 
 
 def test_where_nothing_is_verified_the_sections_say_so():
     found = only_compiled()
     verification.not_run(found, "verify_dims names no sizes to run it at")
     reason = "v5e:4x4 is not here; verify_dims names no sizes to run it at"
-    assert found["checks"] == {"sections": {"status": "not_run", "reason": reason}}
+    assert found.checks == FileChecks(sections=NotRun(reason=reason))
 
 
 def test_where_there_is_no_verification_it_is_said_why():
@@ -202,13 +203,13 @@ def test_the_layout_check_reads_what_the_compiler_promises():
     places = tuple(Place(p, p, context.layout("C").ranges(p)) for p in range(4))
     operands = {a.name: [(p, a.layout.ranges(p)) for p in range(4)] for a in experiment.arrays}
 
-    def verdict(*compiled: Place) -> dict[str, Any]:
+    def verdict(*compiled: Place) -> LayoutVerdict | NotRun:
         outputs = {"C": Output("float32", (64, 64), Spec.of(["x", None]), (), compiled)}
         return layout.check(context, ProgramRun(Program.CONSTRAINT, None, outputs, operands, [0, 1, 2, 3]))
 
-    assert verdict(*places) == {"status": "passed"}
+    assert verdict(*places) == LayoutVerdict(status="passed")
     swapped = (Place(0, 0, places[2].ranges), *places[1:])
-    assert verdict(*swapped)["reason"] == "device 0 holds C[32:64, 0:64], not C[0:32, 0:64]"
+    assert verdict(*swapped).reason == "device 0 holds C[32:64, 0:64], not C[0:32, 0:64]"
 
 
 def test_every_target_file_names_its_topology():
@@ -242,7 +243,7 @@ print(json.dumps(counts))
 
 def run(folder: Path, *arguments: str, experiment: str = "case3_allreduce") -> tuple[Any, dict[str, Any]]:
     done = run_command(f"+experiment={experiment}", f"hydra.run.dir={folder}", *arguments)
-    return done, record.read(folder)
+    return done, recorded(folder)
 
 
 BIG = ("++dims.I=256", "++dims.J=256", "++dims.K=256")
@@ -265,7 +266,6 @@ def test_a_run_for_hardware_that_is_not_here(compiled):
         "kind": "TPU v5 lite",
         "topology": "v5e:2x4",
         "device_order": "topology-aware",
-        "device_order_reason": None,
     }
     assert list(found["programs"]) == ["auto", "constraint", "explicit", "derived", "shard_map"]
     assert "all-reduce" in (folder / "hlo_shard_map.txt").read_text()
@@ -304,7 +304,7 @@ def test_a_program_compiles_alone(compiled, program, tmp_path):
     done = subprocess.run(alone, cwd=folder, capture_output=True, text=True, check=True)
     assert done.stderr == ""
     memory, cost = done.stdout.splitlines()
-    told = record.read(folder)["programs"][program]
+    told = recorded(folder)["programs"][program]
     assert f"argument_size_in_bytes={told['memory']['argument_bytes']}," in memory
     assert f"'flops': {told['cost']['flops']}" in cost
 

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -559,9 +560,10 @@ def test_an_invalid_experiment_leaves_a_record(tmp_path: Path) -> None:
 
     run(tmp_path, edited("spec: [null, x]", "spec: [null, z]"))
     found = record.read(tmp_path / "run")
-    assert found["status"] == "invalid"
-    assert "mesh axis 'z' does not exist" in found["error"]
-    assert found["programs"] == {}
+    assert found.status == "invalid"
+    assert found.error is not None
+    assert "mesh axis 'z' does not exist" in found.error
+    assert found.programs == {}
 
 
 def test_nan_in_data_is_a_warning_and_the_check_says_so(tmp_path: Path) -> None:
@@ -571,9 +573,9 @@ def test_nan_in_data_is_a_warning_and_the_check_says_so(tmp_path: Path) -> None:
     result = run(tmp_path, edited('"arange(16)", spec: [null', f"{values}, spec: [null"))
     assert result.returncode == 0, result.stdout + result.stderr
     assert "warning: 1 of the 16 values of 'A' are NaN" in result.stdout
-    check = record.read(tmp_path / "run")["programs"]["auto"]["checks"]["value"]
-    assert "count as equal" in check["note"]
-    assert check["outputs"]["C"]["nan"] == 16
+    check: Any = record.read(tmp_path / "run").programs["auto"].checks.value
+    assert "count as equal" in check.note
+    assert check.outputs["C"].nan == 16
 
 
 def test_a_line_that_nothing_reads_is_a_warning(tmp_path: Path) -> None:
@@ -605,7 +607,7 @@ outputs: {C: [x, null], D: [x, null]}
 """
     result = run(tmp_path, text)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "5 of 5 programs passed" in result.stdout
+    assert "6 of 6 programs passed" in result.stdout
 
 
 CARRIED = """\

@@ -38,13 +38,13 @@ def shipped(name: str, program: str, mesh: Mapping[str, int], dims: Mapping[str,
     )
 
 
-def volumes(evidence: Mapping[str, Any]) -> Moved:
+def volumes(evidence: Any) -> Moved:
     """What the collectives of a record move in all."""
     moved: Moved = {}
-    for one in evidence["collectives"]:
-        key = one["kind"], " ".join(one["axes"])
+    for one in evidence.collectives:
+        key = one.kind, " ".join(one.axes)
         into, out = moved.get(key, (0, 0))
-        moved[key] = into + one["count"] * one["bytes_in"], out + one["count"] * one["bytes_out"]
+        moved[key] = into + one.count * one.bytes_in, out + one.count * one.bytes_out
     return moved
 
 
@@ -206,5 +206,5 @@ def test_the_bytes_are_those_of_the_formula(name, program, formula, mesh, dims, 
     outcome = harness.run(experiment, tmp_path)
     assert outcome.failures() == []
     evidence = gather(experiment, Program(program), tmp_path, None)
-    assert evidence["collectives_unknown"] == []
+    assert evidence.collectives_unknown == []
     assert volumes(evidence) == formula(**mesh, **dims)

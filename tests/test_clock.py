@@ -86,6 +86,6 @@ def test_a_reference_without_end_ends_the_run_and_is_named(tmp_path: Path, monke
     # The worker needs its time.
     monkeypatch.setattr(clock, "limit", lambda seconds, what: limit(0.5 if what == "the reference" else seconds, what))
     found = run.run(config(SLOW), tmp_path, lambda: Sources((), ()))
-    assert found["status"] == "error"
-    assert found["error"] == "the reference took longer than the timeout of 0.5 s"
-    assert record.read(tmp_path)["error"] == found["error"]
+    assert found.status == "error"
+    assert found.error == "the reference took longer than the timeout of 0.5 s"
+    assert record.read(tmp_path).error == found.error

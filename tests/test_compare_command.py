@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.cli import compare
+from runner.link.events import Cost, Devices
 from runner.record import golden, record
+from runner.record.model import ArrayRecord, Environment, MeshShape
+from runner.record.verdicts import Checks, FileChecks, PinnedVerdict, SectionsVerdict
 from tests.command import ROOT
-from tests.evidence import collective, output, program
+from tests.evidence import CHECKS, collective, memory, output, program, timing, value
 from tests.evidence import record as found
 
 GATHER = collective("all-gather", "w", bytes_out=2097152)
@@ -24,6 +28,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Every test in a folder of its own, so that paths are short."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+H100 = Devices(platform="gpu", devices=8, kind="H100", topology=None)
+NO_JAX = Environment(jax=None, jaxlib=None, python="3.11.7", runner="0.1.0", git=None)
+PINNED = PinnedVerdict(status="passed", max_abs_error=0.0, outputs={})
+
+
+def array(shape: list[int], dtype: str, spec: list[Any]) -> ArrayRecord:
+    """An array whose shards are of no account."""
+    return ArrayRecord(shape=shape, dtype=dtype, spec=spec, shard_shape=shape, shards_from="spec", shards=None)
 
 
 def write(folder: str, **more: Any) -> str:
@@ -56,13 +70,13 @@ def test_times_rounding_estimates_and_versions_are_told_but_are_no_difference(
 ) -> None:
     slow = program(
         collective(),
-        timing={"compile_s": 0.1, "run_s": {"median": 0.0003}},
-        cost={"flops": 160.0},
-        checks={**program()["checks"], "value": {"status": "passed", "max_abs_error": 1e-7}},
+        timing=timing(0.1, 0.0003),
+        cost=Cost(flops=160.0),
+        checks=replace(CHECKS, value=value(max_abs_error=1e-7)),
     )
-    fast = program(collective(), checks={**program()["checks"], "value": {"status": "passed", "max_abs_error": 0.0}})
+    fast = program(collective(), checks=replace(CHECKS, value=value(max_abs_error=0.0)))
     write("a", programs={"shard_map": fast})
-    newer = {"jax": "0.12.0.1", "jaxlib": "0.12.0.1", "python": "3.12.1", "runner": "0.1.0", "git": None}
+    newer = Environment(jax="0.12.0.1", jaxlib="0.12.0.1", python="3.12.1", runner="0.1.0", git=None)
     write("b", programs={"shard_map": slow}, environment=newer)
     assert said(capsys, "a", "b", status=0) == [
         "case: the same",
@@ -88,8 +102,7 @@ def test_times_rounding_estimates_and_versions_are_told_but_are_no_difference(
             ["output C of shard_map: spec P(None, None) → P('x', None)"],
         ),
         (
-            {"programs": {"shard_map": program(collective(), memory={"argument_bytes": 64, "output_bytes": 64,
-                                                                      "temp_bytes": 4096, "peak_bytes": 128})}},
+            {"programs": {"shard_map": program(collective(), memory=memory(temps=4096, peak=128))}},
             [
                 "temporary memory of shard_map: 64 B → 4.1 kB per device",
                 "peak memory of shard_map: unknown → 128 B per device",
@@ -102,7 +115,7 @@ def test_times_rounding_estimates_and_versions_are_told_but_are_no_difference(
                     "shard_map": program(
                         collective(),
                         status="failed",
-                        checks={"value": {"status": "failed"}, "values": {"status": "passed"}},
+                        checks=Checks(value=value(status="failed"), values=PINNED),
                     )
                 },
             },
@@ -117,7 +130,7 @@ def test_times_rounding_estimates_and_versions_are_told_but_are_no_difference(
             ],
         ),
         (
-            {"status": "failed", "checks": {"sections": {"status": "failed"}}},
+            {"status": "failed", "checks": FileChecks(sections=SectionsVerdict(status="failed", outputs={}))},
             ["status: passed → failed", "check sections: passed → failed"],
         ),
         (
@@ -125,12 +138,11 @@ def test_times_rounding_estimates_and_versions_are_told_but_are_no_difference(
             ["program shard_map disappeared: no such thing (JAX 0.12)", "program vmap appeared"],
         ),
         (
-            {"mesh": {"axes": ["x"], "shape": [8]}, "target": {"platform": "gpu", "devices": 8, "kind": "H100"}},
+            {"mesh": MeshShape(axes=["x"], shape=[8]), "target": H100},
             ["mesh: x=2 × y=2 → x=8", "target: 4 × cpu → 8 × H100"],
         ),
         (
-            {"arrays": {"A": {"shape": [4, 4], "dtype": "float32", "spec": ["x"]}, "B": {"shape": [2], "dtype": "int32",
-                                                                                          "spec": []}}},
+            {"arrays": {"A": array([4, 4], "float32", ["x"]), "B": array([2], "int32", [])}},
             ["array A: float32[4, 4] P(None, 'x') → float32[4, 4] P('x')", "array B appeared: int32[2] P()"],
         ),
         (
@@ -147,7 +159,7 @@ def test_what_differs_is_said_and_is_status_1(
 
 def test_a_run_that_ended_before_it_began_can_be_compared(capsys: pytest.CaptureFixture[str]) -> None:
     early = {"programs": {}, "mesh": None, "target": None, "arrays": {}, "status": "invalid", "error": "wrong",
-             "environment": {"jax": None}}  # fmt: skip
+             "environment": NO_JAX}  # fmt: skip
     lines = said(capsys, write("a"), write("b", **early), status=1)
     assert "  status: passed → invalid" in lines
     assert "  mesh: x=2 × y=2 → none" in lines
@@ -236,7 +248,7 @@ def test_two_goldens_are_compared_series_by_series(capsys: pytest.CaptureFixture
 
 ALONE = "with one golden alone it takes two series, which are compared"
 NOT_JSON = "not JSON: Expecting value; restore the file, or delete it and run pytest --update-golden"
-BROKEN = "not a record: JSONDecodeError: Expecting value: line 1 column 1 (char 0)"
+BROKEN = "not JSON: Expecting value: line 1 column 1 (char 0)"
 
 
 @pytest.mark.parametrize(
@@ -245,8 +257,8 @@ BROKEN = "not a record: JSONDecodeError: Expecting value: line 1 column 1 (char 
         (["nosuch", "a"], "nosuch: there is no such file or folder"),
         (["a"], "a: compared with what? name a second run, sweep or golden"),
         (["empty", "a"], "empty: no run folder, no sweep, and no folder of goldens"),
-        (["a", "broken"], f"broken/result.json: {BROKEN}"),
-        (["a", "other"], "other/result.json: not a record: KeyError: 'environment'"),
+        (["a", "broken"], f"broken/result.json\n  {BROKEN}"),
+        (["a", "other"], "other/result.json\n  not a record: it has no 'schema'"),
         (["case.json"], "case.json: which series are compared? name two with --series; there is jax 0.10"),
         (["case.json", "--series", "jax 1", "jax 0.10"], "case.json: it pins nothing for jax 1; there is jax 0.10"),
         (["case.json", "--series", "jax 0.10"], f"--series: {ALONE}"),

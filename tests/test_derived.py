@@ -19,6 +19,7 @@ from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.layout import Mesh, Spec
 from runner.programs.types import Types
+from runner.record.verdicts import Verdict
 from runner.sharding import moves
 from runner.worker import versions
 from runner.worker.types import infer
@@ -53,7 +54,8 @@ def _lines(text: str, **changes: object) -> dict[str, object]:
     """The lines that are derived of an experiment."""
     types = _types(harness.experiment(text, **changes))
     assert not types.unsupported
-    return types.derivation["per_device"]
+    assert types.derivation is not None
+    return types.derivation.per_device
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -64,7 +66,8 @@ def test_every_shipped_graph_is_derived_and_right(name: str, tmp_path: Path) -> 
     outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
     arrays = data.make(experiment, tmp_path)
     context = Context(experiment, arrays, outputs, types.floats, None, None)
-    assert derivation.check(context, types.derived, types.derivation["floats"]) == {"status": "passed"}
+    assert types.derivation is not None
+    assert derivation.check(context, types.derived, types.derivation.floats) == Verdict(status="passed")
     told = derive.read(experiment, types.derivation)
     assert section(told.per_device) == section(types.derived.per_device)
 
@@ -78,7 +81,7 @@ def test_a_line_that_was_derived_wrongly_is_noticed(tmp_path: Path) -> None:
     context = Context(experiment, data.make(experiment, tmp_path), outputs, types.floats, None, None)
     derived = replace(wrong, per_device=wrong.per_device[1:])
     found = derivation.check(context, derived, {})
-    assert found == {"status": "failed", "reason": "the lines of derived are not graph's in out"}
+    assert found == Verdict(status="failed", reason="the lines of derived are not graph's in out")
 
 
 def test_collectives_are_written_where_the_plan_has_them() -> None:
@@ -163,12 +166,14 @@ def test_what_cannot_be_written_is_left_out_with_the_reason() -> None:
 def test_without_the_private_api_the_lines_are_derived_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "_PROPAGATED", "builtin.module(sdy-of-another-day)")
     types = _types(harness.experiment(MLP))
-    assert types.derivation["plan"]["missing"].startswith("Shardy's passes cannot be run from Python here: ")
-    assert types.derivation["per_device"]["hidden"] == "gelu(x @ all_gather(w1, 'x', axis=0, tiled=True))"
+    assert types.derivation is not None
+    assert str(types.derivation.plan.missing).startswith("Shardy's passes cannot be run from Python here: ")
+    assert types.derivation.per_device["hidden"] == "gelu(x @ all_gather(w1, 'x', axis=0, tiled=True))"
 
 
 def test_the_section_can_be_pasted() -> None:
     types = _types(harness.experiment(MLP))
+    assert types.derivation is not None
     told = text(types.derivation)
     assert told.endswith("# each device sends 192 B on a ring")
     pasted = harness.experiment(MLP + told, program="shard_map")

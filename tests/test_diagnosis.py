@@ -38,7 +38,7 @@ def context(graph: str, per_device: dict[str, Any], text: str = TEXT, dtype: str
 
 
 def agree(given: Context) -> bool:
-    return sections.check(given)["status"] == "passed"
+    return sections.check(given).status == "passed"
 
 
 RING = {

@@ -16,6 +16,7 @@ from runner.faults import InvalidExperiment
 from runner.layout import Layout
 from runner.link.target import Held, Output, ProgramRun
 from runner.programs import WRITERS
+from runner.record.verdicts import LayoutVerdict, OutputVerdict, ReplicasVerdict
 from tests import harness
 
 IDS = [7, 5, 3, 1]
@@ -71,7 +72,7 @@ def context(**more: Any) -> Any:
 
 
 def test_all_copies_are_counted() -> None:
-    assert replicas.check(context(), run()) == {"status": "passed", "copies": 0 + 2 + 3}
+    assert replicas.check(context(), run()) == ReplicasVerdict(status="passed", copies=0 + 2 + 3)
 
 
 @pytest.mark.parametrize(
@@ -85,15 +86,15 @@ def test_all_copies_are_counted() -> None:
 )
 def test_a_copy_that_differs_is_found_in_every_output_and_on_every_device(name: str, position: int, told: str) -> None:
     found = replicas.check(context(), changed(run(), name, position, copy=9))
-    outputs = {other: {"status": "failed" if other == name else "passed"} for other in SHAPES}
-    assert found == {"status": "failed", "reason": told, "wrong": 1, "copies": 5, "outputs": outputs}
+    outputs = {other: OutputVerdict(status="failed" if other == name else "passed") for other in SHAPES}
+    assert found == ReplicasVerdict(status="failed", reason=told, wrong=1, copies=5, outputs=outputs)
 
 
 def test_every_copy_that_differs_is_named() -> None:
     ran = changed(changed(run(), "F", 1, copy=8), "F", 3, copy=9)
     found = replicas.check(context(), changed(ran, "D", 2, copy=9))
-    assert found["reason"] == ("D[0:2] on device 3 differs from device 7; F[0:4] on devices 1,5 differs from device 7")
-    assert found["wrong"] == 2
+    assert found.reason == ("D[0:2] on device 3 differs from device 7; F[0:4] on devices 1,5 differs from device 7")
+    assert found.wrong == 2
 
 
 def copies_of(outputs: int, devices: int) -> ProgramRun:
@@ -105,21 +106,21 @@ def copies_of(outputs: int, devices: int) -> ProgramRun:
 @pytest.mark.parametrize(("devices", "told"), [(9, "devices 1-8"), (3, "devices 1,2"), (2, "device 1")])
 def test_many_devices_are_named_as_a_range(devices: int, told: str) -> None:
     found = replicas.check(context(), copies_of(1, devices))
-    assert found["reason"] == f"o0[0:2] on {told} differs from device 0"
+    assert found.reason == f"o0[0:2] on {told} differs from device 0"
 
 
 @pytest.mark.parametrize(("outputs", "named"), [(4, 4), (5, 4)])
 def test_many_outputs_are_named_in_part_and_counted_in_full(outputs: int, named: int) -> None:
     found = replicas.check(context(), copies_of(outputs, 2))
-    assert found["reason"] == "; ".join(f"o{n}[0:2] on device 1 differs from device 0" for n in range(named))
-    assert found["wrong"] == outputs
+    assert found.reason == "; ".join(f"o{n}[0:2] on device 1 differs from device 0" for n in range(named))
+    assert found.wrong == outputs
 
 
 # layout
 
 
 def test_what_lies_where_it_should() -> None:
-    assert layout.check(context(), run()) == {"status": "passed"}
+    assert layout.check(context(), run()) == LayoutVerdict(status="passed")
 
 
 @pytest.mark.parametrize("name", ["A", "B", "E"])
@@ -130,9 +131,9 @@ def test_every_operand_on_every_device_has_to_lie_as_its_spec_says(name: str, po
     device, ranges = ran.operands[name][position]
     elsewhere = tuple((start + 1, stop) for start, stop in ranges)
     ran.operands[name][position] = (device, elsewhere)
-    found = layout.check(context(), ran)
-    assert (found["status"], found["wrong"]) == ("failed", 1)
-    assert found["reason"].startswith(f"device {IDS[position]} holds {name}[")
+    found: Any = layout.check(context(), ran)
+    assert (found.status, found.wrong) == ("failed", 1)
+    assert found.reason.startswith(f"device {IDS[position]} holds {name}[")
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -140,9 +141,9 @@ def test_every_operand_on_every_device_has_to_lie_as_its_spec_says(name: str, po
 @pytest.mark.parametrize("program", ["constraint", "explicit", "shard_map"])
 def test_every_output_on_every_device_has_to_lie_as_its_spec_says(name: str, position: int, program: str) -> None:
     whole = tuple((0, size + 1) for size in SHAPES[name])
-    found = layout.check(context(), changed(run(program), name, position, ranges=whole))
-    assert (found["status"], found["wrong"]) == ("failed", 1)
-    assert found["reason"].startswith(f"device {IDS[position]} holds {name}[")
+    found: Any = layout.check(context(), changed(run(program), name, position, ranges=whole))
+    assert (found.status, found.wrong) == ("failed", 1)
+    assert found.reason.startswith(f"device {IDS[position]} holds {name}[")
 
 
 def test_many_that_lie_elsewhere_are_named_in_part_and_counted_in_full() -> None:
@@ -150,9 +151,9 @@ def test_many_that_lie_elsewhere_are_named_in_part_and_counted_in_full() -> None
     for position in range(4):
         changed(ran, "D", position, ranges=((0, 1),))
     changed(ran, "F", 2, ranges=((0, 1),))
-    found = layout.check(context(), ran)
-    assert found["reason"].count("; ") == 3
-    assert found["wrong"] == 5
+    found: Any = layout.check(context(), ran)
+    assert found.reason.count("; ") == 3
+    assert found.wrong == 5
 
 
 # values
@@ -172,15 +173,15 @@ def pins(**values: Any) -> Any:
     ],
 )
 def test_every_pinned_number_is_compared(values: Any, told: str) -> None:
-    found = pinned.check(pins(**values), run())
-    assert (found["status"], found["reason"], found["max_abs_error"]) == ("failed", told, 1.0)
-    assert list(found["outputs"]) == list(values)
+    found: Any = pinned.check(pins(**values), run())
+    assert (found.status, found.reason, found.max_abs_error) == ("failed", told, 1.0)
+    assert list(found.outputs) == list(values)
 
 
 def test_pinned_numbers_that_are_right() -> None:
-    found = pinned.check(pins(C=np.arange(16).reshape(4, 4).tolist(), D=[0, 1, 2, 3], F=[0]), run())
-    assert (found["status"], found["max_abs_error"]) == ("passed", 0.0)
-    assert [output["compared"] for output in found["outputs"].values()] == [[4, 4], [4], [1]]
+    found: Any = pinned.check(pins(C=np.arange(16).reshape(4, 4).tolist(), D=[0, 1, 2, 3], F=[0]), run())
+    assert (found.status, found.max_abs_error) == ("passed", 0.0)
+    assert [output.compared for output in found.outputs.values()] == [[4, 4], [4], [1]]
 
 
 @pytest.mark.parametrize(
@@ -244,8 +245,8 @@ def test_an_output_that_one_program_gets_wrong_is_found_in_all_of_them(
     monkeypatch.setitem(WRITERS, program, write)
     outcome = harness.run(PLANTED, tmp_path)
     for other, checks in outcome.checks.items():
-        assert checks["value"]["status"] == ("failed" if other == program else "passed"), other
-        assert checks["agreement"]["status"] == "failed", other
-        assert name in checks["agreement"]["reason"], other
+        assert checks.value.status == ("failed" if other == program else "passed"), other
+        assert checks.agreement.status == "failed", other
+        assert name in checks.agreement.reason, other
         told = set(outcome.runs) - {other} if other == program else {program}
-        assert set(re.findall(r"differs from (\w+)", checks["agreement"]["reason"])) == told, other
+        assert set(re.findall(r"differs from (\w+)", checks.agreement.reason)) == told, other

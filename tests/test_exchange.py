@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 
 from runner.checks import origins
 from runner.experiment.model import Node
+from runner.record.model import TracedCollective, TracedDevice, TracedNode, TracedValue
 from runner.reference import interpret
 from runner.show import exchange
 from tests.harness import experiment
@@ -92,22 +93,27 @@ def test_on_many_devices_and_of_many_blocks_nothing_is_told() -> None:
     assert len(origins._blocks(np.arange(4) % 2, np.arange(4), (4,), 2)) == 4
 
 
-def node_of(call: str) -> dict[str, Any]:
+def node_of(call: str) -> TracedNode:
     """The collective as a trace has it."""
     before, after, operation, found = blocks_of(call)
     axes = ["x", "y"] if "('" in call else [call.split("'")[1]]
-    return {
-        "name": "C",
-        "expression": call,
-        "collective": {"operation": operation, "axes": axes},
-        "before": {"shape": list(SHAPE), "values": [value.tolist() for value in before]},
-        "shape": list(after[0].shape),
-        "values": [value.tolist() for value in after],
-        "origins": origins.plain(found, operation, [4, 5, 6, 7]),
-    }
+    return TracedNode(
+        name="C",
+        shape=list(after[0].shape),
+        dtype="float32",
+        values=[value.tolist() for value in after],
+        expression=call,
+        collective=TracedCollective(operation=operation, axes=axes),
+        before=TracedValue(name="A", shape=list(SHAPE), dtype="float32", values=[value.tolist() for value in before]),
+        origins=origins.told(found, operation, [4, 5, 6, 7]),
+        agrees=None,
+        max_abs_error=None,
+        devices=[],
+        expected=None,
+    )
 
 
-DEVICES = [{"id": 4 + k, "coordinates": [k // 2, k % 2]} for k in range(4)]
+DEVICES = [TracedDevice(id=4 + k, coordinates=[k // 2, k % 2]) for k in range(4)]
 
 
 def told(call: str, width: int = 100) -> list[str]:
@@ -146,7 +152,8 @@ def test_where_the_terminal_is_too_narrow_the_image_is_named() -> None:
 
 
 def test_a_line_without_a_collective_is_not_drawn() -> None:
-    assert exchange.read({"origins": None}, DEVICES, ("x", "y")) is None
+    node = replace(node_of("psum(A, 'x')"), collective=None, before=None, origins=None)
+    assert exchange.read(node, DEVICES, ("x", "y")) is None
 
 
 @pytest.mark.parametrize("call", ["all_gather(A, 'x', tiled=True)", "psum(A, 'x')", "ppermute(A, 'x', [[0, 1]])"])

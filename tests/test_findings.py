@@ -12,8 +12,12 @@ from runner.experiment import data
 from runner.experiment.program import Program
 from runner.flow.findings import Findings
 from runner.link import handover
+from runner.link.events import Devices, Finished, OutputTold, Ran, Types
 from runner.link.steps import Step
-from runner.record.record import Record
+from runner.record import record
+from runner.record.model import Held, ProgramRecord
+from runner.record.verdicts import Checks, DecidingLine, Undecided
+from tests.evidence import timing
 from tests.harness import experiment, run
 
 TEXT = """
@@ -27,55 +31,53 @@ DEVICES = [6, 2, 0, 4]
 """The devices of the 2 by 2 mesh in row-major order: neither their positions nor in order."""
 
 
-def blank() -> Record:
-    return {
-        "overrides": [], "status": "passed", "warnings": [], "arrays": {}, "programs": {}, "not_supported": {},
-        "environment": {"jax": None, "jaxlib": None},
-    }  # fmt: skip
-
-
 JAX = "0.13.0"
 
 
-def found(folder: Path, *events: dict[str, Any], text: str = TEXT, **changes: Any) -> Record:
-    """The record after a worker said `events`."""
+def found(folder: Path, *finished: Finished, text: str = TEXT, **changes: Any) -> Any:
+    """The record after a worker told what it `finished`."""
     given = experiment(text, **changes)
-    record = blank()
-    findings = Findings(given, data.make(given, folder), record)
-    types = {
-        "outputs": {"C": [[4, 2], "float32"]},
-        "nodes": {},
-        "derivation": {},
-        "unsupported": {},
-        "versions": {"jax": JAX},
-    }
-    target = {"platform": "cpu", "devices": given.mesh.size, "kind": "cpu"}
-    findings.consult_oracles({**types, "target": target}, folder)
-    for event in events:
+    told = record.begun("test", ())
+    findings = Findings(given, data.make(given, folder), told)
+    types = Types(
+        unsupported={},
+        outputs={"C": ((4, 2), "float32")},
+        nodes={},
+        floats={},
+        target=Devices(platform="cpu", devices=given.mesh.size, kind="cpu", topology=None),
+        jax=JAX,
+        jaxlib=JAX,
+    )
+    findings.consult_oracles(types, folder)
+    for event in finished:
         findings.add(event, folder)
     findings.conclude(folder, {})
-    return record
+    return told
 
 
-def finished(folder: Path, program: str, devices: list[int], *, vmap: bool = False, off: float = 0) -> dict[str, Any]:
+def finished(folder: Path, program: str, devices: list[int], *, vmap: bool = False, off: float = 0) -> Finished:
     """A program that did everything right, but for `off`: the event, and the file that belongs to it."""
-    rows = [[0, 2], [0, 2], [2, 4], [2, 4]]
+    rows = [(0, 2), (0, 2), (2, 4), (2, 4)]
     right = np.arange(8, dtype=np.float32).reshape(4, 2) + np.float32(1 + off)
     handover.leave(folder / f"{program}.bin", [right[:2], right[2:]])
     (folder / f"hlo_{program}.txt").write_text("")
     # JAX tells the shards in an order of its own.
-    shards = [[device, None if vmap else [rows[i], [0, 2]], i // 2] for i, device in enumerate(devices)][::-1]
-    operands = {"A": [[device, [rows[i], [0, 2]]] for i, device in enumerate(devices)][::-1]}
-    return {
-        "event": "finished", "step": Step(Program(program)).to_json(), "device_ids": devices,
-        "operands": {} if vmap else operands,
-        "outputs": {"C": {"dtype": "float32", "shape": [4, 2], "spec": ["x"], "shards": shards}},
-        "said": "", "memory": None, "cost": None, "timing": {},
-    }  # fmt: skip
+    shards = [(device, None if vmap else (rows[i], (0, 2)), i // 2) for i, device in enumerate(devices)][::-1]
+    operands = [(device, (rows[i], (0, 2))) for i, device in enumerate(devices)][::-1]
+    ran = Ran(
+        device_ids=devices,
+        outputs={"C": OutputTold(dtype="float32", shape=[4, 2], spec=["x"], shards=shards)},
+        operands={} if vmap else {"A": operands},
+        said="",
+        memory=None,
+        cost=None,
+        timing=timing(),
+    )
+    return Finished(step=Step(Program(program)), found=ran)
 
 
-def shard(device: int, start: int, stop: int) -> dict[str, Any]:
-    return {"device": device, "index": [[start, stop], [0, 2]], "shape": [stop - start, 2]}
+def shard(device: int, start: int, stop: int) -> Held:
+    return Held(device=device, index=[[start, stop], [0, 2]], shape=[stop - start, 2])
 
 
 BY_DEVICE = [shard(6, 0, 2), shard(2, 0, 2), shard(0, 2, 4), shard(4, 2, 4)]
@@ -83,60 +85,65 @@ BY_POSITION = [shard(0, 0, 2), shard(1, 0, 2), shard(2, 2, 4), shard(3, 2, 4)]
 
 
 def test_the_shards_are_those_of_the_devices_that_ran_in_the_order_of_the_mesh(tmp_path: Path) -> None:
-    record = found(tmp_path, finished(tmp_path, "auto", DEVICES))
-    assert record["status"] == "passed"
-    array, output = record["arrays"]["A"], record["programs"]["auto"]["outputs"]["C"]
-    assert (array["shards_from"], array["shards"]) == ("auto", BY_DEVICE)
-    assert (output["shards_from"], output["shards"]) == ("auto", BY_DEVICE)
+    told = found(tmp_path, finished(tmp_path, "auto", DEVICES))
+    assert told.status == "passed"
+    array, output = told.arrays["A"], told.programs["auto"].outputs["C"]
+    assert (array.shards_from, array.shards) == ("auto", BY_DEVICE)
+    assert (output.shards_from, output.shards) == ("auto", BY_DEVICE)
 
 
 def test_where_no_program_ran_on_the_mesh_the_shards_are_those_of_the_spec(tmp_path: Path) -> None:
-    record = found(tmp_path, finished(tmp_path, "vmap", [0, 1, 2, 3], vmap=True))
-    array, output = record["arrays"]["A"], record["programs"]["vmap"]["outputs"]["C"]
-    assert (array["shards_from"], array["shards"]) == ("spec", BY_POSITION)
-    assert (output["shards_from"], output["shards"]) == ("spec", BY_POSITION)
-    failed = {"event": "finished", "step": Step(Program.AUTO).to_json(), "error": "broken"}
-    assert found(tmp_path, failed)["arrays"]["A"]["shards_from"] == "spec"
+    told = found(tmp_path, finished(tmp_path, "vmap", [0, 1, 2, 3], vmap=True))
+    array, output = told.arrays["A"], told.programs["vmap"].outputs["C"]
+    assert (array.shards_from, array.shards) == ("spec", BY_POSITION)
+    assert (output.shards_from, output.shards) == ("spec", BY_POSITION)
+    failed = Finished(step=Step(Program.AUTO), error="broken")
+    assert found(tmp_path, failed).arrays["A"].shards_from == "spec"
+
+
+def test_a_program_that_failed_leaves_its_error_only(tmp_path: Path) -> None:
+    told = found(tmp_path, Finished(step=Step(Program.AUTO), error="broken"))
+    assert told.programs["auto"] == ProgramRecord(status="error", error="broken", checks=Checks())
 
 
 @pytest.mark.parametrize(("devices", "listed"), [(64, True), (65, False)])
 def test_on_too_many_devices_they_are_not_listed(tmp_path: Path, devices: int, listed: bool) -> None:
     text = TEXT.replace("[x, null]", "[null, null]")
-    record = found(tmp_path, text=text, mesh={"axes": ["x"], "shape": [devices]})
-    shards = record["arrays"]["A"]["shards"]
+    told = found(tmp_path, text=text, mesh={"axes": ["x"], "shape": [devices]})
+    shards = told.arrays["A"].shards
     assert (len(shards) == devices) if listed else shards is None
     # The picture still has them, by index range.
-    (_, output) = record["pictures"]["arrays"]
+    (_, output) = told.pictures.arrays
     assert output["shards"] == [{"ranges": [[0, 4], [0, 2]], "devices": list(range(devices))}]
 
 
 def test_a_run_in_which_only_what_is_known_is_wrong_is_known(tmp_path: Path) -> None:
     events = [finished(tmp_path, "auto", DEVICES, off=1), finished(tmp_path, "shard_map", DEVICES)]
-    record = found(tmp_path, *events, expect={"wrong": {"auto": ["C"]}})
-    auto, shard_map = (record["programs"][program] for program in ("auto", "shard_map"))
-    assert (record["status"], auto["status"], shard_map["status"]) == ("known", "known", "passed")
-    assert auto["checks"]["value"]["diagnosis"] == ["shard_map and the oracle agree, auto alone is wrong: the compiler"]
-    assert auto["checks"]["agreement"]["status"] == "not_run"
+    told = found(tmp_path, *events, expect={"wrong": {"auto": ["C"]}})
+    auto, shard_map = (told.programs[program] for program in ("auto", "shard_map"))
+    assert (told.status, auto.status, shard_map.status) == ("known", "known", "passed")
+    assert auto.checks.value.diagnosis == ["shard_map and the oracle agree, auto alone is wrong: the compiler"]
+    assert auto.checks.agreement.status == "not_run"
 
 
 def test_a_run_in_which_what_is_known_to_be_wrong_is_right_fails_and_blames_nobody(tmp_path: Path) -> None:
     events = [finished(tmp_path, "auto", DEVICES), finished(tmp_path, "shard_map", DEVICES)]
-    record = found(tmp_path, *events, expect={"wrong": {"auto": ["C"]}})
-    auto = record["programs"]["auto"]
-    assert (record["status"], auto["status"], record["programs"]["shard_map"]["status"]) == (
+    told = found(tmp_path, *events, expect={"wrong": {"auto": ["C"]}})
+    auto = told.programs["auto"]
+    assert (told.status, auto.status, told.programs["shard_map"].status) == (
         "failed",
         "failed",
         "passed",
     )
-    assert auto["checks"]["value"]["outputs"]["C"]["reason"].startswith(f"it is right with jax {JAX}, but expect.wrong")
-    assert "diagnosis" not in auto["checks"]["value"]
+    assert auto.checks.value.outputs["C"].reason.startswith(f"it is right with jax {JAX}, but expect.wrong")
+    assert auto.checks.value.diagnosis == []
 
 
 def test_what_is_known_of_one_program_excuses_no_other(tmp_path: Path) -> None:
     events = [finished(tmp_path, "auto", DEVICES, off=1), finished(tmp_path, "shard_map", DEVICES, off=1)]
-    record = found(tmp_path, *events, expect={"wrong": {"auto": ["C"]}})
-    assert [record["programs"][program]["status"] for program in ("auto", "shard_map")] == ["known", "failed"]
-    assert record["status"] == "failed"
+    told = found(tmp_path, *events, expect={"wrong": {"auto": ["C"]}})
+    assert [told.programs[program].status for program in ("auto", "shard_map")] == ["known", "failed"]
+    assert told.status == "failed"
 
 
 # What proves nothing.
@@ -152,14 +159,14 @@ def test_what_is_known_of_one_program_excuses_no_other(tmp_path: Path) -> None:
     ],
 )
 def test_a_reference_that_proves_nothing_is_a_warning(tmp_path: Path, line: str, warning: str) -> None:
-    assert found(tmp_path, text=TEXT, graph={"C": line}, per_device={"C": line})["warnings"] == [warning]
+    assert found(tmp_path, text=TEXT, graph={"C": line}, per_device={"C": line}).warnings == [warning]
 
 
 def test_an_output_that_no_array_enters_is_a_warning_for_each_section(tmp_path: Path) -> None:
     lines: dict[str, Any] = {"graph": {"b": "arange(8)", "C": "reshape(b, (4, 2)) * 1.0"}, "per_device": {"C": "A + 1"}}
-    assert found(tmp_path, **lines)["warnings"] == ["'C' of graph does not depend on any array"]
+    assert found(tmp_path, **lines).warnings == ["'C' of graph does not depend on any array"]
     lines = {"graph": {"C": "A + 1"}, "per_device": {"C": "reshape(arange(4), (2, 2)) + 0.5 * axis_index('x')"}}
-    assert found(tmp_path, **lines)["warnings"] == ["'C' of per_device does not depend on any array"]
+    assert found(tmp_path, **lines).warnings == ["'C' of per_device does not depend on any array"]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +174,7 @@ def test_an_output_that_no_array_enters_is_a_warning_for_each_section(tmp_path: 
     ["A + 1", "A * 1e-30", "A - A * (1 - 1e-7)", "where(A > 6, A, 0)", "where(A > 6, A, inf)", "A / A", "log(A - 1)"],
 )
 def test_what_is_small_or_zero_or_not_finite_in_part_is_no_warning(tmp_path: Path, line: str) -> None:
-    assert found(tmp_path, graph={"C": line}, per_device={"C": line})["warnings"] == []
+    assert found(tmp_path, graph={"C": line}, per_device={"C": line}).warnings == []
 
 
 # What rounding may decide otherwise.
@@ -177,12 +184,12 @@ EDGE = TEXT.replace("arange(8)", "arange(8) / 10")
 
 def test_what_is_undecided_is_in_the_record_with_its_place(tmp_path: Path) -> None:
     lines = {"f": "floor(A * 10 + 1)", "C": "f * 1"}
-    record = found(tmp_path, finished(tmp_path, "auto", DEVICES), text=EDGE, graph=lines, per_device=lines)
-    verdict = record["programs"]["auto"]["checks"]["value"]["outputs"]["C"]
-    assert verdict["status"] == "passed"
-    place = {"line": "f", "operation": "floor", "elements": 8}
-    assert verdict["undecided"] == {"count": 16, "between": 0, "excused": 0, "places": [place]}
-    assert verdict["of"] == 16
+    told = found(tmp_path, finished(tmp_path, "auto", DEVICES), text=EDGE, graph=lines, per_device=lines)
+    verdict = told.programs["auto"].checks.value.outputs["C"]
+    assert verdict.status == "passed"
+    place = DecidingLine(line="f", operation="floor", elements=8)
+    assert verdict.undecided == Undecided(count=16, between=0, excused=0, places=[place])
+    assert verdict.of == 16
 
 
 @pytest.mark.parametrize("edge", ["f > 3", "where(f > 3, A, -inf)", "astype(where(f > 3, 200, 3), 'uint8')"])
@@ -190,12 +197,12 @@ def test_what_is_undecided_may_be_of_any_dtype(tmp_path: Path, edge: str) -> Non
     # 0.3 times 10 in float32, which float64 knows to be more than 3.
     lines = {"f": "A * 10", "C": edge}
     checks = run(EDGE, tmp_path, graph=lines, per_device=lines).checks["auto"]
-    assert (checks["value"]["status"], checks["agreement"]["status"]) == ("passed", "passed")
-    assert checks["value"]["outputs"]["C"]["undecided"]["count"] == 2
+    assert (checks.value.status, checks.agreement.status) == ("passed", "passed")
+    assert checks.value.outputs["C"].undecided.count == 2
     # 3 itself, which float64 may miss too.
     lines = {"f": "A * 1", "C": edge}
     held = run(TEXT, tmp_path, graph=lines, per_device=lines).sections
     assert held is not None
-    assert held["status"] == "passed"
-    places = [{"section": name, "line": "C", "operation": ">", "elements": 1} for name in ("graph", "per_device")]
-    assert held["outputs"]["C"]["undecided"] == {"count": 2, "excused": 0, "places": places}
+    assert held.status == "passed"
+    places = [DecidingLine(section=name, line="C", operation=">", elements=1) for name in ("graph", "per_device")]
+    assert held.outputs["C"].undecided == Undecided(count=2, excused=0, places=places)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import jax
 import pytest
@@ -62,7 +61,7 @@ def test_no_module_means_that_nothing_is_known_of_collectives(
     tmp_path: Path, unreadable: str | None, said: str
 ) -> None:
     (tmp_path / "hlo_auto.txt").write_text("")
-    found: Any = gather(harness.experiment(TEXT), Program.AUTO, tmp_path, "", unreadable)
-    assert found["collectives"] is None
-    assert found["collectives_unknown"] == [said]
-    assert found["collectives_missing"] == [said]
+    found = gather(harness.experiment(TEXT), Program.AUTO, tmp_path, "", unreadable)
+    assert found.collectives is None
+    assert found.collectives_unknown == [said]
+    assert found.collectives_missing == [said]

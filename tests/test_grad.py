@@ -30,6 +30,7 @@ from runner.worker.gradient import unsharded
 from tests import harness
 from tests.command import run_command
 from tests.compiled import found
+from tests.evidence import as_json
 
 PROGRAMS = ["auto", "constraint", "explicit", "derived", "shard_map", "vmap"]
 
@@ -102,12 +103,12 @@ def test_no_sum_that_differentiation_asks_for_is_said_to_be_the_compilers(layout
     outcome = least_squares(layout, tmp_path, check_vma=check_vma, program="shard_map")
     module = found((tmp_path / "hlo_shard_map.txt").read_text(), outcome.experiment)
     assert module.unknown == []
-    assert [one for one in module.found if one["inserted"]] == []
+    assert [one for one in module.found if one.inserted] == []
     lowered = (tmp_path / "stablehlo_shard_map.txt").read_text()
     assert bool(module.found) == bool(re.search(r"stablehlo\.(all_|reduce_scatter|collective_)", lowered))
     if not check_vma:
         # What w is replicated over, w's cotangents are summed over, in no line of the program.
-        assert any(one["gradient"] for one in module.found)
+        assert any(one.gradient for one in module.found)
 
 
 @pytest.mark.parametrize("spec", [["x"], ["y", "x"], [None, ["y", "x"]], []])
@@ -267,8 +268,8 @@ def test_what_stop_gradient_holds_fixed_differences_hold_fixed_too(tmp_path):
     outcome = harness.run(SOFTMAX, tmp_path)
     assert list(outcome.runs) == PROGRAMS
     assert outcome.failures() == []
-    told = outcome.checks["shard_map"]["gradient"]
-    assert told["oracle"]["per_device"].endswith("confirmed by directional central differences of the SPMD interpreter")
+    told = outcome.checks["shard_map"].gradient
+    assert told.oracle["per_device"].endswith("confirmed by directional central differences of the SPMD interpreter")
 
 
 RING = """
@@ -292,19 +293,19 @@ def test_without_a_graph_differences_of_every_element_are_the_oracle(tmp_path):
     outcome = harness.run(RING, tmp_path, mesh={"axes": ["x"], "shape": [4]})
     assert list(outcome.runs) == ["shard_map", "vmap"]
     assert outcome.failures() == []
-    told = outcome.checks["shard_map"]["gradient"]
-    assert told["oracle"] == {"per_device": "central differences of the SPMD interpreter's scalar, element by element"}
+    told = outcome.checks["shard_map"].gradient
+    assert told.oracle == {"per_device": "central differences of the SPMD interpreter's scalar, element by element"}
 
 
 def test_the_record_says_which_oracle_and_what_confirms_it(tmp_path):
-    told = least_squares("data parallel", tmp_path, program="shard_map").checks["shard_map"]["gradient"]
+    told = least_squares("data parallel", tmp_path, program="shard_map").checks["shard_map"].gradient
     by_jax = "float64 gradient of the unsharded graph by JAX on one device"
-    assert told["oracle"] == {
+    assert told.oracle == {
         "graph": f"{by_jax}, confirmed by directional central differences of the NumPy reference",
         "per_device": f"{by_jax}, confirmed by directional central differences of the SPMD interpreter",
     }
-    assert told["directions"] == 3
-    assert told["apart"]["graph"]["grad.w"] < 0.01
+    assert told.directions == 3
+    assert told.apart["graph"]["grad.w"] < 0.01
 
 
 # What is wrong is found.
@@ -339,9 +340,9 @@ def test_a_gradient_inside_of_shard_map_without_check_vma_is_caught(tmp_path, mo
 
     monkeypatch.setitem(WRITERS, "shard_map", write)
     outcome = least_squares("fully sharded", tmp_path, check_vma=False, program="shard_map")
-    outputs = outcome.checks["shard_map"]["value"]["outputs"]
-    assert outputs["loss"]["status"] == "passed"
-    assert (outputs["grad.w"]["status"], outputs["grad.w"]["wrong"]) == ("failed", 48)
+    outputs = outcome.checks["shard_map"].value.outputs
+    assert outputs["loss"].status == "passed"
+    assert (outputs["grad.w"].status, outputs["grad.w"].wrong) == ("failed", 48)
 
 
 def test_shares_of_a_gradient_that_a_narrow_dtype_loses_are_rounding(tmp_path):
@@ -358,18 +359,18 @@ def test_shares_of_a_gradient_that_a_narrow_dtype_loses_are_rounding(tmp_path):
     assert outcome.failures() == []
     # An eighth of 1 divided by the sum of 288 exponentials is nothing in float8_e4m3fn.
     assert not outcome.value("shard_map", "grad.A").any()
-    verdicts = {name: outcome.checks[name]["value"]["outputs"]["grad.A"] for name in ("auto", "shard_map")}
-    assert verdicts["shard_map"]["status"] == "weak"
-    least = {name: verdict["whole"]["slope"]["least"] for name, verdict in verdicts.items()}
+    verdicts = {name: outcome.checks[name].value.outputs["grad.A"] for name in ("auto", "shard_map")}
+    assert verdicts["shard_map"].status == "weak"
+    least = {name: verdict.whole["slope"].least for name, verdict in verdicts.items()}
     assert least["shard_map"] < -1 < least["auto"]
 
 
 def test_a_gradient_off_by_a_thousandth_in_one_program_is_caught(tmp_path, monkeypatch):
     planted(monkeypatch, "auto", "return (loss, grad_w)", "return (loss, grad_w * 1.001)")
     outcome = least_squares("data parallel", tmp_path)
-    assert outcome.checks["auto"]["value"]["status"] == "failed"
-    assert outcome.checks["shard_map"]["value"]["status"] == "passed"
-    assert outcome.checks["shard_map"]["agreement"]["status"] == "failed"
+    assert outcome.checks["auto"].value.status == "failed"
+    assert outcome.checks["shard_map"].value.status == "passed"
+    assert outcome.checks["shard_map"].agreement.status == "failed"
 
 
 def test_a_per_device_program_with_the_right_loss_and_another_gradient_is_told_from_a_fault_of_jax(tmp_path):
@@ -378,12 +379,12 @@ def test_a_per_device_program_with_the_right_loss_and_another_gradient_is_told_f
     wrong = {"loss": "psum(0.5 * sum((x @ w * 2 - t) ** 2), 'x')"}
     outcome = harness.run(text, tmp_path, per_device=wrong)
     for program in ("shard_map", "vmap"):
-        output = outcome.checks[program]["value"]["outputs"]["grad.w"]
-        assert (output["oracle"], output["status"]) == ("per_device", "passed")
+        output = outcome.checks[program].value.outputs["grad.w"]
+        assert (output.oracle, output.status) == ("per_device", "passed")
     assert outcome.failures() == ["sections: the derivative of per_device's scalar is another than graph's: grad.w"]
-    told = outcome.checks["shard_map"]["gradient"]
-    assert told["oracle"]["per_device"].startswith("central differences of the SPMD interpreter's scalar")
-    assert told["note"] == "per_device's scalar has another derivative than graph's in grad.w"
+    told = outcome.checks["shard_map"].gradient
+    assert told.oracle["per_device"].startswith("central differences of the SPMD interpreter's scalar")
+    assert told.note == "per_device's scalar has another derivative than graph's in grad.w"
 
 
 def consulted(text, folder, edit=lambda gradients: gradients):
@@ -541,7 +542,7 @@ BOTH = {
 
 @pytest.mark.parametrize("program", ["shard_map", "vmap"])
 def test_a_program_of_per_device_is_told_of_both_oracles(program):
-    assert told(program, **BOTH) == {
+    assert as_json(told(program, **BOTH)) == {
         "status": "passed",
         **BOTH,
         "directions": 3,
@@ -553,14 +554,14 @@ def test_a_program_of_per_device_is_told_of_both_oracles(program):
 @pytest.mark.parametrize("program", ["auto", "constraint", "explicit"])
 def test_a_program_of_graph_is_told_of_graphs_oracle(program):
     found = told(program, **BOTH)
-    assert (found["oracle"], found["apart"]) == ({"graph": "by JAX"}, {"graph": {"grad.w": 0.5}})
-    assert "note" not in found
+    assert (found.oracle, found.apart) == ({"graph": "by JAX"}, {"graph": {"grad.w": 0.5}})
+    assert found.note is None
 
 
 def test_every_fault_of_the_oracles_is_told():
     found = told("auto", faults=["one thing", "another"])
-    assert (found["status"], found["reason"]) == ("failed", "one thing; another")
-    assert "note" not in told("vmap", apart={"per_device": {"grad.w": 1.0}})
+    assert (found.status, found.reason) == ("failed", "one thing; another")
+    assert told("vmap", apart={"per_device": {"grad.w": 1.0}}).note is None
 
 
 # What JAX cannot differentiate.
@@ -698,14 +699,14 @@ def test_the_script_of_shard_map_differentiates_the_whole_function(tmp_path):
 def test_the_command_records_the_gradients_and_their_oracle(tmp_path):
     result = run_command("+experiment=data_tensor_parallel", f"hydra.run.dir={tmp_path}")
     assert result.returncode == 0, result.stdout + result.stderr
-    found = record.read(tmp_path)
-    assert found["warnings"] == []
-    assert list(found["programs"]) == PROGRAMS
-    for program in found["programs"].values():
-        assert list(program["outputs"]) == ["out", "loss", *(f"grad.{name}" for name in ("x", "w1", "b1", "w2", "b2"))]
-        assert {check["status"] for check in program["checks"].values()} <= {"passed", "not_run"}
-        assert program["checks"]["gradient"]["oracle"]["graph"].startswith("float64 gradient of the unsharded graph")
-    assert found["programs"]["shard_map"]["outputs"]["grad.w1"]["spec"] == [None, "model"]
+    found: Any = record.read(tmp_path)
+    assert found.warnings == []
+    assert list(found.programs) == PROGRAMS
+    for program in found.programs.values():
+        assert list(program.outputs) == ["out", "loss", *(f"grad.{name}" for name in ("x", "w1", "b1", "w2", "b2"))]
+        assert {check.status for check in program.checks} <= {"passed", "not_run"}
+        assert program.checks.gradient.oracle["graph"].startswith("float64 gradient of the unsharded graph")
+    assert found.programs["shard_map"].outputs["grad.w1"].spec == [None, "model"]
 
 
 def test_a_bfloat16_gradient_is_not_taken_for_rounding(tmp_path):
@@ -713,8 +714,8 @@ def test_a_bfloat16_gradient_is_not_taken_for_rounding(tmp_path):
     result = run_command("+experiment=tensor_parallel_mlp", *narrow, f"hydra.run.dir={tmp_path}")
     assert result.returncode == 0, result.stdout + result.stderr
     found = record.read(tmp_path)
-    assert found["warnings"] == []
-    assert list(found["programs"]) == PROGRAMS
+    assert found.warnings == []
+    assert list(found.programs) == PROGRAMS
 
 
 def test_names_that_the_script_needs_are_free_for_the_experiment(tmp_path):

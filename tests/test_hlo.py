@@ -17,6 +17,7 @@ from jaxlib import lapack
 from runner.evidence import custom_calls, groups, hlo
 from runner.evidence.gather import gather
 from runner.evidence.hlo import Instruction, Shape
+from runner.evidence.model import Between, Evidence
 from runner.evidence.nodes import Origin, Origins, asked, stacks
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
@@ -561,8 +562,8 @@ def loop(start: str = "0", end: str = "6", step: str = "1", direction: str = "LT
     ],
 )
 def test_trip_counts(experiment, text, count):
-    (inside,) = [one for one in found(text, experiment).found if one["kind"] == "all-reduce"]
-    assert inside["count"] == count
+    (inside,) = [one for one in found(text, experiment).found if one.kind == "all-reduce"]
+    assert inside.count == count
 
 
 COUNTED = f"""{HEADER}{ADD}
@@ -600,7 +601,7 @@ ENTRY %main (A: f32[2,4]) -> (s32[], f32[2,4], s32[], s32[]) {{
 
 def test_a_loop_may_carry_its_end_and_its_step(experiment):
     module = found(COUNTED, experiment)
-    assert [one["count"] for one in module.found] == [4]
+    assert [one.count for one in module.found] == [4]
     assert module.unknown == []
 
 
@@ -641,7 +642,7 @@ def test_a_loop_may_carry_its_end_and_its_step(experiment):
 )
 def test_a_loop_that_counts_in_another_way_is_not_counted(experiment, old, new):
     assert old in COUNTED
-    assert [one["count"] for one in found(COUNTED.replace(old, new), experiment).found] == [None]
+    assert [one.count for one in found(COUNTED.replace(old, new), experiment).found] == [None]
 
 
 @pytest.mark.parametrize(
@@ -655,7 +656,7 @@ def test_a_loop_that_counts_in_another_way_is_not_counted(experiment, old, new):
 )
 def test_a_loop_of_unknown_length_is_said_to_be_one(experiment, text):
     module = found(text, experiment)
-    assert [one["count"] for one in module.found] == [None]
+    assert [one.count for one in module.found] == [None]
     assert module.unknown == ["how often r runs is not known"]
 
 
@@ -671,7 +672,7 @@ def test_a_loop_whose_body_is_not_there_is_said_to_be_one(experiment):
 def test_a_condition_runs_once_more_than_the_body(experiment):
     known = ', backend_config={"known_trip_count":{"n":"9"}}'
     text = loop(end="all-gather(%j), channel_id=2, replica_groups=[4,2]<=[8]", known=known)
-    counts = {one["kind"]: one["count"] for one in found(text, experiment).found}
+    counts = {one.kind: one.count for one in found(text, experiment).found}
     assert counts == {"all-reduce": 9, "all-gather": 10}
 
 
@@ -684,7 +685,7 @@ def test_a_branch_may_not_be_taken(experiment):
     yes = branch.format("yes", "1", f"r = f32[2,4]{{1,0}} all-reduce(%p.1), {OVER_X}, {BY}")
     no = branch.format("no", "2", "n = f32[2,4]{1,0} negate(%p.2)")
     module = found(text.replace(ADD, ADD + yes + no), experiment)
-    assert [(one["kind"], one["count"]) for one in module.found] == [("all-reduce", None)]
+    assert [(one.kind, one.count) for one in module.found] == [("all-reduce", None)]
     assert module.unknown == ["how often r runs is not known"]
 
 
@@ -698,7 +699,7 @@ def test_a_computation_that_is_called_twice_runs_twice(experiment):
         f"  ROOT %r = f32[2,4]{{1,0}} all-reduce(%p), {OVER_X}, {BY}\n}}\n\n"
     )
     module = found(text.replace(ADD, ADD + twice), experiment)
-    assert [one["count"] for one in module.found] == [2]
+    assert [one.count for one in module.found] == [2]
     assert module.unknown == []
 
 
@@ -712,9 +713,7 @@ def all_reduce(groups: str = "replica_groups={{0,2,4,6},{1,3,5,7}}", by: str = B
 
 def test_a_module_of_one_all_reduce_is_read(experiment):
     module = found(all_reduce(), experiment)
-    assert [(one["kind"], one["node"], one["axes"], one["bytes"]) for one in module.found] == [
-        ("all-reduce", "C", ["x"], 32)
-    ]
+    assert [(one.kind, one.node, one.axes, one.bytes) for one in module.found] == [("all-reduce", "C", ["x"], 32)]
     assert module.unknown == []
 
 
@@ -855,7 +854,7 @@ def test_what_is_not_known_of_a_collective_is_null_and_said(experiment, text, sa
     assert module.unknown == [said]
     assert module.missing == []
     (only,) = module.found
-    assert {key for key, value in only.items() if value is None} - {"between"} == lacking
+    assert {key for key, value in vars(only).items() if value is None} - {"between"} == lacking
 
 
 # Custom calls.
@@ -923,7 +922,7 @@ def test_only_what_computes_hides_a_communication(experiment, target, overlapped
         "ROOT %r = f32[2,4] add(%m, %d)",
     )
     (only,) = found(text.replace(ADD, ADD + inside) if fused else text, experiment).found
-    assert only["overlapped"] == overlapped
+    assert only.overlapped == overlapped
 
 
 @pytest.mark.parametrize("operation", ["copy", "slice", "dynamic-slice", "dynamic-update-slice"])
@@ -937,19 +936,19 @@ def test_what_starts_and_ends_within_a_device_communicates_nothing(experiment, o
         "ROOT %r = f32[2,4] add(%t, %d)",
     )
     module = found(text, experiment)
-    assert [(one["kind"], one["overlapped"]) for one in module.found] == [("collective-permute", [])]
+    assert [(one.kind, one.overlapped) for one in module.found] == [("collective-permute", [])]
     assert module.unknown == []
 
 
 def test_what_is_read_in_part_is_not_dropped(experiment):
     (only,) = found(all_reduce("replica_groups=@everyone", by=""), experiment).found
-    assert only["kind"] == "all-reduce"
-    assert only["axes"] is None
-    assert only["groups"] is None
-    assert only["bytes"] == 32
+    assert only.kind == "all-reduce"
+    assert only.axes is None
+    assert only.groups is None
+    assert only.bytes == 32
     # Its operand is what it moves.
-    assert only["node"] == "A"
-    assert only["between"] == {"from": ["A"], "to": []}
+    assert only.node == "A"
+    assert only.between == Between(source=["A"], to=[])
 
 
 def test_a_collective_without_metadata_is_of_the_line_that_needs_it(experiment):
@@ -958,9 +957,9 @@ def test_a_collective_without_metadata_is_of_the_line_that_needs_it(experiment):
         'ROOT %n = f32[8,4]{1,0} multiply(%g, %g), metadata={op_name="jit(test)/shard_map/D/mul"}',
     )
     (gathered,) = found(text, experiment).found
-    assert gathered["node"] == "D"
-    assert gathered["inserted"]
-    assert gathered["between"] == {"from": ["A"], "to": ["D"]}
+    assert gathered.node == "D"
+    assert gathered.inserted
+    assert gathered.between == Between(source=["A"], to=["D"])
 
 
 def test_a_module_that_the_reader_cannot_bear_is_said_to_be_one(experiment, tmp_path: Path):
@@ -968,21 +967,18 @@ def test_a_module_that_the_reader_cannot_bear_is_said_to_be_one(experiment, tmp_
     text = entry(merged, "ROOT %g = f32[2,4] get-tuple-element(%t), index=one")
     (tmp_path / "hlo_shard_map.txt").write_text(text)
     said = "the module could not be read: ValueError: invalid literal for int() with base 10: 'one'"
-    assert gather(experiment, Program.SHARD_MAP, tmp_path, None) == {
-        "collectives": None,
-        "collectives_unknown": [said],
-        "collectives_missing": [said],
-        "compiler_warnings": None,
-    }
+    assert gather(experiment, Program.SHARD_MAP, tmp_path, None) == Evidence(
+        collectives=None, collectives_unknown=[said], collectives_missing=[said], compiler_warnings=None
+    )
 
 
 def test_a_backend_that_shows_no_module(experiment, tmp_path: Path):
     (tmp_path / "hlo_shard_map.txt").write_text("")
     found = gather(experiment, Program.SHARD_MAP, tmp_path, "")
-    assert found["collectives"] is None
-    assert found["collectives_unknown"] == ["the backend does not show the compiled module"]
-    assert found["collectives_missing"] == ["the backend does not show the compiled module"]
-    assert found["compiler_warnings"] == []
+    assert found.collectives is None
+    assert found.collectives_unknown == ["the backend does not show the compiled module"]
+    assert found.collectives_missing == ["the backend does not show the compiled module"]
+    assert found.compiler_warnings == []
 
 
 @pytest.mark.parametrize(
@@ -1006,7 +1002,7 @@ def test_a_fusion_that_keeps_a_slice_of_a_sum_scatters(experiment, kept, kind, b
     )
     text = entry(f"ROOT %f = {shape} fusion(%A), kind=kCustom, calls=%fused").replace(ADD, ADD + fused)
     (only,) = found(text, experiment).found
-    assert (only["kind"], only["bytes_in"], only["bytes_out"]) == (kind, 32, bytes_out)
+    assert (only.kind, only.bytes_in, only.bytes_out) == (kind, 32, bytes_out)
 
 
 def test_sends_and_receives(experiment):
@@ -1020,7 +1016,7 @@ def test_sends_and_receives(experiment):
         "ROOT %got = f32[2,4]{1,0} get-tuple-element(%recv-done), index=0",
     )
     module = found(text, experiment)
-    assert [(o["kind"], o["axes"], o["groups"], o["bytes_in"], o["bytes_out"]) for o in module.found] == [
+    assert [(o.kind, o.axes, o.groups, o.bytes_in, o.bytes_out) for o in module.found] == [
         ("recv", ["x"], [[0, 2], [2, 4]], 0, 32),
         ("send", ["x"], [[0, 2], [2, 4]], 32, 0),
     ]
@@ -1031,7 +1027,7 @@ def test_sends_and_receives(experiment):
 def test_rare_kinds(experiment, kind):
     line = f"ROOT %r = f32[2,4]{{1,0}} {kind}(%A), channel_id=1, replica_groups=[4,2]<=[8], {BY}"
     (only,) = found(entry(line), experiment).found
-    assert (only["kind"], only["axes"], only["bytes"]) == (kind, ["y"], 32)
+    assert (only.kind, only.axes, only.bytes) == (kind, ["y"], 32)
 
 
 def test_on_many_devices_the_axes_stand_for_the_groups():
@@ -1043,7 +1039,7 @@ def test_on_many_devices_the_axes_stand_for_the_groups():
         f"ROOT %q = f32[2,1]{{1,0}} all-reduce(%r), channel_id=3, replica_groups=[2,64]<=[128], {BY}",
     ).replace("num_partitions=8", "num_partitions=128")
     module = found(text, many)
-    assert [(one["axes"], one["groups"] is None) for one in module.found] == [
+    assert [(one.axes, one.groups is None) for one in module.found] == [
         (["x"], True),
         (["y"], True),
         (None, False),
@@ -1056,5 +1052,5 @@ def test_two_thousand_collectives_are_all_found(experiment):
         f"%r.{i + 1} = f32[2,4]{{1,0}} all-reduce(%{'A' if i == 0 else f'r.{i}'}), {OVER_X}, {BY}" for i in range(2000)
     ]
     module = found(entry(*lines), experiment)
-    assert [one["instruction"] for one in module.found] == [f"r.{i + 1}" for i in range(2000)]
+    assert [one.instruction for one in module.found] == [f"r.{i + 1}" for i in range(2000)]
     assert module.unknown == []

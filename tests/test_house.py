@@ -11,7 +11,7 @@ import pytest
 from tests.command import ROOT
 
 FLOORS = (
-    ("faults", "dtypes", "layout"),
+    ("faults", "dtypes", "layout", "codec"),
     ("language", "config"),
     ("experiment", "sharding"),
     ("programs", "link"),
@@ -21,7 +21,7 @@ FLOORS = (
     ("checks", "worker"),
     ("flow",),
     ("cli", "testing"),
-    ("__main__", "compare", "mutate", "derive", "catalogue", "editor", "conf"),
+    ("__main__", "api", "compare", "mutate", "derive", "catalogue", "editor", "conf"),
 )
 """The rooms from the ground up; those of one floor do not know of each other."""
 

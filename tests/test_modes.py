@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.evidence.modes import modes
+from runner.flow.modes import modes
 from runner.record import record
+from runner.record.model import Mode
 from runner.show import modes as shown
 from tests.command import run_command
-from tests.evidence import collective, program
+from tests.evidence import as_json, collective, died, program
+from tests.evidence import record as recorded
 
 SOURCE = '''\
 """A program."""
@@ -37,7 +40,7 @@ def main():
 '''
 
 
-def of(folder: Path, **programs: Any) -> list[Any]:
+def of(folder: Path, **programs: Any) -> list[Mode]:
     for name in programs:
         (folder / f"program_{name}.py").write_text(SOURCE, encoding="utf-8")
     return modes(programs, folder)
@@ -45,17 +48,17 @@ def of(folder: Path, **programs: Any) -> list[Any]:
 
 def test_a_program_says_its_view_and_the_lines_of_its_function(tmp_path: Path) -> None:
     found = of(tmp_path, auto=program(), constraint=program(), explicit=program(), shard_map=program(), vmap=program())
-    assert [(mode["program"], mode["view"], mode["placed_by"], mode["lines"]) for mode in found] == [
+    assert [(mode.program, mode.view, mode.placed_by, mode.lines) for mode in found] == [
         ("auto", "global", "compiler", 4),
         ("constraint", "global", "constraints", 4),
         ("explicit", "global", "types", 4),
         ("shard_map", "per device", "specs", 4),
     ]
-    assert {mode["bytes"] for mode in found} == {0}
+    assert {mode.bytes for mode in found} == {0}
 
 
 def test_a_program_that_failed_is_not_compared(tmp_path: Path) -> None:
-    assert of(tmp_path, auto={"status": "error", "error": "no", "checks": {}}) == []
+    assert of(tmp_path, auto=died("no")) == []
 
 
 @pytest.mark.parametrize(
@@ -75,52 +78,53 @@ def test_who_communicates_and_how_much_is_read_off_the_compiled_module(
     tmp_path: Path, collectives: list[Any], by: list[str], moved: int | None
 ) -> None:
     (found,) = of(tmp_path, auto=program(*collectives))
-    assert (found["communicated_by"], found["bytes"]) == (by, moved)
+    assert (found.communicated_by, found.bytes) == (by, moved)
 
 
 @pytest.mark.parametrize("more", [{"collectives_missing": ["a line was not read"]}, {"collectives": None}])
 def test_what_may_communicate_more_is_unknown(tmp_path: Path, more: dict[str, Any]) -> None:
     (found,) = of(tmp_path, auto=program(**more))
-    assert (found["communicated_by"], found["bytes"]) == (None, None)
+    assert (found.communicated_by, found.bytes) == (None, None)
 
 
 def test_the_rows() -> None:
-    mode = {"program": "auto", "view": "global", "placed_by": "compiler", "lines": 4}
+    mode = Mode(program="auto", view="global", placed_by="compiler", communicated_by=[], bytes=0, lines=4)
     rows = shown.rows(
-        {
-            "modes": [
-                {**mode, "communicated_by": [], "bytes": 0},
-                {**mode, "communicated_by": ["program", "compiler"], "bytes": 2_100_000},
-                {**mode, "communicated_by": None, "bytes": None},
+        recorded(
+            modes=[
+                mode,
+                replace(mode, communicated_by=["program", "compiler"], bytes=2_100_000),
+                replace(mode, communicated_by=None, bytes=None),
             ]
-        }
+        )
     )
     assert rows == [
         ("auto", "global", "compiler", "nobody", "–", "4"),
         ("auto", "global", "compiler", "program and compiler", "2.1 MB", "4"),
         ("auto", "global", "compiler", "unknown", "unknown", "4"),
     ]
-    assert shown.rows({"modes": [{**mode, "communicated_by": [], "bytes": 0}]}) == []
-    assert shown.rows({}) == []
+    assert shown.rows(recorded(modes=[mode])) == []
+    assert shown.rows(recorded()) == []
 
 
 def test_a_run_of_all_programs_compares_them(tmp_path: Path) -> None:
     ran = run_command("+experiment=case3_allreduce", f"hydra.run.dir={tmp_path}/all")
     assert ran.returncode == 0, ran.stderr
-    found = record.read(tmp_path / "all")["modes"]
-    assert [(mode["program"], mode["communicated_by"], mode["bytes"]) for mode in found] == [
+    found = record.read(tmp_path / "all").modes
+    assert found is not None
+    assert [(mode.program, mode.communicated_by, mode.bytes) for mode in found] == [
         ("auto", ["compiler"], 64),
         ("constraint", ["compiler"], 64),
         ("explicit", ["compiler"], 64),
         ("derived", ["program"], 64),
         ("shard_map", ["program"], 64),
     ]
-    assert found[0]["lines"] < found[-1]["lines"]
+    assert found[0].lines < found[-1].lines
     assert "program     view        who places   who communicates  bytes per device  lines\n" in ran.stdout
 
 
 def test_a_run_of_one_program_compares_nothing(tmp_path: Path) -> None:
     ran = run_command("+experiment=case3_allreduce", "program=auto", f"hydra.run.dir={tmp_path}/one")
     assert ran.returncode == 0, ran.stderr
-    assert "modes" not in record.read(tmp_path / "one")
+    assert "modes" not in as_json(record.read(tmp_path / "one"))
     assert "who places" not in ran.stdout

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from runner.evidence import hlo
 from runner.layout import Mesh
 from tests.compiled import MODULES, experiment, found, stored
+from tests.evidence import as_json
 
 OLD, NEW = "jax-0.10.2", "jax-0.12.0.1"
 
@@ -249,7 +250,7 @@ EXPECTED: dict[str, list[Any]] = {
 
 def in_order(collectives: list[Any]) -> list[Any]:
     """Schedules differ; what is communicated does not depend on them."""
-    return sorted(({**one, "instruction": ""} for one in collectives), key=repr)
+    return sorted(({**as_json(one), "instruction": ""} for one in collectives), key=repr)
 
 
 def spelt_out(expected: Any, mesh: Mesh) -> Any:
@@ -274,7 +275,7 @@ def test_all_that_a_module_communicates_is_read(name):
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_collective_names_its_instruction(name):
     text = (MODULES / f"{name}.txt").read_text()
-    instructions = [one["instruction"] for one in stored(name).found]
+    instructions = [one.instruction for one in stored(name).found]
     assert len(set(instructions)) == len(instructions)
     for instruction in instructions:
         assert re.search(rf"^  (ROOT )?%?{re.escape(instruction)} = ", text, re.MULTILINE)
@@ -285,7 +286,7 @@ def test_without_a_schedule_nobody_knows_what_overlaps(name):
     text = (MODULES / f"{name}.txt").read_text().replace("is_scheduled=true, ", "")
     folder, _, file = name.partition("/")
     for one in found(text, experiment(folder), file.split(".")[0]).found:
-        assert one["overlapped"] == (None if one["asynchronous"] else [])
+        assert one.overlapped == (None if one.asynchronous else [])
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -303,7 +304,7 @@ def test_every_line_of_a_module_is_read(name):
 def test_a_collective_whose_line_is_damaged_does_not_vanish(name, data):
     folder, _, file = name.partition("/")
     text = (MODULES / f"{name}.txt").read_text()
-    victim = data.draw(st.sampled_from([one["instruction"] for one in stored(name).found]))
+    victim = data.draw(st.sampled_from([one.instruction for one in stored(name).found]))
     line = re.search(rf"^  (ROOT )?%?{re.escape(victim)} = .*$", text, re.MULTILINE)
     assert line is not None
     start = data.draw(st.integers(line.start() + 2, min(line.end(), line.start() + 300)))

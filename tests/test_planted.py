@@ -17,7 +17,10 @@ from runner.config.sources import Sources
 from runner.experiment.program import Program
 from runner.flow import run
 from runner.language import operations
+from runner.record.verdicts import ValueVerdict
 from tests.command import ROOT
+from tests.evidence import compared
+from tests.evidence import value as verdict
 from tests.test_checks import context
 
 BLAMED = "JAX computes what graph says; only the SPMD interpreter differs: the interpreter is wrong"
@@ -48,24 +51,24 @@ def test_a_bug_in_the_interpreter_is_caught_and_blamed(
     row = dataclasses.replace(operations.OPERATIONS[operation], numpy=wrong)
     monkeypatch.setitem(operations.OPERATIONS, operation, row)
     case3 = config("case3_allreduce", {"axes": ["x", "y"], "shape": [2, 2]})
-    found = run.run(case3, tmp_path, Sources)
-    assert found["status"] == "failed"
-    assert found["programs"]["auto"]["status"] == "passed"
+    found: Any = run.run(case3, tmp_path, Sources)
+    assert found.status == "failed"
+    assert found.programs["auto"].status == "passed"
     for program in ("shard_map", "vmap"):
-        check = found["programs"][program]["checks"]["value"]
-        assert (check["status"], check["diagnosis"]) == ("failed", [BLAMED])
-    assert found["checks"]["sections"]["status"] == "failed"
-    assert found["checks"]["sections"]["diagnosis"] == [BLAMED]
+        check = found.programs[program].checks.value
+        assert (check.status, check.diagnosis) == ("failed", [BLAMED])
+    assert found.checks.sections.status == "failed"
+    assert found.checks.sections.diagnosis == [BLAMED]
 
 
 def test_a_bug_in_an_operation_of_both_oracles_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = dataclasses.replace(operations.OPERATIONS["sigmoid"], numpy=lambda x: x / (1 + abs(x)))
     monkeypatch.setitem(operations.OPERATIONS, "sigmoid", row)
-    found = run.run(config("layer", {"axes": ["x"], "shape": [8]}), tmp_path, Sources)
-    assert {result["checks"]["value"]["status"] for result in found["programs"].values()} == {"failed"}
-    assert {result["checks"]["values"]["status"] for result in found["programs"].values()} == {"passed"}
-    assert found["checks"]["sections"]["status"] == "passed"
-    assert found["programs"]["shard_map"]["checks"]["value"]["diagnosis"] == [
+    found: Any = run.run(config("layer", {"axes": ["x"], "shape": [8]}), tmp_path, Sources)
+    assert {result.checks.value.status for result in found.programs.values()} == {"failed"}
+    assert {result.checks.values.status for result in found.programs.values()} == {"passed"}
+    assert found.checks.sections.status == "passed"
+    assert found.programs["shard_map"].checks.value.diagnosis == [
         "all programs differ from both oracles: JAX is wrong in what they share, or the oracle is"
     ]
 
@@ -73,19 +76,20 @@ def test_a_bug_in_an_operation_of_both_oracles_is_caught(tmp_path: Path, monkeyp
 def test_rounding_that_a_quotient_carries_far_is_told_from_a_mistake(tmp_path: Path) -> None:
     mesh = {"axes": ["i", "j"], "shape": [4, 2]}
     # (x - mean) / std of two nearly equal values: NumPy's own float32 loses 6e-5 of it.
-    right = run.run(config("distributed_normalize", mesh, program="shard_map"), tmp_path, Sources)
-    assert right["programs"]["shard_map"]["checks"]["value"]["status"] == "passed"
+    right: Any = run.run(config("distributed_normalize", mesh, program="shard_map"), tmp_path, Sources)
+    assert right.programs["shard_map"].checks.value.status == "passed"
     line = {"out": "(x - mean) / std * (1 + 1e-7)"}
-    found = run.run(config("distributed_normalize", mesh, program="shard_map", per_device=line), tmp_path, Sources)
-    assert found["programs"]["shard_map"]["checks"]["value"]["status"] == "passed"
-    assert found["checks"]["sections"]["status"] == "failed"
+    wrong = config("distributed_normalize", mesh, program="shard_map", per_device=line)
+    found: Any = run.run(wrong, tmp_path, Sources)
+    assert found.programs["shard_map"].checks.value.status == "passed"
+    assert found.checks.sections.status == "failed"
 
 
-def verdicts(error: float, atol: float = 1e-6, **statuses: Any) -> dict[Program, Any]:
+def verdicts(error: float, atol: float = 1e-6, **statuses: Any) -> dict[Program, ValueVerdict]:
     """Verdicts on outputs of which C is off by `error` where it failed."""
-    off = {"wrong": 1, "max_abs_error": error, "atol": atol, "rtol": 0.0}
+    off = compared(wrong=1, max_abs_error=error, atol=atol, rtol=0.0)
     return {
-        Program(program): {"outputs": {"C": {"status": status, **off}, "D": {"status": "passed"}}}
+        Program(program): verdict(outputs={"C": dataclasses.replace(off, status=status), "D": compared()})
         for program, status in statuses.items()
     }
 

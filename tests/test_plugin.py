@@ -8,15 +8,20 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runner import codec
 from runner.record import golden
+from runner.record.model import Record
+from runner.record.record import begun
+from runner.record.verdicts import FileChecks, NotRun, SectionsVerdict, Verdict
 from tests.command import ROOT
-from tests.evidence import collective, output, program, record
+from tests.evidence import CHECKS, as_json, collective, died, on, output, program, record, value
 
 MINE = """\
 # @package _global_
@@ -39,14 +44,16 @@ outputs:
 FAKE = """\
 import json
 from pathlib import Path
+from runner import codec
 from runner.flow import run
+from runner.record.model import Record
 
 def told(config, folder, sources, overrides=(), worker=None):
     # What there is in records.json instead of a run: by experiment and target.
     with open("runs.txt", "a") as runs:
         runs.write(config["name"] + "\\n")
     target = next((o.split("=")[1] for o in overrides if o.startswith("target=")), "cpu")
-    return json.loads(Path("records.json").read_text())[config["name"]][target]
+    return codec.build(Record, json.loads(Path("records.json").read_text())[config["name"]][target])
 
 run.run = told
 """
@@ -70,7 +77,7 @@ class Project:
         self.write("conftest.py", FAKE)
         file = self.folder / "records.json"
         records = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        records.setdefault(name, {})[target] = record(**{"programs": FOUND, **more})
+        records.setdefault(name, {})[target] = as_json(record(**{"programs": FOUND, **more}))
         file.write_text(json.dumps(records), encoding="utf-8")
 
     def pytest(self, *arguments: str, status: int | None = None) -> str:
@@ -95,8 +102,9 @@ class Project:
         """Let the goldens be what the records say."""
         for name, targets in json.loads((self.folder / "records.json").read_text(encoding="utf-8")).items():
             for target, told in targets.items():
-                for program_name, result in told["programs"].items():
-                    place = (golden.series(told["environment"]["jax"]), target, program_name)
+                found = codec.build(Record, told)
+                for program_name, result in found.programs.items():
+                    place = (golden.series(found.environment.jax or ""), target, program_name)
                     golden.pin(self.goldens / f"{name}.json", place, golden.pinned(result))
 
     def golden(self, name: str = "mine") -> golden.Goldens:
@@ -108,11 +116,10 @@ FOUND = {
     "auto": program(collective(inserted=True)),
     "constraint": program(collective(inserted=True)),
     "explicit": program(collective()),
-    "derived": program(collective()),
+    "derived": program(collective(), checks=replace(CHECKS, derivation=Verdict(status="passed"))),
     "shard_map": program(collective()),
     "vmap": program(outputs={"C": output(spec=None)}),
 }
-FOUND["derived"]["checks"]["derivation"] = {"status": "passed"}
 
 
 @pytest.fixture
@@ -370,7 +377,7 @@ def test_a_missing_golden_fails_once_and_is_written(project: Project) -> None:
 
 
 def test_a_program_that_fails_its_checks_is_not_pinned(project: Project) -> None:
-    wrong = program(status="failed", checks={**program()["checks"], "value": {"status": "failed", "reason": "so"}})
+    wrong = program(status="failed", checks=replace(CHECKS, value=value(status="failed", reason="so")))
     project.tell(programs={**FOUND, "auto": wrong}, status="failed")
     for arguments in ((), ("--update-golden",)):
         said = project.pytest("--experiments", "my_conf", *arguments, status=1)
@@ -381,7 +388,7 @@ def test_a_program_that_fails_its_checks_is_not_pinned(project: Project) -> None
 
 def test_update_rewrites_and_prints_what_changed(told: Project) -> None:
     before = (told.goldens / "mine.json").read_text()
-    told.tell(environment={"jax": "0.12.0.1"})
+    told.tell(environment=on("0.12.0.1"))
     told.pytest("--experiments", "my_conf", "--update-golden", status=0)
     told.tell(programs={**FOUND, "shard_map": program()})
     said = told.pytest("--experiments", "my_conf", "--update-golden", status=0)
@@ -403,7 +410,7 @@ def test_goldens_that_nothing_uses_are_reported(told: Project) -> None:
 
     current = golden.series(version("jax"))
     other = "jax 0.10" if current != "jax 0.10" else "jax 0.12"
-    told.tell(environment={"jax": version("jax")})
+    told.tell(environment=on(version("jax")))
     told.pin()
     for place in ((current, "cpu", "pmap"), (current, "v4", "auto"), (other, "v4", "auto")):
         golden.pin(told.goldens / "mine.json", place, golden.pinned(program()))
@@ -467,23 +474,24 @@ def test_what_jax_cannot_express_is_skipped_unless_a_golden_says_that_it_could(t
 
 
 def test_a_check_that_was_not_run_is_skipped_with_its_reason(told: Project) -> None:
-    found = program(outputs={"C": output(spec=None)})
-    found["checks"]["layout"] = {"status": "not_run", "reason": "vmap runs on one device"}
+    checks = replace(CHECKS, layout=NotRun(reason="vmap runs on one device"))
+    found = program(outputs={"C": output(spec=None)}, checks=checks)
     told.tell(programs={**FOUND, "vmap": found})
     said = told.pytest("--experiments", "my_conf", "-rs", status=0)
     assert re.search(r"SKIPPED \[1\] .* vmap runs on one device", said)
 
 
 def test_sections_that_differ_fail_an_item_of_their_own(told: Project) -> None:
-    differ = {"status": "failed", "diagnosis": ["a psum is left out"], "reason": "C is not graph's"}
-    told.tell(checks={"sections": differ}, status="failed")
+    diagnosis, reason = ["a psum is left out"], "C is not graph's"
+    differ = SectionsVerdict(status="failed", diagnosis=diagnosis, reason=reason, outputs={})
+    told.tell(checks=FileChecks(sections=differ), status="failed")
     said = told.pytest("--experiments", "my_conf", status=1)
     assert re.findall(r"^FAILED (\S+)", said, re.MULTILINE) == ["my_conf/experiment/mine.yaml::sections"]
     assert "\nmine: sections failed\n  a psum is left out\n  C is not graph's\nrun folder: " in said
     assert re.search(r"^to run it: python -m runner --config-dir my_conf \+experiment=mine$", said, re.MULTILINE)
-    told.tell(checks={})
+    told.tell(checks=FileChecks())
     assert "the record has no check 'sections' of mine" in told.pytest("--experiments", "my_conf", status=1)
-    told.tell(checks={"sections": {"status": "not_run", "reason": "not here"}})
+    told.tell(checks=FileChecks(sections=NotRun(reason="not here")))
     assert re.search(r"SKIPPED \[1\] .* not here", told.pytest("--experiments", "my_conf", "-rs", status=0))
 
 
@@ -496,8 +504,7 @@ def test_where_there_is_one_section_there_is_no_item_for_two(project: Project) -
 
 def checked(status: str, reason: str) -> Any:
     """The `vmap` of `FOUND`, whose check `value` has this status."""
-    found = FOUND["vmap"]
-    return found | {"status": status, "checks": {**found["checks"], "value": {"status": status, "reason": reason}}}
+    return replace(FOUND["vmap"], status=status, checks=replace(CHECKS, value=value(status=status, reason=reason)))
 
 
 def test_a_weak_check_fails_and_is_not_pinned(told: Project) -> None:
@@ -519,21 +526,19 @@ def test_what_is_known_to_be_wrong_is_expected_to_fail(told: Project) -> None:
 
 
 def test_a_check_that_the_record_lacks_fails(told: Project) -> None:
-    found = program(collective())
-    del found["checks"]["replicas"]
+    found = program(collective(), checks=replace(CHECKS, replicas=None))
     told.tell(programs={**FOUND, "shard_map": found})
     said = told.pytest("--experiments", "my_conf", status=1)
     assert "the record has no check 'replicas' of shard_map" in said
 
 
 def test_a_program_or_worker_that_died_fails_with_its_last_words(told: Project) -> None:
-    error = {"status": "error", "error": "the process was ended by SIGABRT", "checks": {}}
-    told.tell(programs={**FOUND, "auto": error}, status="error")
+    told.tell(programs={**FOUND, "auto": died("the process was ended by SIGABRT")}, status="error")
     said = told.pytest("--experiments", "my_conf", status=1)
     assert "auto: the process was ended by SIGABRT\n" in said
-    environment = {"jax": None}
-    died = {"programs": {}, "checks": {}, "status": "error", "error": "the process ended with status 1"}
-    told.tell(**died, environment=environment)
+    early = begun("mine", ())
+    error = "the process ended with status 1"
+    told.tell(programs={}, checks=early.checks, status="error", error=error, environment=early.environment)
     said = told.pytest("--experiments", "my_conf", status=1)
     assert said.count("\nthe process ended with status 1\n") == 32
     assert "Traceback" not in said

@@ -83,7 +83,7 @@ def test_the_value_check_catches_a_convolution_that_xla_partitions_wrongly(tmp_p
     outcome = harness.run(
         ARRAYS % SPECS[0], tmp_path, graph={"out": MISPARTITIONED}, outputs={"out": ["x"]}, program="auto"
     )
-    assert outcome.checks["auto"]["value"]["status"] == "failed"
+    assert outcome.checks["auto"].value.status == "failed"
 
 
 @pytest.mark.parametrize("pack", packs(expressions(NOT_CAST, first=1)), ids=lambda pack: pack[0])
@@ -590,7 +590,7 @@ def test_a_bug_in_a_writer_fails_the_value_check(tmp_path, monkeypatch):
     genuine = lines._Emit.visit_BinOp
     monkeypatch.setattr(lines._Emit, "visit_BinOp", swapped)
     outcome = harness.run(MATMUL, tmp_path)
-    assert {program: checks["value"]["status"] for program, checks in outcome.checks.items()} == dict.fromkeys(
+    assert {program: checks.value.status for program, checks in outcome.checks.items()} == dict.fromkeys(
         WHOLE | LOCAL, "failed"
     )
 
@@ -598,8 +598,8 @@ def test_a_bug_in_a_writer_fails_the_value_check(tmp_path, monkeypatch):
 def test_a_bug_in_a_layout_fails_the_layout_check(tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "constrained", lambda value, spec: f"jax.lax.with_sharding_constraint({value}, {P0})")
     outcome = harness.run(MATMUL, tmp_path, program="constraint")
-    assert outcome.checks["constraint"]["layout"]["status"] == "failed"
-    assert outcome.checks["constraint"]["value"]["status"] == "passed"
+    assert outcome.checks["constraint"].layout.status == "failed"
+    assert outcome.checks["constraint"].value.status == "passed"
 
 
 P0 = "NamedSharding(mesh, P())"

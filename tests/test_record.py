@@ -6,21 +6,26 @@ import json
 import math
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner import __version__
-from runner.record import record
+from runner import __version__, codec
+from runner.record import files, record
+from runner.record.model import OutputRecord
+from tests import evidence
+from tests.command import ROOT, run_command
 
 
 def test_a_file_replaces_the_old_one_and_nothing_else_is_left(tmp_path: Path) -> None:
     path = tmp_path / "shardings.txt"
     path.write_text("old")
-    record.write_text(path, "größer\n")
+    files.write_text(path, "größer\n")
     assert path.read_text(encoding="utf-8") == "größer\n"
     assert os.listdir(tmp_path) == ["shardings.txt"]
 
@@ -37,44 +42,65 @@ def test_a_failure_while_writing_leaves_the_old_file(
 
     monkeypatch.setattr(os, failing, fail)
     with pytest.raises(OSError, match="no space left"):
-        record.write_text(path, "new")
+        files.write_text(path, "new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["result.json"]
 
 
 def test_what_cannot_be_written_leaves_the_old_record(tmp_path: Path) -> None:
-    record.write({"status": "passed"}, tmp_path)
+    good = evidence.record()
+    record.write(good, tmp_path)
     with pytest.raises(TypeError):
-        record.write({"status": object()}, tmp_path)
-    assert record.read(tmp_path) == {"status": "passed"}
+        record.write(replace(good, summary=object()), tmp_path)  # pyright: ignore[reportArgumentType]
+    assert record.read(tmp_path) == good
 
 
 def test_others_may_read_the_file(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        record.write_text(tmp_path / "a", "")
+        files.write_text(tmp_path / "a", "")
     finally:
         os.umask(before)
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
 
 
+def refuse(constant: str) -> None:
+    raise AssertionError(constant)
+
+
 def test_the_record_is_json_that_any_tool_reads(tmp_path: Path) -> None:
-    path = record.write({"a": math.nan, "b": [math.inf, (1, -math.inf)], "c": 1 + 2j, "d": "é"}, tmp_path)
+    values = [1 + 2j, -math.inf, [True, math.nan]]
+    program = evidence.program(
+        checks=replace(evidence.CHECKS, value=evidence.value(max_abs_error=math.inf)),
+        outputs={"é": evidence.output(values=values, text="NaN")},
+    )
+    path = record.write(evidence.record({"auto": program}), tmp_path)
     text = path.read_text(encoding="utf-8")
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(constant)
-
-    assert json.loads(text, parse_constant=refuse) == {
-        "a": "NaN", "b": ["Infinity", [1, "-Infinity"]], "c": {"real": 1.0, "imag": 2.0}, "d": "é",
-    }  # fmt: skip
+    told = json.loads(text, parse_constant=refuse)["programs"]["auto"]
+    assert told["checks"]["value"]["max_abs_error"] == "Infinity"
+    assert told["outputs"]["é"]["values"] == [{"real": 1.0, "imag": 2.0}, "-Infinity", [True, "NaN"]]
     assert text.endswith("}\n")
+    again = record.read(tmp_path).compiled["auto"]
+    assert again.checks.value == program.checks.value
+    assert repr(again.outputs["é"].values) == repr(values)
+    # A text that reads like a number is none.
+    assert again.outputs["é"].text == "NaN"
+
+
+NUMBERS = st.recursive(
+    st.booleans() | st.integers() | st.floats() | st.complex_numbers(), lambda inner: st.lists(inner, max_size=3)
+)
+
+
+@given(NUMBERS)
+def test_every_number_comes_back(values: Any) -> None:
+    plain = evidence.as_json(evidence.output(values=values))
+    assert repr(codec.build(OutputRecord, plain).values) == repr(values)
 
 
 def test_what_fits_on_a_line_stands_on_one(tmp_path: Path) -> None:
     shards = [{"device": device, "index": [[0, 4], [0, 2]], "shape": [4, 2]} for device in range(3)]
-    path = record.write({"a": [], "b": {"c": [1, 2]}, "shards": shards, "text": "x" * 130}, tmp_path)
-    assert path.read_text(encoding="utf-8") == (
+    assert record._text({"a": [], "b": {"c": [1, 2]}, "shards": shards, "text": "x" * 130}) == (
         "{\n"
         '  "a": [],\n'
         '  "b": {"c": [1, 2]},\n'
@@ -84,22 +110,74 @@ def test_what_fits_on_a_line_stands_on_one(tmp_path: Path) -> None:
         '    {"device": 2, "index": [[0, 4], [0, 2]], "shape": [4, 2]}\n'
         "  ],\n"
         f'  "text": "{"x" * 130}"\n'
-        "}\n"
+        "}"
     )
 
 
-PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5).filter(lambda s: s not in ("NaN",)),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=8,
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 1}, "an older version of shardproof wrote it: its schema is 1, this version reads 2; run the"),
+        ({"schema": 3}, "a newer version of shardproof wrote it: its schema is 3, this version reads 2; run the"),
+        ({"schema": None}, "not a record: it has no 'schema'"),
+        ({"status": "good"}, "not a record of schema 2: status is 'good', not 'passed' or 'known' or"),
+        ({"mesh": {"axes": ["x"]}}, "not a record of schema 2: mesh has no 'shape'"),
+        ({"overrides": "a"}, "not a record of schema 2: overrides is 'a', not a list"),
+    ],
 )
+def test_what_cannot_be_read_is_said_with_what_to_do(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(evidence.as_json(evidence.record()) | change))
+    with pytest.raises(record.UnreadableRecord) as raised:
+        record.read(tmp_path)
+    assert str(raised.value).startswith(f"{path}\n  {message}")
 
 
-@given(st.dictionaries(st.text(max_size=3), PLAIN, max_size=4))
-def test_every_number_comes_back(found: dict[str, Any]) -> None:
-    text = record._text(record._plain(found))
-    plain = json.loads(text, object_hook=record._numbers)
-    assert repr(plain) == repr(found)
+def test_a_field_that_is_added_does_not_make_a_record_unreadable(tmp_path: Path) -> None:
+    plain = evidence.as_json(evidence.record()) | {"added": 1}
+    (tmp_path / "result.json").write_text(json.dumps(plain))
+    assert record.read(tmp_path) == evidence.record()
+
+
+# The schema.
+
+SCHEMA = ROOT / "docs" / "result.schema.json"
+
+
+def test_the_published_schema_is_that_of_the_dataclasses() -> None:
+    text = record.schema_text()
+    assert SCHEMA.read_text(encoding="utf-8") == text, "run: python -m runner.record > docs/result.schema.json"
+
+
+def validate(found: Any) -> None:
+    jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8"))).validate(found)
+
+
+def test_the_schema_is_a_schema_and_refuses_what_is_no_record() -> None:
+    jsonschema.Draft202012Validator.check_schema(json.loads(SCHEMA.read_text(encoding="utf-8")))
+    plain = evidence.as_json(evidence.record())
+    validate(plain)
+    for change in ({"schema": 1}, {"status": "good"}, {"mesh": {"axes": ["x"]}}, {"programs": {"auto": {}}}):
+        with pytest.raises(jsonschema.ValidationError):
+            validate(plain | change)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "status"),
+    [
+        (["+experiment=vector_psum", "trace=true", "profile=true"], 0),
+        (["-m", "+experiment=case3_allreduce", "program=shard_map,vmap", "per_device.C='psum(A @ B, \"x\") * 2'"], 1),
+        (["+experiment=case3_allreduce", "mesh.shape=[3,2]"], 2),
+    ],
+)
+def test_the_record_of_a_real_run_is_as_the_schema_says(tmp_path: Path, overrides: list[str], status: int) -> None:
+    folders = (f"hydra.run.dir={tmp_path}/0", f"hydra.sweep.dir={tmp_path}")
+    done = run_command(*overrides, *folders)
+    assert done.returncode == status, done.stderr
+    for folder in (path.parent for path in tmp_path.glob("*/result.json")):
+        plain = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        validate(plain)
+        assert evidence.as_json(record.read(folder)) == plain
 
 
 def test_every_status_has_its_exit_status() -> None:
@@ -116,7 +194,7 @@ def test_every_status_has_its_exit_status() -> None:
         (["invalid", "error", "passed"], "error"),
     ],
 )
-def test_a_whole_is_as_bad_as_its_worst_part(parts: list[str], whole: str) -> None:
+def test_a_whole_is_as_bad_as_its_worst_part(parts: Any, whole: str) -> None:
     assert record.worst(parts) == whole
 
 
@@ -129,24 +207,25 @@ def git(folder: Path, *arguments: str) -> None:
 def test_git_is_said_in_a_checkout_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.chdir(tmp_path)
-    assert record.environment()["git"] is None
+    assert record.git() is None
     git(tmp_path, "init")
     # A repository without a commit has nothing to name.
-    assert record.environment()["git"] is None
+    assert record.git() is None
     (tmp_path / "a").write_text("1")
     git(tmp_path, "add", "a")
     git(tmp_path, "commit", "-m", "a")
-    clean = record.environment()["git"]
-    assert (len(clean["sha"]), clean["dirty"]) == (40, False)
+    clean = record.git()
+    assert clean is not None
+    assert (len(clean.sha), clean.dirty) == (40, False)
     (tmp_path / "a").write_text("2")
-    assert record.environment()["git"] == {"sha": clean["sha"], "dirty": True}
+    assert record.git() == replace(clean, dirty=True)
 
 
 def test_without_git_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert record.environment()["git"] is None
+    assert record.git() is None
 
 
 def test_the_versions_of_jax_are_left_to_the_worker() -> None:
-    found = record.environment()
-    assert (found["jax"], found["jaxlib"], found["runner"]) == (None, None, __version__)
+    found = record.begun("case", ()).environment
+    assert (found.jax, found.jaxlib, found.runner) == (None, None, __version__)

@@ -11,8 +11,8 @@ import yaml
 from runner.checks import refused
 from runner.experiment import expect
 from runner.faults import Fault, InvalidExperiment, key_text
-from runner.record import record
-from tests.command import REFUSED, ROOT, run_command
+from runner.record.verdicts import RefusalVerdict
+from tests.command import REFUSED, ROOT, recorded, run_command
 from tests.test_plugin import Project
 
 TWICE = Fault(("outputs", "C", 1), "the mesh axis 'x' is used twice; each axis shards one dimension at most")
@@ -61,25 +61,26 @@ def test_what_is_no_text_cannot_be_expected(said: str) -> None:
     ],
 )
 def test_a_part_of_key_and_message_is_enough(expected: str) -> None:
-    assert refused.check(expected, TWICE, "as told") == {"status": "passed", "expected": expected, "refused": "as told"}
+    found = refused.check(expected, TWICE, "as told")
+    assert found == RefusalVerdict(status="passed", expected=expected, refused="as told")
 
 
 @pytest.mark.parametrize("expected", ["used Twice", "outputs.C[0]", "the mesh axis 'y'", "mine.yaml"])
 def test_another_message_fails_and_is_told(expected: str) -> None:
     found = refused.check(expected, TWICE, "mine.yaml:3:1  outputs.C[1]\n  the mesh axis")
-    assert found["status"] == "failed"
-    assert found["reason"] == f"expected to be refused with '{expected}', but refused otherwise"
-    assert found["details"] == ["mine.yaml:3:1  outputs.C[1]", "  the mesh axis"]
-    assert found["refused"] == "mine.yaml:3:1  outputs.C[1]\n  the mesh axis"
+    assert found.status == "failed"
+    assert found.reason == f"expected to be refused with '{expected}', but refused otherwise"
+    assert found.details == ["mine.yaml:3:1  outputs.C[1]", "  the mesh axis"]
+    assert found.refused == "mine.yaml:3:1  outputs.C[1]\n  the mesh axis"
 
 
 def test_what_nothing_refuses_fails() -> None:
-    assert refused.check("used twice", None, None) == {
-        "status": "failed",
-        "expected": "used twice",
-        "refused": None,
-        "reason": "expected to be refused with 'used twice', but nothing refuses it",
-    }
+    assert refused.check("used twice", None, None) == RefusalVerdict(
+        status="failed",
+        expected="used twice",
+        refused=None,
+        reason="expected to be refused with 'used twice', but nothing refuses it",
+    )
 
 
 # The command.
@@ -90,7 +91,7 @@ def run(folder: Path, text: str, *overrides: str) -> tuple[int, str, dict[str, A
     (folder / "experiment" / "mine.yaml").write_text(text, encoding="utf-8")
     ran = run_command("--config-dir", ".", "+experiment=mine", "hydra.run.dir=run", *overrides, folder=folder)
     assert "Traceback" not in ran.stdout + ran.stderr
-    return ran.returncode, ran.stdout + ran.stderr, record.read(folder / "run")
+    return ran.returncode, ran.stdout + ran.stderr, recorded(folder / "run")
 
 
 def test_what_the_reader_refuses_passes(tmp_path: Path) -> None:
@@ -142,7 +143,7 @@ def test_what_nothing_refuses_runs_and_fails(tmp_path: Path) -> None:
 
 def test_without_the_expectation_it_is_invalid(tmp_path: Path) -> None:
     status, said, found = run(tmp_path, FORBIDDEN, "expect.invalid=null")
-    assert (status, found["status"], found.get("checks")) == (2, "invalid", None)
+    assert (status, found["status"], found["checks"]) == (2, "invalid", {})
     assert "the mesh axis 'x' is used twice" in said
 
 
@@ -165,7 +166,7 @@ def test_in_a_sweep_every_point_is_held_to_it(tmp_path: Path) -> None:
         folder=tmp_path,
     )
     assert ran.returncode == 1, ran.stdout + ran.stderr
-    assert [record.read(tmp_path / "run" / str(i))["status"] for i in range(3)] == ["passed", "failed", "failed"]
+    assert [recorded(tmp_path / "run" / str(i))["status"] for i in range(3)] == ["passed", "failed", "failed"]
     assert "3 points: 1 passed, 2 failed" in ran.stdout
     first = next(line for line in ran.stdout.splitlines() if line.startswith("0 "))
     assert "the mesh axis 'x' is used twice" in first

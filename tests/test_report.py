@@ -10,8 +10,13 @@ from typing import Any
 
 import pytest
 
+from runner import codec
 from runner.layout import Layout, Mesh, Spec
+from runner.record.model import Record
+from runner.record.record import begun
 from runner.show import pictures, report
+from tests import evidence
+from tests.evidence import as_json
 
 FOLDER = Path("/runs/mine/0")
 
@@ -32,7 +37,7 @@ def valued(outputs: dict[str, Any], status: str = "passed") -> dict[str, Any]:
 def passed(**changes: Any) -> dict[str, Any]:
     value = {"status": "passed", "max_abs_error": 1e-7, "rtol": 1e-6, "atol": 2e-6, "outputs": {"C": output()}}
     checks = {"value": value, "layout": {"status": "not_run", "reason": "vmap"}}
-    timing = {"compile_s": 0.05, "run_s": {"median": 0.0001}}
+    timing = as_json(evidence.timing(0.05, 0.0001))
     return {"status": "passed", "error": None, "checks": checks, "timing": timing} | changes
 
 
@@ -74,8 +79,44 @@ FAILED = passed(
 )  # fmt: skip
 
 
+def built(found: dict[str, Any]) -> Record:
+    """The record that says this, and else what one of a run that passed says."""
+    programs = {name: _program(program) for name, program in found.get("programs", {}).items()}
+    checks = {name: _check(name, check) for name, check in found.get("checks", {}).items()}
+    nothing = as_json(begun(None, ()))
+    environment = nothing["environment"] | found.get("environment", {})
+    target = {"topology": None, **found["target"]} if "target" in found else None
+    told = {"programs": programs, "checks": checks, "environment": environment, "target": target}
+    return codec.build(Record, nothing | found | told)
+
+
+def _program(found: dict[str, Any]) -> dict[str, Any]:
+    checks = {name: _check(name, check) for name, check in found["checks"].items()}
+    if found["status"] == "error":
+        return found | {"checks": checks}
+    # The collectives have tests of their own.
+    return as_json(evidence.program(collectives=None)) | found | {"checks": checks}
+
+
+MEASURED: dict[str, dict[str, Any]] = {
+    "sections": {"outputs": {}},
+    "value": as_json(evidence.value()),
+    "replicas": {"copies": 0},
+}
+
+
+def _check(name: str, check: dict[str, Any]) -> dict[str, Any]:
+    if check["status"] == "not_run":
+        return check
+    outputs = {
+        output: verdict if verdict["status"] == "not_run" else as_json(evidence.compared()) | verdict
+        for output, verdict in check.get("outputs", {}).items()
+    }
+    return MEASURED.get(name, {}) | check | ({"outputs": outputs} if name != "replicas" else {})
+
+
 def told(capsys: pytest.CaptureFixture[str], found: dict[str, Any], *, brief: bool = False) -> str:
-    report.run(found, FOLDER, brief=brief)
+    report.run(built(found), FOLDER, brief=brief)
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert all(line == line.rstrip() for line in out.splitlines())
@@ -242,7 +283,7 @@ def test_a_program_that_died_first_does_not_hide_the_others_checks(capsys: pytes
 
 def test_an_invalid_experiment_has_its_message_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     invalid = {"experiment": None, "status": "invalid", "error": "mine.yaml:1:1\n  wrong", "programs": {}}
-    report.run(invalid | {"overrides": [], "environment": {"jax": None}}, FOLDER, brief=False)
+    report.run(built(invalid), FOLDER, brief=False)
     captured = capsys.readouterr()
     assert captured.err == "mine.yaml:1:1\n  wrong\n"
     assert captured.out == "invalid; /runs/mine/0/result.json\n"
@@ -268,7 +309,7 @@ def test_the_table_of_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
         {"experiment": None, "status": "invalid", "error": "mine.yaml:1:1  dims\n  wrong\n    more", "overrides": []},
         {"experiment": None, "status": "error", "error": "no record: the job died", "overrides": []},
     ]
-    report.sweep(points, Path("/runs/mine"))
+    report.sweep([built(point) for point in points], Path("/runs/mine"))
     assert capsys.readouterr().out == (
         "\n"
         "point  experiment  overrides  status   programs\n"
@@ -300,7 +341,7 @@ def a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 def test_on_a_terminal_there_are_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = a_terminal(monkeypatch)
-    report.run(record(), FOLDER, brief=False)
+    report.run(built(record()), FOLDER, brief=False)
     assert "\x1b[32mpassed" in terminal.getvalue()
 
 
@@ -308,7 +349,8 @@ def test_on_a_terminal_there_are_colours(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_terminal_gets_no_line_that_is_wider_than_it_is(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     terminal = a_terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", str(columns))
-    report.run(record(warnings=["a warning of many words " * 9], summary="What it shows, " * 9), FOLDER, brief=False)
+    found = record(warnings=["a warning of many words " * 9], summary="What it shows, " * 9)
+    report.run(built(found), FOLDER, brief=False)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()).splitlines()
     assert max(map(len, lines)) <= columns
     assert lines[-1].endswith("/runs/mine/0/result.json")
@@ -319,14 +361,14 @@ def test_a_terminal_gets_no_line_that_is_wider_than_it_is(monkeypatch: pytest.Mo
 
 def test_brackets_on_a_terminal_are_text_too(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = a_terminal(monkeypatch)
-    report.run(record(overrides=["mesh.shape=[4,2]"]), FOLDER, brief=True)
+    report.run(built(record(overrides=["mesh.shape=[4,2]"])), FOLDER, brief=True)
     assert "mesh.shape=[4,2]" in terminal.getvalue()
 
 
 def test_a_run_tells_the_log_everything() -> None:
     every = [collective(of=f"v{k}") for k in range(30)]
     found = record(programs={"auto": passed(collectives=every)}, error="mine.yaml:1:1\n  wrong")
-    story = report.story(found, FOLDER)
+    story = report.story(built(found), FOLDER)
     assert all(f" v{k} " in story for k in range(30))
     assert "mine.yaml:1:1\n  wrong\n" in story
     assert story.endswith("passed: 1 of 1 programs passed; /runs/mine/0/result.json\n")
@@ -342,16 +384,14 @@ def test_a_long_table_of_collectives_says_how_many_rows_it_leaves_out(capsys: py
 
 
 def collective(of: str) -> dict[str, Any]:
-    return {
-        "kind": "all-gather", "node": of, "nodes": [of], "gradient": False, "inserted": True, "axes": ["x"],
-        "groups": [[0, 1]], "dtype": "float32", "bytes_in": 8, "bytes_out": 16, "bytes": 16, "count": 1,
-        "asynchronous": False, "overlapped": None,
-    }  # fmt: skip
+    return as_json(
+        evidence.collective("all-gather", of, inserted=True, groups=[[0, 1]], bytes_in=8, bytes_out=16, bytes=16)
+    )
 
 
 def holding(shape: list[int], values: Any, dtype: str = "float32") -> dict[str, Any]:
     """A program of which only what it left in C is told."""
-    return passed(outputs={"C": {"shape": shape, "dtype": dtype, "values": values}})
+    return passed(outputs={"C": as_json(evidence.output(shape=shape, dtype=dtype, values=values))})
 
 
 def test_small_outputs_are_printed_as_numpy_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -400,7 +440,7 @@ def drawn(names: str) -> dict[str, Any]:
     ],
 )
 def test_show_says_what_is_drawn_and_printed(capsys: pytest.CaptureFixture[str], show: Any, names: list[str]) -> None:
-    report.run(drawn("ABC"), FOLDER, brief=False, show=show)
+    report.run(built(drawn("ABC")), FOLDER, brief=False, show=show)
     found = re.findall(r"(?:^| {4})(mesh|A, C|[ABC])(?=  \S| {5,}|\n)", capsys.readouterr().out, re.MULTILINE)
     assert found == names
 
@@ -413,7 +453,7 @@ def test_many_layouts_are_told_in_words_and_the_log_draws_them_all(capsys: pytes
     assert pictured.count("┌") < 9
     assert "K  float32[4, 44]  P('x', None)  shard [2, 44]  352 B per device\n" in pictured
     assert "show=all draws every one\n" in pictured
-    story = report.story(found, FOLDER)
+    story = report.story(built(found), FOLDER)
     assert story.count("┌") == 12
     assert "not drawn" not in story
 

@@ -16,17 +16,25 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from runner.codec import Misfit
 from runner.experiment.program import Program
+from runner.faults import Fault
 from runner.link import handover
+from runner.link.events import Died, Event, Finished, Invalid, Log, OutputTold, Ran, Ranges, Started, Types, said
 from runner.link.process import Worker
 from runner.link.steps import Step, Work
 from runner.link.target import Held, Output, listen, program_run
+from tests.evidence import timing
 
 SCRIPT = """
 import json, os, signal, sys, time
 
 def say(event, **more):
     print(json.dumps({"event": event, **more}), flush=True)
+
+def types(unsupported={}):
+    target = {"platform": "cpu", "devices": 4, "kind": "cpu", "topology": None}
+    say("types", unsupported=unsupported, outputs={}, nodes={}, floats={}, target=target, jax="0.10.2", jaxlib="0.10.2")
 
 def finish(*steps):
     for name in steps:
@@ -36,7 +44,7 @@ def finish(*steps):
 job = json.loads(sys.stdin.readline())
 steps = job["steps"]
 """
-TYPES = "say('types', unsupported={})\n"
+TYPES = "types()\n"
 """What a worker says first."""
 
 
@@ -45,7 +53,8 @@ def asked(*steps: Step) -> dict[str, Any]:
     return {"steps": [step.to_json() for step in steps]}
 
 
-JOB = asked(*map(Step, (Program.AUTO, Program.SHARD_MAP, Program.VMAP)))
+STEPS = tuple(map(Step, (Program.AUTO, Program.SHARD_MAP, Program.VMAP)))
+JOB = asked(*STEPS)
 
 
 class Workers:
@@ -62,7 +71,7 @@ class Workers:
         return worker
 
 
-def hear(*bodies: str, timeout: float = 30.0, job: dict[str, Any] = JOB) -> tuple[list[dict[str, Any]], Workers]:
+def hear(*bodies: str, timeout: float = 30.0, job: dict[str, Any] = JOB) -> tuple[list[Event], Workers]:
     """Every event; afterwards no process is left."""
     workers = Workers(*bodies)
     events = list(listen(workers(), job, timeout, workers))
@@ -77,20 +86,24 @@ def assert_gone(workers: Workers) -> None:
             os.kill(worker._process.pid, 0)
 
 
-def name(step: dict[str, str]) -> str:
+def name(step: Step) -> str:
     """`auto`, `profile auto`."""
-    return step["program"] if step["work"] == Work.RUN else f"{step['work']} {step['program']}"
+    return step.program if step.work is Work.RUN else f"{step.work} {step.program}"
 
 
-def told(events: list[dict[str, Any]]) -> list[str]:
-    return [event["event"] + (f" {name(event['step'])}" if "step" in event else "") for event in events]
+def told(events: list[Event]) -> list[str]:
+    return [" ".join([type(event).__name__.lower(), *_step(event)]) for event in events]
 
 
-def errors(events: list[dict[str, Any]]) -> dict[str, str]:
-    return {name(event["step"]): event["error"] for event in events if event.get("error") and "step" in event}
+def _step(event: Event) -> list[str]:
+    return [name(event.step)] if isinstance(event, Started | Finished) else []
 
 
-ALL = ["types", *(f"{what} {name(step)}" for step in JOB["steps"] for what in ("started", "finished")), "log"]
+def errors(events: list[Event]) -> dict[str, str]:
+    return {name(event.step): event.error for event in events if isinstance(event, Finished) and event.error}
+
+
+ALL = ["types", *(f"{what} {name(step)}" for step in STEPS for what in ("started", "finished")), "log"]
 
 
 def test_a_worker_that_does_everything() -> None:
@@ -123,7 +136,7 @@ def test_a_crash_is_recorded_and_the_others_run(crash: str) -> None:
 
 def test_a_crash_in_every_program_ends() -> None:
     events, workers = hear(TYPES + "say('started', step=steps[0]); os.abort()")
-    assert list(errors(events)) == [name(step) for step in JOB["steps"]]
+    assert list(errors(events)) == [name(step) for step in STEPS]
     assert len(workers.started) == 3
     assert told(events).count("types") == 1
 
@@ -164,32 +177,40 @@ def test_a_worker_that_dies_before_its_job_says_how() -> None:
     worker = Worker([sys.executable, "-S", "-c", "import sys; sys.exit('no jax here')"])
     worker._process.wait()
     events = list(listen(worker, {**JOB, "padding": "x" * 100_000}, 30.0))
-    assert [event["event"] for event in events] == ["log", "died"]
-    assert events[1]["error"] == "the process ended with status 1; its last words:\nno jax here"
+    assert told(events) == ["log", "died"]
+    assert events[1] == Died(error="the process ended with status 1; its last words:\nno jax here")
 
 
 def test_a_worker_that_dies_between_two_programs_is_an_error_of_the_run() -> None:
     events, _ = hear(TYPES + "finish(steps[0]); sys.exit(3)")
-    assert told(events)[-1] == "died"
-    assert events[-1]["error"] == "the process ended with status 3"
+    assert events[-1] == Died(error="the process ended with status 3")
 
 
 def test_programs_that_are_not_supported_are_not_waited_for() -> None:
-    events, _ = hear("say('types', unsupported={'vmap': 'why'}); finish(*steps[:2]); time.sleep(60)")
+    events, _ = hear("types({'vmap': 'why'}); finish(*steps[:2]); time.sleep(60)")
     assert told(events)[-2:] == ["finished shard_map", "log"]
-    nothing, _ = hear("say('types', unsupported={n['program']: 'why' for n in steps}); time.sleep(60)")
+    nothing, _ = hear("types({n['program']: 'why' for n in steps}); time.sleep(60)")
     assert told(nothing) == ["types", "log"]
 
 
 def test_an_invalid_experiment_is_the_last_word() -> None:
-    events, _ = hear("say('invalid', fault={}); time.sleep(60)")
+    fault = Fault(("arrays", "A", "spec", 1), "wrong", "a + b", 4, 5)
+    events, _ = hear(f"print({said(Invalid(fault=fault))!r}, flush=True); time.sleep(60)")
     assert told(events) == ["invalid", "log"]
+    assert events[0] == Invalid(fault=fault)
+
+
+def test_an_event_that_is_not_as_it_should_be_is_a_bug_and_leaves_no_worker_behind() -> None:
+    workers = Workers("say('started', step=7); time.sleep(60)")
+    with pytest.raises(Misfit, match=r"^step is 7, not a mapping$"):
+        list(listen(workers(), JOB, 30.0, workers))
+    assert_gone(workers)
 
 
 def test_who_stops_listening_leaves_no_worker_behind() -> None:
     workers = Workers(TYPES + "finish(*steps); time.sleep(60)")
     events = listen(workers(), JOB, 30.0, workers)
-    assert next(events)["event"] == "types"
+    assert isinstance(next(events), Types)
     assert isinstance(events, Generator)
     events.close()
     assert_gone(workers)
@@ -197,7 +218,7 @@ def test_who_stops_listening_leaves_no_worker_behind() -> None:
 
 def test_the_log_is_all_that_was_written_to_standard_error() -> None:
     events, _ = hear(TYPES + "print('x' * 5000, file=sys.stderr); finish(*steps)")
-    assert events[-1]["text"] == "x" * 5000 + "\n"
+    assert events[-1] == Log(text="x" * 5000 + "\n")
 
 
 def test_of_the_last_words_the_end_is_kept() -> None:
@@ -277,30 +298,31 @@ def test_a_worker_whose_parent_is_gone_before_it_asks_leaves() -> None:
 
 # What a program leaves.
 
-AUTO = Step(Program.AUTO).to_json()
+
+def ran(*ranges: Ranges | None) -> Ran:
+    shards = [(device, where, copy) for device, where, copy in zip((5, 3, 1), ranges, (0, 1, 0), strict=True)]
+    return Ran(
+        device_ids=[5, 3, 1],
+        outputs={"C": OutputTold(dtype="bfloat16", spec=["x", None], shards=shards)},
+        operands={"A": [(5, ((0, 4),))]},
+        said="",
+        memory=None,
+        cost=None,
+        timing=timing(),
+    )
 
 
-def finished(**more: Any) -> dict[str, Any]:
-    shards = [[5, [[0, 2], [0, 2]], 0], [3, [[2, 4], [0, 2]], 1], [1, [[0, 2], [0, 2]], 0]]
-    output = {"dtype": "bfloat16", "spec": ["x", None], "shards": shards}
-    event = {
-        "event": "finished",
-        "step": AUTO,
-        "device_ids": [5, 3, 1],
-        "outputs": {"C": output},
-    }
-    measured = {"operands": {"A": [[5, [[0, 4]]]]}, "said": "", "memory": {}, "cost": {}, "timing": {}}
-    return event | measured | more
+ROWS = (((0, 2), (0, 2)), ((2, 4), (0, 2)), ((0, 2), (0, 2)))
 
 
-def leave(folder: Path) -> None:
+def leave(folder: Path, program: Program = Program.AUTO) -> None:
     values = [np.arange(4) + 4 * i for i in range(2)]
-    handover.leave(folder / "auto.bin", [value.astype(ml_dtypes.bfloat16) for value in values])
+    handover.leave(folder / f"{program}.bin", [value.astype(ml_dtypes.bfloat16) for value in values])
 
 
 def test_the_outputs_are_read_from_the_file_and_the_file_goes(tmp_path: Path) -> None:
     leave(tmp_path)
-    run = program_run(finished(), {"C": (4, 2)}, None, tmp_path)
+    run = program_run(Program.AUTO, ran(*ROWS), {"C": (4, 2)}, lambda *_: (), tmp_path)
     output = run.outputs["C"]
     assert output.dtype == "bfloat16"
     assert [(held.position, held.device, held.copy) for held in output.held] == [(0, 5, 0), (1, 3, 1), (2, 1, 0)]
@@ -311,17 +333,9 @@ def test_the_outputs_are_read_from_the_file_and_the_file_goes(tmp_path: Path) ->
 
 
 def test_without_a_layout_a_block_lies_where_the_experiment_says(tmp_path: Path) -> None:
-    leave(tmp_path)
-    event = finished()
-    for shard in event["outputs"]["C"]["shards"]:
-        shard[1] = None
-    run = program_run(event, {"C": (4, 2)}, lambda _, position: (((0, 2), (2, 4), (0, 2))[position], (0, 2)), tmp_path)
+    leave(tmp_path, Program.VMAP)
+    run = program_run(Program.VMAP, ran(None, None, None), {"C": (4, 2)}, lambda _, position: ROWS[position], tmp_path)
     assert run.outputs["C"].whole().astype(float).tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
-
-
-def test_a_program_that_failed_leaves_its_error_only(tmp_path: Path) -> None:
-    run = program_run({"event": "finished", "step": AUTO, "error": "broken"}, {}, None, tmp_path)
-    assert (run.error, run.outputs) == ("broken", {})
 
 
 def test_a_block_is_taken_from_the_part_that_has_it_and_else_from_several() -> None:

@@ -21,6 +21,7 @@ from runner.flow import run
 from runner.language import operations
 from runner.link.steps import Step, Work
 from runner.record import record
+from runner.record.model import FirstDifference, Record, TracedCollective, TracedValue
 from runner.reference import interpret
 from runner.show import trace
 from tests.command import EXPERIMENTS, REFUSED, ROOT, alone, run_command
@@ -40,7 +41,7 @@ def configured(text: str, **changes: Any) -> dict[str, Any]:
     return {str(key): value for key, value in plain.items()}
 
 
-def ran(text: str, folder: Path, **changes: Any) -> dict[str, Any]:
+def ran(text: str, folder: Path, **changes: Any) -> Any:
     """The record of a run that takes a trace."""
     return run.run(configured(text, **changes), folder, Sources)
 
@@ -49,15 +50,15 @@ def ours(name: str) -> str:
     return (ROOT / "conf" / "experiment" / f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def printed(found: dict[str, Any]) -> str:
-    return trace.plain(found["trace"], found["mesh"]["axes"], found["target"]["platform"])
+def printed(found: Any) -> str:
+    return trace.plain(found.trace, found.mesh.axes, found.target.platform)
 
 
-def nodes(found: dict[str, Any]) -> dict[str, Any]:
-    return {node["name"]: node for node in found["trace"]["nodes"]}
+def nodes(found: Any) -> dict[str, Any]:
+    return {node.name: node for node in found.trace.nodes}
 
 
-def names(found: dict[str, Any]) -> list[str]:
+def names(found: Record) -> list[str]:
     return list(nodes(found))
 
 
@@ -118,14 +119,14 @@ TUTORIAL = {
 def test_the_tutorials_collectives_before_and_after(tmp_path: Path, name: str) -> None:
     found = ran(ours(name), tmp_path, **LINE)
     before, after = TUTORIAL[name]
-    assert found["status"] == "passed"
-    assert found["trace"]["taken_from"] == "shard_map"
-    assert found["trace"]["same_outputs"] is True
+    assert found.status == "passed"
+    assert found.trace.taken_from == "shard_map"
+    assert found.trace.same_outputs is True
     node = nodes(found)["y"]
-    assert node["collective"] == {"operation": name.removeprefix("vector_"), "axes": ["i"]}
-    assert node["before"] == {"name": "x", "shape": [len(before[0])], "dtype": "int32", "values": before}
-    assert node["values"] == after
-    assert node["agrees"] is True
+    assert node.collective == TracedCollective(operation=name.removeprefix("vector_"), axes=["i"])
+    assert node.before == TracedValue(name="x", shape=[len(before[0])], dtype="int32", values=before)
+    assert node.values == after
+    assert node.agrees is True
     text = printed(found)
     for when, values in (("BEFORE", before), ("AFTER", after)):
         first, second, *_ = (np.array(value) for value in values)
@@ -135,7 +136,7 @@ def test_the_tutorials_collectives_before_and_after(tmp_path: Path, name: str) -
         assert text.split("\n\n", 1)[1] == ALL_GATHER
     again = record.read(tmp_path)
     assert printed(again) == text
-    assert again["trace"] == found["trace"]
+    assert again.trace == found.trace
 
 
 def test_the_command_prints_the_trace_as_plain_text(tmp_path: Path) -> None:
@@ -167,7 +168,7 @@ outputs: {B: []}
 @pytest.mark.parametrize("unroll", ["true", "false"])
 def test_every_step_of_a_loop_and_every_collective_inside_an_expression(tmp_path: Path, unroll: str) -> None:
     found = ran(RINGS.replace("UNROLL", unroll), tmp_path, check_vma=False)
-    assert found["status"] == "passed", found["error"]
+    assert found.status == "passed", found.error
     assert names(found) == [
         "total",
         "ring/carry/sum",
@@ -179,18 +180,18 @@ def test_every_step_of_a_loop_and_every_collective_inside_an_expression(tmp_path
         "B",
     ]
     shown = nodes(found)
-    assert shown["ring[0].sent"]["before"]["name"] == "A"
-    assert shown["ring[1].sent"]["before"]["name"] == "ring[0].sent"
-    assert shown["ring[0].sent"]["values"] == [[4, 5, 6, 7]] * 2 + [[0, 1, 2, 3]] * 2
+    assert shown["ring[0].sent"].before.name == "A"
+    assert shown["ring[1].sent"].before.name == "ring[0].sent"
+    assert shown["ring[0].sent"].values == [[4, 5, 6, 7]] * 2 + [[0, 1, 2, 3]] * 2
     # Device 0 in step 1, with its own A back: v = A + 10 + 0 + 10 + 1.
-    assert shown["ring[1].twice[1].v"]["values"][0] == [21, 22, 23, 24]
-    assert shown["B/psum#0"]["expression"] == "psum(ring.sum + ring.sent * 2, 'x')"
-    assert shown["B/psum#0/before"]["expression"] == "ring.sum + ring.sent * 2"
-    assert shown["B/all_gather#0"]["before"]["name"] == "B/psum#1"
-    assert shown["B"]["collective"] is None
-    assert all(node["agrees"] for node in shown.values())
-    assert found["trace"]["same_outputs"] is True
-    assert found["trace"]["steps_one_by_one"] == ([] if unroll == "true" else ["ring"])
+    assert shown["ring[1].twice[1].v"].values[0] == [21, 22, 23, 24]
+    assert shown["B/psum#0"].expression == "psum(ring.sum + ring.sent * 2, 'x')"
+    assert shown["B/psum#0/before"].expression == "ring.sum + ring.sent * 2"
+    assert shown["B/all_gather#0"].before.name == "B/psum#1"
+    assert shown["B"].collective is None
+    assert all(node.agrees for node in shown.values())
+    assert found.trace.same_outputs is True
+    assert found.trace.steps_one_by_one == ([] if unroll == "true" else ["ring"])
     assert ("the steps of ring ran one by one" in printed(found)) == (unroll == "false")
     text = printed(found)
     assert "B/psum#0/before = " not in text
@@ -217,26 +218,26 @@ outputs: {C: []}
         "the first value that differs between JAX and the SPMD interpreter is C/psum#0 = psum(local, 'x'), "
         "on devices 0-3, by at most 4"
     )
-    first = found["trace"]["first_difference"]
-    assert first == {
-        "node": "C/psum#0",
-        "expression": "psum(local, 'x')",
-        "devices": [0, 1, 2, 3],
-        "max_abs_error": 4.0,
-        "text": sentence,
-    }
-    assert [(name, node["agrees"]) for name, node in nodes(found).items()] == [
+    first = found.trace.first_difference
+    assert first == FirstDifference(
+        node="C/psum#0",
+        expression="psum(local, 'x')",
+        devices=[0, 1, 2, 3],
+        max_abs_error=4.0,
+        text=sentence,
+    )
+    assert [(name, node.agrees) for name, node in nodes(found).items()] == [
         ("local", True),
         ("C/psum#0", False),
         ("C", False),
     ]
-    assert nodes(found)["C/psum#0"]["expected"] == [6.0, 6.0, 14.0, 14.0]
+    assert nodes(found)["C/psum#0"].expected == [6.0, 6.0, 14.0, 14.0]
     for program in ("shard_map", "vmap"):
-        assert found["programs"][program]["checks"]["value"]["diagnosis"] == [
+        assert found.programs[program].checks.value.diagnosis == [
             "JAX computes what graph says; only the SPMD interpreter differs: the interpreter is wrong",
             sentence,
         ]
-    assert found["programs"]["auto"]["status"] == "passed"
+    assert found.programs["auto"].status == "passed"
     assert "by at most 4: the first value that does\nover " in printed(found)
     assert "SPMD INTERPRETER: On CPU_0 at mesh coordinates (x, y) = (0, 0):\n6.0\n" in printed(found)
 
@@ -255,10 +256,10 @@ outputs: {C: [x]}
 """,
         tmp_path,
     )
-    assert found["status"] == "passed"
-    assert found["trace"]["first_difference"]["node"] == "r[1].v"
-    assert found["warnings"][-1] == found["trace"]["first_difference"]["text"]
-    assert found["warnings"][-1].startswith(
+    assert found.status == "passed"
+    assert found.trace.first_difference.node == "r[1].v"
+    assert found.warnings[-1] == found.trace.first_difference.text
+    assert found.warnings[-1].startswith(
         "the first value that differs between JAX and the SPMD interpreter is r[1].v = square(v), on devices 0-3"
     )
 
@@ -273,11 +274,11 @@ outputs: {C: []}
         tmp_path,
     )
     shown = nodes(found)
-    assert shown["C"]["values"] is None
-    assert shown["C"]["before"]["values"] is None
-    assert shown["C"]["agrees"] is True
-    assert shown["C"]["max_abs_error"] > 0
-    assert np.shape(shown["m"]["values"]) == (4, 10, 20)
+    assert shown["C"].values is None
+    assert shown["C"].before.values is None
+    assert shown["C"].agrees is True
+    assert shown["C"].max_abs_error > 0
+    assert np.shape(shown["m"].values) == (4, 10, 20)
     assert "BEFORE: float32[20, 40] on each device: 800 elements, too many to print\n" in printed(found)
     assert "float32[10, 20] on each device: 200 elements, too many to print; they are in the record\n" in printed(found)
 
@@ -289,12 +290,12 @@ per_device: {B: A * 2, C: B + 1}
 outputs: {C: [x]}
 """
     found = ran(text, tmp_path)
-    assert found["status"] == "passed"
-    assert found["trace"]["taken_from"] is None
-    assert found["trace"]["nodes"] == []
+    assert found.status == "passed"
+    assert found.trace.taken_from is None
+    assert found.trace.nodes == []
     reason = "its values have 2097152 elements on all devices together; a trace holds 1000000 at most"
-    assert found["trace"]["reason"] == reason
-    assert found["warnings"] == [f"there is no trace: {reason}"]
+    assert found.trace.reason == reason
+    assert found.warnings == [f"there is no trace: {reason}"]
     assert printed(found) == f"no trace: {reason}\n"
     assert not (tmp_path / "program_trace.py").exists()
 
@@ -310,12 +311,12 @@ outputs: {C: []}
 """,
         tmp_path,
     )
-    assert found["status"] == "passed"
+    assert found.status == "passed"
     assert names(found) == ["r.v", "r.w", "C/psum#0", "C"]
-    assert nodes(found)["r.v"]["expression"] == "after 400 steps"
-    assert nodes(found)["C/psum#0"]["before"]["name"] == "r.v"
+    assert nodes(found)["r.v"].expression == "after 400 steps"
+    assert nodes(found)["C/psum#0"].before.name == "r.v"
     left_out = "the steps of r: with them the trace would have more than 500 values"
-    assert found["trace"]["left_out"] == [left_out]
+    assert found.trace.left_out == [left_out]
     assert f"not in the trace: {left_out}\n" in printed(found)
 
 
@@ -339,18 +340,18 @@ outputs: {C: [x]}
 """,
         tmp_path,
     )
-    assert found["status"] == "passed"
+    assert found.status == "passed"
     shown = nodes(found)
-    assert shown["k"]["dtype"] == "uint32"
-    assert shown["k"]["shape"] == [2]
-    assert shown["n"]["values"] == [2] * 4
-    assert shown["two"]["before"] is None
-    assert shown["two"]["values"] == [2] * 4
-    assert shown["z"]["values"] == [[2j, 2j]] * 4
-    assert shown["h"]["values"] == [[np.inf, 1.0]] * 4
-    assert shown["big"]["values"][2] == [True, True]
-    assert all(node["agrees"] for node in shown.values())
-    assert found["trace"]["left_out"] == ["both: it is no array"]
+    assert shown["k"].dtype == "uint32"
+    assert shown["k"].shape == [2]
+    assert shown["n"].values == [2] * 4
+    assert shown["two"].before is None
+    assert shown["two"].values == [2] * 4
+    assert shown["z"].values == [[2j, 2j]] * 4
+    assert shown["h"].values == [[np.inf, 1.0]] * 4
+    assert shown["big"].values[2] == [True, True]
+    assert all(node.agrees for node in shown.values())
+    assert found.trace.left_out == ["both: it is no array"]
     assert printed(record.read(tmp_path)) == printed(found)
 
 
@@ -362,7 +363,7 @@ per_device: {C: A * 2}
 outputs: {C: [x]}
 """
     found = ran(text, tmp_path)
-    assert len(nodes(found)["C"]["values"]) == 18
+    assert len(nodes(found)["C"].values) == 18
     assert "On CPU_15" in printed(found)
     assert "On CPU_16" not in printed(found)
     assert printed(found).endswith("\n\nand on 2 more devices, which are in the record\n")
@@ -377,9 +378,9 @@ def test_the_program_of_the_trace_runs_alone(tmp_path: Path) -> None:
 
 def test_where_shard_map_does_not_run_the_values_are_the_interpreters(tmp_path: Path) -> None:
     found = ran(ours("vector_psum_scatter"), tmp_path, **LINE, program="vmap")
-    assert found["trace"]["taken_from"] == "interpreter"
-    assert nodes(found)["y"]["values"] == [[22], [20], [12], [17]]
-    assert nodes(found)["y"]["agrees"] is None
+    assert found.trace.taken_from == "interpreter"
+    assert nodes(found)["y"].values == [[22], [20], [12], [17]]
+    assert nodes(found)["y"].agrees is None
     assert printed(found).startswith(
         "trace: every value on every device, by the SPMD interpreter alone (program shard_map was not asked for)\n"
     )
@@ -388,7 +389,7 @@ def test_where_shard_map_does_not_run_the_values_are_the_interpreters(tmp_path: 
 
 def test_without_trace_there_is_none(tmp_path: Path) -> None:
     found = ran(ours("vector_psum"), tmp_path, **LINE, trace=False)
-    assert "trace" not in found
+    assert found.trace is None
     assert not (tmp_path / "program_trace.py").exists()
 
 

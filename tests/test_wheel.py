@@ -58,7 +58,7 @@ def test_the_installed_command_works_from_any_folder(wheel: Path, tmp_path: Path
     command = [environment / "bin" / "shardproof", "-m", "+experiment=case3_allreduce,layer", "hydra.sweep.dir=out"]
     result = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert [record.read(elsewhere / "out" / point)["status"] for point in ("0", "1")] == ["passed", "passed"]
+    assert [record.read(elsewhere / "out" / point).status for point in ("0", "1")] == ["passed", "passed"]
     where = subprocess.run(
         [python, "-c", "import runner; print(runner.__file__)"],
         cwd=elsewhere,

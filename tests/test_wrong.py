@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from runner.checks import agreement, known, oracles, pinned, replicas, value
-from runner.checks.context import Check, Context
+from runner.checks.context import Context
 from runner.experiment import data
 from runner.experiment.expect import among
 from runner.experiment.program import Program
@@ -18,6 +19,7 @@ from runner.faults import InvalidExperiment, key_text
 from runner.flow import verification
 from runner.link.target import Held, Output, ProgramRun
 from runner.record import record
+from runner.record.verdicts import AgreementVerdict, Checks
 from runner.reference.arithmetic import ANY
 from tests.command import ROOT, run_command
 from tests.harness import config, experiment
@@ -70,10 +72,9 @@ def on_one_device(part: np.ndarray, position: int) -> np.ndarray:
     return part + np.float32(position == 1)
 
 
-def judged(of: Context, ran: ProgramRun) -> dict[str, Check]:
-    checks = {"value": value.check(of, ran), "replicas": replicas.check(of, ran)}
-    if of.experiment.values:
-        checks["values"] = pinned.check(of, ran)
+def judged(of: Context, ran: ProgramRun) -> Any:
+    pins = pinned.check(of, ran) if of.experiment.values else None
+    checks = Checks(value=value.check(of, ran), replicas=replicas.check(of, ran), values=pins)
     return known.judge(of, ran.program, checks)
 
 
@@ -156,31 +157,31 @@ def test_versions_that_are_not_released_have_what_their_release_will_have(
 
 def test_what_is_known_to_be_wrong_is_known() -> None:
     given = context()
-    found = judged(given, run(given, "auto", C=shifted))["value"]
-    assert (found["status"], found["outputs"]["C"]["status"]) == ("known", "known")
-    assert found["outputs"]["D"]["status"] == "passed"
-    assert (found["outputs"]["C"]["wrong"], found["max_abs_error"]) == (16, 1.0)
+    found = judged(given, run(given, "auto", C=shifted)).value
+    assert (found.status, found.outputs["C"].status) == ("known", "known")
+    assert found.outputs["D"].status == "passed"
+    assert (found.outputs["C"].wrong, found.max_abs_error) == (16, 1.0)
 
 
 def test_the_same_in_another_program_or_another_version_fails() -> None:
     given = context()
-    assert judged(given, run(given, "constraint", C=shifted))["value"]["status"] == "failed"
+    assert judged(given, run(given, "constraint", C=shifted)).value.status == "failed"
     given = context({"auto": {"C": "<0.13"}})
-    assert judged(given, run(given, "auto", C=shifted))["value"]["status"] == "failed"
-    assert judged(given, run(given, "auto"))["value"]["status"] == "passed"
+    assert judged(given, run(given, "auto", C=shifted)).value.status == "failed"
+    assert judged(given, run(given, "auto")).value.status == "passed"
 
 
 def test_another_output_that_is_wrong_fails() -> None:
     given = context()
-    found = judged(given, run(given, "auto", C=shifted, D=shifted))["value"]
-    assert (found["status"], found["outputs"]["C"]["status"]) == ("failed", "known")
+    found = judged(given, run(given, "auto", C=shifted, D=shifted)).value
+    assert (found.status, found.outputs["C"].status) == ("failed", "known")
 
 
 def test_what_is_right_after_all_fails() -> None:
     given = context()
-    found = judged(given, run(given, "auto"))["value"]
-    assert found["status"] == "failed"
-    assert found["outputs"]["C"]["reason"] == (
+    found = judged(given, run(given, "auto")).value
+    assert found.status == "failed"
+    assert found.outputs["C"].reason == (
         "it is right with jax 0.13.0, but expect.wrong knows it to be wrong: if that is mended, take it out, "
         "or name the versions that are wrong (C: '<0.13.0')"
     )
@@ -188,54 +189,53 @@ def test_what_is_right_after_all_fails() -> None:
 
 def test_a_check_that_notices_too_little_has_not_found_it_wrong() -> None:
     given = context()
-    checks = {"value": value.check(given, run(given, "auto"))}
-    checks["value"]["outputs"]["C"] |= {"status": "weak", "reason": "it would not notice"}
-    assert known.judge(given, Program.AUTO, checks)["value"]["status"] == "failed"
+    found = value.check(given, run(given, "auto"))
+    weak = replace(found.outputs["C"], status="weak", reason="it would not notice")
+    checks = Checks(value=replace(found, outputs={**found.outputs, "C": weak}))
+    judged: Any = known.judge(given, Program.AUTO, checks)
+    assert judged.value.status == "failed"
 
 
 def test_copies_that_differ_are_known_where_their_output_is() -> None:
     given = context()
     checks = judged(given, run(given, "auto", C=on_one_device))
-    assert (checks["replicas"]["status"], checks["value"]["status"]) == ("known", "known")
-    assert judged(given, run(given, "auto", C=on_one_device, D=on_one_device))["replicas"]["status"] == "failed"
+    assert (checks.replicas.status, checks.value.status) == ("known", "known")
+    assert judged(given, run(given, "auto", C=on_one_device, D=on_one_device)).replicas.status == "failed"
     # That they are equal says nothing: the value is judged.
-    assert judged(given, run(given, "auto", C=shifted))["replicas"]["status"] == "passed"
+    assert judged(given, run(given, "auto", C=shifted)).replicas.status == "passed"
 
 
 def test_pinned_numbers_are_known_to_be_missed_where_their_output_is() -> None:
     given = context(values={"C": [[0, 2]]})
     checks = judged(given, run(given, "auto", C=shifted))
-    assert (checks["values"]["status"], checks["values"]["reason"]) == (
+    assert (checks.values.status, checks.values.reason) == (
         "known",
         "C[0, 0] is 1.0, but expect.values pins 0",
     )
     given = context(values={"C": [[0, 2]], "D": [[7]]})
-    assert judged(given, run(given, "auto", C=shifted))["values"]["status"] == "failed"
+    assert judged(given, run(given, "auto", C=shifted)).values.status == "failed"
 
 
 def test_agreement_is_of_the_others() -> None:
     given = context()
     runs = [run(given, "auto", C=shifted), run(given, "explicit"), run(given, "shard_map")]
     auto, explicit = (agreement.check(given, ran, [other for other in runs if other is not ran]) for ran in runs[:2])
-    assert auto == {
-        "status": "passed", "max_abs_error": 0.0, "with": ["explicit", "shard_map"], "left_out": {"C": ["auto"]},
-    }  # fmt: skip
-    assert (explicit["status"], explicit["left_out"]) == ("passed", {"C": ["auto"]})
+    others = ["explicit", "shard_map"]
+    assert auto == AgreementVerdict(status="passed", max_abs_error=0.0, others=others, left_out={"C": ["auto"]})
+    assert (explicit.status, explicit.left_out) == ("passed", {"C": ["auto"]})
     runs[2] = run(given, "shard_map", C=shifted)
-    assert (
-        agreement.check(given, runs[1], [runs[0], runs[2]])["reason"] == "C differs from shard_map at 8 of 8 elements"
-    )
+    assert agreement.check(given, runs[1], [runs[0], runs[2]]).reason == "C differs from shard_map at 8 of 8 elements"
     runs[0] = run(given, "auto", C=shifted, D=shifted)
-    assert agreement.check(given, runs[1], runs[:1])["reason"] == "D differs from auto at 8 of 8 elements"
+    assert agreement.check(given, runs[1], runs[:1]).reason == "D differs from auto at 8 of 8 elements"
 
 
 def test_an_agreement_that_leaves_out_everything_is_not_run() -> None:
     given = context({"auto": ["C", "D"], "explicit": ["D"]})
-    assert agreement.check(given, run(given, "auto"), [run(given, "explicit")]) == {
-        "status": "not_run",
-        "reason": "C of auto; D of auto and explicit: known to be wrong (expect.wrong)",
-        "left_out": {"C": ["auto"], "D": ["auto", "explicit"]},
-    }
+    assert agreement.check(given, run(given, "auto"), [run(given, "explicit")]) == AgreementVerdict(
+        status="not_run",
+        reason="C of auto; D of auto and explicit: known to be wrong (expect.wrong)",
+        left_out={"C": ["auto"], "D": ["auto", "explicit"]},
+    )
 
 
 def test_what_is_known_to_be_wrong_is_no_failure_of_a_run() -> None:
@@ -262,20 +262,18 @@ ANSWERS = ROOT / "experiments" / "wrong_answers"
 def test_xla_is_as_wrong_as_is_known(tmp_path: Path, name: str) -> None:
     ran = run_command("--config-dir", str(ANSWERS), f"+experiment={name}", "hydra.run.dir=run", folder=tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    found = record.read(tmp_path / "run")
+    found: Any = record.read(tmp_path / "run")
     told = yaml.safe_load((ANSWERS / "experiment" / f"{name}.yaml").read_text(encoding="utf-8"))["expect"]["wrong"]
-    jax = found["environment"]["jax"]
+    jax = found.environment.jax
     wrong = {
         program: [output for output in outputs if isinstance(outputs, list) or among(jax, outputs[output])]
         for program, outputs in told.items()
     }
     known_to_be = {
-        program: [
-            name for name, verdict in result["checks"]["value"]["outputs"].items() if verdict["status"] == "known"
-        ]
-        for program, result in found["programs"].items()
+        program: [name for name, verdict in result.checks.value.outputs.items() if verdict.status == "known"]
+        for program, result in found.programs.items()
     }
     assert {program: names for program, names in known_to_be.items() if names} == {
         program: names for program, names in wrong.items() if names
     }
-    assert found["status"] == ("known" if any(wrong.values()) else "passed")
+    assert found.status == ("known" if any(wrong.values()) else "passed")

@@ -21,18 +21,22 @@ from typing import Any
 import jax
 import numpy as np
 
+from runner import codec
 from runner.config import schema
 from runner.config.sources import Sources
 from runner.experiment import data
 from runner.experiment.reader import read
 from runner.flow import run
 from runner.layout import Layout
-from runner.link.process import Event, Worker
+from runner.link.events import Event, Started, Types
+from runner.link.process import Worker
+from runner.record import verdicts
+from runner.record.model import Record
 from runner.reference import interpret
 from runner.worker import job as jobs
 from tests.harness import load
 
-Verdict = dict[str, Any]
+Judgement = dict[str, Any]
 DEVICES = 8
 
 _REFUSED = re.compile(r"NotImplementedError|UNIMPLEMENTED|Unimplemented|not implemented")
@@ -50,7 +54,7 @@ class Here(Worker):
         self._found: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._programs = programs
         self._tell = tell
-        self.types: Event = {}
+        self.nodes: dict[str, Any] = {}
         self.trouble: str | None = None
 
     def submit(self, job: dict[str, Any]) -> None:
@@ -69,10 +73,10 @@ class Here(Worker):
             jobs._load, jobs._device_for_lowering = before
 
     def _emit(self, event: Event) -> None:
-        if event["event"] == "started":
-            self._tell(event["step"]["program"])
-        if event["event"] == "types":
-            self.types = event
+        if isinstance(event, Started):
+            self._tell(event.step.program)
+        if isinstance(event, Types):
+            self.nodes = codec.plain(event.nodes)
         self._found.put(event)
 
     def next(self, timeout: float) -> Event | None:
@@ -93,7 +97,7 @@ class Here(Worker):
 
 def judge(
     config: dict[str, Any], programs: Sequence[str] | None = None, tell: Callable[[str], None] = lambda _: None
-) -> Verdict:
+) -> Judgement:
     """Run an experiment and say what came of it.
 
     `status` is that of the record, or `bug` where the runner itself failed. `found` lists `(kind, program, words)` of
@@ -113,38 +117,39 @@ def judge(
     if worker.trouble is not None:
         return {"status": "bug", "found": [["bug", "", worker.trouble]]}
     return {
-        "status": record["status"],
-        "error": record["error"],
+        "status": record.status,
+        "error": record.error,
         "found": _found(record),
-        "ran": {name: program["status"] for name, program in record["programs"].items()},
-        "not_supported": record["not_supported"],
-        "types": worker.types.get("nodes", {}),
+        "ran": {name: program.status for name, program in record.programs.items()},
+        "not_supported": record.not_supported,
+        "types": worker.nodes,
         "sources": sources,
     }
 
 
-def _found(record: dict[str, Any]) -> list[list[str]]:
-    found = []
-    sections = record.get("checks", {}).get("sections", {})
-    if sections.get("status") == "failed":
+def _found(record: Record) -> list[list[str]]:
+    found: list[list[str]] = []
+    sections = record.checks.sections
+    if sections is not None and sections.status == "failed":
         found.append(["sections", "", _words(sections)])
-    for name, program in record["programs"].items():
-        if program["status"] == "error":
-            found.append(["refused" if _REFUSED.search(program["error"]) else "error", name, program["error"]])
-        for check, verdict in program["checks"].items():
-            if verdict["status"] in ("failed", "weak"):
-                found.append([check if verdict["status"] == "failed" else "weak", name, _words(verdict)])
+    for name, program in record.programs.items():
+        if program.status == "error":
+            error = program.error or ""
+            found.append(["refused" if _REFUSED.search(error) else "error", name, error])
+        for check, verdict in program.checks.named():
+            if verdict.status in ("failed", "weak"):
+                found.append([check if verdict.status == "failed" else "weak", name, _words(verdict)])
     return found
 
 
-def _words(verdict: dict[str, Any]) -> str:
+def _words(verdict: verdicts.Verdict) -> str:
     """What a verdict says of the outputs that did not pass."""
-    words = [verdict["reason"]] if "reason" in verdict else []
-    for name, output in verdict.get("outputs", {}).items():
-        if isinstance(output, dict) and output.get("status") in ("failed", "weak"):
+    words = [verdict.reason] if verdict.reason else []
+    for name, output in codec.plain(verdict).get("outputs", {}).items():
+        if output["status"] in ("failed", "weak"):
             told = {key: value for key, value in output.items() if key not in ("status", "devices", "whole")}
             words.append(f"{name}: {told}")
-    return "\n".join([*words, *verdict.get("diagnosis", [])])
+    return "\n".join([*words, *verdict.diagnosis])
 
 
 def prepare() -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from runner.checks.compare import SAME, Beside, Difference, Tolerance, carried, difference
-from runner.checks.context import Check, Context
+from runner.checks.context import Context
 from runner.evidence.words import listed
 from runner.experiment.model import Section
-from runner.experiment.program import Program
 from runner.link.target import Output, ProgramRun, Ranges
+from runner.record.verdicts import AgreementVerdict
 from runner.reference import magnitude
 
 
-def check(context: Context, run: ProgramRun, others: list[ProgramRun], *, alike: bool = True) -> Check:
+def check(context: Context, run: ProgramRun, others: list[ProgramRun], *, alike: bool = True) -> AgreementVerdict:
     """Compare a program's outputs with those of every other program that ran, but for what is known to be wrong.
 
     `alike` is whether the two sections say the same: where they do not, programs of different sections differ.
@@ -23,12 +23,10 @@ def check(context: Context, run: ProgramRun, others: list[ProgramRun], *, alike:
         reason = (
             "no other program ran" if not others else "the other programs are of a section that says something else"
         )
-        return {"status": "not_run", "reason": reason}
-    found: Check = {"status": "passed", "max_abs_error": 0.0, "with": [other.program for other in comparable]}
+        return AgreementVerdict(status="not_run", reason=reason)
     left_out = _left_out(context, run, comparable)
-    if left_out:
-        found["left_out"] = left_out
-    apart, compared = [], False
+    apart: list[str] = []
+    largest, compared = 0.0, False
     for name, output in run.outputs.items():
         for other in comparable:
             if {run.program, other.program} & {*left_out.get(name, ())}:
@@ -39,21 +37,26 @@ def check(context: Context, run: ProgramRun, others: list[ProgramRun], *, alike:
                 apart.append(f"{name} is {output.dtype}, but {theirs.dtype} in {other.program}")
                 continue
             measured = _apart(context, name, output, theirs, _sections(context, name, run, other))
-            found["max_abs_error"] = max(found["max_abs_error"], measured.max_abs)
+            largest = max(largest, measured.max_abs)
             if measured.wrong:
                 apart.append(f"{name} differs from {other.program} at {measured.wrong} of {measured.size} elements")
     if not compared:
         reason = "; ".join(f"{name} of {listed(programs)}" for name, programs in left_out.items())
-        return {"status": "not_run", "reason": f"{reason}: known to be wrong (expect.wrong)", "left_out": left_out}
-    if apart:
-        found.update(status="failed", reason="; ".join(apart))
-    return found
+        reason = f"{reason}: known to be wrong (expect.wrong)"
+        return AgreementVerdict(status="not_run", reason=reason, left_out=left_out)
+    return AgreementVerdict(
+        status="failed" if apart else "passed",
+        reason="; ".join(apart) or None,
+        max_abs_error=largest,
+        others=[other.program for other in comparable],
+        left_out=left_out,
+    )
 
 
-def _left_out(context: Context, run: ProgramRun, others: list[ProgramRun]) -> dict[str, list[Program]]:
+def _left_out(context: Context, run: ProgramRun, others: list[ProgramRun]) -> dict[str, list[str]]:
     """Of each output the programs, this one among them, that are known to give it wrong."""
-    programs = [run.program, *(other.program for other in others)]
-    wrong = {name: [program for program in programs if name in context.known_wrong(program)] for name in run.outputs}
+    known = {each.program.value: context.known_wrong(each.program) for each in (run, *others)}
+    wrong = {name: [program for program, outputs in known.items() if name in outputs] for name in run.outputs}
     return {name: found for name, found in wrong.items() if found}
 
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from runner import dtypes
 from runner.checks.compare import difference
-from runner.checks.context import Check, Context
+from runner.checks.context import Context
 from runner.evidence.words import listed
 from runner.experiment.program import Program
 from runner.link.target import ProgramRun
+from runner.record.verdicts import ValueOutput, ValueVerdict
 
 
 def interpreter_is_wrong(context: Context, runs: Sequence[ProgramRun]) -> bool:
@@ -36,13 +37,13 @@ def _is_graph(context: Context, run: ProgramRun) -> bool:
 INTERPRETER = "JAX computes what graph says; only the SPMD interpreter differs: the interpreter is wrong"
 
 
-def blame(context: Context, verdicts: Mapping[Program, Check], program: Program, *, alike: bool) -> str:
+def blame(context: Context, verdicts: Mapping[Program, ValueVerdict], program: Program, *, alike: bool) -> str:
     """Who is wrong where the `value` check of a program failed.
 
     `verdicts` are those of every program that ran, `alike` is whether the two sections say the same.
     """
-    outputs = verdicts[program]["outputs"]
-    wrong = [name for name, verdict in outputs.items() if verdict["status"] == "failed"]
+    outputs = verdicts[program].outputs
+    wrong = [name for name, verdict in outputs.items() if verdict.status == "failed"]
     comparable = [other for other in verdicts if alike or other.section == program.section]
     right = [other for other in comparable if all(_passed(verdicts[other], name) for name in wrong)]
     others = [other for other in comparable if other not in right]
@@ -73,26 +74,26 @@ CLEAR = 4.0
 """So many times what is allowed are no lucky draw; with half of the digits gone, no rounding either."""
 
 
-def _beyond_rounding(context: Context, program: Program, name: str, verdict: Check) -> bool:
+def _beyond_rounding(context: Context, program: Program, name: str, verdict: ValueVerdict) -> bool:
     """Whether an output is further off than rounding in another order may carry it.
 
     Some error is more than `FAR` times what is allowed, or more than `CLEAR` times, and than √eps of the output's root
     mean square: half of its digits.
     """
-    found, section = verdict["outputs"].get(name, {}), context.knows(program, name)
-    if found.get("status") != "failed" or section is None:
+    found, section = verdict.outputs.get(name), context.knows(program, name)
+    if not isinstance(found, ValueOutput) or found.status != "failed" or section is None:
         return False
-    kind, error = dtypes.dtype(context.outputs[name][1]), found["max_abs_error"]
-    if found["wrong"] and (kind.exact or not math.isfinite(error)):
+    kind, error = dtypes.dtype(context.outputs[name][1]), found.max_abs_error
+    if found.wrong and (kind.exact or not math.isfinite(error)):
         return True
     expected = np.abs(context.whole(section, name, context.oracle(section).values[name]))
     expected = expected[np.isfinite(expected)]
     root = float(np.sqrt(np.mean(expected**2))) if expected.size else 0.0
     largest = float(np.max(expected, initial=0.0))
-    off = [(_times(error, root), _times(error, found["atol"] + found["rtol"] * largest))] if found["wrong"] else []
-    for measure in found.get("whole", {}).values():
-        bound = measure["most"] if measure["found"] > 0 else measure["least"]
-        off.append((abs(measure["found"]), _times(measure["found"], bound)))
+    off = [(_times(error, root), _times(error, found.atol + found.rtol * largest))] if found.wrong else []
+    for measure in found.whole.values():
+        bound = measure.most if measure.found > 0 else measure.least
+        off.append((abs(measure.found), _times(measure.found, bound)))
     return any(times > FAR or (times > CLEAR and share > math.sqrt(kind.eps)) for share, times in off)
 
 
@@ -100,5 +101,6 @@ def _times(error: float, bound: float) -> float:
     return error / bound if bound else math.inf if error else 0.0
 
 
-def _passed(verdict: Check, name: str) -> bool:
-    return verdict["outputs"].get(name, {}).get("status") in ("passed", "weak")
+def _passed(verdict: ValueVerdict, name: str) -> bool:
+    found = verdict.outputs.get(name)
+    return found is not None and found.status in ("passed", "weak")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -17,9 +16,6 @@ from runner.layout import Layout
 from runner.reference import Gradients, Oracle, PerDevice, Rounding
 from runner.reference.arithmetic import Floats
 from runner.reference.rounding import row_step
-
-Check = dict[str, Any]
-"""The verdict of one check: `status` and whatever it measured."""
 
 Ranges = tuple[tuple[int, int], ...]
 """A half-open index range for each dimension."""

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from runner.checks import oracles, sections
-from runner.checks.context import Check, Context
+from runner.checks.context import Context
 from runner.experiment.model import Experiment
+from runner.record.verdicts import NotRun, Verdict
 from runner.reference import interpret
 from runner.reference.arithmetic import Arithmetic, Floats
 
 
-def check(context: Context, derived: Experiment, floats: Floats) -> Check:
+def check(context: Context, derived: Experiment, floats: Floats) -> Verdict:
     """Whether the derived lines compute what the graph says, whatever JAX makes of either.
 
     `floats` are the dtypes in them.
     """
     absent = context.experiment.target.topology
     if absent is not None:
-        return {"status": "not_run", "reason": absent.not_here}
+        return NotRun(reason=absent.not_here)
     graph = oracles.uncast(context, "graph")
     arithmetic = Arithmetic(floats, casts=False)
     lines = interpret(derived, "per_device", context.arrays, keep=derived.results, arithmetic=arithmetic).values
     wrong = [name for name in derived.results if not sections.agree(context, name, graph[name], lines[name])]
     if wrong:
-        return {"status": "failed", "reason": f"the lines of derived are not graph's in {' and '.join(wrong)}"}
-    return {"status": "passed"}
+        return Verdict(status="failed", reason=f"the lines of derived are not graph's in {' and '.join(wrong)}")
+    return Verdict(status="passed")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from runner.checks.context import Check, Context
+from runner.checks.context import Context
 from runner.layout import Layout
 from runner.link.target import ProgramRun
+from runner.record.verdicts import LayoutVerdict, NotRun
 
 
-def check(context: Context, run: ProgramRun) -> Check:
+def check(context: Context, run: ProgramRun) -> LayoutVerdict | NotRun:
     """Compare the ranges that JAX reports with those that follow from mesh and spec alone."""
     if not run.program.on_mesh:
-        return {"status": "not_run", "reason": f"{run.program} runs on one device; it has no layout"}
-    wrong = []
+        return NotRun(reason=f"{run.program} runs on one device; it has no layout")
+    wrong: list[str] = []
     position_of = {device: position for position, device in enumerate(run.device_ids)}
     for array in context.experiment.arrays:
         held = {position_of[device]: ranges for device, ranges in run.operands[array.name]}
@@ -21,10 +22,9 @@ def check(context: Context, run: ProgramRun) -> Check:
             held = {part.position: part.ranges for part in output.places}
             wrong += _wrong(name, context.layout(name), held, run)
     if wrong:
-        return {"status": "failed", "reason": "; ".join(wrong[:4]), "wrong": len(wrong)}
-    if not run.program.places:
-        return {"status": "passed", "note": "the operands; the compiler chooses the layout of the outputs"}
-    return {"status": "passed"}
+        return LayoutVerdict(status="failed", reason="; ".join(wrong[:4]), wrong=len(wrong))
+    note = None if run.program.places else "the operands; the compiler chooses the layout of the outputs"
+    return LayoutVerdict(status="passed", note=note)
 
 
 def _wrong(name: str, layout: Layout, held: dict[int, tuple[tuple[int, int], ...]], run: ProgramRun) -> list[str]:

@@ -22,6 +22,7 @@ from runner.checks.slips import changing
 from runner.experiment.model import Experiment, Section
 from runner.experiment.program import Program
 from runner.link.target import Held, Output, ProgramRun
+from runner.record.verdicts import Verdict
 from runner.reference import PerDevice, interpret
 from runner.reference.arithmetic import Arithmetic
 from runner.reference.rounded import plain
@@ -117,10 +118,10 @@ class _Judge:
             apart = [sections.compare(context, name, values[name]) for name in context.experiment.results]
             noticed += [] if all(one.agree for one in apart) else ["sections"]
         run = self._run(drawn)
-        verdicts = {"value": value.check(context, run), "replicas": replicas.check(context, run)}
+        verdicts: dict[str, Verdict] = {"value": value.check(context, run), "replicas": replicas.check(context, run)}
         if context.experiment.values:
             verdicts["values"] = pinned.check(context, run)
-        return noticed + [name for name in CHECKS if verdicts.get(name, {}).get("status") == "failed"]
+        return noticed + [name for name in CHECKS if name in verdicts and verdicts[name].status == "failed"]
 
     def _run(self, drawn: Mapping[str, PerDevice]) -> ProgramRun:
         """What a program would leave on its devices that computes as the mutant does."""

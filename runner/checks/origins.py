@@ -12,12 +12,12 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from runner.experiment.model import Experiment, Node
 from runner.language.syntax import Expression
+from runner.record.model import TracedBlock, TracedOrigins
 from runner.reference import PerDevice, interpret
 
 DEVICES = 16
@@ -110,17 +110,19 @@ def _cuts(marked: np.ndarray, axis: int) -> list[int]:
     return [0, *(int(k) + 1 for k in np.flatnonzero(changes)), marked.shape[axis]]
 
 
-def plain(blocks: Sequence[Sequence[Block]], operation: str, device_ids: Sequence[int]) -> dict[str, Any]:
-    """As the record has them: how values that meet are `combined`, and per device its blocks, `{index, from, part}`."""
-    told = [
-        [
-            {
-                "index": [list(bounds) for bounds in block.ranges],
-                "from": [device_ids[p] for p in block.positions],
-                "part": None if block.part is None else [list(bounds) for bounds in block.part],
-            }
-            for block in each
-        ]
-        for each in blocks
-    ]
-    return {"combined": REDUCED.get(operation), "blocks": told}
+def told(blocks: Sequence[Sequence[Block]], operation: str, device_ids: Sequence[int]) -> TracedOrigins:
+    """As the record has them."""
+    return TracedOrigins(
+        combined=REDUCED.get(operation),
+        blocks=[
+            [
+                TracedBlock(
+                    index=[list(bounds) for bounds in block.ranges],
+                    source=[device_ids[p] for p in block.positions],
+                    part=None if block.part is None else [list(bounds) for bounds in block.part],
+                )
+                for block in each
+            ]
+            for each in blocks
+        ],
+    )

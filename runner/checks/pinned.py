@@ -8,9 +8,10 @@ import numpy as np
 
 from runner import dtypes
 from runner.checks.compare import Tolerance, difference
-from runner.checks.context import Check, Context
+from runner.checks.context import Context
 from runner.faults import invalid
 from runner.link.target import ProgramRun
+from runner.record.verdicts import NotRun, PinnedOutput, PinnedVerdict
 from runner.reference import magnitude
 
 _PRINTED_EPS = 16
@@ -30,12 +31,13 @@ def not_pinned(overrides: Sequence[str]) -> str | None:
     return f"the file pins them for its own {changed[0]}, which the command line overrides" if changed else None
 
 
-def check(context: Context, run: ProgramRun) -> Check:
+def check(context: Context, run: ProgramRun) -> PinnedVerdict | NotRun:
     """Compare the outputs with the pinned numbers; a smaller pinned block is the leading corner of the output."""
     if context.not_pinned is not None:
-        return {"status": "not_run", "reason": context.not_pinned}
-    found: Check = {"status": "passed", "max_abs_error": 0.0, "outputs": {}}
-    wrong = []
+        return NotRun(reason=context.not_pinned)
+    outputs: dict[str, PinnedOutput] = {}
+    wrong: list[str] = []
+    largest = 0.0
     for name, value in context.experiment.values.items():
         pinned = np.asarray(value)
         output = run.outputs[name]
@@ -43,17 +45,19 @@ def check(context: Context, run: ProgramRun) -> Check:
         eps = dtypes.dtype(output.dtype).eps
         allowed = Tolerance(_PRINTED_EPS * eps, _PRINTED_EPS * eps * magnitude([pinned]))
         apart = difference(corner, pinned, output.dtype, allowed)
-        found["max_abs_error"] = max(found["max_abs_error"], apart.max_abs)
-        status = "failed" if apart.wrong else "passed"
-        compared = {"compared": list(pinned.shape), "rtol": allowed.rtol, "atol": allowed.atol}
-        found["outputs"][name] = {"status": status, **compared}
+        largest = max(largest, apart.max_abs)
+        outputs[name] = PinnedOutput(
+            status="failed" if apart.wrong else "passed",
+            compared=list(pinned.shape),
+            rtol=allowed.rtol,
+            atol=allowed.atol,
+        )
         if apart.wrong:
             assert apart.first is not None
             at = tuple(apart.first)
             wrong.append(f"{name}{list(at)} is {corner[at]}, but expect.values pins {pinned[at]}")
-    if wrong:
-        found |= {"status": "failed", "reason": "; ".join(wrong)}
-    return found
+    status = "failed" if wrong else "passed"
+    return PinnedVerdict(status=status, reason="; ".join(wrong) or None, max_abs_error=largest, outputs=outputs)
 
 
 def fit(context: Context) -> None:

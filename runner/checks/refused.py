@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from runner.checks.context import Check
 from runner.faults import Fault, key_text
+from runner.record.verdicts import RefusalVerdict
 
 
-def check(expected: str, fault: Fault | None, told: str | None) -> Check:
+def check(expected: str, fault: Fault | None, told: str | None) -> RefusalVerdict:
     """The verdict on an experiment with which `fault` was found, as `told` to the user.
 
     `expected` is a part of the message, or of the key and the message: `outputs.C[1]: the mesh axis 'x' is used twice`.
     """
     if fault is None:
         reason = f"{_wanted(expected)}, but nothing refuses it"
-        return {"status": "failed", "expected": expected, "refused": None, "reason": reason}
-    found: Check = {"status": "passed", "expected": expected, "refused": told}
-    if _words(expected) not in _words(f"{key_text(fault.key)}: {fault.message}"):
-        details = (told or "").splitlines()
-        found |= {"status": "failed", "reason": f"{_wanted(expected)}, but refused otherwise", "details": details}
-    return found
+        return RefusalVerdict(status="failed", reason=reason, expected=expected, refused=None)
+    if _words(expected) in _words(f"{key_text(fault.key)}: {fault.message}"):
+        return RefusalVerdict(status="passed", expected=expected, refused=told)
+    reason = f"{_wanted(expected)}, but refused otherwise"
+    details = (told or "").splitlines()
+    return RefusalVerdict(status="failed", reason=reason, details=details, expected=expected, refused=told)
 
 
 def _wanted(expected: str) -> str:

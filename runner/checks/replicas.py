@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from runner.checks.context import Check, Context
+from runner.checks.context import Context
 from runner.evidence.words import on_devices
 from runner.link.target import Held, ProgramRun
+from runner.record.verdicts import OutputVerdict, ReplicasVerdict
 
 
-def check(context: Context, run: ProgramRun) -> Check:
+def check(context: Context, run: ProgramRun) -> ReplicasVerdict:
     """Compare the copies of every shard of every output."""
     copies = 0
-    wrong, outputs = [], {}
+    wrong: list[str] = []
+    outputs: dict[str, OutputVerdict] = {}
     for name, output in run.outputs.items():
         before = len(wrong)
         groups: dict[tuple[tuple[int, int], ...], list[Held]] = {}
@@ -24,8 +26,8 @@ def check(context: Context, run: ProgramRun) -> Check:
                 wrong.append(
                     f"{name}[{where}] on {on_devices(sorted(differing))} differs from device {members[0].device}"
                 )
-        outputs[name] = {"status": "failed" if len(wrong) > before else "passed"}
+        outputs[name] = OutputVerdict(status="failed" if len(wrong) > before else "passed")
     if wrong:
         reason = "; ".join(wrong[:4])
-        return {"status": "failed", "reason": reason, "wrong": len(wrong), "copies": copies, "outputs": outputs}
-    return {"status": "passed", "copies": copies}
+        return ReplicasVerdict(status="failed", reason=reason, copies=copies, wrong=len(wrong), outputs=outputs)
+    return ReplicasVerdict(status="passed", copies=copies)

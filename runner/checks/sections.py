@@ -5,14 +5,15 @@ It needs no program: it holds whatever JAX does, and also where JAX can express 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
 from runner import dtypes
 from runner.checks.compare import EXCUSED, SAME, Beside, Tolerance, carried, difference
-from runner.checks.context import Check, Context
+from runner.checks.context import Context
 from runner.evidence.words import on_devices
+from runner.record.verdicts import DecidingLine, SectionsOutput, SectionsVerdict, Undecided
 from runner.reference import PerDevice, magnitude
 from runner.reference.rounding import SAFETY_OF_FLOAT64
 
@@ -38,7 +39,7 @@ class Comparison:
         return not self.wrong and self.excused <= EXCUSED * self.size
 
 
-def check(context: Context) -> Check:
+def check(context: Context) -> SectionsVerdict:
     """Compare every output of `per_device`, on every device, with that of `graph`."""
     compared = {name: compare(context, name) for name in context.experiment.results}
     if context.uncast:
@@ -46,37 +47,35 @@ def check(context: Context) -> Check:
         before = {name: compare(context, name, before_casts=True) for name in compared}
         compared |= {name: one for name, one in before.items() if compared[name].agree and not one.agree}
     outputs = {
-        name: {
-            "status": "passed" if one.agree else "failed",
-            "max_abs_error": one.largest,
-            "rtol": one.allowed.rtol,
-            "atol": one.allowed.atol,
-            "wrong": one.wrong,
-            "of": one.size,
-            "devices": list(one.devices),
-            **_undecided(context, name, one),
-        }
+        name: SectionsOutput(
+            status="passed" if one.agree else "failed",
+            max_abs_error=one.largest,
+            rtol=one.allowed.rtol,
+            atol=one.allowed.atol,
+            wrong=one.wrong,
+            of=one.size,
+            devices=list(one.devices),
+            undecided=_undecided(context, name, one),
+        )
         for name, one in compared.items()
     }
-    found: Check = {"status": "passed", "outputs": outputs}
     apart = [_apart(name, one) for name, one in compared.items() if not one.agree]
     derivatives = [name for name, off in context.gradients.apart.get("per_device", {}).items() if off > 1]
     if derivatives and not apart:
         apart.append(f"the derivative of per_device's scalar is another than graph's: {' and '.join(derivatives)}")
-    if apart:
-        found |= {"status": "failed", "reason": "; ".join(apart)}
-    return found
+    status = "failed" if apart else "passed"
+    return SectionsVerdict(status=status, reason="; ".join(apart) or None, outputs=outputs)
 
 
-def _undecided(context: Context, name: str, one: Comparison) -> Check:
+def _undecided(context: Context, name: str, one: Comparison) -> Undecided | None:
     if not one.undecided:
-        return {}
+        return None
     places = [
-        {"section": section, **asdict(place)}
+        DecidingLine(section=section, line=place.line, operation=place.operation, elements=place.elements)
         for section, values in context.in_float64.items()
         for place in values[name].places
     ]
-    return {"undecided": {"count": one.undecided, "excused": one.excused, "places": places}}
+    return Undecided(count=one.undecided, excused=one.excused, places=places)
 
 
 def _apart(name: str, one: Comparison) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,14 +16,20 @@ from runner.evidence.words import on_devices
 from runner.experiment import naming
 from runner.experiment.model import Node
 from runner.link.target import ProgramRun
+from runner.record.model import (
+    FirstDifference,
+    Trace,
+    TracedCollective,
+    TracedDevice,
+    TracedNode,
+    TracedOrigins,
+    TracedValue,
+)
 from runner.reference import measure
 from runner.reference.arithmetic import ANY
 
 RECORDED = 256
 """Values of up to this many elements on each device are in the record."""
-
-Trace = dict[str, Any]
-"""The trace as the record has it."""
 
 
 def take(
@@ -39,99 +46,107 @@ def take(
     """
     mesh = context.experiment.mesh
     assert context.per_device is not None
-    found: Trace = {
-        "taken_from": None,
-        "reason": reason,
-        "devices": [{"id": i, "coordinates": list(at)} for i, at in zip(device_ids, mesh.coordinates, strict=True)],
-        "nodes": [],
-        "first_difference": None,
-        "same_outputs": None,
-        "steps_one_by_one": [],
-        "left_out": [],
-    }
+    devices = [TracedDevice(id=i, coordinates=list(at)) for i, at in zip(device_ids, mesh.coordinates, strict=True)]
     elements = sum(np.size(value) for values in context.per_device.values.values() for value in values)
     if held is None and elements > naming.ELEMENTS:
-        found["reason"] = reason or naming.too_large(elements)
-        return found
+        return _trace(None, reason or naming.too_large(elements), devices)
     comparison = _Comparison(context, held, device_ids)
-    found["taken_from"] = "interpreter" if held is None else naming.TRACED
+    nodes: list[TracedNode] = []
+    left_out: list[str] = []
     for value in comparison.traced.values:
         node = comparison.node(value)
         if node is None:
-            found["left_out"].append(f"{value.name}: it is no array")
-            continue
-        found["nodes"].append(node)
-        node["devices"] = [device_ids[position] for position in node["devices"]]
-        if node["agrees"] is False and found["first_difference"] is None:
-            found["first_difference"] = _first(node)
-    found["left_out"] += [
+            left_out.append(f"{value.name}: it is no array")
+        else:
+            nodes.append(node)
+    left_out += [
         f"the steps of {name}: with them the trace would have more than {naming.VALUES} values"
         for name in comparison.traced.whole
     ]
-    found["steps_one_by_one"] = list(comparison.traced.stepped)
-    if held is not None and run is not None and run.error is None:
-        found["same_outputs"] = comparison.same_outputs(run)
-    return found
-
-
-def _first(node: dict[str, Any]) -> dict[str, Any]:
-    devices = node["devices"]
-    text = (
-        f"the first value that differs between JAX and the SPMD interpreter is {node['name']} = {node['expression']}, "
-        f"on {on_devices(devices)}, by at most {node['max_abs_error']:.3g}"
+    same = None if held is None or run is None or run.error is not None else comparison.same_outputs(run)
+    return replace(
+        _trace("interpreter" if held is None else "shard_map", reason, devices),
+        nodes=nodes,
+        first_difference=next((_difference(node) for node in nodes if node.agrees is False), None),
+        same_outputs=same,
+        steps_one_by_one=list(comparison.traced.stepped),
+        left_out=left_out,
     )
-    return {
-        "node": node["name"],
-        "expression": node["expression"],
-        "devices": devices,
-        "max_abs_error": node["max_abs_error"],
-        "text": text,
-    }
+
+
+def _trace(
+    taken_from: Literal["shard_map", "interpreter"] | None, reason: str | None, devices: list[TracedDevice]
+) -> Trace:
+    return Trace(
+        taken_from=taken_from,
+        reason=reason,
+        devices=devices,
+        nodes=[],
+        first_difference=None,
+        same_outputs=None,
+        steps_one_by_one=[],
+        left_out=[],
+    )
+
+
+def _difference(node: TracedNode) -> FirstDifference:
+    assert node.max_abs_error is not None
+    devices = node.devices
+    text = (
+        f"the first value that differs between JAX and the SPMD interpreter is {node.name} = {node.expression}, "
+        f"on {on_devices(devices)}, by at most {node.max_abs_error:.3g}"
+    )
+    return FirstDifference(
+        node=node.name, expression=node.expression, devices=devices, max_abs_error=node.max_abs_error, text=text
+    )
 
 
 class _Comparison:
     """The named code as the SPMD interpreter runs it, beside what the devices held."""
 
     def __init__(self, context: Context, held: Mapping[str, np.ndarray] | None, device_ids: list[int]) -> None:
-        self._device_ids = device_ids
         self._context = context
+        self._device_ids = device_ids
         self._held = held
         self.traced = naming.named(context.experiment)
         floats = {node: {ANY: value.dtype.name} for node, value in (held or {}).items()}
         self._oracle = measure(self.traced.experiment, "per_device", context.arrays, floats)
         self._shown = {value.node: value.name for value in self.traced.values}
 
-    def node(self, value: naming.Value) -> dict[str, Any] | None:
+    def node(self, value: naming.Value) -> TracedNode | None:
         """One line of the trace; None for what is no array."""
         described = self._described(value.node)
         if described is None:
             return None
-        found = {
-            "name": value.name,
-            "expression": value.expression,
-            "collective": None if value.operation is None else {"operation": value.operation, "axes": [*value.axes]},
-            "before": None if value.before is None else self._described(value.before),
-            **described,
-            "origins": self._origins(value),
-            "agrees": None,
-            "max_abs_error": None,
-            "devices": [],
-            "expected": None,
-        }
-        if self._held is not None:
-            self._compare(value.node, self._held[value.node], found)
-        return found
+        collective = None
+        if value.operation is not None:
+            collective = TracedCollective(operation=value.operation, axes=list(value.axes))
+        found = TracedNode(
+            name=value.name,
+            shape=described.shape,
+            dtype=described.dtype,
+            values=described.values,
+            expression=value.expression,
+            collective=collective,
+            before=None if value.before is None else self._described(value.before),
+            origins=self._origins(value),
+            agrees=None,
+            max_abs_error=None,
+            devices=[],
+            expected=None,
+        )
+        return found if self._held is None else self._compared(value.node, self._held[value.node], found)
 
-    def _origins(self, value: naming.Value) -> dict[str, Any] | None:
+    def _origins(self, value: naming.Value) -> TracedOrigins | None:
         """Whose values a collective gives to whom; None for any other line, and for what is too much to draw."""
         if value.operation is None or value.before is None:
             return None
         statements = self.traced.experiment.per_device
         node = next(s for s in statements if isinstance(s, Node) and s.name == value.node)
         blocks = origins.of_collective(self.traced.experiment, node, value.operation, value.before, self._oracle.values)
-        return None if blocks is None else origins.plain(blocks, value.operation, self._device_ids)
+        return None if blocks is None else origins.told(blocks, value.operation, self._device_ids)
 
-    def _described(self, node: str) -> dict[str, Any] | None:
+    def _described(self, node: str) -> TracedValue | None:
         if self._held is not None:
             if node not in self._held:
                 return None
@@ -140,17 +155,23 @@ class _Comparison:
             if not all(_is_numbers(value) for value in self._oracle.values[node]):
                 return None
             values = [np.asarray(value) for value in self._oracle.values[node]]
-        shown = {"name": self._shown.get(node, node), "shape": list(values[0].shape), "dtype": values[0].dtype.name}
-        return {**shown, "values": _plain(values)}
+        return TracedValue(
+            name=self._shown.get(node, node),
+            shape=list(values[0].shape),
+            dtype=values[0].dtype.name,
+            values=_plain(values),
+        )
 
-    def _compare(self, node: str, held: np.ndarray, found: dict[str, Any]) -> None:
+    def _compared(self, node: str, held: np.ndarray, found: TracedNode) -> TracedNode:
         expected = self._oracle.values[node]
         total, wrong = self._apart(node, held, expected)
-        found["agrees"] = not wrong
-        found["max_abs_error"] = total.max_abs
-        found["devices"] = wrong
-        if wrong:
-            found["expected"] = _plain([np.asarray(value) for value in expected])
+        return replace(
+            found,
+            agrees=not wrong,
+            max_abs_error=total.max_abs,
+            devices=[self._device_ids[position] for position in wrong],
+            expected=_plain([np.asarray(value) for value in expected]) if wrong else None,
+        )
 
     def _apart(self, node: str, held: np.ndarray, expected: list[Any]) -> tuple[Difference, list[int]]:
         """The worst difference on any device, and the positions of the devices where it is too large."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from runner import dtypes
 from runner.checks.compare import EXCUSED, SAME, Beside, Difference, Tolerance, Whole, as_a_whole, difference, nearest
-from runner.checks.context import Check, Context
+from runner.checks.context import Context
 from runner.experiment.model import Section
 from runner.link.target import Held, Output, ProgramRun
+from runner.record.verdicts import DecidingLine, Measure, Outcome, OutputVerdict, Undecided, ValueOutput, ValueVerdict
 from runner.reference import Rounding
 from runner.reference.rounding import row_step
 
@@ -19,97 +19,98 @@ WEAK = 0.1
 """A check that would not have noticed a mistake of this share of an output's root mean square is too blunt."""
 
 
-def check(context: Context, run: ProgramRun) -> Check:
+def check(context: Context, run: ProgramRun) -> ValueVerdict:
     """Compare every output on every device with its oracle."""
-    outputs = {}
+    outputs: dict[str, ValueOutput | OutputVerdict] = {}
     for name, output in run.outputs.items():
         section = context.knows(run.program, name)
         if section is None:
-            outputs[name] = {"status": "not_run", "reason": "no oracle knows it"}
+            outputs[name] = OutputVerdict(status="not_run", reason="no oracle knows it")
         else:
             outputs[name] = _verdict(context, section, name, output)
     return together(outputs)
 
 
-def together(outputs: Mapping[str, Check]) -> Check:
+def together(outputs: Mapping[str, ValueOutput | OutputVerdict], diagnosis: Sequence[str] = ()) -> ValueVerdict:
     """The check of a program from the verdicts on its outputs: the worst of them is the check's."""
-    found: Check = {"status": _worst([verdict["status"] for verdict in outputs.values()])}
-    for measured in ("max_abs_error", "max_rel_error", "rtol", "atol"):
-        found[measured] = max([0.0, *(verdict.get(measured, 0.0) for verdict in outputs.values())])
-    found["outputs"] = dict(outputs)
-    powers = [verdict["power"] for verdict in outputs.values() if verdict.get("power") is not None]
-    found["power"] = max(powers, default=None)
-    accepted = {name for name in outputs if outputs[name].get("accepted")}
-    if found["status"] == "weak":
-        found["reason"] = "; ".join(
-            f"{name}: {verdict['reason']}" for name, verdict in outputs.items() if verdict["status"] == "weak"
-        )
-    if accepted:
-        found["accepted"] = sorted(accepted)
-    nans = sum(verdict.get("nan", 0) for verdict in outputs.values())
-    if nans:
-        found["note"] = f"the reference has NaN: {nans} comparisons of NaN with NaN count as equal"
-    return found
+    status = _worst([verdict.status for verdict in outputs.values()])
+    compared = {name: verdict for name, verdict in outputs.items() if isinstance(verdict, ValueOutput)}
+    weak = "; ".join(f"{name}: {verdict.reason}" for name, verdict in outputs.items() if verdict.status == "weak")
+    nans = sum(verdict.nan for verdict in compared.values())
+    return ValueVerdict(
+        status=status,
+        reason=weak if status == "weak" else None,
+        diagnosis=list(diagnosis),
+        note=f"the reference has NaN: {nans} comparisons of NaN with NaN count as equal" if nans else None,
+        max_abs_error=max([0.0, *(verdict.max_abs_error for verdict in compared.values())]),
+        max_rel_error=max([0.0, *(verdict.max_rel_error for verdict in compared.values())]),
+        rtol=max([0.0, *(verdict.rtol for verdict in compared.values())]),
+        atol=max([0.0, *(verdict.atol for verdict in compared.values())]),
+        outputs=dict(outputs),
+        power=max([verdict.power for verdict in compared.values() if verdict.power is not None], default=None),
+        accepted=sorted(name for name, verdict in compared.items() if verdict.accepted),
+    )
 
 
-def _worst(statuses: list[str]) -> str:
-    for status in ("failed", "weak", "known", "passed"):
-        if status in statuses:
-            return status
-    return "not_run"
+def _worst(statuses: list[Outcome]) -> Outcome:
+    # Without an output nothing was run.
+    order: tuple[Outcome, ...] = ("failed", "weak", "known", "passed", "not_run")
+    return min([*statuses, order[-1]], key=order.index)
 
 
-def _verdict(context: Context, section: Section, name: str, output: Output) -> Check:
+def _verdict(context: Context, section: Section, name: str, output: Output) -> ValueOutput:
     """The verdict on one output: its elements, what averages out over them, and what would have been noticed."""
     allowed = context.tolerance(section, name)
-    total, devices = SAME, []
+    total, devices = SAME, list[int]()
     for part, apart in _differences(context, section, name, output, allowed):
         total = total.joined(apart)
         if apart.wrong:
             devices.append(part.device)
     rounding = context.rounding(section, name)
     excused = total.excused > EXCUSED * total.size
-    verdict: Check = {
-        "status": "failed" if total.wrong or excused else "passed",
-        "oracle": section,
-        "max_abs_error": total.max_abs,
-        "max_rel_error": total.max_rel,
-        "rtol": allowed.rtol,
-        "atol": allowed.atol,
-        "share": total.share,
-        "rounding": rounding.error,
-        "wrong": total.wrong,
-        "of": total.size,
-        "devices": devices,
-        **({"nan": total.nans} if total.nans else {}),
-        **_undecided(total, rounding),
-        **({"overflowing": total.overflowing} if total.overflowing else {}),
-    }
-    if excused:
-        verdict["reason"] = f"{total.excused} of {total.size} elements are none of what undecided decisions lead to"
     blunt = total.between + total.excused > EXCUSED * total.size
     power = _of_elements(context, section, name, allowed, blunt=blunt)
     whole = _as_a_whole(context, section, name, output)
+    measures: dict[str, Measure] = {}
     if whole is not None:
-        verdict["whole"] = {
-            measure: {"found": whole.found[measure], "least": whole.least[measure], "most": whole.most[measure]}
+        measures = {
+            measure: Measure(found=whole.found[measure], least=whole.least[measure], most=whole.most[measure])
             for measure in whole.found
         }
         power = whole.power if power is None else min(power, whole.power)
-        if whole.outside and verdict["status"] == "passed":
-            verdict["status"] = "failed"
-            verdict["reason"] = "; ".join(_outside(measure, verdict["whole"][measure]) for measure in whole.outside)
     if _overflows(total):
         power = None
-    verdict["power"] = power
-    blunt_because = _blunt(total, power, output.dtype)
-    if verdict["status"] == "passed" and blunt_because:
-        verdict["reason"] = blunt_because
-        if name in context.experiment.weak:
-            verdict["accepted"] = True
-        else:
-            verdict["status"] = "weak"
-    return verdict
+    status: Outcome = "failed" if total.wrong or excused else "passed"
+    reason = (
+        f"{total.excused} of {total.size} elements are none of what undecided decisions lead to" if excused else None
+    )
+    if whole is not None and whole.outside and status == "passed":
+        status = "failed"
+        reason = "; ".join(_outside(measure, measures[measure]) for measure in whole.outside)
+    blunt_because, accepted = _blunt(total, power, output.dtype), False
+    if status == "passed" and blunt_because:
+        reason, accepted = blunt_because, name in context.experiment.weak
+        status = "passed" if accepted else "weak"
+    return ValueOutput(
+        status=status,
+        reason=reason,
+        oracle=section,
+        max_abs_error=total.max_abs,
+        max_rel_error=total.max_rel,
+        rtol=allowed.rtol,
+        atol=allowed.atol,
+        share=total.share,
+        rounding=rounding.error,
+        wrong=total.wrong,
+        of=total.size,
+        devices=devices,
+        nan=total.nans,
+        undecided=_undecided(total, rounding),
+        overflowing=total.overflowing,
+        whole=measures,
+        power=power,
+        accepted=accepted,
+    )
 
 
 def _blunt(total: Difference, power: float | None, dtype: str) -> str | None:
@@ -127,18 +128,19 @@ def _overflows(total: Difference) -> bool:
     return total.unforeseen > 0 or total.overflowing > EXCUSED * total.size
 
 
-def _undecided(total: Difference, rounding: Rounding) -> Check:
+def _undecided(total: Difference, rounding: Rounding) -> Undecided | None:
     if not total.undecided:
-        return {}
-    places = [asdict(place) for place in rounding.places]
-    counts = {"count": total.undecided, "between": total.between, "excused": total.excused}
-    return {"undecided": {**counts, "places": places}}
+        return None
+    places = [
+        DecidingLine(line=place.line, operation=place.operation, elements=place.elements) for place in rounding.places
+    ]
+    return Undecided(count=total.undecided, between=total.between, excused=total.excused, places=places)
 
 
-def _outside(measure: str, told: Check) -> str:
+def _outside(measure: str, told: Measure) -> str:
     if measure == "slope":
-        return f"it is {1 + told['found']:.6g} times the reference on average, which rounding does not explain"
-    share = f"{told['found']:.2g} of the root mean square, where rounding explains {told['most']:.2g}"
+        return f"it is {1 + told.found:.6g} times the reference on average, which rounding does not explain"
+    share = f"{told.found:.2g} of the root mean square, where rounding explains {told.most:.2g}"
     if measure == "spread":
         return f"its errors have a root mean square of {share}"
     return f"the {measure} of its errors {'is' if measure == 'mean' else 'are up to'} {share}"

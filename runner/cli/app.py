@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from runner.config.compose import (
     Configuration,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from runner.experiment.showing import Show
-    from runner.record.record import Record
+    from runner.record.model import Record, Status
 
 log = logging.getLogger("runner")
 
@@ -72,7 +72,7 @@ class Job:
         return resolved(self.config, self.origin)
 
 
-Task = Callable[[Job, Worker], str]
+Task: TypeAlias = "Callable[[Job, Worker], Status]"
 """What is done with a job; returns its status, and never raises."""
 
 
@@ -86,12 +86,12 @@ class Command:
         self._task = task
         # It loads what it needs from others while the configuration is being composed.
         self._worker = Worker() if runs else None
-        self.statuses: list[str] = []
+        self.statuses: list[Status] = []
         """How the jobs ended that were done in this process."""
         self.points: tuple[str, ...] | None = None
         """The overrides of the points of a sweep, where the whole of it cannot be composed with all of them."""
 
-    def __call__(self, config: DictConfig) -> str:
+    def __call__(self, config: DictConfig) -> Status:
         """Do the job that Hydra has now."""
         from hydra.core.hydra_config import HydraConfig
         from hydra.types import RunMode
@@ -121,15 +121,15 @@ class Command:
         from runner.record import record
         from runner.show import report
 
-        found = []
+        found: list[Record] = []
         for point in range(points):
             try:
                 found.append(record.read(folder / str(point)))
             except FileNotFoundError:
-                found.append(
-                    {"experiment": None, "status": "error", "error": "no record: the job died", "overrides": []}
-                )
-        self.statuses = [point["status"] for point in found]
+                lost = record.begun(None, ())
+                lost.status, lost.error = "error", "no record: the job died"
+                found.append(lost)
+        self.statuses = [point.status for point in found]
         _leave_story(found, folder)
         report.sweep(found, folder)
 
@@ -234,7 +234,7 @@ def _run_by_hydra(command: Command, arguments: list[str], known: argparse.Namesp
         sys.argv = before
 
 
-def run_one(job: Job, worker: Worker) -> str:
+def run_one(job: Job, worker: Worker) -> Status:
     """Run one experiment and show what was found. Returns the run's status; never raises."""
     from runner.flow.run import run
     from runner.show import report
@@ -254,9 +254,9 @@ def run_one(job: Job, worker: Worker) -> str:
         found = crashed(job.folder, error, overrides)
 
     # The terminal's pictures are a choice; the log has the whole story.
-    log.info("%s: %s\n\n%s", found["experiment"], found["status"], report.story(found, job.folder))
+    log.info("%s: %s\n\n%s", found.experiment, found.status, report.story(found, job.folder))
     report.run(found, job.folder, brief=job.many, show=show)
-    return found["status"]
+    return found.status
 
 
 def invalid(folder: Path, message: str, overrides: Sequence[str]) -> Record:
@@ -270,34 +270,24 @@ def crashed(folder: Path, error: Exception, overrides: Sequence[str]) -> Record:
     return _ended(folder, "error", message, overrides)
 
 
-def _ended(folder: Path, status: str, message: str, overrides: Sequence[str]) -> Record:
+def _ended(folder: Path, status: Status, message: str, overrides: Sequence[str]) -> Record:
     from runner.record import record
 
-    found = {
-        "schema": record.SCHEMA,
-        "experiment": None,
-        "overrides": list(overrides),
-        "status": status,
-        "error": message,
-        "programs": {},
-        "environment": record.environment(),
-    }
     folder.mkdir(parents=True, exist_ok=True)
-    record.write(found, folder)
-    return found
+    return record.ended(folder, status, message, overrides)
 
 
-def invalid_point(folder: Path, overrides: Sequence[str], error: Exception, folders: list[Path]) -> str:
+def invalid_point(folder: Path, overrides: Sequence[str], error: Exception, folders: list[Path]) -> Status:
     """Record a point of a sweep that could not be composed; return its status."""
     from runner.config import composition
-    from runner.record import record
+    from runner.record.files import write_text
     from runner.show import report
 
     found = invalid(folder, composition.report(error, folders, list(overrides)), overrides)
     # Hydra opens a log only where it runs a job.
-    record.write_text(folder / LOG, report.story(found, folder))
+    write_text(folder / LOG, report.story(found, folder))
     report.run(found, folder, brief=True)
-    return found["status"]
+    return found.status
 
 
 LOG = "runner.log"
@@ -306,15 +296,15 @@ LOG = "runner.log"
 
 def _leave_story(found: list[Record], folder: Path) -> None:
     """Write the log of a whole sweep, and its layouts on one sheet where there are several of one array."""
-    from runner.record import record
+    from runner.record.files import write_text
     from runner.show import report, sheet
 
     told = report.sweep_story(found, folder)
-    drawn = {number: point["pictures"] for number, point in enumerate(found) if "pictures" in point}
-    files = sheet.files([point.get("experiment") for point in found], drawn)
+    drawn = {number: point.pictures for number, point in enumerate(found) if point.pictures}
+    files = sheet.files([point.experiment for point in found], drawn)
     if files is not None:
         text, image = files
-        record.write_text(folder / "shardings.txt", text)
-        record.write_text(folder / "shardings.svg", image)
+        write_text(folder / "shardings.txt", text)
+        write_text(folder / "shardings.svg", image)
         told += f"\n{text}"
-    record.write_text(folder / LOG, told)
+    write_text(folder / LOG, told)

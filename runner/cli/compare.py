@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from runner.config.sources import shown
+from runner.link.events import Devices
 from runner.record import differences, golden, record
 from runner.record.golden import Pinned
-from runner.record.record import Record
+from runner.record.model import ArrayRecord, CompiledProgram, MeshShape, ProgramRecord, Record
+from runner.record.verdicts import ValueVerdict, Verdict
 
 
 class InvalidComparison(Exception):
@@ -115,13 +117,13 @@ def _load(path: Path) -> list[Point]:
 def _of_record(file: Path) -> Point:
     try:
         found = record.read(file.parent)
-        jax = (found["environment"] or {}).get("jax")
-        overrides = [text.lstrip("+") for text in found.get("overrides", ())]
-        words = sorted(text for text in overrides if not text.startswith("experiment="))
-        pinned = {name: golden.pinned(result) for name, result in found["programs"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidComparison(f"{shown(file)}: not a record: {type(error).__name__}: {error}") from None
-    return Point(" ".join([found["experiment"] or "–", *words]), golden.series(jax) if jax else None, pinned, found)
+    except record.UnreadableRecord as error:
+        raise InvalidComparison(str(error)) from None
+    overrides = [text.lstrip("+") for text in found.overrides]
+    words = sorted(text for text in overrides if not text.startswith("experiment="))
+    pinned = {name: golden.pinned(result) for name, result in found.programs.items()}
+    jax = found.environment.jax
+    return Point(" ".join([found.experiment or "–", *words]), golden.series(jax) if jax else None, pinned, found)
 
 
 def _of_golden(file: Path, name: str) -> list[Point]:
@@ -184,7 +186,7 @@ def _report(before: dict[str, Point], after: dict[str, Point]) -> int:
 def compared(old: Point, new: Point) -> tuple[list[str], list[str]]:
     """What differs between two points, and what is told for information: a sentence each."""
     found = []
-    there, here = ({"not_supported": {}, **(point.record or {})}["not_supported"] for point in (old, new))
+    there, here = (point.record.not_supported if point.record else {} for point in (old, new))
     for program in dict.fromkeys([*old.pinned, *new.pinned]):
         if program in old.pinned and program in new.pinned:
             found += differences.of_program(program, old.pinned[program], new.pinned[program])
@@ -201,41 +203,52 @@ def compared(old: Point, new: Point) -> tuple[list[str], list[str]]:
 
 def _of_runs(old: Record, new: Record) -> list[str]:
     """What differs between two records beside what is pinned."""
-    found = []
-    for key in ("experiment", "status", "error"):
-        if old[key] != new[key]:
-            found.append(f"{key}: {_said(old[key])} → {_said(new[key])}")
-    for what, say in (("mesh", _mesh), ("target", _target)):
-        # A run whose configuration could not be composed has neither.
-        was, now = say(old.get(what)), say(new.get(what))
+    found: list[str] = []
+    for what, was, now in (
+        ("experiment", old.experiment, new.experiment),
+        ("status", old.status, new.status),
+        ("error", old.error, new.error),
+    ):
+        if was != now:
+            found.append(f"{what}: {_said(was)} → {_said(now)}")
+    # A run whose configuration could not be composed has neither mesh nor target.
+    for what, was, now in (
+        ("mesh", _mesh(old.mesh), _mesh(new.mesh)),
+        ("target", _target(old.target), _target(new.target)),
+    ):
         if was != now:
             found.append(f"{what}: {was} → {now}")
-    found += _named("array", old.get("arrays", {}), new.get("arrays", {}), _array)
-    found += _named("check", old.get("checks", {}), new.get("checks", {}), _status)
-    for program in old["programs"]:
-        if program in new["programs"]:
-            found += _of_programs(program, old["programs"][program], new["programs"][program])
+    found += _named("array", old.arrays, new.arrays, _array)
+    found += _named("check", dict(old.checks.named()), dict(new.checks.named()), _status)
+    for program in old.programs:
+        if program in new.programs:
+            found += _of_programs(program, old.programs[program], new.programs[program])
     return found
 
 
-def _of_programs(program: str, old: Record, new: Record) -> list[str]:
+def _of_programs(program: str, old: ProgramRecord, new: ProgramRecord) -> list[str]:
     found = [
-        f"{key} of {program}: {_said(old[key])} → {_said(new[key])}"
-        for key in ("status", "error")
-        if old[key] != new[key]
+        f"{what} of {program}: {_said(was)} → {_said(now)}"
+        for what, was, now in (("status", old.status, new.status), ("error", old.error, new.error))
+        if was != now
     ]
-    found += _named(f"{program}: check", old["checks"], new["checks"], _status)
-    for key in ("temp_bytes", "peak_bytes"):
-        sizes = [(side.get("memory") or {}).get(key) for side in (old, new)]
-        if sizes[0] != sizes[1]:
-            kind = "temporary memory" if key == "temp_bytes" else "peak memory"
-            found.append(f"{kind} of {program}: {differences.bytes_change(sizes[0], sizes[1])} per device")
+    found += _named(f"{program}: check", dict(old.checks.named()), dict(new.checks.named()), _status)
+    was, now = (side.memory if isinstance(side, CompiledProgram) else None for side in (old, new))
+    for what, before, after in (
+        ("temporary", was and was.temp_bytes, now and now.temp_bytes),
+        ("peak", was and was.peak_bytes, now and now.peak_bytes),
+    ):
+        if before != after:
+            found.append(f"{what} memory of {program}: {differences.bytes_change(before, after)} per device")
     return found
 
 
-def _named(what: str, old: dict[str, Any], new: dict[str, Any], say: Callable[[Any], str]) -> list[str]:
+T = TypeVar("T")
+
+
+def _named(what: str, old: Mapping[str, T], new: Mapping[str, T], say: Callable[[T], str]) -> list[str]:
     """What differs between two mappings of names, as `say` says their values."""
-    found = []
+    found: list[str] = []
     for name in dict.fromkeys([*old, *new]):
         was, now = (say(side[name]) if name in side else None for side in (old, new))
         if was is None or now is None:
@@ -245,66 +258,63 @@ def _named(what: str, old: dict[str, Any], new: dict[str, Any], say: Callable[[A
     return found
 
 
-def _status(check: Record) -> str:
-    return check["status"]
+def _status(check: Verdict) -> str:
+    return check.status
 
 
-def _said(value: Any) -> str:
-    return "none" if value is None else str(value).splitlines()[0]
+def _said(text: str | None) -> str:
+    return "none" if text is None else text.splitlines()[0]
 
 
-def _mesh(mesh: Record | None) -> str:
+def _mesh(mesh: MeshShape | None) -> str:
     if mesh is None:
         return "none"
-    return " × ".join(f"{axis}={size}" for axis, size in zip(mesh["axes"], mesh["shape"], strict=True))
+    return " × ".join(f"{axis}={size}" for axis, size in zip(mesh.axes, mesh.shape, strict=True))
 
 
-def _target(target: Record | None) -> str:
-    return "none" if target is None else f"{target['devices']} × {target['kind'] or target['platform']}"
+def _target(target: Devices | None) -> str:
+    return "none" if target is None else f"{target.devices} × {target.kind or target.platform}"
 
 
-def _array(array: Record) -> str:
-    return f"{array['dtype']}{array['shape']} {differences.spec_text(array['spec'])}"
+def _array(array: ArrayRecord) -> str:
+    return f"{array.dtype}{array.shape} {differences.spec_text(array.spec)}"
 
 
 def _notes(old: Record, new: Record) -> list[str]:
     """Versions, times, estimates and rounding: what may differ between two runs that decide alike."""
-    found = []
-    environments = [side["environment"] or {} for side in (old, new)]
-    changed = [
-        f"{name} {_said(environments[0].get(name))} → {_said(environments[1].get(name))}"
-        for name in ("jax", "jaxlib", "python", "runner")
-        if environments[0].get(name) != environments[1].get(name)
-    ]
-    found += [", ".join(changed)] if changed else []
-    for program, was in old["programs"].items():
-        now = new["programs"].get(program)
-        if now is not None:
-            parts = [*_times(was, now), *_estimates(was, now), *_rounding(was, now)]
+    was, now = old.environment, new.environment
+    versions = (
+        ("jax", was.jax, now.jax),
+        ("jaxlib", was.jaxlib, now.jaxlib),
+        ("python", was.python, now.python),
+        ("runner", was.runner, now.runner),
+    )
+    changed = [f"{name} {_said(before)} → {_said(after)}" for name, before, after in versions if before != after]
+    found = [", ".join(changed)] if changed else []
+    for program, result in old.compiled.items():
+        other = new.compiled.get(program)
+        if other is not None:
+            parts = [*_times(result, other), *_estimates(result, other), *_rounding(result, other)]
             found += [f"{program}: {', '.join(parts)}"] if parts else []
     return found
 
 
-def _times(old: Record, new: Record) -> list[str]:
-    timings = [side.get("timing") or {} for side in (old, new)]
-    found = []
-    for name, say in (
-        ("compile", lambda t: t.get("compile_s")),
-        ("run", lambda t: (t.get("run_s") or {}).get("median")),
-    ):
-        was, now = (say(timing) for timing in timings)
-        if was and now and f"{now / was:.2g}" != "1":
-            found.append(f"{name} {now / was:.2g} × the time, {was * 1e3:.3g} → {now * 1e3:.3g} ms")
-    return found
+def _times(old: CompiledProgram, new: CompiledProgram) -> list[str]:
+    was, now = (timing.run_s.median if timing.run_s else None for timing in (old.timing, new.timing))
+    return [
+        f"{name} {after / before:.2g} × the time, {before * 1e3:.3g} → {after * 1e3:.3g} ms"
+        for name, before, after in (("compile", old.timing.compile_s, new.timing.compile_s), ("run", was, now))
+        if before and after and f"{after / before:.2g}" != "1"
+    ]
 
 
-def _estimates(old: Record, new: Record) -> list[str]:
-    costs = [(side.get("cost") or {}).get("flops") for side in (old, new)]
-    return [f"flops {costs[0]:g} → {costs[1]:g}"] if all(costs) and costs[0] != costs[1] else []
+def _estimates(old: CompiledProgram, new: CompiledProgram) -> list[str]:
+    was, now = (side.cost.flops if side.cost else None for side in (old, new))
+    return [f"flops {was:g} → {now:g}"] if was and now and was != now else []
 
 
-def _rounding(old: Record, new: Record) -> list[str]:
-    errors = [side["checks"].get("value", {}).get("max_abs_error") for side in (old, new)]
-    if None in errors or errors[0] == errors[1]:
-        return []
-    return [f"largest error {errors[0]:.2g} → {errors[1]:.2g}"]
+def _rounding(old: CompiledProgram, new: CompiledProgram) -> list[str]:
+    was, now = (
+        side.checks.value.max_abs_error if isinstance(side.checks.value, ValueVerdict) else None for side in (old, new)
+    )
+    return [] if was is None or now is None or was == now else [f"largest error {was:.2g} → {now:.2g}"]

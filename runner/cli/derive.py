@@ -8,17 +8,22 @@ from __future__ import annotations
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.cli import app
 from runner.config.compose import InvalidConfiguration
 from runner.experiment.program import Program
 from runner.experiment.reader import read
-from runner.faults import Fault, InvalidExperiment, invalid
+from runner.faults import InvalidExperiment, invalid
+from runner.link.events import Died, Invalid, Types
 from runner.link.process import Worker
 from runner.link.target import listen
+
+if TYPE_CHECKING:
+    from runner.record.model import Status
+    from runner.sharding.plan import Derivation
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     return app.main(arguments, _task)
 
 
-def _task(job: app.Job, worker: Worker) -> str:
+def _task(job: app.Job, worker: Worker) -> Status:
     """One job of Hydra. Returns its status; never raises."""
     try:
         return _derive({**job.resolved().plain, "program": Program.DERIVED.value}, job.folder, worker)
@@ -44,7 +49,7 @@ def _task(job: app.Job, worker: Worker) -> str:
     return "invalid"
 
 
-def _derive(config: dict[str, Any], folder: Path, worker: Worker) -> str:
+def _derive(config: dict[str, Any], folder: Path, worker: Worker) -> Status:
     experiment = read(config)
     with tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
         job = {
@@ -55,32 +60,32 @@ def _derive(config: dict[str, Any], folder: Path, worker: Worker) -> str:
             "steps": [],
         }
         for event in listen(worker, job, experiment.timeout):
-            match event["event"]:
-                case "invalid":
-                    raise InvalidExperiment(Fault.from_json(event["fault"]))
-                case "died":
-                    raise RuntimeError(event["error"])
-                case "types":
-                    reason = event["unsupported"].get(Program.DERIVED)
-                    if reason:
+            match event:
+                case Invalid():
+                    raise InvalidExperiment(event.fault)
+                case Died():
+                    raise RuntimeError(event.error)
+                case Types():
+                    if event.derivation is None:
+                        reason = event.unsupported[Program.DERIVED]
                         raise invalid(("program",), f"the graph cannot be written for one device: {reason}")
-                    print(text(event["derivation"]))
+                    print(text(event.derivation))
                     return "passed"
                 case _:
                     continue
     raise RuntimeError("the worker ended before it told the types")
 
 
-def text(derivation: Mapping[str, Any]) -> str:
+def text(derivation: Derivation) -> str:
     """The section as the YAML has it, and as comments what there is to say of it."""
     import yaml
 
     from runner.evidence.words import bytes_text
 
-    parts: dict[str, Any] = {} if derivation["check_vma"] else {"check_vma": False}
-    parts["per_device"] = derivation["per_device"]
+    parts: dict[str, Any] = {} if derivation.check_vma else {"check_vma": False}
+    parts["per_device"] = derivation.per_device
     lines = yaml.safe_dump(parts, sort_keys=False, width=10_000, allow_unicode=True).rstrip("\n").split("\n")
-    notes = [f"each device sends {bytes_text(derivation['sent_bytes'])} on a ring", *derivation["notes"]]
-    if "missing" in derivation["plan"]:
-        notes.append(f"without a plan: {derivation['plan']['missing']}")
+    notes = [f"each device sends {bytes_text(derivation.sent_bytes)} on a ring", *derivation.notes]
+    if derivation.plan.missing is not None:
+        notes.append(f"without a plan: {derivation.plan.missing}")
     return "\n".join([*lines, *(f"# {note}" for note in notes)])

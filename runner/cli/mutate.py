@@ -19,17 +19,19 @@ from runner.cli import app
 from runner.config.compose import InvalidConfiguration
 from runner.experiment import data, topology
 from runner.experiment.reader import read
-from runner.faults import Fault, InvalidExperiment, invalid
+from runner.faults import InvalidExperiment, invalid
 from runner.flow import verification
+from runner.link.events import Died, Invalid, Types
 from runner.link.process import Worker
 from runner.link.target import listen
-from runner.record import record
+from runner.record import files
 
 if TYPE_CHECKING:
     from runner.checks.context import Context
     from runner.checks.mutants import Mutant
     from runner.config.sources import Sources
     from runner.experiment.model import Experiment
+    from runner.record.model import Status
 
 FILE = "mutants.json"
 """Where in the run folder the mutants are, for other programs to read."""
@@ -46,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     return app.main(arguments, _task)
 
 
-def _task(job: app.Job, worker: Worker) -> str:
+def _task(job: app.Job, worker: Worker) -> Status:
     """One job of Hydra. Returns its status; never raises."""
     try:
         config = job.resolved()
@@ -62,7 +64,7 @@ def _task(job: app.Job, worker: Worker) -> str:
     return "invalid"
 
 
-def _mutate(config: dict[str, Any], folder: Path, sources: Callable[[], Sources], worker: Worker) -> str:
+def _mutate(config: dict[str, Any], folder: Path, sources: Callable[[], Sources], worker: Worker) -> Status:
     from runner.checks.mutants import broken, mutants
 
     experiment = read(config)
@@ -77,7 +79,7 @@ def _mutate(config: dict[str, Any], folder: Path, sources: Callable[[], Sources]
     context = consulted(experiment, config, folder, sources, worker, overrides)
     found = mutants(context)
     _report(found, broken(context.experiment), experiment.name)
-    record.write_text(folder / FILE, json.dumps([_plain(mutant) for mutant in found], indent=1) + "\n")
+    files.write_text(folder / FILE, json.dumps([_plain(mutant) for mutant in found], indent=1) + "\n")
     print(f"\n{folder / FILE}")
     return "failed" if any(mutant.outcome == "survived" for mutant in found) else "passed"
 
@@ -105,15 +107,14 @@ def consulted(
             "steps": [],
         }
         for event in listen(worker, job, experiment.timeout):
-            match event["event"]:
-                case "invalid":
-                    raise InvalidExperiment(Fault.from_json(event["fault"]))
-                case "died":
-                    raise RuntimeError(event["error"])
-                case "types":
-                    outputs = {name: (tuple(shape), dtype) for name, (shape, dtype) in event["outputs"].items()}
+            match event:
+                case Invalid():
+                    raise InvalidExperiment(event.fault)
+                case Died():
+                    raise RuntimeError(event.error)
+                case Types():
                     not_pinned = pinned.not_pinned(overrides)
-                    return oracles.consult(experiment, arrays, outputs, event["floats"], not_pinned)
+                    return oracles.consult(experiment, arrays, event.outputs, event.floats, not_pinned)
                 case _:
                     continue
     raise RuntimeError("the worker ended before it told the types")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from runner.derivation.writer import Hints, Writer
 from runner.experiment.model import Experiment, Loop, Statement
 from runner.experiment.statements import read_statements
 from runner.language.check import Scope
-from runner.sharding.plan import Plan
+from runner.sharding.plan import Derivation, Plan
 
 TRIES = ((False, True), (True, True), (False, False))
 """Whether gathers say that all devices have the same, and whether JAX checks it: the first that JAX takes is taken."""
@@ -35,22 +35,23 @@ class Derived:
         """The experiment with these lines as its `per_device`."""
         return replace(experiment, per_device=self.statements, check_vma=self.check_vma)
 
-    def to_json(self, plan: Plan) -> dict[str, Any]:
-        """The lines as the YAML has them, with the plan that they follow."""
-        return {
-            "per_device": section(self.statements),
-            "check_vma": self.check_vma,
-            "sent_bytes": round(self.sent),
-            "notes": list(self.notes),
-            "plan": plan.summary(),
-        }
+    def told(self, plan: Plan, floats: dict[str, dict[str, str]]) -> Derivation:
+        """The lines as the YAML has them, with the plan that they follow and the dtypes in them."""
+        return Derivation(
+            per_device=section(self.statements),
+            check_vma=self.check_vma,
+            sent_bytes=round(self.sent),
+            notes=list(self.notes),
+            plan=plan.summary(),
+            floats=floats,
+        )
 
 
-def read(experiment: Experiment, told: Mapping[str, Any]) -> Experiment:
-    """The experiment with the lines that were derived elsewhere and told as plain data."""
+def read(experiment: Experiment, told: Derivation) -> Experiment:
+    """The experiment with the lines that were derived elsewhere and told as the YAML has them."""
     scope = Scope("per_device", experiment.mesh, {array.name for array in experiment.arrays}, experiment.dims)
-    statements = read_statements(told["per_device"], ("derived",), scope, experiment.dims)
-    return replace(experiment, per_device=statements, check_vma=told["check_vma"])
+    statements = read_statements(told.per_device, ("derived",), scope, experiment.dims)
+    return replace(experiment, per_device=statements, check_vma=told.check_vma)
 
 
 def derive(experiment: Experiment, parts: Parts, hints: Hints, *, invarying: bool, check_vma: bool) -> Derived:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from runner.evidence import custom_calls, groups, hlo
 from runner.evidence.flow import MOVES, Flow
 from runner.evidence.hlo import Computation, Instruction, Module, Shape
+from runner.evidence.model import Between, Collective
 from runner.evidence.nodes import Origin, Origins, asked, backward, stacks
 from runner.evidence.opcodes import DONE, HEAVY, IDLE, START, done_with, doubts, keeps_a_part, kind_of, target_of
 from runner.layout import Mesh
@@ -30,7 +30,7 @@ class Collectives:
     whose execution a collective goes on, each with the `instruction` of its entry.
     """
 
-    found: list[dict[str, Any]] = field(default_factory=list)
+    found: list[Collective] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     carriers: dict[str, str] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class _Reader:
         callers = self._module.callers.get(computation.name, [])
         return callers[0][:2] if len(callers) == 1 else None
 
-    def _entry(self, place: _Place) -> dict[str, Any]:
+    def _entry(self, place: _Place) -> Collective:
         instruction, computation = place.instruction, place.computation
         names = self._names(place)
         own = list(dict.fromkeys(origin for name in names for origin in self._origins.of(name)))
@@ -178,7 +178,7 @@ class _Reader:
         if inserted:
             taken = self._flow.producers(computation, instruction.operands)
             needed = self._flow.consumers(*self._result_of(place))
-            between = {"from": _nodes(taken), "to": _nodes(needed)}
+            between = Between(source=_nodes(taken), to=_nodes(needed))
             if all(not origin.primitive for origin in own):
                 # It has no name but that of the array that it moves: what needs it caused it.
                 own = needed or own or taken
@@ -189,24 +189,24 @@ class _Reader:
         nodes = _nodes(own)
         bytes_in, bytes_out, dtype = self._bytes(place)
         axes, listed = self._axes(place)
-        return {
-            "kind": place.kind,
-            "node": nodes[0] if nodes else None,
-            "nodes": nodes,
-            "gradient": bool(own) and all(origin.gradient for origin in own),
-            "inserted": inserted,
-            "between": between,
-            "axes": None if axes is None else list(axes),
-            "groups": listed,
-            "dtype": dtype,
-            "bytes_in": bytes_in,
-            "bytes_out": bytes_out,
-            "bytes": None if bytes_in is None or bytes_out is None else max(bytes_in, bytes_out),
-            "count": self._count_of(place),
-            "asynchronous": place.asynchronous,
-            "overlapped": self._overlapped(place),
-            "instruction": instruction.name,
-        }
+        return Collective(
+            kind=place.kind,
+            node=nodes[0] if nodes else None,
+            nodes=nodes,
+            gradient=bool(own) and all(origin.gradient for origin in own),
+            inserted=inserted,
+            between=between,
+            axes=None if axes is None else list(axes),
+            groups=listed,
+            dtype=dtype,
+            bytes_in=bytes_in,
+            bytes_out=bytes_out,
+            bytes=None if bytes_in is None or bytes_out is None else max(bytes_in, bytes_out),
+            count=self._count_of(place),
+            asynchronous=place.asynchronous,
+            overlapped=self._overlapped(place),
+            instruction=instruction.name,
+        )
 
     def _result_of(self, place: _Place) -> tuple[Computation, Instruction]:
         """Where its result is first whole."""

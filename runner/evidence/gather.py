@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from runner.evidence import collectives, hlo, profile, warnings
+from runner.evidence.model import Evidence
 from runner.evidence.nodes import Origins
 from runner.evidence.planes import Profile
 from runner.experiment.model import Experiment
@@ -19,11 +19,11 @@ def gather(
     said: str | None,
     unreadable: str | None = None,
     taken: Profile | None = None,
-) -> dict[str, Any]:
-    """The `collectives`, `collectives_unknown`, `collectives_missing` and `compiler_warnings` of a program's record.
+) -> Evidence:
+    """The evidence of one program; with its profile, where one was `taken`.
 
-    Also its `profile`, where one was `taken`. `said` is what the compiler wrote to standard error; None where nobody
-    could hear it. `unreadable` is why the module could not be printed.
+    `said` is what the compiler wrote to standard error; None where nobody could hear it. `unreadable` is why the module
+    could not be printed.
     """
     origins = Origins(experiment, program.lines)
     text = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")
@@ -40,13 +40,13 @@ def gather(
     else:
         why = f": {unreadable}" if unreadable else ""
         found = _nothing(f"the backend does not show the compiled module{why}")
-    return {
-        "collectives": listed,
-        "collectives_unknown": list(dict.fromkeys(found.unknown)),
-        "collectives_missing": list(dict.fromkeys(found.missing)),
-        "compiler_warnings": heard,
-        **({"profile": profile.read(taken, module, origins, found)} if taken else {}),
-    }
+    return Evidence(
+        collectives=listed,
+        collectives_unknown=list(dict.fromkeys(found.unknown)),
+        collectives_missing=list(dict.fromkeys(found.missing)),
+        compiler_warnings=heard,
+        profile=profile.read(taken, module, origins, found) if taken else None,
+    )
 
 
 def _nothing(why: str) -> collectives.Collectives:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from runner.link import handover
+from runner.link.events import Profiled, RunTimes
 
 ANNOTATION = "run"
 """The annotation that the worker puts around each profiled run."""
@@ -101,7 +102,7 @@ class Taken:
 
     folder: str
     runs: int
-    run_s: Mapping[str, float]
+    run_s: RunTimes
     recorded: Recorded
 
 
@@ -129,25 +130,30 @@ def read(planes: Iterable[RecordedPlane]) -> Recorded:
     return Recorded(tuple(events), tuple(unknown))
 
 
-def leave(path: Path, recorded: Recorded) -> dict[str, Any]:
-    """Write the events to `path`; return what else `collect` needs, as plain data."""
+def leave(path: Path, taken: Taken) -> Profiled:
+    """Write the events to `path`; return what else `collect` needs."""
+    recorded = taken.recorded
     names = list(dict.fromkeys(text for event in recorded.events for text in event[_NUMBERS:]))
     number = {name: i for i, name in enumerate(names)}
     table = [(*event[:_NUMBERS], *(number[text] for text in event[_NUMBERS:])) for event in recorded.events]
     handover.leave(path, [np.array(table, np.int64).reshape(-1, len(Event._fields))])
-    return {"file": path.name, "names": names, "unknown": list(recorded.unknown)}
+    return Profiled(
+        file=path.name,
+        names=names,
+        unknown=list(recorded.unknown),
+        folder=taken.folder,
+        runs=taken.runs,
+        run_s=taken.run_s,
+    )
 
 
-def collect(finished: Mapping[str, Any], folder: Path) -> Profile:
-    """The profile of a `finished` event, whose events `leave` left in `folder`; or the error that ended it."""
-    if "error" in finished:
-        return finished["error"]
-    (raw,) = handover.collect(folder / finished["file"])
-    names = finished["names"]
+def collect(left: Profiled, folder: Path) -> Taken:
+    """The profile whose events `leave` left in `folder`."""
+    (raw,) = handover.collect(folder / left.file)
+    names = left.names
     table = raw.view(np.int64).reshape(-1, len(Event._fields)).tolist()
     events = tuple(Event._make([*row[:_NUMBERS], *(names[number] for number in row[_NUMBERS:])]) for row in table)
-    recorded = Recorded(events, tuple(finished["unknown"]))
-    return Taken(finished["folder"], finished["runs"], finished["run_s"], recorded)
+    return Taken(left.folder, left.runs, left.run_s, Recorded(events, tuple(left.unknown)))
 
 
 def _on_device(plane: RecordedPlane) -> bool:

@@ -11,12 +11,13 @@ import bisect
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
+from runner.evidence import planes
 from runner.evidence.collectives import Collectives
 from runner.evidence.hlo import Instruction, Module
+from runner.evidence.model import Collective, Profile, ProfiledCollective, ProfiledNode, Seconds, Unattributed
 from runner.evidence.nodes import Origin, Origins
-from runner.evidence.planes import Event, Profile, Recorded
+from runner.evidence.planes import Event
 
 _CALLS = ("while", "conditional", "call", "async-start")
 """Opcodes of instructions whose computations execute as instructions of their own."""
@@ -27,17 +28,22 @@ _FREE = frozenset({"parameter", "constant", "get-tuple-element", "tuple", "bitca
 _NAMED = 5
 """How many instructions a sentence names."""
 
-Seconds = dict[str, float | None]
-"""Seconds per run and device, `median`, `min` and `max`, and the `total` over all runs and devices."""
 
-
-def read(taken: Profile, module: Module, origins: Origins, collectives: Collectives) -> dict[str, Any]:
-    """A program's `profile`; the entries are those of `docs/record.md`."""
+def read(taken: planes.Profile, module: Module, origins: Origins, collectives: Collectives) -> Profile:
+    """A program's profile."""
     if isinstance(taken, str):
-        nothing = {"seconds": None, "nodes": [], "collectives": [], "unattributed": None}
-        return {"folder": None, "runs": 0, "run_s": None, "devices": 0, **nothing, "unknown": [taken]}
-    times = _Reader(taken.recorded, taken.runs, module, origins, collectives).read()
-    return {"folder": taken.folder, "runs": taken.runs, "run_s": dict(taken.run_s), **times}
+        return Profile(
+            folder=None,
+            runs=0,
+            run_s=None,
+            devices=0,
+            seconds=None,
+            nodes=[],
+            collectives=[],
+            unattributed=None,
+            unknown=[taken],
+        )
+    return _Reader(taken, module, origins, collectives).read()
 
 
 class _Times:
@@ -55,10 +61,9 @@ class _Times:
 
 
 class _Reader:
-    def __init__(
-        self, recorded: Recorded, runs: int, module: Module, origins: Origins, collectives: Collectives
-    ) -> None:
-        self._events = recorded.events
+    def __init__(self, taken: planes.Taken, module: Module, origins: Origins, collectives: Collectives) -> None:
+        self._taken = taken
+        self._events = taken.recorded.events
         self._module = module
         self._origins = origins
         self._collectives = collectives
@@ -69,10 +74,10 @@ class _Reader:
         }
         self._executed = sorted({(event.device, event.run) for event in self._events})
         self._told_apart = all(run >= 0 for _, run in self._executed)
-        self._unknown = list(recorded.unknown)
-        self._runs = runs
+        self._unknown = list(taken.recorded.unknown)
+        self._runs = taken.runs
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> Profile:
         everything, unattributed = _Times(), _Times()
         lines: dict[tuple[frozenset[str], bool], _Times] = defaultdict(_Times)
         order: dict[tuple[frozenset[str], bool], list[str]] = {}
@@ -98,25 +103,28 @@ class _Reader:
             unattributed.add(event, own)
             unnamed[event.instruction or event.name] += own
         self._doubt(foreign)
-        return {
-            "devices": len({device for device, _ in self._executed}),
-            "seconds": self._seconds(everything),
-            "nodes": [
-                {
-                    "node": order[key][0] if len(order[key]) == 1 else None,
-                    "nodes": order[key],
-                    "gradient": key[1],
-                    "seconds": self._seconds(times),
-                }
+        listed = [self._collective(entry, carried) for entry in self._collectives.found]
+        return Profile(
+            folder=self._taken.folder,
+            runs=self._runs,
+            run_s=self._taken.run_s,
+            devices=len({device for device, _ in self._executed}),
+            seconds=self._seconds(everything),
+            nodes=[
+                ProfiledNode(
+                    node=order[key][0] if len(order[key]) == 1 else None,
+                    nodes=order[key],
+                    gradient=key[1],
+                    seconds=self._seconds(times),
+                )
                 for key, times in sorted(lines.items(), key=lambda item: -item[1].total)
             ],
-            "collectives": [self._collective(entry, carried) for entry in self._collectives.found],
-            "unattributed": {
-                "seconds": self._seconds(unattributed),
-                "instructions": [name for name, _ in unnamed.most_common()],
-            },
-            "unknown": list(dict.fromkeys(self._unknown)),
-        }
+            collectives=listed,
+            unattributed=Unattributed(
+                seconds=self._seconds(unattributed), instructions=[name for name, _ in unnamed.most_common()]
+            ),
+            unknown=list(dict.fromkeys(self._unknown)),
+        )
 
     def _inside(self) -> dict[str, frozenset[str]]:
         """For each loop, branch or call the instructions that execute within it."""
@@ -144,30 +152,30 @@ class _Reader:
                     found += self._lines(inner)
         return tuple(dict.fromkeys(found)) or self._origins.of(instruction.op_name)
 
-    def _collective(self, entry: Mapping[str, Any], carried: Mapping[str, _Times]) -> dict[str, Any]:
-        name = entry["instruction"]
+    def _collective(self, entry: Collective, carried: Mapping[str, _Times]) -> ProfiledCollective:
+        name = entry.instruction
         times = carried.get(name)
         executions = None
         if times is None:
             self._unknown.append(f"the trace does not show {name}")
         else:
             executions = self._executions(times)
-            if entry["count"] is not None and executions is not None and executions != entry["count"]:
-                self._unknown.append(f"{name} ran {executions} times a run, not {entry['count']} times")
+            if entry.count is not None and executions is not None and executions != entry.count:
+                self._unknown.append(f"{name} ran {executions} times a run, not {entry.count} times")
             also = self._also(name, entry)
             if also:
                 self._unknown.append(
                     f"the time of {name} is also that of {', '.join(also)}, computed in the same fusion"
                 )
-        return {
-            "instruction": name,
-            "node": entry["node"],
-            "nodes": entry["nodes"],
-            "gradient": entry["gradient"],
-            "kind": entry["kind"],
-            "executions": executions,
-            "seconds": None if times is None else self._seconds(times),
-        }
+        return ProfiledCollective(
+            instruction=name,
+            node=entry.node,
+            nodes=entry.nodes,
+            gradient=entry.gradient,
+            kind=entry.kind,
+            executions=executions,
+            seconds=None if times is None else self._seconds(times),
+        )
 
     def _executions(self, times: _Times) -> int | None:
         """How often a collective ran in each run on each device; None where that differs or runs are not told apart."""
@@ -180,21 +188,21 @@ class _Reader:
         counts = {most[place] for place in self._executed}
         return counts.pop() if len(counts) == 1 else None
 
-    def _also(self, name: str, entry: Mapping[str, Any]) -> list[str]:
+    def _also(self, name: str, entry: Collective) -> list[str]:
         """The other lines that are computed in the fusions that carry a collective."""
         carriers = [self._instructions.get(c) for c, carried in self._collectives.carriers.items() if carried == name]
         served = [o.node for i in carriers if i is not None and i.opcode == "fusion" for o in self._lines(i)]
-        return [node for node in dict.fromkeys(served) if node not in entry["nodes"]]
+        return [node for node in dict.fromkeys(served) if node not in entry.nodes]
 
     def _seconds(self, times: _Times) -> Seconds:
         each = [times.by_run[place] / 1e9 for place in self._executed]
         known = bool(each) and self._told_apart
-        return {
-            "median": statistics.median(each) if known else None,
-            "min": min(each) if known else None,
-            "max": max(each) if known else None,
-            "total": times.total / 1e9,
-        }
+        return Seconds(
+            median=statistics.median(each) if known else None,
+            min=min(each) if known else None,
+            max=max(each) if known else None,
+            total=times.total / 1e9,
+        )
 
     def _doubt(self, foreign: Iterable[str]) -> None:
         """Say in what the trace is not what it should be."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from dataclasses import replace
 
+from runner.evidence.model import CompilerWarning
 from runner.evidence.nodes import Origins
 
 _LINE = re.compile(r"^[WEF]\d{4} [\d:.]+ +\d+ ([\w./\-]+\.cc):\d+\] (.*)$")
@@ -14,22 +15,23 @@ _SHARDING = re.compile(r"spmd|shard|sdy|partition|replicat|rematerializ", re.IGN
 _REMATERIALIZATION = "involuntary full rematerialization"
 
 
-def read(said: str, origins: Origins) -> list[dict[str, Any]]:
-    """The warnings: `{kind, node, text}`, each once, with the number of `times` that it was said.
+def read(said: str, origins: Origins) -> list[CompilerWarning]:
+    """The warnings, each once, with the number of `times` that it was said.
 
     `kind` is "involuntary full rematerialization", or "sharding" for all others.
     """
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, CompilerWarning] = {}
     for line in said.splitlines():
         warning = _LINE.match(line)
         if warning is None or not (_SHARDING.search(warning.group(1)) or _SHARDING.search(warning.group(2))):
             continue
         text = warning.group(2)
         if text in found:
-            found[text]["times"] += 1
+            found[text] = replace(found[text], times=found[text].times + 1)
             continue
         kind = _REMATERIALIZATION if _REMATERIALIZATION in text.lower() else "sharding"
         named = re.search(r'op_name="([^"]*)"', text)
         lines = origins.of(named.group(1)) if named else ()
-        found[text] = {"kind": kind, "node": lines[0].node if lines else None, "text": text, "times": 1}
+        node = lines[0].node if lines else None
+        found[text] = CompilerWarning(kind=kind, node=node, text=text, times=1)
     return list(found.values())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+from runner.evidence.model import Collective
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
@@ -47,25 +48,22 @@ def on_devices(ids: Sequence[int]) -> str:
     return f"device{'s' if len(ids) != 1 else ''} {devices_text(ids)}"
 
 
-def collective(one: Mapping[str, Any]) -> str:
+def collective(one: Collective) -> str:
     """`all-gather of w for y over x`, `collective-permute of ring.lhs (backward) over x`."""
-    axes = one.get("axes")
-    over = (
-        f" over {', '.join(axes) or 'no axis'}" if axes is not None else f" within groups {json.dumps(one['groups'])}"
-    )
-    return f"{one['kind']} of {subject(one)}{over}"
+    within = f" within groups {json.dumps(one.groups)}"
+    over = within if one.axes is None else f" over {', '.join(one.axes) or 'no axis'}"
+    return f"{one.kind} of {subject(one)}{over}"
 
 
-def subject(one: Mapping[str, Any]) -> str:
+def subject(one: Collective) -> str:
     """What a collective communicates: the line that it belongs to, and, of one that the compiler inserted, whose value.
 
     `C`; `w for y` where the value of `w` is needed on other devices in line `y`; `loss and out (backward)`.
     """
-    lines = one.get("nodes") or ([one["node"]] if one.get("node") else [])
-    between = one.get("between") or {"from": [], "to": []}
-    taken = [name for name in between["from"] if name not in lines]
-    needed = lines or [name for name in between["to"] if name not in taken]
-    backward = " (backward)" if one.get("gradient") else ""
+    lines = one.nodes
+    taken = [name for name in one.between.source if name not in lines] if one.between else []
+    needed = lines or ([name for name in one.between.to if name not in taken] if one.between else [])
+    backward = " (backward)" if one.gradient else ""
     if taken and needed:
         return f"{' and '.join(taken)} for {' and '.join(needed)}{backward}"
     if taken or lines:
@@ -73,8 +71,8 @@ def subject(one: Mapping[str, Any]) -> str:
     return f"a value for {' and '.join(needed)}{backward}" if needed else f"no line that the module names{backward}"
 
 
-def described(one: Mapping[str, Any]) -> str:
+def described(one: Collective) -> str:
     """One collective of a record in a line."""
-    times = "an unknown number of" if one["count"] is None else str(one["count"])
-    inserted = ", inserted by the compiler" if one["inserted"] else ""
-    return f"{times} × {collective(one)}: {bytes_text(one['bytes'])} per device{inserted}"
+    times = "an unknown number of" if one.count is None else str(one.count)
+    inserted = ", inserted by the compiler" if one.inserted else ""
+    return f"{times} × {collective(one)}: {bytes_text(one.bytes)} per device{inserted}"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runner import dtypes
-from runner.experiment.model import Experiment, Section
+from runner.experiment.model import Experiment
 from runner.faults import Key, invalid
 
 _REFERENCE = 8
@@ -48,16 +48,16 @@ def _array_bytes(experiment: Experiment, name: str) -> int:
     return here + size * itemsize + (on_devices if experiment.programs != ("vmap",) else 0)
 
 
-def check_values(experiment: Experiment, shapes: Mapping[Section, Mapping[str, tuple[int, ...]]]) -> None:
+def check_values(experiment: Experiment, types: Mapping[str, Mapping[str, tuple[tuple[int, ...], str]]]) -> None:
     """Raise `InvalidExperiment` where one value of a line does not fit into memory in the reference.
 
-    `shapes` are those of the lines' values, of `per_device` on one device.
+    `types` has the shape and the dtype of each line's value, section by section, of `per_device` on one device.
     """
     have = available()
     if have is None:
         return
-    for section, values in shapes.items():
-        for name, shape in values.items():
+    for section, values in types.items():
+        for name, (shape, _) in values.items():
             need = math.prod(shape) * _REFERENCE
             if need > have:
                 raise invalid(
@@ -67,7 +67,7 @@ def check_values(experiment: Experiment, shapes: Mapping[Section, Mapping[str, t
                 )
 
 
-def _line(section: Section, name: str) -> Key:
+def _line(section: str, name: str) -> Key:
     return (section, *name.split("."))
 
 

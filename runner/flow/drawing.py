@@ -9,8 +9,8 @@ from runner.checks.context import Context
 from runner.flow.dimensions import Names
 from runner.layout import Layout
 from runner.link.target import ProgramRun
-from runner.record import record
-from runner.record.record import Record
+from runner.record import files
+from runner.record.model import Pictures, Record
 from runner.show import exchange, figures, pictures, svg, trace
 from runner.show.console import PLAIN
 
@@ -21,7 +21,8 @@ def draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record, 
     `named` has the names of the outputs' dimensions.
     """
     experiment = context.experiment
-    platform = found["target"]["platform"]
+    assert found.target is not None
+    platform = found.target.platform
     on_mesh = [run for run in runs if run.error is None and run.program.on_mesh]
     ids = tuple(on_mesh[0].device_ids) if on_mesh else tuple(range(experiment.mesh.size))
     absent = experiment.target.topology.name if experiment.target.topology else ""
@@ -58,15 +59,15 @@ def draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record, 
                 )
             )
     merged = pictures.merge(drawn)
-    if "trace" in found:
-        drawn = trace.exchanges(found["trace"], experiment.mesh.axes)
-        if drawn:
+    if found.trace is not None:
+        moved = trace.exchanges(found.trace, experiment.mesh.axes)
+        if moved:
             title = f"{experiment.name}: what the collectives do"
-            record.write_text(folder / "collectives.svg", exchange.draw(drawn, platform, title, experiment.summary))
-    found["pictures"] = {"mesh": mesh.to_json(), "arrays": [picture.to_json() for picture in merged]}
+            files.write_text(folder / "collectives.svg", exchange.draw(moved, platform, title, experiment.summary))
+    found.pictures = Pictures(mesh=mesh.to_json(), arrays=[picture.to_json() for picture in merged])
     title = f"{experiment.name}: {experiment.summary}\n\n" if experiment.summary else f"{experiment.name}\n\n"
-    record.write_text(folder / "shardings.txt", title + figures.text(mesh, merged, PLAIN))
-    record.write_text(folder / "shardings.svg", svg.draw(mesh, merged, experiment.name, experiment.summary))
+    files.write_text(folder / "shardings.txt", title + figures.text(mesh, merged, PLAIN))
+    files.write_text(folder / "shardings.svg", svg.draw(mesh, merged, experiment.name, experiment.summary))
 
 
 def _output_picture(

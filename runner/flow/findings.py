@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from runner.checks import (
     sections,
     value,
 )
-from runner.checks.context import Check, Context
+from runner.checks.context import Context
 from runner.derivation import derive
 from runner.evidence import planes
 from runner.evidence.gather import gather
@@ -39,14 +38,14 @@ from runner.faults import LEFT_OUT, Fault, invalid
 from runner.flow.dimensions import Names
 from runner.flow.drawing import draw
 from runner.flow.recording import output_of, shards
-from runner.language.check import Section
 from runner.layout import Layout
 from runner.link import handover
-from runner.link.process import Event
+from runner.link.events import Devices, Finished, Gradients, Profiled, Ran, Traced, Types
 from runner.link.steps import Step, Work
 from runner.link.target import ProgramRun, program_run, traced_values
 from runner.record import record
-from runner.record.record import Record
+from runner.record.model import ArrayRecord, CompiledProgram, MeshShape, ProgramRecord, Record, Status, Trace
+from runner.record.verdicts import Checks, FileChecks, NotRun, SectionsVerdict, ValueVerdict, Verdict
 from runner.reference import interpret
 
 
@@ -63,12 +62,14 @@ class Findings:
         self._context: Context | None = None
         self._derived: Experiment | None = None
         self._runs: list[ProgramRun] = []
-        self._verdicts: dict[Program, dict[str, Check]] = {}
+        self._verdicts: dict[Program, Checks] = {}
         self._profiles: dict[Program, planes.Profile] = {}
-        self._traced: Event = {"error": f"program {TRACED} did not run"}
+        self._traced = Finished(step=Step(TRACED, Work.TRACE), error=f"program {TRACED} did not run")
+        self._held: dict[str, np.ndarray] | None = None
+        """What the trace tells that the devices held of each value."""
         _describe(experiment, arrays, found)
 
-    def consult_oracles(self, types: Event, left_here: Path) -> None:
+    def consult_oracles(self, types: Types, left_here: Path) -> None:
         """Interpret both sections, once the types are known; the worker compiles meanwhile.
 
         What the worker computed for the oracles lies in the folder `left_here`.
@@ -76,57 +77,59 @@ class Findings:
         Raises `InvalidExperiment` for pinned values that cannot lie in their output.
         """
         found = self._found
-        found["target"] = types["target"]
-        found["environment"].update(types["versions"])
-        for program, reason in types["unsupported"].items():
+        found.target = types.target
+        found.environment.jax, found.environment.jaxlib = types.jax, types.jaxlib
+        for program, reason in types.unsupported.items():
             self._leave_out(program, reason)
         if self._arrays is not None:
-            memory.check_values(self._experiment, _shapes(types["nodes"]))
-        if types["derivation"]:
-            self._derived = derive.read(self._experiment, types["derivation"])
-            found["derivation"] = types["derivation"]
-        outputs = {name: (tuple(shape), dtype) for name, (shape, dtype) in types["outputs"].items()}
-        not_pinned = pinned.not_pinned(found["overrides"])
-        self._context = oracles.consult(self._experiment, self._arrays, outputs, types.get("floats", {}), not_pinned)
-        self._context.jax = found["environment"]["jax"] or ""
+            memory.check_values(self._experiment, types.nodes)
+        if types.derivation is not None:
+            self._derived = derive.read(self._experiment, types.derivation)
+            found.derivation = types.derivation
+        not_pinned = pinned.not_pinned(found.overrides)
+        self._context = oracles.consult(self._experiment, self._arrays, types.outputs, types.floats, not_pinned)
+        self._context.jax = types.jax
         pinned.fit(self._context)
-        found["warnings"] += [*unread.warnings(self._experiment), *types.get("advice", ())]
+        found.warnings += [*unread.warnings(self._experiment), *types.advice]
         if self._arrays is None:
             return
-        if self._experiment.grad:
-            oracles.consult_gradients(self._context, *_gradients(self._experiment, types["gradient"], left_here))
-        found["warnings"] += oracles.doubts(self._context)
+        if types.gradient is not None:
+            oracles.consult_gradients(self._context, *_gradients(self._experiment, types.gradient, left_here))
+        found.warnings += oracles.doubts(self._context)
 
-    def add(self, finished: Event, arrays: Path) -> None:
+    def add(self, finished: Finished, arrays: Path) -> None:
         """Take in what one program did, and check it by itself; its outputs lie in `arrays`."""
-        context = self._context
+        context, step = self._context, finished.step
         assert context is not None
-        step = Step.from_json(finished["step"])
         if step.work is Work.TRACE:
             self._traced = finished
-            if "values" in finished:
-                self._traced["held"] = traced_values(finished, arrays)
-            return
-        if step.work is Work.PROFILE:
-            self._profiles[step.program] = planes.collect(finished, arrays)
-            return
-        if "unsupported" in finished:
-            self._leave_out(step.program, finished["unsupported"])
-            return
-        layouts: dict[str, Layout] = {name: context.layout(name) for name in context.outputs}
-        shapes = {name: shape for name, (shape, _) in context.outputs.items()}
-        run = program_run(finished, shapes, lambda name, position: layouts[name].ranges(position), arrays)
-        self._runs.append(run)
-        if run.error is None:
-            self._verdicts[run.program] = _check(context, run)
+        match finished.found:
+            case Traced() as traced:
+                self._held = traced_values(traced, arrays)
+            case Profiled() as left:
+                self._profiles[step.program] = planes.collect(left, arrays)
+            case Ran() as ran:
+                layouts: dict[str, Layout] = {name: context.layout(name) for name in context.outputs}
+                shapes = {name: shape for name, (shape, _) in context.outputs.items()}
+                run = program_run(step.program, ran, shapes, lambda name, at: layouts[name].ranges(at), arrays)
+                self._runs.append(run)
+                self._verdicts[run.program] = _check(context, run)
+            case None if step.work is Work.PROFILE:
+                self._profiles[step.program] = finished.error or ""
+            case None if step.work is Work.RUN and finished.unsupported is not None:
+                self._leave_out(step.program, finished.unsupported)
+            case None if step.work is Work.RUN:
+                self._runs.append(ProgramRun(step.program, error=finished.error))
+            case None:
+                pass
 
     def _leave_out(self, program: str, reason: str) -> None:
         """Note that JAX cannot express a program. Raises `InvalidExperiment` where the user asked for it by name."""
-        reason = f"{reason} (JAX {self._found['environment']['jax']})"
+        reason = f"{reason} (JAX {self._found.environment.jax})"
         if self._experiment.chosen:
             raise invalid(("program",), f"JAX cannot express program '{program}': {reason}")
-        self._found["not_supported"][program] = reason
-        self._found["warnings"].append(f"program {program} is left out: {reason}")
+        self._found.not_supported[program] = reason
+        self._found.warnings.append(f"program {program} is left out: {reason}")
 
     def explained(self, fault: Fault) -> Fault:
         """The fault, and where an output fails to be the same on every device, the edit that would mend it."""
@@ -164,171 +167,183 @@ class Findings:
         """
         if self._context is not None:
             if self._experiment.trace and self._arrays is not None:
-                self._found["trace"] = self._trace(self._context)
+                self._found.trace = self._trace(self._context)
             self._tell_operands()
             self._judge(self._context, folder)
             draw(self._context, self._runs, folder, self._found, named)
 
-    def _trace(self, context: Context) -> Record:
+    def _trace(self, context: Context) -> Trace:
         from runner.checks import trace
 
         run = next((run for run in self._runs if run.program is TRACED), None)
-        reason = self._traced.get("unsupported") or self._traced.get("error")
+        traced = self._traced
+        reason = traced.unsupported or traced.error
         if reason and TRACED not in self._experiment.programs:
             reason = f"program {TRACED} was not asked for"
-        device_ids = self._traced.get("device_ids") or list(range(self._experiment.mesh.size))
-        taken = trace.take(context, self._traced.get("held"), reason, device_ids, run)
-        if taken["taken_from"] is None:
-            self._found["warnings"].append(f"there is no trace: {taken['reason']}")
+        in_order = traced.found.device_ids if isinstance(traced.found, Traced) else range(self._experiment.mesh.size)
+        taken = trace.take(context, self._held, reason, list(in_order), run)
+        if taken.taken_from is None:
+            self._found.warnings.append(f"there is no trace: {taken.reason}")
         return taken
 
     def _tell_operands(self) -> None:
         """Where a program ran on the mesh, what its devices held of the arrays stands for what the specs promise."""
+        arrays = self._found.arrays
         for run in [run for run in self._runs if run.operands][:1]:
             for name, held in run.operands.items():
-                self._found["arrays"][name] |= {"shards_from": run.program, "shards": shards(held, run.device_ids)}
+                told = shards(held, run.device_ids)
+                arrays[name] = replace(arrays[name], shards_from=run.program, shards=told)
 
     def _judge(self, context: Context, folder: Path) -> None:
         found = self._found
         ran = [run for run in self._runs if run.error is None]
         held = self._hold_sections(context, ran)
-        found["checks"] = {"sections": held}
-        alike = held["status"] != "failed"
-        of_interpreter = blame.INTERPRETER in held.get("diagnosis", ())
-        values = {program: verdicts["value"] for program, verdicts in self._verdicts.items()}
+        found.checks = FileChecks(sections=held)
+        alike = held.status != "failed"
+        of_interpreter = blame.INTERPRETER in held.diagnosis
+        values = {
+            program: checks.value
+            for program, checks in self._verdicts.items()
+            if isinstance(checks.value, ValueVerdict)
+        }
         for run in self._runs:
             if run.error is not None:
-                found["programs"][run.program] = {"status": "error", "error": run.error, "checks": {}}
+                found.programs[run.program] = ProgramRecord(status="error", error=run.error, checks=Checks())
                 continue
             checks = self._verdicts[run.program]
             if context.experiment.target.topology is None:
                 others = [other for other in ran if other is not run]
-                checks["agreement"] = agreement.check(context, run, others, alike=alike)
-            written = (
-                self._derived if run.program is Program.DERIVED and self._derived is not None else context.experiment
-            )
+                checks = replace(checks, agreement=agreement.check(context, run, others, alike=alike))
             if run.program is Program.DERIVED:
-                checks["derivation"] = derivation.check(context, written, found["derivation"]["floats"])
-            checks = {name: checks[name] for name in context.experiment.checks(run.program)}
-            if checks["value"]["status"] == "failed":
+                checks = replace(checks, derivation=self._hold_derivation(context))
+            if isinstance(checks.value, ValueVerdict) and checks.value.status == "failed":
                 mine = of_interpreter and run.program.section == "per_device"
                 who = blame.INTERPRETER if mine else blame.blame(context, values, run.program, alike=alike)
-                checks["value"]["diagnosis"] = [who, *_differs(found, run.program)]
+                told = replace(checks.value, diagnosis=[who, *_differs(found, run.program)])
+                checks = replace(checks, value=told)
             checks = known.judge(context, run.program, checks)
-            profiled = self._profiles.get(run.program)
-            evidence = {
-                **run.evidence,
-                **gather(written, run.program, folder, run.said, run.unreadable, profiled),
-            }
-            if "profile" in evidence and not evidence["profile"]["devices"]:
-                reason = "; ".join(evidence["profile"]["unknown"])
-                found["warnings"].append(f"program {run.program} has no profile: {reason}")
-            checks |= expectations.check(context.experiment, run.program, evidence)
-            found["programs"][run.program] = {
-                "status": _status(checks),
-                "error": None,
-                "checks": checks,
-                "outputs": {name: output_of(run, output) for name, output in run.outputs.items()},
-                **evidence,
-            }
-        passed = found["programs"].get(TRACED, {"checks": {}})["checks"].get("value", {}).get("status") == "passed"
-        found["warnings"] += _differs(found, TRACED) if passed else []
-        statuses = [program["status"] for program in found["programs"].values()]
-        found["status"] = record.worst([found["status"], _status(found["checks"]), *statuses])
+            found.programs[run.program] = self._compiled(context, run, checks, folder)
+        if (traced := found.programs.get(TRACED)) and traced.checks.value:
+            found.warnings += _differs(found, TRACED) if traced.checks.value.status == "passed" else []
+        parts: list[Status] = [program.status for program in found.programs.values()]
+        found.status = record.worst([found.status, record.of_checks(found.checks), *parts])
 
-    def _hold_sections(self, context: Context, ran: list[ProgramRun]) -> Check:
+    def _written(self, run: ProgramRun) -> Experiment:
+        """The experiment as a program was written of it: with the derived lines, where it was of these."""
+        derived = self._derived if run.program is Program.DERIVED else None
+        return derived or self._experiment
+
+    def _hold_derivation(self, context: Context) -> Verdict:
+        """The derived lines against the graph."""
+        told = self._found.derivation
+        assert told is not None
+        assert self._derived is not None
+        return derivation.check(context, self._derived, told.floats)
+
+    def _compiled(self, context: Context, run: ProgramRun, checks: Checks, folder: Path) -> CompiledProgram:
+        """The record of a program, with the evidence and what `expect` says of it."""
+        profiled = self._profiles.get(run.program)
+        evidence = gather(self._written(run), run.program, folder, run.said, run.unreadable, profiled)
+        if evidence.profile is not None and not evidence.profile.devices:
+            reason = "; ".join(evidence.profile.unknown)
+            self._found.warnings.append(f"program {run.program} has no profile: {reason}")
+        assert run.timing is not None
+        compiled = CompiledProgram(
+            status="passed",
+            error=None,
+            checks=checks,
+            outputs={name: output_of(run, output) for name, output in run.outputs.items()},
+            memory=run.memory,
+            cost=run.cost,
+            timing=run.timing,
+            layouts=run.layouts,
+            collectives=evidence.collectives,
+            collectives_unknown=evidence.collectives_unknown,
+            collectives_missing=evidence.collectives_missing,
+            compiler_warnings=evidence.compiler_warnings,
+            profile=evidence.profile,
+            plan=run.plan,
+        )
+        checks = replace(checks, **expectations.check(context.experiment, run.program, compiled))
+        return replace(compiled, status=record.of_checks(checks), checks=checks)
+
+    def _hold_sections(self, context: Context, ran: list[ProgramRun]) -> SectionsVerdict | NotRun:
         """The two oracles against each other, and what is wrong where they differ."""
         if self._arrays is None:
             absent = context.experiment.target.topology
             assert absent is not None
-            return {"status": "not_run", "reason": absent.not_here}
+            return NotRun(reason=absent.not_here)
         if context.graph is None or context.per_device is None:
             there = "graph" if context.per_device is None else "per_device"
-            return {"status": "not_run", "reason": f"there is only {there}"}
+            return NotRun(reason=f"there is only {there}")
         found = sections.check(context)
-        if found["status"] == "failed":
-            if blame.interpreter_is_wrong(context, ran):
-                found["diagnosis"] = [blame.INTERPRETER]
-            else:
-                found["diagnosis"] = diagnosis.diagnose(context)
-        return found
+        if found.status != "failed":
+            return found
+        wrong = blame.interpreter_is_wrong(context, ran)
+        return replace(found, diagnosis=[blame.INTERPRETER] if wrong else diagnosis.diagnose(context))
 
 
-def _shapes(nodes: Mapping[Section, Mapping[str, Any]]) -> dict[Section, dict[str, tuple[int, ...]]]:
-    """The shapes of the lines' values, of what the worker told of their types."""
-    return {section: {name: tuple(shape) for name, (shape, _) in told.items()} for section, told in nodes.items()}
-
-
-def _status(checks: dict[str, Check]) -> str:
-    """The status that some checks give."""
-    return record.worst([check["status"] for check in checks.values() if check["status"] != "not_run"])
-
-
-def _check(context: Context, run: ProgramRun) -> dict[str, Check]:
+def _check(context: Context, run: ProgramRun) -> Checks:
     """The verdicts on one program that need no other one."""
     absent = context.experiment.target.topology
     if absent is not None:
         return _check_compiled(context, run, absent)
-    checks = {
-        "value": value.check(context, run),
-        "layout": layout.check(context, run),
-        "replicas": replicas.check(context, run),
-    }
-    if context.experiment.grad:
-        checks["gradient"] = gradient.check(context, run)
-    if context.experiment.values:
-        checks["values"] = pinned.check(context, run)
-    return checks
+    return Checks(
+        value=value.check(context, run),
+        layout=layout.check(context, run),
+        replicas=replicas.check(context, run),
+        gradient=gradient.check(context, run) if context.experiment.grad else None,
+        values=pinned.check(context, run) if context.experiment.values else None,
+    )
 
 
-def _check_compiled(context: Context, run: ProgramRun, absent: Topology) -> dict[str, Check]:
+def _check_compiled(context: Context, run: ProgramRun, absent: Topology) -> Checks:
     """The checks of a program that only was compiled: the compiler tells the layouts, and nothing has values."""
-    return {
-        name: layout.check(context, run) if name == "layout" else {"status": "not_run", "reason": absent.not_here}
-        for name in context.experiment.checks(run.program)
-    }
+    not_run = NotRun(reason=absent.not_here)
+    checks = Checks(**dict.fromkeys(context.experiment.checks(run.program), not_run))
+    return replace(checks, layout=layout.check(context, run))
 
 
 def _describe(experiment: Experiment, arrays: Arrays | None, found: Record) -> None:
     absent = experiment.target.topology
-    found["mesh"] = {"axes": list(experiment.mesh.axes), "shape": list(experiment.mesh.shape)}
-    found["target"] = {
-        "platform": experiment.target.platform,
-        "devices": absent.devices if absent else experiment.mesh.size,
-        "kind": None,
-        "topology": absent.name if absent else None,
-    }
+    found.mesh = MeshShape(axes=list(experiment.mesh.axes), shape=list(experiment.mesh.shape))
+    found.target = Devices(
+        platform=experiment.target.platform,
+        devices=absent.devices if absent else experiment.mesh.size,
+        kind=None,
+        topology=absent.name if absent else None,
+    )
     for program in experiment.left_out:
         assert absent is not None
         reason = f"it would run on one device of {absent.name}; program={program} compiles it"
-        found["not_supported"][program] = reason
+        found.not_supported[program] = reason
     positions = list(range(experiment.mesh.size))
     for array in experiment.arrays:
-        found["arrays"][array.name] = {
-            "shape": list(array.shape),
-            "dtype": array.dtype,
-            "spec": array.layout.spec.json(),
-            "shard_shape": list(array.layout.shard_shape),
-            "shards_from": "spec",
-            "shards": shards(((i, array.layout.ranges(i)) for i in positions), positions),
-        }
+        found.arrays[array.name] = ArrayRecord(
+            shape=list(array.shape),
+            dtype=array.dtype,
+            spec=array.layout.spec.json(),
+            shard_shape=list(array.layout.shard_shape),
+            shards_from="spec",
+            shards=shards(((i, array.layout.ranges(i)) for i in positions), positions),
+        )
         if arrays is not None and not dtypes.dtype(array.dtype).exact:
             values = arrays[array.name]
             for count, what in ((np.isnan(values).sum(), "NaN"), (np.isinf(values).sum(), "infinite")):
                 if count:
-                    found["warnings"].append(f"{count} of the {values.size} values of '{array.name}' are {what}")
+                    found.warnings.append(f"{count} of the {values.size} values of '{array.name}' are {what}")
 
 
-def _gradients(experiment: Experiment, event: Event, left_here: Path) -> tuple[Arrays, list[Arrays], str | None]:
+def _gradients(experiment: Experiment, told: Gradients, left_here: Path) -> tuple[Arrays, list[Arrays], str | None]:
     """JAX's gradients of the unsharded graph, what rounding does to them draw by draw, and why there are none."""
     assert experiment.grad is not None
-    if "draws" not in event:
-        return {}, [], event.get("error")
-    raw = iter(handover.collect(left_here / event["file"]))
+    if told.file is None:
+        return {}, [], told.error
+    raw = iter(handover.collect(left_here / told.file))
     shapes = {name: experiment.array(name).shape for name in experiment.grad.wrt}
     gradients, *draws = (
         {name: next(raw).view(np.float64).reshape(shape) for name, shape in shapes.items()}
-        for _ in range(1 + event["draws"])
+        for _ in range(1 + told.draws)
     )
     return gradients, draws, None
 
@@ -340,5 +355,5 @@ def _dtype_of(value: Any) -> str:
 
 def _differs(found: Record, program: Program) -> list[str]:
     """What a trace says of the first value that is not the SPMD interpreter's."""
-    first = (found.get("trace") or {}).get("first_difference")
-    return [first["text"]] if first and program.section == "per_device" else []
+    first = found.trace.first_difference if found.trace else None
+    return [first.text] if first and program.section == "per_device" else []

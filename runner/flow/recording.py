@@ -7,8 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from runner import dtypes
-from runner.link.target import Output, ProgramRun, Ranges
-from runner.record.record import Record
+from runner.link.events import Ranges
+from runner.link.target import Output, ProgramRun
+from runner.record.model import Held, OutputRecord
 
 _RECORDED_VALUES = 1000
 """Outputs of up to this many elements are recorded with their values."""
@@ -17,35 +18,36 @@ _LISTED = 64
 """On up to this many devices the record lists what each of them holds."""
 
 
-def shards(held: Iterable[tuple[int, Ranges]], device_ids: list[int]) -> list[Record] | None:
+def shards(held: Iterable[tuple[int, Ranges]], device_ids: list[int]) -> list[Held] | None:
     """What each device holds, in the order of the mesh, as `addressable_shards` has it; None on too many devices."""
     if len(device_ids) > _LISTED:
         return None
-    in_order = sorted(held, key=lambda shard: device_ids.index(shard[0]))
     return [
-        {"device": device, "index": [list(part) for part in ranges], "shape": [stop - start for start, stop in ranges]}
-        for device, ranges in in_order
+        Held(
+            device=device,
+            index=[list(part) for part in ranges],
+            shape=[stop - start for start, stop in ranges],
+        )
+        for device, ranges in sorted(held, key=lambda shard: device_ids.index(shard[0]))
     ]
 
 
-def output_of(run: ProgramRun, output: Output) -> Record:
+def output_of(run: ProgramRun, output: Output) -> OutputRecord:
+    """What the record says of an output."""
     parts = sorted({tuple(stop - start for start, stop in place.ranges) for place in output.places})
-    described = {
-        "shape": list(output.shape),
-        "dtype": output.dtype,
-        "spec": None if output.spec is None else output.spec.padded(len(output.shape)).json(),
-        "shard_shape": list(parts[0]),
-        "shards_from": run.program if run.program.on_mesh else "spec",
-        "shards": shards(((place.device, place.ranges) for place in output.places), run.device_ids),
-    }
-    if not output.held:
-        return {**described, "text": None, "values": None}
-    whole = output.whole()
-    plain = whole.astype(np.float64) if dtypes.dtype(output.dtype).kind == "float" else whole
-    if dtypes.dtype(output.dtype).kind == "int":
-        plain = whole.astype(object)
-    return {
-        **described,
-        "text": str(whole),
-        "values": plain.tolist() if whole.size <= _RECORDED_VALUES else None,
-    }
+    text = values = None
+    if output.held:
+        whole = output.whole()
+        kind = dtypes.dtype(output.dtype).kind
+        plain = whole.astype(np.float64) if kind == "float" else whole.astype(object) if kind == "int" else whole
+        text, values = str(whole), plain.tolist() if whole.size <= _RECORDED_VALUES else None
+    return OutputRecord(
+        shape=list(output.shape),
+        dtype=output.dtype,
+        spec=None if output.spec is None else output.spec.padded(len(output.shape)).json(),
+        shard_shape=list(parts[0]),
+        shards_from=run.program if run.program.on_mesh else "spec",
+        shards=shards(((place.device, place.ranges) for place in output.places), run.device_ids),
+        text=text,
+        values=values,
+    )

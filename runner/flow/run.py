@@ -6,10 +6,11 @@ the oracles compute. What follows from both is `runner/flow/findings.py`, import
 
 from __future__ import annotations
 
+import functools
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +19,15 @@ from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED
 from runner.experiment.reader import read
 from runner.faults import Fault, InvalidExperiment
-from runner.flow import clock, dimensions, verification
+from runner.flow import clock, dimensions
+from runner.link.events import Died, Finished, Invalid, Log, Started, Types
 from runner.link.process import Worker
 from runner.link.steps import Step, Work
 from runner.link.target import listen
-from runner.record import record
-from runner.record.record import Record
 
 if TYPE_CHECKING:
     from runner.config.sources import Sources
+    from runner.record.model import Record
 
 
 _log = logging.getLogger("runner")
@@ -44,24 +45,27 @@ def run(
     `sources` is asked only where a place in a file must be named, `overrides` are those of the command line, `worker`
     is one that was started earlier. What a user or a program does wrong does not raise: it is in the record.
     """
-    found = _blank(config, overrides)
+    begun = functools.cache(lambda: _begun(config, overrides))
     worker = worker or Worker()
     expected = fault = None
     try:
         expected = expect.refusal(config)
-        _run(config, folder, sources, worker, found)
+        _run(config, folder, sources, worker, begun)
     except InvalidExperiment as error:
         fault = error.fault
-        found.update(status="invalid", error=sources().report(fault))
+        begun().status, begun().error = "invalid", sources().report(fault)
     except clock.TimedOut as error:
-        found.update(status="error", error=str(error))
+        begun().status, begun().error = "error", str(error)
     except MemoryError as error:
-        found.update(status="error", error=f"out of memory: {error or 'the system gave no more'}")
+        begun().status, begun().error = "error", f"out of memory: {error or 'the system gave no more'}"
     finally:
         worker.close()
+    from runner.record import record
+
+    found = begun()
     if expected is not None:
         _hold_to_refusal(expected, fault, found)
-    found["environment"] = found["environment"] or record.environment()
+    found.environment.git = found.environment.git or record.git()
     record.write(found, folder)
     return found
 
@@ -69,59 +73,49 @@ def run(
 def _hold_to_refusal(expected: str, fault: Fault | None, found: Record) -> None:
     """Judge an experiment that has to be refused: to be so is what it promises, and no error."""
     from runner.checks import refused
+    from runner.record import record
 
-    verdict = refused.check(expected, fault, found["error"])
-    before = found["status"] if fault is None else "passed"
-    found.update(
-        status=record.worst([before, verdict["status"]]),
-        error=found["error"] if fault is None else None,
-        checks={**found.get("checks", {}), "invalid": verdict},
-    )
+    verdict = refused.check(expected, fault, found.error)
+    before = found.status if fault is None else "passed"
+    found.status = record.worst([before, *([] if verdict.status == "not_run" else [verdict.status])])
+    found.error = found.error if fault is None else None
+    found.checks = replace(found.checks, invalid=verdict)
 
 
-def _blank(config: Mapping[str, Any], overrides: Sequence[str]) -> Record:
-    return {
-        "schema": record.SCHEMA,
-        "experiment": config.get("name"),
-        "summary": config.get("summary") or "",
-        "overrides": list(overrides),
-        "status": "passed",
-        "error": None,
-        "warnings": [],
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "mesh": None,
-        "target": None,
-        "arrays": {},
-        "programs": {},
-        "not_supported": {},
-        "environment": None,
-    }
+def _begun(config: Mapping[str, Any], overrides: Sequence[str]) -> Record:
+    # It has many classes: they are made while the worker imports JAX.
+    from runner.record import record
+
+    return record.begun(config.get("name"), overrides, config.get("summary") or "")
 
 
 def _run(
-    config: Mapping[str, Any], folder: Path, sources: Callable[[], Sources], worker: Worker, found: Record
+    config: Mapping[str, Any], folder: Path, sources: Callable[[], Sources], worker: Worker, begun: Callable[[], Record]
 ) -> None:
     experiment = read(config)
     absent = experiment.target.topology
     if absent is None:
-        _do(experiment, config, folder, sources, worker, found)
+        _do(experiment, config, folder, sources, worker, begun)
         return
+    from runner.flow import verification
+
     topology.require(absent)
     smaller = verification.smaller(config, experiment)
-    _do(experiment, config, folder, sources, worker, found)
+    _do(experiment, config, folder, sources, worker, begun)
+    found = begun()
     if experiment.profile:
-        found["warnings"].append(f"there is no profile: nothing runs on {absent.name}, which is not here")
+        found.warnings.append(f"there is no profile: nothing runs on {absent.name}, which is not here")
     if isinstance(smaller, str):
         verification.not_run(found, smaller)
         if experiment.trace:
-            found["warnings"].append(f"there is no trace: {absent.not_here}; {smaller}")
+            found.warnings.append(f"there is no trace: {absent.not_here}; {smaller}")
         return
     config, reduced = smaller
-    verified = _blank(config, [f"dims.{name}={size}" for name, size in experiment.verify_dims.items()])
+    verified = _begun(config, [f"dims.{name}={size}" for name, size in experiment.verify_dims.items()])
     (folder / verification.FOLDER).mkdir()
     worker = Worker()
     try:
-        _do(reduced, config, folder / verification.FOLDER, sources, worker, verified)
+        _do(reduced, config, folder / verification.FOLDER, sources, worker, lambda: verified)
     except InvalidExperiment as error:
         raise verification.located(error, experiment) from None
     finally:
@@ -135,7 +129,7 @@ def _do(
     folder: Path,
     sources: Callable[[], Sources],
     worker: Worker,
-    found: Record,
+    begun: Callable[[], Record],
 ) -> None:
     """One job for one target: its programs are compiled and, where its devices are here, run and checked."""
     loading = data.loading(experiment)
@@ -156,34 +150,38 @@ def _do(
             "steps": [step.to_json() for step in _steps(experiment)],
         }
         events = listen(worker, job, experiment.timeout)
-        from runner.evidence.modes import modes
         from runner.flow.findings import Findings
+        from runner.flow.modes import modes
+        from runner.record import record
 
-        found["environment"] = record.environment()
+        found = begun()
+        found.environment.git = record.git()
         findings = Findings(experiment, arrays, found)
         named = dimensions.names(config, experiment)
         _log.info("%s: %s", experiment.name, "; ".join(map(str, _steps(experiment))))
         for event in events:
-            match event["event"]:
-                case "invalid":
-                    raise InvalidExperiment(findings.explained(Fault.from_json(event["fault"])))
-                case "types":
+            match event:
+                case Invalid():
+                    raise InvalidExperiment(findings.explained(event.fault))
+                case Types():
                     with clock.limit(experiment.timeout, "the reference"):
                         findings.consult_oracles(event, Path(left_here))
-                case "finished":
-                    step = Step.from_json(event["step"])
-                    _log.info("%s: %s", step, event.get("error") or event.get("unsupported") or "finished")
-                    with clock.limit(experiment.timeout, f"comparing the results of {step}"):
+                case Finished():
+                    _log.info("%s: %s", event.step, event.error or event.unsupported or "finished")
+                    with clock.limit(experiment.timeout, f"comparing the results of {event.step}"):
                         findings.add(event, Path(left_here))
-                case "died":
-                    found.update(status="error", error=event["error"])
-                case "log" if event["text"].strip():
-                    with open(folder / "worker.log", "a", encoding="utf-8") as log:
-                        log.write(event["text"])
+                case Died():
+                    found.status, found.error = "error", event.error
+                case Log():
+                    if event.text.strip():
+                        with open(folder / "worker.log", "a", encoding="utf-8") as log:
+                            log.write(event.text)
+                case Started():
+                    pass
     with clock.limit(experiment.timeout, "judging the run"):
         findings.conclude(folder, named)
     if not experiment.chosen:
-        found["modes"] = modes(found["programs"], folder)
+        found.modes = modes(found.compiled, folder)
 
 
 def _steps(experiment: Experiment) -> Iterator[Step]:

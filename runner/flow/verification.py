@@ -6,7 +6,7 @@ simulated CPU devices, and the checks of that run stand in the record with the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,8 @@ from runner.experiment import reader
 from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment, key_text
 from runner.record import record
-from runner.record.record import Record
+from runner.record.model import ProgramRecord, Record, Verification
+from runner.record.verdicts import Checks, FileChecks, NotRun, Verdict
 
 SIMULATED = 512
 """Devices, at most, that are simulated: JAX's collectives between CPU devices were tried with no more."""
@@ -69,56 +70,58 @@ def sizes(dims: Mapping[str, int]) -> str:
 
 def not_run(found: Record, reason: str) -> None:
     """Say in every check that needs results why it was not run."""
-    for check in found.get("checks", {}).values():
-        check["reason"] = f"{check['reason']}; {reason}"
-    for program in found["programs"].values():
-        for name in _EXECUTED:
-            if name in program["checks"]:
-                check = program["checks"][name]
-                check["reason"] = f"{check['reason']}; {reason}"
+    found.checks = replace(found.checks, **_because(found.checks, ("sections",), reason))
+    for name, program in found.programs.items():
+        checks = replace(program.checks, **_because(program.checks, _EXECUTED, reason))
+        found.programs[name] = replace(program, checks=checks)
+
+
+def _because(checks: FileChecks | Checks, names: Sequence[str], reason: str) -> dict[str, Verdict]:
+    return {name: replace(check, reason=f"{check.reason}; {reason}") for name, check in checks.named() if name in names}
 
 
 def adopt(found: Record, verified: Record, dims: Mapping[str, int]) -> None:
     """Take the checks of a verification into the record of what was compiled."""
     at = f"at {sizes(dims)}"
-    found["verification"] = {
-        "dims": dict(dims),
-        "target": verified["target"],
-        "status": verified["status"],
-        "folder": FOLDER,
-    }
-    found["warnings"] += [f"{at}: {warning}" for warning in verified["warnings"]]
-    if "trace" in verified:
-        found["trace"] = {**verified["trace"], "dims": dict(dims)}
-    if "checks" in verified:
-        found["checks"] = _at(dims, verified["checks"])
-    for name, program in found["programs"].items():
-        other = verified["programs"].get(name)
+    assert verified.target is not None
+    found.verification = Verification(dims=dict(dims), target=verified.target, status=verified.status, folder=FOLDER)
+    found.warnings += [f"{at}: {warning}" for warning in verified.warnings]
+    if verified.trace is not None:
+        found.trace = replace(verified.trace, dims=dict(dims))
+    if verified.checks.sections is not None:
+        found.checks = replace(verified.checks, sections=replace(verified.checks.sections, dims=dict(dims)))
+    for name, program in found.programs.items():
+        other = verified.programs.get(name)
+        error = program.error
         if other is None:
-            reason = verified["not_supported"].get(name) or verified["error"] or "it did not run"
+            reason = verified.not_supported.get(name) or verified.error or "it did not run"
             checks = _without_results(program, reason)
-        elif other["error"] is not None:
-            program["error"] = program["error"] or f"{at}, on simulated CPU devices: {other['error']}"
+        elif other.error is not None:
+            error = error or f"{at}, on simulated CPU devices: {other.error}"
             checks = _without_results(program, "it failed")
         else:
-            checks = {check: other["checks"][check] for check in _EXECUTED if check in other["checks"]}
-        program["checks"].update(_at(dims, checks))
-        program["status"] = record.worst([program["status"], other["status"] if other else "passed"])
-    for name, other in verified["programs"].items():
-        if name not in found["programs"]:
-            told = {"status": other["status"], "error": other["error"], "checks": _at(dims, other["checks"])}
-            found["programs"][name] = told
-    if verified["status"] == "error" and verified["error"]:
-        found["error"] = f"{at}, on simulated CPU devices: {verified['error']}"
-    found["status"] = record.worst([found["status"], verified["status"]])
+            checks = {check: verdict for check, verdict in other.checks.named() if check in _EXECUTED}
+        found.programs[name] = replace(
+            program,
+            error=error,
+            checks=replace(program.checks, **_at(dims, checks)),
+            status=record.worst([program.status, other.status if other else "passed"]),
+        )
+    for name, other in verified.programs.items():
+        if name not in found.programs:
+            checks = Checks(**_at(dims, dict(other.checks.named())))
+            found.programs[name] = ProgramRecord(status=other.status, error=other.error, checks=checks)
+    if verified.status == "error" and verified.error:
+        found.error = f"{at}, on simulated CPU devices: {verified.error}"
+    found.status = record.worst([found.status, verified.status])
 
 
-def _without_results(program: Record, reason: str) -> Record:
-    return {check: {"status": "not_run", "reason": reason} for check in _EXECUTED if check in program["checks"]}
+def _without_results(program: ProgramRecord, reason: str) -> dict[str, Verdict]:
+    return {check: NotRun(reason=reason) for check, _ in program.checks.named() if check in _EXECUTED}
 
 
-def _at(dims: Mapping[str, int], checks: Record) -> Record:
+def _at(dims: Mapping[str, int], checks: Mapping[str, Verdict]) -> dict[str, Any]:
     """The checks of the verification as those of the whole run, with the sizes beside them."""
     if "values" in checks:
-        checks = {**checks, "values": {"status": "not_run", "reason": "the file pins them for its own dims"}}
-    return {check: {**verdict, "dims": dict(dims)} for check, verdict in checks.items()}
+        checks = {**checks, "values": NotRun(reason="the file pins them for its own dims")}
+    return {check: replace(verdict, dims=dict(dims)) for check, verdict in checks.items()}

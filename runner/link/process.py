@@ -10,10 +10,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-Event = dict[str, Any]
-"""One line of what a worker says: see `runner/worker/job.py`."""
+if TYPE_CHECKING:
+    from runner.link.events import Event
 
 COMMAND = (sys.executable, "-m", "runner.worker")
 
@@ -38,7 +38,7 @@ class Worker:
             encoding="utf-8",
             errors="replace",
         )
-        self._events: queue.Queue[Event | None] = queue.Queue()
+        self._events: queue.Queue[Event | Exception | None] = queue.Queue()
         self._strays: list[str] = []
         self._listener: threading.Thread | None = None
 
@@ -55,9 +55,16 @@ class Worker:
             return
 
     def _listen(self) -> None:
+        # Imported while the worker has other things to do.
+        from runner.codec import Misfit
+        from runner.link.events import heard
+
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            event = _event(line)
+            try:
+                event = heard(line)
+            except Misfit as misfit:
+                event = misfit
             if event is None:
                 self._strays.append(line)
             else:
@@ -65,11 +72,17 @@ class Worker:
         self._events.put(None)
 
     def next(self, timeout: float) -> Event | None:
-        """The next event, or None when there is none any more. Raises `TimeoutError` after `timeout` seconds."""
+        """The next event, or None when there is none any more. Raises `TimeoutError` after `timeout` seconds.
+
+        Raises `Misfit` for an event that is not as it should be.
+        """
         try:
-            return self._events.get(timeout=min(timeout, threading.TIMEOUT_MAX))
+            event = self._events.get(timeout=min(timeout, threading.TIMEOUT_MAX))
         except queue.Empty:
             raise TimeoutError from None
+        if isinstance(event, Exception):
+            raise event
+        return event
 
     def end(self) -> int:
         """Wait for the end of a process that has no more to say, and return its exit code."""
@@ -105,12 +118,3 @@ class Worker:
     def last_words(self) -> str:
         """The end of the log."""
         return self.log().strip()[-_LAST_WORDS:]
-
-
-def _event(line: str) -> Event | None:
-    """A line of a worker, unless something else wrote it, or the worker died while it did."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) and "event" in event else None

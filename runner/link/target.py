@@ -7,7 +7,7 @@ running is recorded with the worker's last words, and a new worker goes on with 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,11 +19,26 @@ from runner import dtypes
 from runner.experiment.program import Program
 from runner.layout import Spec
 from runner.link import handover
-from runner.link.process import Event, Worker
+from runner.link.events import (
+    Cost,
+    Died,
+    Event,
+    Finished,
+    Invalid,
+    Log,
+    Memory,
+    OutputTold,
+    Ran,
+    Ranges,
+    Started,
+    Timing,
+    Traced,
+    Types,
+    ValueLayout,
+)
+from runner.link.process import Worker
 from runner.link.steps import Step
-
-Ranges = tuple[tuple[int, int], ...]
-"""A half-open index range for each dimension."""
+from runner.sharding.plan import Planned
 
 
 @dataclass(frozen=True)
@@ -99,7 +114,11 @@ class ProgramRun:
     outputs: dict[str, Output] = field(default_factory=dict)
     operands: dict[str, list[tuple[int, Ranges]]] = field(default_factory=dict)
     device_ids: list[int] = field(default_factory=list)
-    evidence: dict[str, Any] = field(default_factory=dict)
+    memory: Memory | None = None
+    cost: Cost | None = None
+    timing: Timing | None = None
+    layouts: dict[str, ValueLayout] | None = None
+    plan: Planned | None = None
     said: str | None = None
     """What the compiler wrote to standard error; None where nobody could hear it."""
     unreadable: str | None = None
@@ -125,7 +144,7 @@ def _events(worker: Worker, job: dict[str, Any], timeout: float, start: Callable
         try:
             running, ended = yield from _one_worker(worker, timeout, left, first)
             words = worker.last_words()
-            yield {"event": "log", "text": worker.log()}
+            yield Log(text=worker.log())
         finally:
             # Also where nobody listens any more.
             worker.close()
@@ -133,10 +152,10 @@ def _events(worker: Worker, job: dict[str, Any], timeout: float, start: Callable
             return
         error = ended + (f"; its last words:\n{words}" if words else "")
         if running is None:
-            yield {"event": "died", "error": error}
+            yield Died(error=error)
             return
         left[:] = [step for step in left if step.left_by(running)]
-        yield {"event": "finished", "step": running.to_json(), "error": error}
+        yield Finished(step=running, error=error)
         if not left:
             return
         first = False
@@ -160,17 +179,19 @@ def _one_worker(
             return running, f"no result after {timeout:g} s: it hangs, in a collective or in the compiler"
         if event is None:
             return running, _how_it_ended(worker.end())
-        match event["event"]:
-            case "started":
-                running = Step.from_json(event["step"])
-            case "finished":
-                left.remove(Step.from_json(event["step"]))
+        match event:
+            case Started():
+                running = event.step
+            case Finished():
+                left.remove(event.step)
                 running = None
-            case "types":
-                left[:] = [step for step in left if step.supported(event["unsupported"])]
-        if first or event["event"] != "types":
+            case Types():
+                left[:] = [step for step in left if step.supported(event.unsupported)]
+            case _:
+                pass
+        if first or not isinstance(event, Types):
             yield event
-        if event["event"] == "invalid" or (event["event"] in ("finished", "types") and not left):
+        if isinstance(event, Invalid) or (isinstance(event, Finished | Types) and not left):
             # It has nothing left to do, and takes its time to leave.
             worker.kill()
             return None, None
@@ -186,52 +207,59 @@ def _how_it_ended(code: int) -> str:
     return f"the process ended with status {code}"
 
 
-def program_run(event: Event, shapes: dict[str, tuple[int, ...]], block_ranges: Any, arrays: Path) -> ProgramRun:
-    """The `finished` event of a program with its outputs, read from the file that the worker left if the program ran.
+BlockRanges = Callable[[str, int], Ranges]
+"""Where the block of the device at a position belongs in an output of `vmap`, which has no layout of its own."""
 
-    `shapes` are the whole outputs' shapes; `block_ranges(name, position)` is where the block of a device belongs in
-    `vmap`, which has no layout of its own.
+
+def program_run(
+    program: Program, ran: Ran, shapes: Mapping[str, tuple[int, ...]], block_ranges: BlockRanges, arrays: Path
+) -> ProgramRun:
+    """What a program did, with its outputs as the file has them that the worker left in `arrays` if the program ran.
+
+    `shapes` are the whole outputs' shapes.
     """
-    run = ProgramRun(Step.from_json(event["step"]).program, error=event.get("error"))
-    if run.error is not None:
-        return run
-    run.device_ids = event["device_ids"]
+    run = ProgramRun(
+        program,
+        operands=ran.operands,
+        device_ids=ran.device_ids,
+        memory=ran.memory,
+        cost=ran.cost,
+        timing=ran.timing,
+        layouts=ran.layouts,
+        plan=ran.plan,
+        said=ran.said,
+        unreadable=ran.unreadable,
+    )
     position_of = {device: position for position, device in enumerate(run.device_ids)}
-    run.said, run.unreadable = event["said"], event.get("unreadable")
-    run.evidence = {key: event[key] for key in ("memory", "cost", "timing", "layouts", "plan") if key in event}
-    run.operands = {
-        name: [(device, tuple(map(tuple, ranges))) for device, ranges in shards]
-        for name, shards in event["operands"].items()
-    }
-    if event.get("only_compiled"):
-        for name, output in event["outputs"].items():
-            listed = output["places"] or [[device, block_ranges(name, p)] for device, p in position_of.items()]
-            places = tuple(Place(position_of[device], device, tuple(map(tuple, where))) for device, where in listed)
-            run.outputs[name] = Output(output["dtype"], shapes[name], _spec(output), (), places)
+    if ran.only_compiled:
+        for name, output in ran.outputs.items():
+            listed = output.places or [(device, block_ranges(name, p)) for device, p in position_of.items()]
+            places = tuple(Place(position_of[device], device, where) for device, where in listed)
+            run.outputs[name] = Output(output.dtype, shapes[name], _spec(output), (), places)
         return run
     raw = handover.collect(arrays / f"{run.program}.bin")
-    for name, output in event["outputs"].items():
-        kind = dtypes.dtype(output["dtype"]).numpy
+    for name, output in ran.outputs.items():
+        kind = dtypes.dtype(output.dtype).numpy
         values: dict[int, np.ndarray] = {}
-        held = []
-        for device, ranges, copy in output["shards"]:
+        held: list[Held] = []
+        for device, ranges, copy in output.shards:
             position = position_of[device]
-            where = tuple(map(tuple, ranges)) if ranges is not None else block_ranges(name, position)
+            where = block_ranges(name, position) if ranges is None else ranges
             if copy not in values:
                 values[copy] = raw[copy].view(kind).reshape(tuple(stop - start for start, stop in where))
             held.append(Held(position, device, where, copy, values[copy]))
-        run.outputs[name] = Output(output["dtype"], shapes[name], _spec(output), tuple(held))
+        run.outputs[name] = Output(output.dtype, shapes[name], _spec(output), tuple(held))
     return run
 
 
-def _spec(output: dict[str, Any]) -> Spec | None:
-    return None if output["spec"] is None else Spec.of(output["spec"])
+def _spec(output: OutputTold) -> Spec | None:
+    return None if output.spec is None else Spec.of(output.spec)
 
 
-def traced_values(event: Event, arrays: Path) -> dict[str, np.ndarray]:
-    """The values of a trace from its `finished` event: for each name, what each device holds, by position."""
+def traced_values(traced: Traced, arrays: Path) -> dict[str, np.ndarray]:
+    """The values of a trace: for each name, what each device holds, by position."""
     raw = handover.collect(arrays / "trace.bin")
     return {
         name: value.view(dtypes.dtype(dtype).numpy).reshape(shape)
-        for (name, (dtype, shape)), value in zip(event["values"].items(), raw, strict=True)
+        for (name, (dtype, shape)), value in zip(traced.values.items(), raw, strict=True)
     }

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Spec
+from runner.sharding.plan import Derivation
 from runner.sharding.repairs import Repair
 
 
@@ -51,8 +51,8 @@ class Types:
     - `repairs`: what explicit sharding asks for.
     - `unsupported`: the programs that JAX cannot express, with the reason.
     - `floats`: for each section, the dtypes of what its expressions are made of.
-    - `derived`: the experiment with the lines derived from its graph as `per_device`; `derivation` is the same as plain
-      data, with what there is to say of it.
+    - `derived`: the experiment with the lines derived from its graph as `per_device`; `derivation` is the same as the
+      record has it, with what there is to say of it. None where they were not asked for, or there are none.
     """
 
     outputs: Mapping[str, Typed]
@@ -61,4 +61,4 @@ class Types:
     unsupported: Mapping[Program, str]
     floats: Mapping[str, Floats] = field(default_factory=dict)
     derived: Experiment | None = None
-    derivation: Mapping[str, Any] = field(default_factory=dict)
+    derivation: Derivation | None = None

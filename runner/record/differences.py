@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from runner.evidence.words import bytes_text, collective, subject
+from runner.evidence import words
+from runner.evidence.model import Between, Collective
+from runner.evidence.words import bytes_text
 from runner.layout import Spec
 from runner.record.golden import Pinned
-from runner.record.record import Record
 
 
 def of_program(program: str, before: Pinned, after: Pinned) -> list[str]:
@@ -136,11 +137,34 @@ def _units(listed: Sequence[Mapping[str, Any]]) -> Counter[str]:
     return units
 
 
+def _entry(one: Mapping[str, Any]) -> Collective:
+    """A collective that is pinned as the record has one, as far as its words need it."""
+    node, between = one.get("node"), one.get("between")
+    return Collective(
+        kind=one["kind"],
+        node=node,
+        nodes=one.get("nodes") or ([node] if node else []),
+        gradient=one.get("gradient", False),
+        inserted=one.get("inserted", False),
+        between=Between(source=between["from"], to=between["to"]) if between else None,
+        axes=one.get("axes"),
+        groups=one.get("groups"),
+        dtype=one.get("dtype") or "",
+        bytes_in=one.get("bytes_in"),
+        bytes_out=one.get("bytes_out"),
+        bytes=None,
+        count=one.get("count"),
+        asynchronous=one.get("asynchronous", False),
+        overlapped=one.get("overlapped"),
+        instruction="",
+    )
+
+
 _LEFT_OUT = ("gradient", "asynchronous")
 """What a golden says only where it is true."""
 
-_ALIKE: tuple[Callable[[Record], Any], ...] = (
-    lambda one: (subject(one), one["kind"], one.get("axes"), one.get("inserted")),
+_ALIKE: tuple[Callable[[Pinned], Any], ...] = (
+    lambda one: (words.subject(_entry(one)), one["kind"], one.get("axes"), one.get("inserted")),
     lambda one: (_line(one), one["kind"], one.get("gradient"), one.get("axes"), one.get("inserted")),
     lambda one: (_line(one), one["kind"], one.get("gradient"), one.get("axes")),
     lambda one: (_line(one), one["kind"], one.get("gradient")),
@@ -171,14 +195,14 @@ def _changes(program: str, before: Counter[str], after: Counter[str]) -> list[st
     return found
 
 
-def _appeared(program: str, one: Record, sign: int, times: int, whole: int) -> str:
+def _appeared(program: str, one: Pinned, sign: int, times: int, whole: int) -> str:
     if whole == times:
         several = f"{times} × " if times > 1 else ""
     else:
         several = f"{times} more " if sign > 0 else f"{times} of {whole} × "
     verb = "appeared in" if sign > 0 else "disappeared from"
     inserted = ", inserted by the compiler" if one.get("inserted") and sign > 0 else ""
-    return f"{several}{collective(one)} {verb} {program}: {_moved(one, sign * times)}{inserted}"
+    return f"{several}{words.collective(_entry(one))} {verb} {program}: {_moved(one, sign * times)}{inserted}"
 
 
 def _moved(one: Mapping[str, Any], times: int) -> str:
@@ -196,10 +220,10 @@ _FIELDS = {"bytes_in": "takes", "bytes_out": "gives", "count": "runs", "overlapp
 """What the fields are called where they change; the others by their name."""
 
 
-def _changed(program: str, old: Record, new: Record, times: int) -> str:
+def _changed(program: str, old: Pinned, new: Pinned, times: int) -> str:
     changes = []
-    if subject(old) != subject(new):
-        changes.append(f"now of {subject(new)}, before of {subject(old)}")
+    if words.subject(_entry(old)) != words.subject(_entry(new)):
+        changes.append(f"now of {words.subject(_entry(new))}, before of {words.subject(_entry(old))}")
     for key in sorted({*old, *new} - {"node", "nodes", "between"}, key=lambda key: (*_ORDER, key).index(key)):
         was, now = old.get(key), new.get(key)
         if was == now:
@@ -215,7 +239,7 @@ def _changed(program: str, old: Record, new: Record, times: int) -> str:
     if not changes:
         changes.append(f"stands {_between(new)}, before {_between(old)}")
     several = f", {times} of them" if times > 1 else ""
-    return f"{collective(old)} changed in {program}: {', '.join(changes)}{several}"
+    return f"{words.collective(_entry(old))} changed in {program}: {', '.join(changes)}{several}"
 
 
 def _between(one: Mapping[str, Any]) -> str:

@@ -18,8 +18,9 @@ from types import NoneType
 from typing import Any
 
 from runner.config.sources import shown
-from runner.record import record
-from runner.record.record import Record
+from runner.evidence.model import Collective
+from runner.record import files
+from runner.record.model import CompiledProgram, ProgramRecord
 
 Pinned = dict[str, Any]
 """What is pinned of one program: `bytes`, `outputs`, `collectives` and, where they are not the file's own, `dims`."""
@@ -44,28 +45,28 @@ def series(version: str) -> str:
     return "jax " + ".".join(version.split(".")[:2])
 
 
-def pinned(program: Record, dims: Mapping[str, int] | None = None) -> Pinned:
+def pinned(program: ProgramRecord, dims: Mapping[str, int] | None = None) -> Pinned:
     """What is pinned of a record's program. `dims` are those at which the experiment was run instead of its own.
 
-    A record that has no `collectives`, `memory` or `outputs` pins none.
+    A program that was not compiled pins nothing else.
     """
     found: Pinned = {}
     if dims:
         found["dims"] = dict(dims)
-    memory = program.get("memory")
-    if memory:
-        # Null on a backend that does not say.
-        found["bytes"] = {name: memory.get(f"{name}_bytes") for name in ("argument", "output")}
-    if "outputs" in program:
-        found["outputs"] = {name: {key: output[key] for key in _OUTPUT} for name, output in program["outputs"].items()}
-    if "collectives" in program:
-        found["collectives"] = _collectives(program["collectives"])
-        if program.get("collectives_unknown"):
-            found["collectives_incomplete"] = True
+    if not isinstance(program, CompiledProgram):
+        return found
+    if program.memory is not None:
+        found["bytes"] = {"argument": program.memory.argument_bytes, "output": program.memory.output_bytes}
+    found["outputs"] = {
+        name: {key: getattr(output, key) for key in _OUTPUT} for name, output in program.outputs.items()
+    }
+    found["collectives"] = _collectives(program.collectives)
+    if program.collectives_unknown:
+        found["collectives_incomplete"] = True
     return found
 
 
-def _collectives(listed: list[Record] | None) -> list[Record] | None:
+def _collectives(listed: list[Collective] | None) -> list[Pinned] | None:
     if listed is None:
         return None
     counted = Counter(json.dumps(_collective(one), sort_keys=True) for one in listed)
@@ -73,18 +74,17 @@ def _collectives(listed: list[Record] | None) -> list[Record] | None:
     return sorted(found, key=lambda one: (one["node"] or "", one["kind"], json.dumps(one, sort_keys=True)))
 
 
-def _collective(one: Record) -> Record:
-    found = {key: one[key] for key in _ALWAYS}
-    found |= {key: True for key in _WHERE_SET if one.get(key)}
-    if len(one.get("nodes") or ()) > 1:
-        found["nodes"] = sorted(one["nodes"])
-    if one.get("between"):
-        found["between"] = {end: sorted(names) for end, names in one["between"].items()}
-    if one.get("axes") is None:
-        found["groups"] = one.get("groups")
-    if one.get("asynchronous"):
-        overlapped = one.get("overlapped")
-        found["overlapped"] = None if overlapped is None else sorted(overlapped)
+def _collective(one: Collective) -> Pinned:
+    found = {key: getattr(one, key) for key in _ALWAYS}
+    found |= {key: True for key in _WHERE_SET if getattr(one, key)}
+    if len(one.nodes) > 1:
+        found["nodes"] = sorted(one.nodes)
+    if one.between is not None:
+        found["between"] = {"from": sorted(one.between.source), "to": sorted(one.between.to)}
+    if one.axes is None:
+        found["groups"] = one.groups
+    if one.asynchronous:
+        found["overlapped"] = None if one.overlapped is None else sorted(one.overlapped)
     return found
 
 
@@ -210,7 +210,7 @@ def pin(path: Path, place: Place, value: Pinned | None) -> None:
             for version, targets in content.items()
             if (kept := {target: programs for target, programs in targets.items() if programs})
         }
-        record.write_text(path, text(content))
+        files.write_text(path, text(content))
 
 
 @contextlib.contextmanager

@@ -1,27 +1,59 @@
-"""What a run found in; `result.json` out. The record is the contract: fields may be added, none changes its meaning."""
+"""What a run found in; `result.json` out, and back. The record is the contract: fields may be added, none changes its
+meaning under one number of the schema.
+"""
 
 from __future__ import annotations
 
 import json
-import math
-import os
 import platform
 import subprocess
-import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from runner import __version__
+from runner import __version__, codec
+from runner.record.files import write_text
+from runner.record.model import SCHEMA, Environment, Git, Record, Status
+from runner.record.verdicts import Checks, FileChecks
 
-SCHEMA = 1
-
-STATUSES = {"passed": 0, "known": 0, "weak": 1, "failed": 1, "invalid": 2, "error": 3}
+STATUSES: dict[Status, int] = {"passed": 0, "known": 0, "weak": 1, "failed": 1, "invalid": 2, "error": 3}
 """The statuses of a run from the best to the worst, and its exit status."""
 
-Record = dict[str, Any]
+
+class UnreadableRecord(Exception):
+    """A `result.json` is not a record, or one of another schema; the message says which, and what to do."""
 
 
-def exit_status(status: str) -> int:
+def begun(name: str | None, overrides: Sequence[str], summary: str = "") -> Record:
+    """The record of a run of which nothing is known yet."""
+    return Record(
+        experiment=name,
+        summary=summary,
+        overrides=list(overrides),
+        status="passed",
+        error=None,
+        warnings=[],
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        mesh=None,
+        target=None,
+        checks=FileChecks(),
+        arrays={},
+        programs={},
+        not_supported={},
+        environment=Environment(jax=None, jaxlib=None, python=platform.python_version(), runner=__version__, git=None),
+    )
+
+
+def ended(folder: Path, status: Status, message: str, overrides: Sequence[str]) -> Record:
+    """Write and return the record of a run that ended with this message before anything was found."""
+    found = begun(None, overrides)
+    found.status, found.error, found.environment.git = status, message, git()
+    write(found, folder)
+    return found
+
+
+def exit_status(status: Status) -> int:
     """The exit status of a run.
 
     0: nothing is wrong but what is known to be; 1: a check failed or is weak; 2: the experiment is invalid; 3: a
@@ -30,34 +62,21 @@ def exit_status(status: str) -> int:
     return STATUSES[status]
 
 
-def worst(statuses: list[str]) -> str:
+def worst(statuses: Sequence[Status]) -> Status:
     """The status of a whole made of parts with these statuses."""
-    return max(statuses, key=list(STATUSES).index, default="passed")
+    best: Status = "passed"
+    return max([best, *statuses], key=list(STATUSES).index)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def of_checks(checks: Checks | FileChecks) -> Status:
+    """The status that some checks give: the worst of those that were run."""
+    return worst([verdict.status for verdict in checks if verdict.status != "not_run"])
 
 
 def write(record: Record, folder: Path) -> Path:
     """Write `result.json` into the run folder; return its path."""
     path = folder / "result.json"
-    write_text(path, _text(_plain(record)) + "\n")
+    write_text(path, _text(codec.plain(record)) + "\n")
     return path
 
 
@@ -79,48 +98,39 @@ def _text(value: Any, before: str = "", indent: int = 0) -> str:
 
 
 def read(folder: Path) -> Record:
-    """Read the record of a run folder. Numbers that JSON lacks come back as floats."""
-    with open(folder / "result.json", encoding="utf-8") as file:
-        return json.load(file, object_hook=_numbers)
+    """Read the record of a run folder.
+
+    Raises `UnreadableRecord` for what is no record, and for one that another version of the runner wrote.
+    """
+    path = folder / "result.json"
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UnreadableRecord(f"{path}\n  not JSON: {error}") from None
+    number = cast("dict[str, Any]", data).get("schema") if isinstance(data, dict) else None
+    if not isinstance(number, int):
+        raise UnreadableRecord(f"{path}\n  not a record: it has no 'schema'")
+    if number != SCHEMA:
+        wrote = "an older" if number < SCHEMA else "a newer"
+        raise UnreadableRecord(
+            f"{path}\n  {wrote} version of shardproof wrote it: its schema is {number}, this version reads {SCHEMA}; "
+            "run the experiment again, or read it with the version that environment.runner names"
+        )
+    try:
+        return codec.build(Record, data)
+    except codec.Misfit as misfit:
+        raise UnreadableRecord(f"{path}\n  not a record of schema {SCHEMA}: {misfit}") from None
 
 
-_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+def schema_text() -> str:
+    """The JSON Schema of `result.json`, which is `docs/result.schema.json`."""
+    found = codec.schema(Record)
+    head = {"$schema": found.pop("$schema"), "title": f"result.json, schema {SCHEMA}"}
+    found["$defs"]["Record"]["properties"]["schema"] = {"const": SCHEMA}
+    return _text({**head, **found}) + "\n"
 
 
-def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinities: they are written as the strings by which JavaScript knows them."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, complex):
-        return {"real": _plain(value.real), "imag": _plain(value.imag)}
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
-
-
-def _numbers(value: dict[str, Any]) -> dict[str, Any]:
-    def restore(item: Any) -> Any:
-        if isinstance(item, list):
-            return [restore(part) for part in item]
-        return _SPECIAL.get(item, item) if isinstance(item, str) else item
-
-    return {key: restore(item) for key, item in value.items()}
-
-
-def environment() -> Record:
-    """What the run runs on. The versions of JAX are the worker's to tell; null when it was never imported."""
-    return {
-        "jax": None,
-        "jaxlib": None,
-        "python": platform.python_version(),
-        "runner": __version__,
-        "git": _git(),
-    }
-
-
-def _git() -> Record | None:
+def git() -> Git | None:
     """The commit of the folder that the user stands in, where it is a git checkout."""
     try:
         sha = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
@@ -130,4 +140,4 @@ def _git() -> Record | None:
         dirty = subprocess.run(status, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return {"sha": sha.stdout.strip(), "dirty": bool(dirty.stdout.strip())}
+    return Git(sha=sha.stdout.strip(), dirty=bool(dirty.stdout.strip()))

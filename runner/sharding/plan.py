@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from runner.layout import Spec
+from runner import codec
+from runner.layout import Spec, SpecEntries
 
 CLAUSES = {
     "all_gather": "all-gather", "all_slice": "slice", "all_to_all": "all-to-all", "all_reduce": "all-reduce",
@@ -52,6 +53,54 @@ class Operation:
         return asdict(self) | layouts
 
 
+@dataclass(kw_only=True)
+class PlannedCollective:
+    """A collective that Shardy plans between two operations.
+
+    - `line`: the line of the operation that needs it, null where the module does not say; `of`: what it moves.
+    - `before`, `after`: the entries of the layouts; of an axis that is used in part, as Shardy names the part.
+    - `reduction`: of an all-reduce and a reduce-scatter, `sum`, `max`, …; `gradient`: it is in the backward pass.
+    - `bytes_in`, `bytes_out`: what one device holds before and after.
+    """
+
+    kind: str
+    axes: list[str]
+    line: str | None
+    operation: str
+    of: str
+    before: SpecEntries
+    after: SpecEntries
+    bytes_in: int
+    bytes_out: int
+    reduction: str | None
+    gradient: bool
+
+
+@dataclass(kw_only=True)
+class Planned:
+    """The collectives that Shardy plans of a program; null where there is no plan, and `missing` says why."""
+
+    missing: str | None = None
+    collectives: list[PlannedCollective] | None = None
+
+
+@dataclass(kw_only=True)
+class Derivation:
+    """The lines of one device that were derived from a graph.
+
+    - `per_device`: the section as the YAML has it; `check_vma`: whether JAX's types can tell what is the same.
+    - `sent_bytes`: what a device sends in all, on a ring, without a backward pass.
+    - `notes`: what is not the plan's; `floats`: the dtypes in the lines, where they are not those of every day.
+    """
+
+    per_device: dict[str, Any]
+    check_vma: bool
+    sent_bytes: int
+    notes: list[str]
+    plan: Planned
+    floats: dict[str, dict[str, str]]
+
+
 @dataclass(frozen=True)
 class Collective:
     """One collective between two operations.
@@ -73,10 +122,21 @@ class Collective:
     reduction: str | None = None
     gradient: bool = False
 
-    def to_json(self) -> dict[str, Any]:
+    def told(self) -> PlannedCollective:
         """The collective as the record has it."""
-        found = asdict(self)
-        return found | {"before": self.before.json(), "after": self.after.json()}
+        return PlannedCollective(
+            kind=self.kind,
+            axes=list(self.axes),
+            line=self.line,
+            operation=self.operation,
+            of=self.of,
+            before=self.before.json(),
+            after=self.after.json(),
+            bytes_in=self.bytes_in,
+            bytes_out=self.bytes_out,
+            reduction=self.reduction,
+            gradient=self.gradient,
+        )
 
 
 @dataclass(frozen=True)
@@ -92,16 +152,17 @@ class Plan:
     missing: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as the record has it."""
+        """The plan as its file has it."""
+        told = codec.plain(self.summary())
         if self.missing is not None:
-            return {"missing": self.missing}
-        return self.summary() | {"operations": [operation.to_json() for operation in self.operations]}
+            return told
+        return told | {"operations": [operation.to_json() for operation in self.operations]}
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Planned:
         """Its collectives; a slice communicates nothing, and is none."""
         if self.missing is not None:
-            return {"missing": self.missing}
-        return {"collectives": [one.to_json() for one in self.collectives if one.kind not in SILENT]}
+            return Planned(missing=self.missing)
+        return Planned(collectives=[one.told() for one in self.collectives if one.kind not in SILENT])
 
 
 def whole_axes(spec: Spec) -> Spec:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 
+from runner.evidence.model import Collective
 from runner.evidence.words import bytes_text, subject
 from runner.experiment.program import Program
-from runner.record.record import Record
+from runner.record.model import Record
 
 HEAD = ("collective", "of", "over", "runs", "in → out per device", "dtype", "how", "programs")
 
@@ -25,8 +24,8 @@ def rows(found: Record) -> list[tuple[str, ...]]:
         unknown = set()
         for one in listed:
             alike = _alike(one)
-            runs[alike] += one["count"] or 0
-            if one["count"] is None:
+            runs[alike] += one.count or 0
+            if one.count is None:
                 unknown.add(alike)
         for alike, count in runs.items():
             row = (*alike[:3], "unknown" if alike in unknown else str(count), *alike[3:])
@@ -44,9 +43,8 @@ def lines(found: Record) -> list[str]:
     silent = [program for program, listed in programs.items() if not listed]
     if silent:
         told.append("no collectives" + ("" if len(silent) == len(programs) else f": {', '.join(silent)}"))
-    for program, result in found["programs"].items():
-        unknown = result.get("collectives_unknown") or ()
-        told += [f"{program}: {sentence}" for sentence in unknown]
+    for program, result in found.compiled.items():
+        told += [f"{program}: {sentence}" for sentence in result.collectives_unknown]
     return told
 
 
@@ -58,31 +56,31 @@ def shortened(table: list[tuple[str, ...]], most: int | None) -> tuple[list[tupl
     return table[:most], f"… and {left} more row{'s' if left > 1 else ''}, which are in runner.log and in result.json"
 
 
-def _compiled(found: Record) -> dict[str, list[Mapping[str, Any]]]:
+def _compiled(found: Record) -> dict[str, list[Collective]]:
     """The collectives of the programs that run on the mesh and could be read."""
-    programs = {name: result.get("collectives") for name, result in found["programs"].items() if Program(name).on_mesh}
+    programs = {name: result.collectives for name, result in found.compiled.items() if Program(name).on_mesh}
     return {name: listed for name, listed in programs.items() if listed is not None}
 
 
-def _alike(one: Mapping[str, Any]) -> tuple[str, ...]:
-    axes = one["axes"]
+def _alike(one: Collective) -> tuple[str, ...]:
+    axes = one.axes
     return (
-        one["kind"],
+        one.kind,
         subject(one),
         "groups of no axis" if axes is None else ", ".join(axes) or "no axis",
-        " → ".join(dict.fromkeys(bytes_text(one[end]) for end in ("bytes_in", "bytes_out"))),
-        one["dtype"],
+        " → ".join(dict.fromkeys(bytes_text(size) for size in (one.bytes_in, one.bytes_out))),
+        one.dtype,
         _how(one),
     )
 
 
-def _how(one: Mapping[str, Any]) -> str:
+def _how(one: Collective) -> str:
     told = []
-    if one["inserted"]:
+    if one.inserted:
         told.append("inserted")
-    if one["asynchronous"]:
-        others = one["overlapped"]
+    if one.asynchronous:
+        others = one.overlapped
         told.append(
             "overlap unknown" if others is None else f"overlaps {', '.join(others)}" if others else "no overlap"
         )
-    return ", ".join(told) or ("by differentiation" if one["gradient"] else "as written")
+    return ", ".join(told) or ("by differentiation" if one.gradient else "as written")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 from runner.evidence.words import devices_text
+from runner.record.model import TracedBlock, TracedDevice, TracedNode
 from runner.show.colours import colours, ink
 from runner.show.console import wrapped
 from runner.show.shapes import DARK, GLYPH, INNER, Box, Card, card, document, rect, stripes, text
@@ -88,31 +89,29 @@ class Exchange:
         return f"over {', '.join(self.axes)}" if self.axes else "over no axis"
 
 
-def read(node: Mapping[str, Any], devices: Sequence[Mapping[str, Any]], axes: Sequence[str]) -> Exchange | None:
+def read(node: TracedNode, devices: Sequence[TracedDevice], axes: Sequence[str]) -> Exchange | None:
     """The collective of a node of a trace; None where it is none, or too large to be drawn."""
-    if node.get("origins") is None:
+    before, collective = node.before, node.collective
+    if node.origins is None or before is None or collective is None:
         return None
-    before, rows = node["before"], []
+    rows = []
     for k, device in enumerate(devices):
-        at = ", ".join(f"{axis}={at}" for axis, at in zip(axes, device["coordinates"], strict=True))
-        whole = [{"index": [[0, n] for n in before["shape"]], "from": [device["id"]], "part": None}]
-        held = None if before["values"] is None else before["values"][k]
-        got = None if node["values"] is None else node["values"][k]
-        operand = _piece(whole, before["shape"], held, before["shape"])
-        result = _piece(node["origins"]["blocks"][k], node["shape"], got, before["shape"])
-        rows.append(Place(device["id"], at, operand, result))
-    collective = node["collective"]
-    return Exchange(
-        node["name"], node["expression"], tuple(collective["axes"]), node["origins"]["combined"], tuple(rows)
-    )
+        at = ", ".join(f"{axis}={at}" for axis, at in zip(axes, device.coordinates, strict=True))
+        whole = [TracedBlock(index=[[0, n] for n in before.shape], source=[device.id], part=None)]
+        held = None if before.values is None else before.values[k]
+        got = None if node.values is None else node.values[k]
+        operand = _piece(whole, before.shape, held, before.shape)
+        result = _piece(node.origins.blocks[k], node.shape, got, before.shape)
+        rows.append(Place(device.id, at, operand, result))
+    return Exchange(node.name, node.expression, tuple(collective.axes), node.origins.combined, tuple(rows))
 
 
-def _piece(blocks: Sequence[Mapping[str, Any]], shape: Sequence[int], values: Any, operand: Sequence[int]) -> Piece:
+def _piece(blocks: Sequence[TracedBlock], shape: Sequence[int], values: Any, operand: Sequence[int]) -> Piece:
     origin = {
-        tuple(start for start, _ in block["index"]): Origin(tuple(block["from"]), _part(block["part"], operand))
+        tuple(start for start, _ in block.index): Origin(tuple(block.source), _part(block.part, operand))
         for block in blocks
     }
-    cuts = [sorted({tuple(block["index"][k]) for block in blocks}) for k in range(len(shape))]
+    cuts = [sorted({(start, stop) for start, stop in (block.index[k] for block in blocks)}) for k in range(len(shape))]
     *leading, last = cuts or [[(0, 1)]]
     rows = [tuple(start for start, _ in lead) for lead in itertools.product(*leading)]
     heights = tuple(math.prod(stop - start for start, stop in lead) for lead in itertools.product(*leading))
@@ -138,8 +137,8 @@ def _rows(values: Any, rank: int) -> tuple[tuple[str, ...], ...]:
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"{value['real']:.3g}{value['imag']:+.3g}j"
+    if isinstance(value, complex):
+        return f"{value.real:.3g}{value.imag:+.3g}j"
     return str(value) if isinstance(value, bool | int | str) else f"{value:.4g}"
 
 

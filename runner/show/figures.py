@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from runner.experiment.showing import MESH, Show, names
+from runner.record.model import Pictures
 from runner.show.console import wrapped
 from runner.show.pictures import ArrayPicture, MeshPicture, Picture, alike, figure_colours, merge
 from runner.show.table import Line
@@ -15,9 +15,9 @@ MOST = 48
 """How many lines of pictures are shown unasked."""
 
 
-def read(drawn: Mapping[str, Any]) -> tuple[MeshPicture, list[ArrayPicture]]:
+def read(drawn: Pictures) -> tuple[MeshPicture, list[ArrayPicture]]:
     """The pictures of a record."""
-    return MeshPicture.from_json(drawn["mesh"]), [ArrayPicture.from_json(picture) for picture in drawn["arrays"]]
+    return MeshPicture.from_json(drawn.mesh), [ArrayPicture.from_json(picture) for picture in drawn.arrays]
 
 
 def shown(

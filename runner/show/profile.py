@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.record.record import Record
+from runner.evidence.model import Profile, ProfiledCollective, ProfiledNode
 
 HEAD = ("line", "collective", "per run", "share")
 
@@ -12,30 +12,30 @@ _ROWS = 6
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
-def rows(profile: Record) -> list[tuple[str, ...]]:
+def rows(profile: Profile) -> list[tuple[str, ...]]:
     """What takes the most time comes first; empty where there is no profile."""
-    if not profile["seconds"] or not profile["seconds"]["total"]:
+    if not profile.seconds or not profile.seconds.total:
         return []
-    entries = [(_line(node), "", node["seconds"]) for node in profile["nodes"]]
-    entries += [(_line(c), c["kind"], c["seconds"]) for c in profile["collectives"] if c["seconds"]]
-    entries.append(("unattributed", "", profile["unattributed"]["seconds"]))
-    whole = profile["seconds"]["total"]
+    entries = [(_line(node), "", node.seconds) for node in profile.nodes]
+    entries += [(_line(one), one.kind, one.seconds) for one in profile.collectives if one.seconds]
+    entries += [("unattributed", "", profile.unattributed.seconds)] if profile.unattributed else []
+    whole = profile.seconds.total
     shares = sorted(
-        ((line, kind, seconds, seconds["total"] / whole) for line, kind, seconds in entries if seconds["total"]),
+        ((line, kind, seconds, seconds.total / whole) for line, kind, seconds in entries if seconds.total),
         key=lambda entry: -entry[3],
     )
     # One row that stands for one other would hide it for nothing.
     shown = shares if len(shares) <= _ROWS else shares[: _ROWS - 1]
-    found = [(line, kind, duration(seconds["median"]), f"{share:.1%}") for line, kind, seconds, share in shown]
+    found = [(line, kind, duration(seconds.median), f"{share:.1%}") for line, kind, seconds, share in shown]
     left = shares[len(shown) :]
     if left:
         found.append((f"{len(left)} more", "", "–", f"{sum(share for *_, share in left):.1%}"))
     return found
 
 
-def _line(node: Record) -> str:
+def _line(node: ProfiledNode | ProfiledCollective) -> str:
     """The lines of an entry."""
-    return (", ".join(node["nodes"]) or "–") + (" (backward)" if node["gradient"] else "")
+    return (", ".join(node.nodes) or "–") + (" (backward)" if node.gradient else "")
 
 
 def duration(seconds: float | None) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from runner.record.record import Record
+from runner.record.model import Record
 
 
 def message(found: Record) -> str | None:
     """The message, as the command would have told it; None where nothing was to be refused, or not so."""
-    verdict = found.get("checks", {}).get("invalid", {"status": "not_run"})
-    return verdict["refused"] if verdict["status"] == "passed" else None
+    verdict = found.checks.invalid
+    return verdict.refused if verdict and verdict.status == "passed" else None
 
 
 def plain(found: Record) -> str:
@@ -17,5 +17,5 @@ def plain(found: Record) -> str:
     if told is None:
         return ""
     # Without a mesh nobody has said yet which experiment it is.
-    title = [] if found["mesh"] else [": ".join(filter(None, (found["experiment"], found["summary"]))), ""]
+    title = [] if found.mesh else [": ".join(filter(None, (found.experiment, found.summary))), ""]
     return "\n".join([*title, "refused, as expect.invalid has it:", *(f"  {line}" for line in told.splitlines()), "\n"])

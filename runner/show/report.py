@@ -14,7 +14,9 @@ from runner.config.sources import shown
 from runner.evidence.words import listed, on_devices
 from runner.experiment.expect import CHECKED
 from runner.experiment.showing import Show, names
-from runner.record.record import Record
+from runner.link.events import Devices, Timing
+from runner.record.model import CompiledProgram, MeshShape, Pictures, Record
+from runner.record.verdicts import AgreementVerdict, Checks, Undecided, ValueOutput, ValueVerdict, Verdict
 from runner.show import collectives, figures, modes, refused, values
 from runner.show.console import PLAIN, print_table, room, say, show_lines
 from runner.show.table import Cell
@@ -67,121 +69,128 @@ def sweep_story(points: Sequence[Record], folder: Path) -> str:
 def run(found: Record, folder: Path, *, brief: bool, show: Show = "auto", complete: bool = False) -> None:
     """What one run found; `brief` is one line, for a sweep; `show` says which pictures; `complete`: all."""
     if brief:
-        point = " ".join(_short(found.get("overrides", [])))
-        text, style = _status(found["status"])
+        point = " ".join(_short(found.overrides))
+        text, style = _status(found.status)
         say(f"[{folder.name}] {text}  {point}", style)
         return
-    if found.get("experiment") and found.get("mesh"):
-        _head(found)
+    if found.experiment and found.mesh and found.target:
+        _head(found, found.mesh, found.target)
     print(refused.plain(found), end="")
-    if "pictures" in found:
-        _pictures(found, show, complete=complete)
+    if found.pictures:
+        _pictures(found.pictures, show, complete=complete)
     _values(found, show)
-    if "trace" in found:
+    traced_on = found.verification.target if found.verification else found.target
+    if found.trace and found.mesh and traced_on:
         from runner.show import trace
 
-        traced_on = found.get("verification", found)["target"]["platform"]
-        show_lines(trace.lines(found["trace"], found["mesh"]["axes"], traced_on, room()))
+        show_lines(trace.lines(found.trace, found.mesh.axes, traced_on.platform, room()))
         say()
-    if found["programs"]:
+    if found.programs:
         _programs(found)
         _collectives(found, complete=complete)
         _modes(found)
         _profiles(found)
-    for warning in found.get("warnings", ()):
+    for warning in found.warnings:
         say(f"warning: {warning}", "yellow")
     _failures(found)
-    if found["error"]:
+    if found.error:
         sys.stdout.flush()
-        print(found["error"], file=sys.stderr)
+        print(found.error, file=sys.stderr)
     _verdict(found, folder)
 
 
-def _pictures(found: Record, wanted: Show, *, complete: bool) -> None:
-    mesh, arrays = figures.read(found["pictures"])
+def _pictures(drawn: Pictures, wanted: Show, *, complete: bool) -> None:
+    mesh, arrays = figures.read(drawn)
     show_lines(figures.shown(mesh, arrays, wanted, room() or PLAIN, None if complete else figures.MOST))
 
 
 def _values(found: Record, wanted: Show) -> None:
     chosen = names(wanted)
-    outputs = {program: result.get("outputs", {}) for program, result in found["programs"].items()}
+    outputs = {program: result.outputs for program, result in found.compiled.items()}
     for line in values.lines(outputs, lambda name: wanted != "none" and name in (chosen or (name,)), room() or PLAIN):
         say(line)
 
 
-def _head(found: Record) -> None:
-    title = f"{found['experiment']}: {found['summary']}" if found["summary"] else found["experiment"]
-    say(title, "bold")
-    axes = " × ".join(f"{a}={n}" for a, n in zip(found["mesh"]["axes"], found["mesh"]["shape"], strict=True))
-    target = found["target"]
-    simulated = "simulated " if target["platform"] == "cpu" else ""
-    count = target["devices"]
-    kind = target["kind"] or target["platform"]
-    jax = f", jax {found['environment']['jax']}" if found["environment"]["jax"] else ""
-    devices = f"{count} {simulated}{kind} device{'s' if count != 1 else ''}"
-    if target.get("topology"):
+def _head(found: Record, mesh: MeshShape, target: Devices) -> None:
+    say(f"{found.experiment}: {found.summary}" if found.summary else f"{found.experiment}", "bold")
+    axes = " × ".join(f"{a}={n}" for a, n in zip(mesh.axes, mesh.shape, strict=True))
+    simulated = "simulated " if target.platform == "cpu" else ""
+    count = target.devices
+    jax = f", jax {found.environment.jax}" if found.environment.jax else ""
+    devices = f"{count} {simulated}{target.kind or target.platform} device{'s' if count != 1 else ''}"
+    if target.topology:
         absent = "which is not here" if count == 1 else "which are not here"
-        say(f"mesh {axes}, compiled for {devices} ({target['topology']}), {absent}{jax}\n")
+        say(f"mesh {axes}, compiled for {devices} ({target.topology}), {absent}{jax}\n")
     else:
         say(f"mesh {axes} on {devices}{jax}\n")
 
 
-def _programs(found: Record) -> None:
+def programs(found: Record) -> tuple[tuple[str, ...], list[list[Cell]]]:
+    """The head and the rows of the table of programs, with their checks, what was measured, and times."""
     names: list[str] = []
-    for program in found["programs"].values():
-        names += [name for name in program["checks"] if name not in names]
+    for program in found.programs.values():
+        names += [name for name, _ in program.checks.named() if name not in names]
     expected = [name for name in names if name in CHECKED]
     names = [name for name in names if name not in expected]
-    rows = []
-    for program, result in found["programs"].items():
-        row = [(program, ""), _status(result["status"])]
+    rows: list[list[Cell]] = []
+    for program, result in found.programs.items():
+        row = [(program, ""), _status(result.status)]
         for name in names:
-            check = result["checks"].get(name)
-            status = "not run" if check is None or check["status"] == "not_run" else check["status"]
+            check = result.checks.get(name)
+            status = "not run" if check is None or check.status == "not_run" else check.status
             row.append(_status(status, "–" if status == "not run" else status))
         if expected:
-            row.append(_expectations([result["checks"][name] for name in expected if name in result["checks"]]))
-        row += [(text, "") for text in _measured(result["checks"].get("value", {}))]
-        timing = result.get("timing")
-        row.append((f"{timing['compile_s'] * 1e3:.0f} ms" if timing else "–", ""))
+            row.append(_expectations([check for name, check in result.checks.named() if name in expected]))
+        row += [(text, "") for text in _measured(result.checks)]
+        timing = result.timing if isinstance(result, CompiledProgram) else None
+        row.append((f"{timing.compile_s * 1e3:.0f} ms" if timing else "–", ""))
         row.append((_run_time(timing) if timing else "–", ""))
         rows.append(row)
     head = ("program", "status", *names, *(["expect"] if expected else []), *_MEASURED, "compile", "run")
-    print_table(head, rows)
+    return head, rows
+
+
+def _programs(found: Record) -> None:
+    print_table(*programs(found))
     say()
     undecided = _undecided(found)
     for line in undecided:
         say(line)
     if undecided:
         say()
-    if found["target"].get("topology"):
-        _not_here(found)
+    if found.target and found.target.topology:
+        _not_here(found, found.target)
 
 
 _MEASURED = ("largest error", "notices")
 
 
-def _measured(value: Record) -> tuple[str, str]:
+def _compared(checks: Checks) -> dict[str, ValueOutput]:
+    """What the `value` check says of the outputs that it compared."""
+    return checks.value.compared if isinstance(checks.value, ValueVerdict) else {}
+
+
+def _measured(checks: Checks) -> tuple[str, str]:
     """Of a `value` check the worst output's error, and the bluntest's power, each with the name of its output."""
-    outputs = {name: output for name, output in value.get("outputs", {}).items() if "max_abs_error" in output}
+    outputs = _compared(checks)
     if not outputs:
         return "–", "–"
     worst = max(outputs, key=lambda name: _badness(outputs[name]))
-    error = f"{outputs[worst]['max_abs_error']:.1e} in {worst}"
-    powers = {name: output["power"] for name, output in outputs.items() if output.get("power") is not None}
+    error = f"{outputs[worst].max_abs_error:.1e} in {worst}"
+    powers = {name: output.power for name, output in outputs.items() if output.power is not None}
     if not powers:
         return error, "–"
     # Of several that are as blunt, the one that is named already.
-    bluntest = max(powers, key=lambda name: (powers[name], "undecided" in outputs[name], name == worst))
-    exactly = "all but undecided" if "undecided" in outputs[bluntest] else "anything"
+    bluntest = max(powers, key=lambda name: (powers[name], outputs[name].undecided is not None, name == worst))
+    exactly = "all but undecided" if outputs[bluntest].undecided else "anything"
     power = f"{powers[bluntest]:.1e} rms" if powers[bluntest] else exactly
     return error, power if bluntest == worst else f"{power} in {bluntest}"
 
 
-def _badness(output: Record) -> tuple[int, float, float]:
+def _badness(output: ValueOutput) -> tuple[int, float, float]:
     """What failed, what is known to, what is weak; of those that are alike, what used most of its tolerance."""
-    status = ("passed", "weak", "known", "failed").index(output["status"])
-    return status, output["max_abs_error"] if output.get("wrong") else 0.0, output.get("share", 0.0)
+    status = ("passed", "weak", "known", "failed").index(output.status)
+    return status, output.max_abs_error if output.wrong else 0.0, output.share
 
 
 _PLACES = 3
@@ -191,31 +200,29 @@ _PLACES = 3
 def _undecided(found: Record) -> list[str]:
     """What hangs on decisions that rounding may take otherwise, and where those stand, program by program."""
     told: dict[str, list[str]] = {}
-    for program, result in found["programs"].items():
-        for name, output in result["checks"].get("value", {}).get("outputs", {}).items():
-            if "undecided" in output:
-                told.setdefault(_open(name, output), []).append(program)
-    ran = [program for program, result in found["programs"].items() if "outputs" in result["checks"].get("value", {})]
+    for program, result in found.programs.items():
+        for name, output in _compared(result.checks).items():
+            if output.undecided:
+                told.setdefault(_open(name, output, output.undecided), []).append(program)
+    ran = [program for program, result in found.programs.items() if isinstance(result.checks.value, ValueVerdict)]
     return [text if programs == ran else f"{', '.join(programs)}: {text}" for text, programs in told.items()]
 
 
-def _open(name: str, output: Record) -> str:
-    undecided = output["undecided"]
-    places = [f"{place['operation']} in {place['line']}" for place in undecided["places"]]
+def _open(name: str, output: ValueOutput, undecided: Undecided) -> str:
+    places = [f"{place.operation} in {place.line}" for place in undecided.places]
     if len(places) > _PLACES:
         places = [*places[: _PLACES - 1], f"{len(places) - _PLACES + 1} more"]
-    where = " and ".join([", ".join(places[:-1]), places[-1]] if len(places) > 1 else places)
-    are = "is" if undecided["count"] == 1 else "are"
-    text = f"{undecided['count']} of {output['of']} elements of {name} {are} undecided"
-    text += f": {where} may fall to either side by rounding" if places else ""
-    if undecided["between"] or undecided["excused"]:
-        text += f"; of these {undecided['between']} lie between what that leads to, {undecided['excused']} beyond"
+    are = "is" if undecided.count == 1 else "are"
+    text = f"{undecided.count} of {output.of} elements of {name} {are} undecided"
+    text += f": {listed(places)} may fall to either side by rounding" if places else ""
+    if undecided.between or undecided.excused:
+        text += f"; of these {undecided.between} lie between what that leads to, {undecided.excused} beyond"
     return text
 
 
-def _expectations(checks: Sequence[Record]) -> Cell:
+def _expectations(checks: Sequence[Verdict]) -> Cell:
     """All expectations of a program in one cell; which one failed is said below the table."""
-    statuses = {check["status"] for check in checks}
+    statuses = {check.status for check in checks}
     status = next((status for status in ("failed", "passed") if status in statuses), "not run")
     return _status(status, "–" if status == "not run" else status)
 
@@ -229,10 +236,10 @@ def _collectives(found: Record, *, complete: bool) -> None:
         say(line)
     if table or beneath:
         say()
-    for program, result in found["programs"].items():
-        for warning in result.get("compiler_warnings") or ():
-            of = f" of {warning['node']}" if warning["node"] else ""
-            say(f"{program}: the compiler warns: {warning['kind']}{of}: {warning['text']}", "yellow")
+    for program, result in found.compiled.items():
+        for warning in result.compiler_warnings or ():
+            of = f" of {warning.node}" if warning.node else ""
+            say(f"{program}: the compiler warns: {warning.kind}{of}: {warning.text}", "yellow")
 
 
 def _modes(found: Record) -> None:
@@ -243,7 +250,7 @@ def _modes(found: Record) -> None:
 
 def _profiles(found: Record) -> None:
     """Where the time of each program goes, where that was asked for."""
-    taken = {program: result["profile"] for program, result in found["programs"].items() if "profile" in result}
+    taken = {program: result.profile for program, result in found.compiled.items() if result.profile}
     if not taken:
         return
     from runner.show import profile
@@ -255,46 +262,50 @@ def _profiles(found: Record) -> None:
         say()
 
 
-def _run_time(timing: Record) -> str:
-    return "not run" if timing["run_s"] is None else f"{timing['run_s']['median'] * 1e3:.2f} ms"
+def _run_time(timing: Timing) -> str:
+    return "not run" if timing.run_s is None else f"{timing.run_s.median * 1e3:.2f} ms"
 
 
-def _not_here(found: Record) -> None:
+def _not_here(found: Record, target: Devices) -> None:
     """What of the checks was run, and where, since the target is not here."""
-    order = found["target"].get("device_order")
-    if order:
-        reason = found["target"]["device_order_reason"]
-        say(f"device order: {order}" + (f", since {reason}" if reason else ""))
-    verified = found.get("verification")
+    if target.device_order:
+        reason = target.device_order_reason
+        say(f"device order: {target.device_order}" + (f", since {reason}" if reason else ""))
+    verified = found.verification
     if verified:
-        dims = ", ".join(f"{name}={size}" for name, size in verified["dims"].items())
-        count = verified["target"]["devices"]
+        dims = ", ".join(f"{name}={size}" for name, size in verified.dims.items())
+        count = verified.target.devices
         say(f"only compiled; values, replicas and agreement are those at {dims} on {count} simulated CPU devices")
         return
-    reasons = [
-        c["reason"] for p in found["programs"].values() for c in p["checks"].values() if c["status"] == "not_run"
-    ]
+    reasons = [check.reason for p in found.programs.values() for check in p.checks if check.status == "not_run"]
     if reasons:
         say(f"values, replicas and agreement were not run: {reasons[0]}")
 
 
+def failures(found: Record) -> list[tuple[Cell, list[str]]]:
+    """What failed, each with its reasons: the sections first, then program by program."""
+    told: list[tuple[Cell, list[str]]] = [
+        ((f"{name} failed", "red"), reasons(check)) for name, check in found.checks.named() if check.status == "failed"
+    ]
+    for program, result in found.programs.items():
+        if result.error:
+            told.append(((f"{program}: {result.error}", "red"), []))
+        for name, check in result.checks.named():
+            if check.status in FAULTS:
+                style = "yellow" if check.status == "known" else "red"
+                told.append(((f"{program}: {name} {FAULTS[check.status]}", style), reasons(check)))
+    return told
+
+
 def _failures(found: Record) -> None:
-    for name, check in found.get("checks", {}).items():
-        if check["status"] == "failed":
-            say(f"{name} failed", "red")
-            for line in reasons(check):
-                say(f"  {line}")
-    for program, result in found["programs"].items():
-        if result["error"]:
-            say(f"{program}: {result['error']}", "red")
-        for name, check in result["checks"].items():
-            if check["status"] in FAULTS:
-                say(f"{program}: {name} {FAULTS[check['status']]}", "yellow" if check["status"] == "known" else "red")
-                for line in reasons(check):
-                    say(f"  {line}")
+    for (text, style), lines in failures(found):
+        say(text, style)
+        for line in lines:
+            say(f"  {line}")
     left_out: dict[str, list[str]] = {}
-    for result in found["programs"].values():
-        for output, programs in result["checks"].get("agreement", {}).get("left_out", {}).items():
+    for result in found.programs.values():
+        agreement = result.checks.agreement
+        for output, programs in agreement.left_out.items() if isinstance(agreement, AgreementVerdict) else ():
             there = left_out.setdefault(output, [])
             there += [program for program in programs if program not in there]
     if left_out:
@@ -306,24 +317,21 @@ FAULTS = {"failed": "failed", "weak": "is weak", "known": "failed, as expect.wro
 """The statuses of a check that found something to say, in words."""
 
 
-def reasons(check: Record) -> list[str]:
+def reasons(check: Verdict) -> list[str]:
     """Why a check failed or is weak: who is to blame first, then where."""
-    lines = list(check.get("diagnosis", ()))
-    if "reason" in check:
-        lines.append(check["reason"])
-    lines += check.get("details", ())
-    for name, output in check.get("outputs", {}).items():
-        if output.get("status") not in ("failed", "known") or "oracle" not in output:
+    lines = [*check.diagnosis, *([check.reason] if check.reason else []), *check.details]
+    for name, output in check.compared.items() if isinstance(check, ValueVerdict) else ():
+        if output.status not in ("failed", "known"):
             continue
-        known = ", as expect.wrong knows" if output["status"] == "known" != check["status"] else ""
-        if output["wrong"]:
+        known = ", as expect.wrong knows" if output.status == "known" != check.status else ""
+        if output.wrong:
             lines.append(
-                f"{name} differs from {_ORACLES[output['oracle']]} at {output['wrong']} of {output['of']} elements, "
-                f"on {on_devices(output['devices'])}; largest error {output['max_abs_error']:.3g}, "
-                f"allowed {output['atol']:.1e} + {output['rtol']:.1e}·|reference|{known}"
+                f"{name} differs from {_ORACLES[output.oracle]} at {output.wrong} of {output.of} elements, "
+                f"on {on_devices(output.devices)}; largest error {output.max_abs_error:.3g}, "
+                f"allowed {output.atol:.1e} + {output.rtol:.1e}·|reference|{known}"
             )
-        elif "reason" in output:
-            lines.append(f"{name}: {output['reason']}{known}")
+        elif output.reason:
+            lines.append(f"{name}: {output.reason}{known}")
     return lines
 
 
@@ -331,20 +339,20 @@ _ORACLES = {"graph": "graph's oracle", "per_device": "the SPMD interpreter"}
 
 
 def _verdict(found: Record, folder: Path) -> None:
-    programs = found["programs"]
-    passed = sum(program["status"] == "passed" for program in programs.values())
+    programs = found.programs
+    passed = sum(program.status == "passed" for program in programs.values())
     done = "compiled, values not run" if _only_compiled(found) else "passed"
-    failed = [f"{name} failed" for name, check in found.get("checks", {}).items() if check["status"] == "failed"]
+    failed = [f"{name} failed" for name, check in found.checks.named() if check.status == "failed"]
     counted = [*failed, *([f"{passed} of {len(programs)} programs {done}"] if programs else [])]
-    known = sum(program["status"] == "known" for program in programs.values())
+    known = sum(program.status == "known" for program in programs.values())
     count = f": {', '.join(counted)}" if counted else ""
     count += f", {known} {'is' if known == 1 else 'are'} wrong as expect.wrong knows" if known else ""
-    text, style = _status(found["status"])
+    text, style = _status(found.status)
     say(f"{text}{count}; {shown(folder / 'result.json')}", style)
 
 
 def _only_compiled(found: Record) -> bool:
-    return bool((found.get("target") or {}).get("topology")) and "verification" not in found
+    return found.target is not None and bool(found.target.topology) and found.verification is None
 
 
 def _short(overrides: Iterable[str]) -> list[str]:
@@ -362,25 +370,18 @@ def mutants(rows: Iterable[tuple[str, str, str]]) -> None:
 
 def sweep(points: Sequence[Record], folder: Path) -> None:
     """The table of all points of a sweep."""
-    rows = []
+    rows: list[list[Cell]] = []
     for number, point in enumerate(points):
         programs = ", ".join(
-            name if result["status"] == "passed" else f"{name} {result['status']}"
-            for name, result in point.get("programs", {}).items()
+            name if result.status == "passed" else f"{name} {result.status}" for name, result in point.programs.items()
         )
-        first = (point.get("error") or refused.message(point) or "").splitlines()
+        first = (point.error or refused.message(point) or "").splitlines()
         message = " ".join(line.strip() for line in first[:2]) if first else programs
-        rows.append(
-            (
-                (str(number), ""),
-                (point.get("experiment") or "–", ""),
-                (" ".join(o for o in _short(point.get("overrides", [])) if not o.startswith("experiment=")) or "–", ""),
-                _status(point["status"]),
-                (message, ""),
-            )
-        )
+        overridden = " ".join(o for o in _short(point.overrides) if not o.startswith("experiment="))
+        texts = [(str(number), ""), (point.experiment or "–", ""), (overridden or "–", "")]
+        rows.append([*texts, _status(point.status), (message, "")])
     say()
     print_table(("point", "experiment", "overrides", "status", "programs"), rows)
-    counts = {status: sum(point["status"] == status for point in points) for status in _STYLES}
+    counts = {status: sum(point.status == status for point in points) for status in _STYLES}
     told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     say(f"\n{len(points)} points: {told}; {shown(folder)}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from runner.evidence.words import devices_text
+from runner.record.model import Pictures
 from runner.show import figures, svg
 from runner.show.console import PLAIN
 from runner.show.pictures import ArrayPicture, MeshPicture, merge
@@ -17,7 +17,7 @@ MOST = 64
 Figures = list[tuple[MeshPicture, list[ArrayPicture]]]
 
 
-def files(names: Sequence[str | None], pictures: Mapping[int, Mapping[str, Any]]) -> tuple[str, str] | None:
+def files(names: Sequence[str | None], pictures: Mapping[int, Pictures]) -> tuple[str, str] | None:
     """The sheet of a sweep as text and as SVG; None where none of its points has pictures.
 
     `names` are the points' experiments, `pictures` what the records of some have under that name, by number.

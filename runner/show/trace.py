@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
-from runner.record.record import Record
+from runner.record.model import Trace, TracedDevice, TracedNode, TracedValue
 from runner.show import exchange, values
 from runner.show.console import PLAIN, wrapped
 from runner.show.exchange import Exchange
@@ -15,35 +16,35 @@ _DEVICES = 16
 """On how many devices a value is printed."""
 
 
-def plain(trace: Record, axes: Sequence[str], platform: str) -> str:
+def plain(trace: Trace, axes: Sequence[str], platform: str) -> str:
     """The whole trace as text without escape codes."""
     return "\n".join("".join(text for text, _ in line).rstrip() for line in lines(trace, axes, platform)) + "\n"
 
 
-def exchanges(trace: Record, axes: Sequence[str]) -> list[Exchange]:
+def exchanges(trace: Trace, axes: Sequence[str]) -> list[Exchange]:
     """The collectives of a trace that can be drawn."""
-    found = (exchange.read(node, trace["devices"], axes) for node in trace["nodes"])
+    found = (exchange.read(node, trace.devices, axes) for node in trace.nodes)
     return [each for each in found if each is not None]
 
 
-def lines(trace: Record, axes: Sequence[str], platform: str, room: int | None = None) -> list[Line]:
+def lines(trace: Trace, axes: Sequence[str], platform: str, room: int | None = None) -> list[Line]:
     """The whole trace, the collectives drawn; at most `room` columns wide where there is a terminal."""
     width = room or PLAIN
-    if trace["taken_from"] is None:
-        return _plain(f"no trace: {trace['reason']}", room)
+    if trace.taken_from is None:
+        return _plain(f"no trace: {trace.reason}", room)
     blocks = [_plain(_title(trace), room)]
-    printer = _Printer(trace["devices"], axes, platform, width)
-    operands = {node["before"]["name"] for node in trace["nodes"] if node["before"]}
-    first = trace["first_difference"]
-    for node in trace["nodes"]:
+    printer = _Printer(trace.devices, axes, platform, width)
+    operands = {node.before.name for node in trace.nodes if node.before}
+    first = trace.first_difference
+    for node in trace.nodes:
         # What has a name only as the operand of a collective is printed with it, as BEFORE.
-        if node["name"].endswith("/before") and node["name"] in operands and node["agrees"] is not False:
+        if node.name.endswith("/before") and node.name in operands and node.agrees is not False:
             continue
-        drawn = exchange.read(node, trace["devices"], axes)
+        drawn = exchange.read(node, trace.devices, axes)
         picture = [] if drawn is None else exchange.lines(drawn, platform, width)
-        head, values = _node(node, printer, first is not None and first["node"] == node["name"])
+        head, values = _node(node, printer, first is not None and first.node == node.name)
         blocks.append([*_plain(head, room), *picture, *_plain(values, room)])
-    blocks += [_plain(f"not in the trace: {left_out}", room) for left_out in trace["left_out"]]
+    blocks += [_plain(f"not in the trace: {left_out}", room) for left_out in trace.left_out]
     return [line for k, block in enumerate(blocks) for line in ([[]] if k else []) + block]
 
 
@@ -52,54 +53,56 @@ def _plain(text: str, room: int | None) -> list[Line]:
     return [[(part, "")] for line in lines for part in ([line] if room is None else wrapped(line, room))]
 
 
-def _title(trace: Record) -> str:
-    if trace["taken_from"] == "interpreter":
-        return f"trace: every value on every device, by the SPMD interpreter alone ({trace['reason']})"
+def _title(trace: Trace) -> str:
+    if trace.taken_from == "interpreter":
+        return f"trace: every value on every device, by the SPMD interpreter alone ({trace.reason})"
     lines = ["trace: every value on every device, as shard_map computed it, compared with the SPMD interpreter's"]
-    if trace["steps_one_by_one"]:
-        lines.append(f"the steps of {', '.join(trace['steps_one_by_one'])} ran one by one, without jax.lax.fori_loop")
-    if trace["same_outputs"] is False:
+    if trace.steps_one_by_one:
+        lines.append(f"the steps of {', '.join(trace.steps_one_by_one)} ran one by one, without jax.lax.fori_loop")
+    if trace.same_outputs is False:
         lines.append("its outputs round otherwise than program_shard_map.py's: what returns more is fused otherwise")
     return "\n".join(lines)
 
 
-def _node(node: Record, printer: _Printer, first: bool) -> tuple[str, str]:
+def _node(node: TracedNode, printer: _Printer, first: bool) -> tuple[str, str]:
     """What a node is, and what it was on every device."""
-    head = f"{node['name']} = {node['expression']}"
-    if node["agrees"] is False:
-        head += f"\nDIFFERS from the SPMD interpreter's by at most {node['max_abs_error']:.3g}"
+    head = f"{node.name} = {node.expression}"
+    if node.agrees is False:
+        head += f"\nDIFFERS from the SPMD interpreter's by at most {node.max_abs_error:.3g}"
         head += ": the first value that does" if first else ""
     parts = []
-    if node["collective"] and node["before"]:
-        parts += [f"BEFORE: {printer.text(node['before'])}", f"\nAFTER: {printer.text(node)}"]
+    if node.collective and node.before:
+        parts += [f"BEFORE: {printer.text(node.before)}", f"\nAFTER: {printer.text(node)}"]
     else:
         parts.append(printer.text(node))
     if first:
-        parts.append(f"\nSPMD INTERPRETER: {printer.text({**node, 'values': node['expected'], 'dtype': None})}")
+        expected = replace(node, values=node.expected)
+        parts.append(f"\nSPMD INTERPRETER: {printer.text(expected, held=False)}")
     return head, "\n".join(parts)
 
 
 class _Printer:
     """Values as the tutorials print them, one block for each device."""
 
-    def __init__(self, devices: Sequence[Record], axes: Sequence[str], platform: str, width: int) -> None:
+    def __init__(self, devices: Sequence[TracedDevice], axes: Sequence[str], platform: str, width: int) -> None:
         self._width = width
         names = f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
         self._where = [
-            f"On {platform.upper()}_{device['id']} at mesh coordinates {names} = {tuple(device['coordinates'])}:"
+            f"On {platform.upper()}_{device.id} at mesh coordinates {names} = {tuple(device.coordinates)}:"
             for device in devices
         ]
 
-    def text(self, value: Record) -> str:
-        size = math.prod(value["shape"])
-        if value["values"] is None or size > values.ELEMENTS:
-            kind = f"{value['dtype'] or 'values of shape '}{value['shape']}"
+    def text(self, value: TracedValue, *, held: bool = True) -> str:
+        """The values, in the dtype in which devices held them, or as the oracle has them."""
+        size = math.prod(value.shape)
+        if value.values is None or size > values.ELEMENTS:
+            kind = f"{value.dtype if held else 'values of shape '}{value.shape}"
             return f"{kind} on each device: {size} elements, too many to print" + (
-                "; they are in the record" if value["values"] is not None else ""
+                "; they are in the record" if value.values is not None else ""
             )
         blocks = [
-            f"{where}\n{values.text(held, value['dtype'], self._width)}"
-            for where, held in zip(self._where[:_DEVICES], value["values"], strict=False)
+            f"{where}\n{values.text(each, value.dtype if held else None, self._width)}"
+            for where, each in zip(self._where[:_DEVICES], value.values, strict=False)
         ]
         left = len(self._where) - len(blocks)
         return "\n\n".join([*blocks, *([f"and on {left} more devices, which are in the record"] if left else [])])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import dtypes
 from runner.evidence.words import listed
+from runner.record.model import OutputRecord
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,13 +23,10 @@ _WIDTH = 75
 """NumPy's own."""
 
 
-def lines(
-    outputs: Mapping[str, Mapping[str, Mapping[str, Any]]], wanted: Callable[[str], bool], width: int
-) -> list[str]:
-    """For each small output that is `wanted` its value.
+def lines(outputs: Mapping[str, Mapping[str, OutputRecord]], wanted: Callable[[str], bool], width: int) -> list[str]:
+    """For each small output that is `wanted` its value, of the `outputs` of each program.
 
-    `outputs` has for each program its outputs, each with `shape`, `dtype` and `values`. Programs whose values are the
-    same but for their last digits are printed once.
+    Programs whose values are the same but for their last digits are printed once.
     """
     names = dict.fromkeys(name for held in outputs.values() for name in held if wanted(name))
     found = []
@@ -37,15 +35,15 @@ def lines(
         held = {program: output for program, output in held.items() if _is_small(output)}
         groups: dict[str, list[str]] = {}
         for program, output in held.items():
-            groups.setdefault(_rounded(output["values"], output["dtype"]), []).append(program)
+            groups.setdefault(_rounded(output.values, output.dtype), []).append(program)
         for programs in groups.values():
             found += [*_value(name, {program: held[program] for program in programs}, len(groups) > 1, width), ""]
     return found
 
 
-def _value(name: str, held: Mapping[str, Mapping[str, Any]], one_of_several: bool, width: int) -> list[str]:
+def _value(name: str, held: Mapping[str, OutputRecord], one_of_several: bool, width: int) -> list[str]:
     """One value, of programs in which it is the same but for its last digits."""
-    texts = {program: text(output["values"], output["dtype"], width) for program, output in held.items()}
+    texts = {program: text(output.values, output.dtype, width) for program, output in held.items()}
     first, *others = texts
     differing = [program for program in others if texts[program] != texts[first]]
     head = f"{name} of {listed(list(held))}" if one_of_several else name
@@ -54,12 +52,12 @@ def _value(name: str, held: Mapping[str, Mapping[str, Any]], one_of_several: boo
     return [head, *texts[first].splitlines()]
 
 
-def _is_small(output: Mapping[str, Any]) -> bool:
-    return output.get("values") is not None and math.prod(output["shape"]) <= ELEMENTS
+def _is_small(output: OutputRecord) -> bool:
+    return output.values is not None and math.prod(output.shape) <= ELEMENTS
 
 
 def text(values: Any, dtype: str | None, width: int = _WIDTH) -> str:
-    """Nested lists as NumPy prints an array, within a width; complex numbers may be as the record has them."""
+    """Nested lists as NumPy prints an array, within a width."""
     import numpy as np
 
     with np.printoptions(linewidth=min(width, _WIDTH)):
@@ -76,10 +74,4 @@ def _rounded(values: Any, dtype: str) -> str:
 def _array(values: Any, dtype: str | None) -> np.ndarray:
     import numpy as np
 
-    return np.array(_numbers(values), dtypes.dtype(dtype).numpy if dtype is not None else None)
-
-
-def _numbers(values: Any) -> Any:
-    if isinstance(values, list):
-        return [_numbers(value) for value in values]
-    return complex(values["real"], values["imag"]) if isinstance(values, dict) else values
+    return np.array(values, dtypes.dtype(dtype).numpy if dtype is not None else None)

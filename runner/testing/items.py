@@ -18,7 +18,8 @@ from runner.experiment.reader import read, tested
 from runner.faults import InvalidExperiment
 from runner.record import differences, golden
 from runner.record.golden import Pinned, Place
-from runner.record.record import Record
+from runner.record.model import ProgramRecord, Record
+from runner.record.verdicts import Verdict
 from runner.show.report import FAULTS, reasons
 
 if TYPE_CHECKING:
@@ -211,17 +212,17 @@ class _Check(pytest.Item):
         super().__init__(**more)
         self.file, self.target = file, target
 
-    def judge(self, verdict: Record | None, of: str) -> None:
+    def judge(self, verdict: Verdict | None, of: str) -> None:
         """Fail, skip or expect to fail as a verdict says; `of` is what it is a verdict on."""
         if verdict is None:
             raise _Failure(f"the record has no check '{self.name}' of {of}")
-        if verdict["status"] == "not_run":
-            pytest.skip(verdict["reason"])
-        if verdict["status"] == "known":
+        if verdict.status == "not_run":
+            pytest.skip(verdict.reason or "it was not run")
+        if verdict.status == "known":
             # Where it is right after all its status is failed: this is strict.
             pytest.xfail("; ".join([FAULTS["known"], *reasons(verdict)]))
-        if verdict["status"] != "passed":
-            fault = FAULTS.get(verdict["status"], verdict["status"])
+        if verdict.status != "passed":
+            fault = FAULTS.get(verdict.status, verdict.status)
             raise _Failure("\n".join([f"{of}: {self.name} {fault}", *_indented(reasons(verdict))]))
 
     @property
@@ -269,7 +270,7 @@ class RefusalItem(_Check):
 
     def runtest(self) -> None:
         record = self.record()
-        self.judge(record.get("checks", {}).get(self.name), self.file.experiment)
+        self.judge(record.checks.get(self.name), self.file.experiment)
 
 
 class SectionsItem(_Check):
@@ -277,9 +278,9 @@ class SectionsItem(_Check):
 
     def runtest(self) -> None:
         record = self.record()
-        verdict = record.get("checks", {}).get(self.name)
-        if verdict is None and record["error"]:
-            raise _Failure(record["error"])
+        verdict = record.checks.sections
+        if verdict is None and record.error:
+            raise _Failure(record.error)
         self.judge(verdict, self.file.experiment)
 
 
@@ -291,7 +292,7 @@ class CheckItem(_Check):
         self.program = program.name
 
     def runtest(self) -> None:
-        self.judge(self.result()["checks"].get(self.name), self.program)
+        self.judge(self.result().checks.get(self.name), self.program)
 
     def chosen(self) -> list[str]:
         # The agreement is with the other programs.
@@ -300,16 +301,16 @@ class CheckItem(_Check):
     def where_in_run(self) -> list[str]:
         return [self.program]
 
-    def result(self) -> Record:
+    def result(self) -> ProgramRecord:
         """What the record says of the program. Skips where JAX cannot express it; raises where it did not run."""
         record = self.record()
-        if self.program in record["not_supported"]:
-            self.not_supported(record["not_supported"][self.program])
-        result = record["programs"].get(self.program)
+        if self.program in record.not_supported:
+            self.not_supported(record.not_supported[self.program])
+        result = record.programs.get(self.program)
         if result is None:
-            raise _Failure(record["error"] or f"the record has no program {self.program}")
-        if result["error"]:
-            raise _Failure(f"{self.program}: {result['error']}")
+            raise _Failure(record.error or f"the record has no program {self.program}")
+        if result.error:
+            raise _Failure(f"{self.program}: {result.error}")
         return result
 
     def not_supported(self, reason: str) -> None:
@@ -325,9 +326,9 @@ class CheckItem(_Check):
     def place(self) -> Place:
         """Where in its file the golden of this program stands."""
         record = self.ran.record
-        version = record["environment"]["jax"]
+        version = record.environment.jax
         if version is None:
-            raise _Failure(record["error"] or "the worker did not say its version of JAX")
+            raise _Failure(record.error or "the worker did not say its version of JAX")
         return golden.series(version), self.target, self.program
 
     @property
@@ -360,7 +361,7 @@ class GoldenItem(CheckItem):
         if before is not None and not changes:
             return
         update = self.config.getoption("update_golden")
-        statuses = {name: verdict["status"] for name, verdict in result["checks"].items()}
+        statuses = {name: verdict.status for name, verdict in result.checks.named()}
         failing = [f"{name} {FAULTS[status]}" for name, status in statuses.items() if status in ("failed", "weak")]
         if failing and (update or before is None):
             raise _Failure(f"{self.program} is not pinned in {self.where} while its {' and '.join(failing)}")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from runner.record.record import Record
+    from runner.record.model import Record
     from runner.testing.items import ExperimentFile
 
 

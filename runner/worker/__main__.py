@@ -27,6 +27,7 @@ import numpy.random
 
 import runner.programs
 import runner.reference  # noqa: F401
+from runner.link.events import Event, said
 
 _PRELOADED = (concurrent.futures, http.server, ml_dtypes, numpy.random)
 
@@ -36,8 +37,8 @@ def main() -> None:
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
-    def emit(event: dict[str, object]) -> None:
-        channel.write(json.dumps(event) + "\n")
+    def emit(event: Event) -> None:
+        channel.write(said(event) + "\n")
         channel.flush()
 
     line = sys.stdin.readline()

@@ -19,6 +19,7 @@ from runner.experiment import topology
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.faults import invalid
+from runner.link.events import Devices, OutputTold, Ran, Ranges, Timing
 from runner.worker.compilation import compile_program, planned, ranges
 from runner.worker.specs import spec_json
 
@@ -51,20 +52,20 @@ class Absent:
         split = self._order == _SPLIT
         self.experiment = replace(experiment, target=replace(experiment.target, split_axes=split))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Devices:
         """The target as the record has it."""
         wanted = self.experiment.target.topology
         assert wanted is not None
-        return {
-            "platform": wanted.platform,
-            "devices": wanted.devices,
-            "kind": self.devices[0].device_kind,
-            "topology": wanted.name,
-            "device_order": self._order,
-            "device_order_reason": self._reason,
-        }
+        return Devices(
+            platform=wanted.platform,
+            devices=wanted.devices,
+            kind=self.devices[0].device_kind,
+            topology=wanted.name,
+            device_order=self._order,
+            device_order_reason=self._reason,
+        )
 
-    def compile_only(self, program: Program, module: ModuleType, folder: Path) -> dict[str, Any]:
+    def compile_only(self, program: Program, module: ModuleType, folder: Path) -> Ran:
         """Compile one program; leave its HLO in `folder`. Returns what `execute` returns, as far as it is known."""
         experiment = self.experiment
         if not program.on_mesh:
@@ -76,28 +77,28 @@ class Absent:
             device_ids = [device.id for device in mesh.devices.flat]
         compiled = compile_program(program, function, operands, folder)
         outputs = zip(experiment.outputs, compiled.results, compiled.executable.output_shardings, strict=True)
-        return {
-            "only_compiled": True,
-            "device_ids": device_ids,
-            "outputs": {
-                name: {
-                    "dtype": str(result.dtype),
-                    "spec": None if not program.on_mesh else spec_json(sharding),
-                    "places": None if not program.on_mesh else _places(sharding, result.shape),
-                }
+        return Ran(
+            only_compiled=True,
+            device_ids=device_ids,
+            outputs={
+                name: OutputTold(
+                    dtype=str(result.dtype),
+                    spec=None if not program.on_mesh else spec_json(sharding),
+                    places=None if not program.on_mesh else _places(sharding, result.shape),
+                )
                 for name, result, sharding in outputs
             },
-            "operands": {} if not program.on_mesh else {
+            operands={} if not program.on_mesh else {
                 array.name: _places(operand.sharding, operand.shape)
                 for array, operand in zip(experiment.arrays, operands, strict=True)
             },
-            **planned(experiment, program, compiled, folder),
-            "said": compiled.said,
-            "unreadable": compiled.unreadable,
-            "memory": compiled.memory(),
-            "cost": compiled.cost(),
-            "timing": {"place_s": None, "compile_s": compiled.seconds, "run_s": None},
-        }  # fmt: skip
+            plan=planned(experiment, program, compiled, folder),
+            said=compiled.said,
+            unreadable=compiled.unreadable,
+            memory=compiled.memory(),
+            cost=compiled.cost(),
+            timing=Timing(place_s=None, compile_s=compiled.seconds, run_s=None),
+        )  # fmt: skip
 
 
 def _order(experiment: Experiment, devices: list[Any]) -> tuple[str | None, str | None]:
@@ -115,7 +116,7 @@ def _order(experiment: Experiment, devices: list[Any]) -> tuple[str | None, str 
     return "topology-aware", None
 
 
-def _places(sharding: Any, shape: tuple[int, ...]) -> list[Any]:
+def _places(sharding: Any, shape: tuple[int, ...]) -> list[tuple[int, Ranges]]:
     """For each device its id and the index range that it holds, in the order of their ids."""
     held = sharding.devices_indices_map(shape).items()
-    return sorted([device.id, ranges(index, shape)] for device, index in held)
+    return sorted((device.id, ranges(index, shape)) for device, index in held)

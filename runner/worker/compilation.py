@@ -13,7 +13,9 @@ import jax
 
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.record.record import write_text
+from runner.link.events import Cost, Memory, Ranges
+from runner.record.files import write_text
+from runner.sharding.plan import Planned
 from runner.worker import plan
 from runner.worker.walk import REFUSALS, refusal
 
@@ -37,19 +39,19 @@ class Compiled:
     lowered: Any
     unreadable: str | None = None
 
-    def memory(self) -> dict[str, int] | None:
+    def memory(self) -> Memory | None:
         """Bytes per device, where the backend knows them."""
         stats = self.executable.memory_analysis()
         if stats is None:
             return None
-        return {
-            "argument_bytes": stats.argument_size_in_bytes,
-            "output_bytes": stats.output_size_in_bytes,
-            "temp_bytes": stats.temp_size_in_bytes,
-            "peak_bytes": stats.peak_memory_in_bytes,
-        }
+        return Memory(
+            argument_bytes=stats.argument_size_in_bytes,
+            output_bytes=stats.output_size_in_bytes,
+            temp_bytes=stats.temp_size_in_bytes,
+            peak_bytes=stats.peak_memory_in_bytes,
+        )
 
-    def cost(self) -> dict[str, float] | None:
+    def cost(self) -> Cost | None:
         """The compiler's estimate per device: operations, bytes accessed, seconds, as far as the backend has them."""
         cost = self.executable.cost_analysis()
         if not cost:
@@ -59,7 +61,8 @@ class Compiled:
             "bytes_accessed": cost.get("bytes accessed"),
             "optimal_seconds": cost.get("optimal_seconds"),
         }
-        return {name: float(value) for name, value in known.items() if value is not None and value >= 0} or None
+        told = {name: float(value) for name, value in known.items() if value is not None and value >= 0}
+        return Cost(**told) if told else None
 
 
 def compile_program(program: Program, function: Any, operands: Any, folder: Path) -> Compiled:
@@ -76,11 +79,9 @@ def compile_program(program: Program, function: Any, operands: Any, folder: Path
     return Compiled(executable, tuple(lowered.out_info), seconds, heard, lowered, unreadable)
 
 
-def planned(experiment: Experiment, program: Program, compiled: Compiled, folder: Path) -> dict[str, Any]:
+def planned(experiment: Experiment, program: Program, compiled: Compiled, folder: Path) -> Planned | None:
     """What Shardy plans of a program of whole arrays; a device's own code needs no plan."""
-    if not program.whole:
-        return {}
-    return {"plan": plan.of_program(experiment, program, compiled.lowered, folder)}
+    return plan.of_program(experiment, program, compiled.lowered, folder) if program.whole else None
 
 
 def _text(executable: Any) -> tuple[str, str | None]:
@@ -117,6 +118,6 @@ def _lower(program: Program, function: Any, operands: Any) -> Any:
         raise NotLowered(refusal(error, [])) from error
 
 
-def ranges(index: tuple[slice, ...], shape: tuple[int, ...]) -> list[list[int]]:
+def ranges(index: tuple[slice, ...], shape: tuple[int, ...]) -> Ranges:
     """The half-open range per dimension that an index of slices stands for."""
-    return [list(part.indices(size)[:2]) for part, size in zip(index, shape, strict=True)]
+    return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))

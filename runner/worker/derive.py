@@ -18,7 +18,7 @@ from runner.language.check import Section
 from runner.language.syntax import Expression, place
 from runner.layout import Spec
 from runner.programs.types import Floats, Typed
-from runner.sharding.plan import Plan, whole_axes
+from runner.sharding.plan import Derivation, Plan, whole_axes
 from runner.worker.plan import NOWHERE, Place, plan
 from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh
@@ -109,7 +109,7 @@ def planned(experiment: Experiment) -> tuple[Plan, dict[str, dict[str, Typed | N
 
 def derived(
     experiment: Experiment, refused: Callable[[Experiment, Floats], str | None]
-) -> tuple[Experiment, dict[str, Any]] | str:
+) -> tuple[Experiment, Derivation] | str:
     """The experiment with the lines of one device, and what there is to say of them; or why there are none.
 
     `refused` says what JAX's types have against lines, and collects the dtypes in them.
@@ -125,5 +125,5 @@ def derived(
         written, floats = one.experiment(experiment), Floats()
         reason = refused(written, floats)
         if reason is None:
-            return written, one.to_json(found) | {"floats": floats}
+            return written, one.told(found, floats)
     return f"JAX refuses the lines: {reason}"

@@ -16,15 +16,16 @@ import numpy as np
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link import handover
+from runner.link.events import OutputTold, Ran, Ranges, RunTimes, Timing
 from runner.worker.compilation import compile_program, planned, ranges
 from runner.worker.specs import spec_json
 
 
 @dataclass(frozen=True)
 class Execution:
-    """What a program did, as plain data, and how to run it again, blocking."""
+    """What a program did, and how to run it again, blocking."""
 
-    found: dict[str, Any]
+    found: Ran
     run: Callable[[], Any]
 
 
@@ -57,28 +58,24 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
     described = leave(experiment, program, outputs, arrays)
     # The runs that follow need the memory.
     del outputs
-    found = {
-        "device_ids": device_ids,
-        "outputs": described,
-        "operands": {} if not program.on_mesh else {
-            array.name: [[shard.device.id, ranges(shard.index, operand.shape)] for shard in operand.addressable_shards]
+    found = Ran(
+        device_ids=device_ids,
+        outputs=described,
+        operands={} if not program.on_mesh else {
+            array.name: [(shard.device.id, ranges(shard.index, operand.shape)) for shard in operand.addressable_shards]
             for array, operand in zip(experiment.arrays, operands, strict=True)
         },
-        **planned(experiment, program, compiled, folder),
-        "said": compiled.said,
-        "unreadable": compiled.unreadable,
-        "memory": compiled.memory(),
-        "cost": compiled.cost(),
-        "timing": {
-            "place_s": placed - start,
-            "compile_s": compiled.seconds,
-            "run_s": _repeat(run, first_run),
-        },
-    }  # fmt: skip
+        plan=planned(experiment, program, compiled, folder),
+        said=compiled.said,
+        unreadable=compiled.unreadable,
+        memory=compiled.memory(),
+        cost=compiled.cost(),
+        timing=Timing(place_s=placed - start, compile_s=compiled.seconds, run_s=_repeat(run, first_run)),
+    )  # fmt: skip
     return Execution(found, run)
 
 
-def _repeat(call: Callable[[], Any], first: float) -> dict[str, float]:
+def _repeat(call: Callable[[], Any], first: float) -> RunTimes:
     """Seconds per blocked run after the first one; a run of over a second is not repeated."""
     repeats = 10 if first < 0.02 else 3 if first < 1.0 else 0
     times = []
@@ -87,10 +84,10 @@ def _repeat(call: Callable[[], Any], first: float) -> dict[str, float]:
         call()
         times.append(time.perf_counter() - start)
     times = times or [first]
-    return {"median": statistics.median(times), "min": min(times), "max": max(times), "n": len(times)}
+    return RunTimes(median=statistics.median(times), min=min(times), max=max(times), n=len(times))
 
 
-def leave(experiment: Experiment, program: Program, outputs: Any, arrays: Path) -> dict[str, Any]:
+def leave(experiment: Experiment, program: Program, outputs: Any, arrays: Path) -> dict[str, OutputTold]:
     """Leave the values of the outputs for the parent; return what there is to say of them."""
     shards = _Shards(experiment, blocks=not program.on_mesh)
     described = {name: shards.describe(output) for name, output in zip(experiment.outputs, outputs, strict=True)}
@@ -106,27 +103,24 @@ class _Shards:
         self._blocks = blocks
         self.distinct: list[np.ndarray] = []
 
-    def describe(self, output: jax.Array) -> dict[str, Any]:
+    def describe(self, output: jax.Array) -> OutputTold:
         """The dtype, shape and spec of one output, and for each device its index range and the entry of its value."""
         held: dict[str, list[int]] = {}
+        shards: list[tuple[int, Ranges | None, int]]
         if self._blocks:
             # vmap's leading dimensions are the mesh; which range a block has is the experiment's to say.
             whole = np.asarray(output)
             shards = [
-                [position, None, self._store(whole[coordinates], held, "")]
+                (position, None, self._store(whole[coordinates], held, ""))
                 for position, coordinates in enumerate(self._mesh.coordinates)
             ]
-            return {"dtype": str(output.dtype), "shape": None, "spec": None, "shards": shards}
+            return OutputTold(dtype=str(output.dtype), spec=None, shards=shards)
         shards = []
         for shard in sorted(output.addressable_shards, key=lambda shard: shard.device.id):
             where = ranges(shard.index, output.shape)
-            shards.append([shard.device.id, where, self._store(np.asarray(shard.data), held, str(where))])
-        return {
-            "dtype": str(output.dtype),
-            "shape": list(output.shape),
-            "spec": spec_json(output.sharding),
-            "shards": shards,
-        }
+            shards.append((shard.device.id, where, self._store(np.asarray(shard.data), held, str(where))))
+        spec = spec_json(output.sharding)
+        return OutputTold(dtype=str(output.dtype), shape=list(output.shape), spec=spec, shards=shards)
 
     def _store(self, value: np.ndarray, held: dict[str, list[int]], where: str) -> int:
         raw = handover.raw_bytes(value)

@@ -26,11 +26,12 @@ from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, invalid
 from runner.layout import Spec
-from runner.link import handover
+from runner.link import events, handover
+from runner.link.events import Devices, Event, Finished, Gradients, Invalid, Profiled, Ran, Started
 from runner.link.steps import Step, Work
 from runner.programs import WRITERS
 from runner.programs.types import Floats, Types
-from runner.record.record import write_text
+from runner.record.files import write_text
 from runner.worker import gradient
 from runner.worker.compilation import NotLowered
 from runner.worker.execute import Execution, execute
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from runner.worker.absent import Absent
     from runner.worker.trace import Trace
 
-Emit = Callable[[dict[str, Any]], None]
+Emit = Callable[[Event], None]
 
 
 def run(job: dict[str, Any], emit: Emit) -> None:
@@ -58,7 +59,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
         types = infer(experiment)
         absent = _absent(experiment)
     except InvalidExperiment as error:
-        emit({"event": "invalid", "fault": error.fault.to_json()})
+        emit(Invalid(fault=error.fault))
         return
     if absent is not None:
         experiment = absent.experiment
@@ -75,16 +76,16 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     try:
         target = absent.describe() if absent else _devices_here(experiment, programs)
     except InvalidExperiment as error:
-        emit({"event": "invalid", "fault": error.fault.to_json()})
+        emit(Invalid(fault=error.fault))
         return
-    told = _told(types) | {"target": target}
+    told = _told(types, target)
     if experiment.grad and not absent:
-        told["gradient"] = _oracle(experiment, data_folder, arrays, types.floats["graph"])
-    emit({"event": "types", **told})
+        told.gradient = _oracle(experiment, data_folder, arrays, types.floats["graph"])
+    emit(told)
     doing = _Doing(experiment, absent, trace, modules, folder, arrays, profiled=_profiled(steps))
     for step in steps:
-        emit({"event": "started", "step": step.to_json()})
-        emit({"event": "finished", "step": step.to_json(), **doing.done(step)})
+        emit(Started(step=step))
+        emit(doing.done(step))
 
 
 def _sources(experiment: Experiment, programs: list[Program], data_folder: Path, types: Types) -> dict[str, str]:
@@ -101,20 +102,22 @@ def _probe(program: Program) -> str:
     return f"{program}_layouts"
 
 
-def _told(types: Types) -> dict[str, Any]:
+def _told(types: Types, target: Devices) -> events.Types:
     """The types as an event has them."""
-    return {
-        "unsupported": dict(types.unsupported),
-        "outputs": {name: [list(typed.shape), typed.dtype] for name, typed in types.outputs.items()},
-        "nodes": {
-            section: {name: [list(typed.shape), typed.dtype] for name, typed in nodes.items()}
+    return events.Types(
+        unsupported={program.value: reason for program, reason in types.unsupported.items()},
+        outputs={name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()},
+        nodes={
+            section: {name: (typed.shape, typed.dtype) for name, typed in nodes.items()}
             for section, nodes in types.nodes.items()
         },
-        "floats": dict(types.floats),
-        "derivation": dict(types.derivation),
-        "advice": [_of_gathered(*gathered) for gathered in types.repairs.gathered.items()],
-        "versions": {"jax": jax.__version__, "jaxlib": jaxlib.version.__version__},
-    }
+        floats=dict(types.floats),
+        target=target,
+        jax=jax.__version__,
+        jaxlib=jaxlib.version.__version__,
+        derivation=types.derivation,
+        advice=[_of_gathered(*gathered) for gathered in types.repairs.gathered.items()],
+    )
 
 
 def _profiled(steps: list[Step]) -> frozenset[Program]:
@@ -134,27 +137,24 @@ class _Doing:
     profiled: frozenset[Program]
     executions: dict[Program, Execution] = field(default_factory=dict)
 
-    def done(self, step: Step) -> dict[str, Any]:
-        """What a step found: its results, an `error`, or why JAX has it `unsupported`."""
+    def done(self, step: Step) -> Finished:
+        """How a step ended."""
         try:
             match step.work:
                 case Work.RUN:
-                    return self._run(step.program)
+                    return Finished(step=step, found=self._run(step.program))
                 case Work.TRACE:
-                    assert self.trace is not None
-                    return self.trace.take(self.modules.get(Work.TRACE), self.arrays)
+                    return self._take_trace(step)
                 case Work.PROFILE:
-                    # What it holds of the devices' memory goes before the next program runs.
-                    execution = self.executions.pop(step.program, None)
-                    return _profile(step.program, execution, self.folder, self.arrays)
+                    return self._take_profile(step)
         except NotLowered as refused:
-            return {"unsupported": str(refused)}
+            return Finished(step=step, unsupported=str(refused))
         except Exception as error:  # JAX, XLA and the backend raise what they like; it is all recorded
             traceback.print_exc()
             name = Work.TRACE if step.work is Work.TRACE else step.program
-            return {"error": _error_text(error, self.folder / f"program_{name}.py")}
+            return Finished(step=step, error=_error_text(error, self.folder / f"program_{name}.py"))
 
-    def _run(self, program: Program) -> dict[str, Any]:
+    def _run(self, program: Program) -> Ran:
         module = self.modules[program]
         if self.absent is not None:
             found = self.absent.compile_only(program, module, self.folder)
@@ -166,8 +166,21 @@ class _Doing:
             del execution
         if _probe(program) in self.modules:
             devices = self.absent.devices if self.absent else None
-            found["layouts"] = layouts(self.experiment, program, self.modules[_probe(program)], devices)
+            found.layouts = layouts(self.experiment, program, self.modules[_probe(program)], devices)
         return found
+
+    def _take_trace(self, step: Step) -> Finished:
+        assert self.trace is not None
+        if self.trace.refused is not None:
+            return Finished(step=step, unsupported=self.trace.refused)
+        return Finished(step=step, found=self.trace.take(self.modules[Work.TRACE], self.arrays))
+
+    def _take_profile(self, step: Step) -> Finished:
+        # What it holds of the devices' memory goes before the next program runs.
+        execution = self.executions.pop(step.program, None)
+        if execution is None:
+            return Finished(step=step, error=f"program {step.program} did not run")
+        return Finished(step=step, found=_profile(step.program, execution, self.folder, self.arrays))
 
 
 def _of_gathered(carry: str, spec: Spec) -> str:
@@ -203,28 +216,28 @@ def _prepare_trace(experiment: Experiment, data: Path) -> Trace:
     return prepare(experiment, data)
 
 
-def _profile(program: Program, execution: Execution | None, folder: Path, arrays: Path) -> dict[str, Any]:
-    if execution is None:
-        return {"error": f"program {program} did not run"}
+def _profile(program: Program, execution: Execution, folder: Path, arrays: Path) -> Profiled:
     from runner.worker import profile
 
-    return profile.take(program, execution.run, execution.found["timing"]["run_s"]["median"], folder, arrays)
+    run_s = execution.found.timing.run_s
+    assert run_s is not None
+    return profile.take(program, execution.run, run_s.median, folder, arrays)
 
 
-def _oracle(experiment: Experiment, folder: Path, arrays: Path, floats: Floats) -> dict[str, Any]:
+def _oracle(experiment: Experiment, folder: Path, arrays: Path, floats: Floats) -> Gradients:
     """The file in `arrays` with the unsharded graph's gradients and what rounding does to them, draw by draw.
 
     Nothing without a graph.
     """
     if not experiment.graph:
-        return {}
+        return Gradients()
     try:
         gradients, draws = gradient.unsharded(experiment, data.make(experiment, folder), floats)
     except Exception as error:  # as for a program: whatever JAX raises is recorded
         traceback.print_exc()
-        return {"error": f"{type(error).__name__}: {error}"}
+        return Gradients(error=f"{type(error).__name__}: {error}")
     handover.leave(arrays / "gradients.bin", [*gradients, *(each for draw in draws for each in draw)])
-    return {"file": "gradients.bin", "draws": len(draws)}
+    return Gradients(file="gradients.bin", draws=len(draws))
 
 
 def _load(path: Path) -> ModuleType:
@@ -237,7 +250,7 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
-def _devices_here(experiment: Experiment, programs: list[Program]) -> dict[str, Any]:
+def _devices_here(experiment: Experiment, programs: list[Program]) -> Devices:
     """The target as the record has it. Raises `InvalidExperiment` where it has too few devices."""
     needed = experiment.mesh.size if any(program.on_mesh for program in programs) else 1
     platform = experiment.target.platform
@@ -256,7 +269,7 @@ def _devices_here(experiment: Experiment, programs: list[Program]) -> dict[str, 
         )
     device = devices[0]
     kind = device.device_kind
-    return {"platform": device.platform, "devices": experiment.mesh.size, "kind": kind, "topology": None}
+    return Devices(platform=device.platform, devices=experiment.mesh.size, kind=kind, topology=None)
 
 
 def _error_text(error: Exception, path: Path) -> str:

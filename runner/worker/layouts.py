@@ -15,13 +15,14 @@ import numpy as np
 from runner import dtypes
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
+from runner.link.events import ValueLayout
 from runner.worker.specs import spec_json
 
 
 def layouts(
     experiment: Experiment, program: Program, module: ModuleType, devices: list[Any] | None = None
-) -> dict[str, Any]:
-    """`{spec, shape, text}` of every value whose layout the program is held to; `spec` is None where it has none.
+) -> dict[str, ValueLayout]:
+    """The layout of every value whose layout the program is held to.
 
     `devices` are those of a topology that is not here.
     """
@@ -38,8 +39,8 @@ def layouts(
         operands = module.abstract_inputs(mesh)
     lowered = module.program(mesh).lower(*operands)
     shardings = lowered.compile().output_shardings
-    found = {}
+    found: dict[str, ValueLayout] = {}
     for name, info, sharding in zip(probing.outputs, lowered.out_info, shardings, strict=True):
         if name in experiment.expected[program].layouts:
-            found[name] = {"spec": spec_json(sharding), "shape": list(info.shape), "text": str(sharding)}
+            found[name] = ValueLayout(spec=spec_json(sharding), shape=list(info.shape), text=str(sharding))
     return found

@@ -16,8 +16,8 @@ from typing import Any
 from runner.evidence.nodes import Origins
 from runner.experiment.model import Experiment
 from runner.layout import Mesh, Spec
-from runner.record.record import write_text
-from runner.sharding.plan import CLAUSES, Collective, Operation, Plan
+from runner.record.files import write_text
+from runner.sharding.plan import CLAUSES, Collective, Operation, Plan, Planned
 from runner.worker.versions import propagated
 
 _AXES = re.compile(r"\[((?:\{[^}]*\}(?:, )?)*)\]")
@@ -54,7 +54,7 @@ def plan(lowered: Any, mesh: Mesh, where: Where) -> Plan:
     return Plan(tuple(reader.operations), tuple(reader.collectives), reader.values)
 
 
-def of_program(experiment: Experiment, program: str, lowered: Any, folder: Path) -> dict[str, Any]:
+def of_program(experiment: Experiment, program: str, lowered: Any, folder: Path) -> Planned:
     """The plan of a program of the graph as the record has it; all of it is left in `folder`."""
     origins = Origins(experiment, "graph")
 

@@ -15,6 +15,7 @@ import jax
 
 from runner.evidence import planes
 from runner.experiment.program import Program
+from runner.link.events import Profiled, RunTimes
 
 _RUNS = 5
 """How many runs are profiled: a median needs no more, and the trace stays small."""
@@ -26,7 +27,7 @@ _SETTLING = 0.05
 """Seconds between the last run and the end of the trace, in which threads write down that they are done."""
 
 
-def take(program: Program, run: Callable[[], Any], seconds: float, folder: Path, arrays: Path) -> dict[str, Any]:
+def take(program: Program, run: Callable[[], Any], seconds: float, folder: Path, arrays: Path) -> Profiled:
     """Profile blocked runs of a warm program, each of which took `seconds` before.
 
     The trace goes to `folder/profile/PROGRAM`, its events to a file in `arrays`. Raises whatever the profiler raises.
@@ -43,12 +44,9 @@ def take(program: Program, run: Callable[[], Any], seconds: float, folder: Path,
         os.rename(taken, kept)
     finally:
         shutil.rmtree(taken, ignore_errors=True)
-    return {
-        **planes.leave(arrays / f"profile_{program}.bin", recorded),
-        "folder": kept.relative_to(folder).as_posix(),
-        "runs": runs,
-        "run_s": {"median": statistics.median(times), "min": min(times), "max": max(times), "n": runs},
-    }
+    run_s = RunTimes(median=statistics.median(times), min=min(times), max=max(times), n=runs)
+    profile = planes.Taken(kept.relative_to(folder).as_posix(), runs, run_s, recorded)
+    return planes.leave(arrays / f"profile_{program}.bin", profile)
 
 
 def _record(folder: Path, run: Callable[[], Any], runs: int) -> list[float]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from jax.sharding import PartitionSpec as P
 
-from runner.layout import Spec
+from runner.layout import Spec, SpecEntries
 
 
 def partition(spec: Spec) -> P:
@@ -20,7 +20,7 @@ def spec_of(sharding: Any) -> Spec | None:
     return None if spec is None else Spec.of(spec)
 
 
-def spec_json(sharding: Any) -> list[str | list[str] | None] | None:
+def spec_json(sharding: Any) -> SpecEntries | None:
     """The same as the worker tells it."""
     spec = spec_of(sharding)
     return None if spec is None else spec.json()

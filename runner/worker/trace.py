@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import jax
 import numpy as np
@@ -15,6 +14,7 @@ from runner.experiment import naming
 from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment
 from runner.link import handover
+from runner.link.events import Traced
 from runner.programs import trace
 from runner.programs.types import Typed
 from runner.worker.types import per_device
@@ -28,18 +28,16 @@ class Trace:
     names: tuple[str, ...] = ()
     refused: str | None = None
 
-    def take(self, module: ModuleType | None, arrays: Path) -> dict[str, Any]:
+    def take(self, module: ModuleType, arrays: Path) -> Traced:
         """Run the program; leave the values in `arrays`, stacked over the devices in the order of the mesh."""
-        if module is None:
-            return {"unsupported": self.refused}
         mesh = module.make_mesh()
         operands = jax.device_put(module.inputs(), module.shardings(mesh))
         values = [np.asarray(value) for value in module.program(mesh)(*operands)]
         handover.leave(arrays / "trace.bin", values)
-        return {
-            "device_ids": [device.id for device in mesh.devices.flat],
-            "values": {name: [str(value.dtype), value.shape] for name, value in zip(self.names, values, strict=True)},
-        }
+        return Traced(
+            device_ids=[device.id for device in mesh.devices.flat],
+            values={name: (str(value.dtype), value.shape) for name, value in zip(self.names, values, strict=True)},
+        )
 
 
 def prepare(experiment: Experiment, folder: Path) -> Trace:

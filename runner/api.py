@@ -1,0 +1,175 @@
+"""An experiment by its name, its file or as a mapping in; its record, which notebooks and terminals show, out.
+
+This is what `runner` offers to Python. The command does the same by the same flow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.config.compose import Configuration, InvalidConfiguration, conf_folder
+from runner.config.compose import compose as _compose
+from runner.experiment.model import Experiment
+from runner.faults import InvalidExperiment
+from runner.record import model
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+__all__ = [
+    "Configuration",
+    "Experiment",
+    "InvalidConfiguration",
+    "InvalidExperiment",
+    "Record",
+    "compose",
+    "read",
+    "run",
+    "validate",
+]
+
+
+class Record(model.Record):
+    """What one run found (docs/record.md), and the `folder` in which its files are.
+
+    As text it is what the command prints; a notebook shows its verdicts and pictures.
+    """
+
+    folder: Path
+
+    @classmethod
+    def of(cls, found: model.Record, folder: Path) -> Record:
+        """The record of a run folder."""
+        record = cls(**vars(found))
+        record.folder = folder
+        return record
+
+    def __repr__(self) -> str:
+        passed = sum(program.status == "passed" for program in self.programs.values())
+        return f"<Record of {self.experiment}: {self.status}, {passed} of {len(self.programs)} programs passed>"
+
+    def __str__(self) -> str:
+        from runner.show import report
+
+        told, wrong = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(wrong):
+            report.run(self, self.folder, brief=False)
+        return wrong.getvalue() + told.getvalue()
+
+    def __rich__(self) -> Text:
+        from rich.text import Text
+
+        return Text(str(self))
+
+    def _repr_html_(self) -> str:
+        from runner.show import html
+
+        return html.fragment(self)
+
+
+def compose(
+    experiment: str | Path, overrides: Sequence[str] = (), *, config_dir: str | Path | None = None
+) -> Configuration:
+    """The resolved configuration of an experiment, and where its values stand.
+
+    - `experiment`: its name, or the path of its file, `CONFIG_DIR/experiment/NAME.yaml`.
+    - `overrides`: as on the command line: `["mesh.shape=[4,2]", "program=shard_map"]`.
+    - `config_dir`: the folder of your own experiments, as in `--config-dir`.
+
+    Raises `InvalidConfiguration` for what cannot be composed.
+    """
+    folder = conf_folder() if config_dir is None else Path(config_dir)
+    if isinstance(experiment, Path) or experiment.endswith((".yaml", ".yml")):
+        if config_dir is not None:
+            raise InvalidConfiguration("config_dir belongs to a name; a path says by itself where the experiment is")
+        folder, experiment = _named(Path(experiment))
+    elif not (folder / "experiment").is_dir():
+        raise InvalidConfiguration(f"{folder} has no folder 'experiment', in which NAME.yaml would be")
+    return _compose(experiment, folder, overrides)
+
+
+def _named(file: Path) -> tuple[Path, str]:
+    """The config folder and the name of an experiment's file."""
+    path = file.resolve()
+    if not path.is_file():
+        raise InvalidConfiguration(f"{file}: there is no such file")
+    home = next((folder for folder in path.parents if folder.name == "experiment"), None)
+    if home is None:
+        raise InvalidConfiguration(
+            f"{file}: an experiment lies in a folder 'experiment': CONFIG_DIR/experiment/NAME.yaml"
+        )
+    return home.parent, path.relative_to(home).with_suffix("").as_posix()
+
+
+def validate(configuration: Configuration) -> Experiment:
+    """The experiment that a configuration describes, as far as it can be checked without JAX.
+
+    Raises `InvalidExperiment`; `configuration.sources.report(error.fault)` says where in the file.
+    """
+    from runner.experiment.reader import read
+
+    return read(configuration.plain)
+
+
+def run(
+    experiment: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    config_dir: str | Path | None = None,
+    folder: str | Path | None = None,
+) -> Record:
+    """Run an experiment as the command does, in a worker process of its own, and write its run folder.
+
+    - `experiment`, `overrides`, `config_dir`: as for `compose`; a mapping is what an experiment's file would say.
+    - `folder`: the run folder; by default `outputs/NAME/DATE_TIME`.
+
+    What is wrong with an experiment, its configuration or its programs does not raise: it is in the record.
+    """
+    from runner.flow import run as flow
+    from runner.link.process import Worker
+    from runner.record import record
+
+    # It loads its modules while the configuration is composed.
+    worker = Worker()
+    try:
+        name = experiment.get("name") or "experiment" if isinstance(experiment, Mapping) else Path(experiment).stem
+        where = Path(folder) if folder is not None else _dated(str(name))
+        where.mkdir(parents=True, exist_ok=True)
+        if isinstance(experiment, Mapping):
+            experiment = _written(experiment, str(name), where)
+        try:
+            composed = compose(experiment, overrides, config_dir=config_dir)
+        except InvalidConfiguration as error:
+            found = record.ended(where, "invalid", str(error), overrides)
+        else:
+            found = flow.run(composed.plain, where, lambda: composed.sources, composed.sources.overrides, worker)
+    finally:
+        worker.close()
+    return Record.of(found, where)
+
+
+def read(folder: str | Path) -> Record:
+    """The record of a run folder. Raises `UnreadableRecord` for what is none, or of another version's schema."""
+    from runner.record import record
+
+    return Record.of(record.read(Path(folder)), Path(folder))
+
+
+def _dated(name: str) -> Path:
+    return Path("outputs") / name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
+
+
+def _written(experiment: Mapping[str, Any], name: str, folder: Path) -> Path:
+    """The file of an experiment that was given as a mapping: in the run folder, so that the command can run it too."""
+    import yaml
+
+    file = folder / "conf" / "experiment" / f"{name}.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    text = yaml.safe_dump({"name": name, **experiment}, sort_keys=False, allow_unicode=True)
+    file.write_text(f"# @package _global_\n{text}", encoding="utf-8")
+    return file

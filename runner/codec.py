@@ -1,0 +1,245 @@
+"""Dataclasses in; plain data for JSON, and the JSON Schema of it, out; and back.
+
+A field is left out of the plain data where it has its default, so that only what has no default is always there. JSON
+has no NaN, no infinities and no complex numbers: the first are written as the strings by which JavaScript knows them,
+the last as `{real, imag}`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
+
+T = TypeVar("T")
+
+Numbers: TypeAlias = Annotated[Any, "numbers"]
+"""A number, or nested lists of numbers, complex ones among them."""
+
+ALWAYS = {"always": True}
+"""The metadata of a field that is written though it has its default."""
+
+
+def named(name: str) -> dict[str, str]:
+    """The metadata of a field whose name in JSON is a word of Python's."""
+    return {"json": name}
+
+
+class Misfit(Exception):
+    """Plain data does not fit; the message says where and what should be there."""
+
+
+_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+# Writing.
+
+
+def plain(value: Any) -> Any:
+    """What `json.dumps` takes."""
+    if is_dataclass(value) and not isinstance(value, type):
+        found: dict[str, Any] = {}
+        for each in fields(value):
+            held = getattr(value, each.name)
+            if each.metadata.get("always") or _required(each) or held != _default(each):
+                found[_name(each)] = plain(held)
+        return found
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in cast("list[Any]", value)]
+    if isinstance(value, complex):
+        return {"real": plain(value.real), "imag": plain(value.imag)}
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _name(each: Field[Any]) -> str:
+    return each.metadata.get("json", each.name)
+
+
+def _required(each: Field[Any]) -> bool:
+    return each.default is MISSING and each.default_factory is MISSING
+
+
+def _default(each: Field[Any]) -> Any:
+    return each.default_factory() if each.default_factory is not MISSING else each.default
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind, include_extras=True)
+
+
+# Reading.
+
+
+def build(kind: type[T], data: Any) -> T:
+    """The dataclass that `plain` made plain; keys that it does not know are passed over. Raises `Misfit`."""
+    return _build(kind, data, "")
+
+
+def _build(kind: Any, data: Any, at: str) -> Any:
+    if kind is Any:
+        return data
+    if kind == Numbers:
+        return _numbers(data)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return _one_of(arguments, data, at)
+    if origin is Literal:
+        return _expect(data in arguments, data, at, " or ".join(map(repr, arguments)))
+    if origin is list:
+        items = _expect(isinstance(data, list), data, at, "a list")
+        return [_build(arguments[0], item, f"{at}[{i}]") for i, item in enumerate(items)]
+    if origin is tuple:
+        whole = isinstance(data, list) and (arguments[-1] is ... or len(cast("list[Any]", data)) == len(arguments))
+        items = _expect(whole, data, at, "a list" if arguments[-1] is ... else f"a list of {len(arguments)}")
+        each = [arguments[0]] * len(items) if arguments[-1] is ... else arguments
+        return tuple(_build(one, item, f"{at}[{i}]") for i, (one, item) in enumerate(zip(each, items, strict=True)))
+    if origin is dict:
+        mapping = _expect(isinstance(data, dict), data, at, "a mapping")
+        return {key: _build(arguments[1], item, _below(at, key)) for key, item in mapping.items()}
+    if is_dataclass(kind):
+        return _object(cast("type[Any]", kind), data, at)
+    if kind is float:
+        data = _SPECIAL.get(data, data) if isinstance(data, str) else data
+        return float(_expect(isinstance(data, int | float) and not isinstance(data, bool), data, at, "a number"))
+    if kind is types.NoneType:
+        return _expect(data is None, data, at, "null")
+    if issubclass(kind, StrEnum):
+        names = [member.value for member in kind]
+        return kind(_expect(data in names, data, at, " or ".join(map(repr, names))))
+    exactly = type(data) is kind
+    return _expect(exactly, data, at, {str: "a string", int: "an integer", bool: "true or false"}[kind])
+
+
+def _object(kind: type[Any], data: Any, at: str) -> Any:
+    _expect(isinstance(data, dict), data, at, "a mapping")
+    hints, given = _hints(kind), {}
+    for each in fields(kind):
+        name = _name(each)
+        if name in data:
+            given[each.name] = _build(hints[each.name], data[name], _below(at, name))
+        elif _required(each):
+            raise Misfit(f"{at or 'it'} has no '{name}'")
+    return kind(**given)
+
+
+def _one_of(kinds: tuple[Any, ...], data: Any, at: str) -> Any:
+    misfits: list[str] = []
+    for kind in kinds:
+        try:
+            return _build(kind, data, at)
+        except Misfit as misfit:
+            misfits.append(str(misfit))
+    # The first is what is usually there.
+    raise Misfit(misfits[0])
+
+
+def _expect(fits: bool, data: Any, at: str, what: str) -> Any:
+    if not fits:
+        raise Misfit(f"{at or 'it'} is {data!r:.60}, not {what}")
+    return data
+
+
+def _below(at: str, key: str) -> str:
+    return f"{at}.{key}" if at else key
+
+
+def _numbers(data: Any) -> Any:
+    if isinstance(data, list):
+        return [_numbers(item) for item in cast("list[Any]", data)]
+    if isinstance(data, dict):
+        parts = cast("dict[str, Any]", data)
+        return complex(_numbers(parts["real"]), _numbers(parts["imag"]))
+    return _SPECIAL.get(data, data) if isinstance(data, str) else data
+
+
+# The schema.
+
+_SCALARS: dict[Any, dict[str, Any]] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    bool: {"type": "boolean"},
+    types.NoneType: {"type": "null"},
+    float: {"$ref": "#/$defs/number"},
+}
+
+_NUMBER: dict[str, Any] = {"anyOf": [{"type": "number"}, {"enum": list(_SPECIAL)}]}
+_COMPLEX: dict[str, Any] = {
+    "type": "object",
+    "properties": {"real": {"$ref": "#/$defs/number"}, "imag": {"$ref": "#/$defs/number"}},
+    "required": ["real", "imag"],
+}
+_NUMBERS: dict[str, Any] = {
+    "description": "A number, or nested lists of numbers.",
+    "anyOf": [
+        {"$ref": "#/$defs/number"},
+        {"type": "boolean"},
+        _COMPLEX,
+        {"type": "array", "items": {"$ref": "#/$defs/numbers"}},
+    ],
+}
+
+
+def schema(kind: type[Any]) -> dict[str, Any]:
+    """The JSON Schema of what `plain` makes of a dataclass: one definition for each dataclass in it."""
+    definitions: dict[str, Any] = {"number": _NUMBER, "numbers": _NUMBERS}
+    top = _schema(kind, definitions)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **top,
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    def of(inner: Any) -> dict[str, Any]:
+        return _schema(inner, definitions)
+
+    if kind is Any:
+        return {}
+    if kind == Numbers:
+        return {"$ref": "#/$defs/numbers"}
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return {"anyOf": [of(one) for one in arguments]}
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin is list or (origin is tuple and arguments[-1] is ...):
+        return {"type": "array", "items": of(arguments[0])}
+    if origin is tuple:
+        return {
+            "type": "array",
+            "prefixItems": [of(one) for one in arguments],
+            "minItems": len(arguments),
+            "items": False,
+        }
+    if origin is dict:
+        return {"type": "object", "additionalProperties": of(arguments[1])}
+    if is_dataclass(kind):
+        return _definition(cast("type[Any]", kind), definitions, of)
+    if issubclass(kind, StrEnum):
+        return {"enum": [each.value for each in kind]}
+    return _SCALARS[kind]
+
+
+def _definition(kind: type[Any], definitions: dict[str, Any], of: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    if kind.__name__ not in definitions:
+        described: dict[str, Any] = {"description": inspect.getdoc(kind) or "", "type": "object"}
+        definitions[kind.__name__] = described
+        hints = _hints(kind)
+        described["properties"] = {_name(each): of(hints[each.name]) for each in fields(kind)}
+        always = [_name(each) for each in fields(kind) if _required(each) or each.metadata.get("always")]
+        described |= {"required": always} if always else {}
+    return {"$ref": f"#/$defs/{kind.__name__}"}

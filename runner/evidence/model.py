@@ -1,0 +1,130 @@
+"""What the compiler did with one program: the classes of its evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from runner.codec import named
+from runner.link.events import RunTimes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Between:
+    """Of a collective that the compiler inserted the lines whose values it takes, and those that take its result."""
+
+    source: list[str] = field(metadata=named("from"))
+    to: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """One instruction of the compiled module that communicates.
+
+    - `node`: the line that caused it; null where the module does not say. `nodes`: all lines that it serves.
+    - `gradient`: whether it belongs to the backward pass; `inserted`: whether the compiler put it in, `between` what.
+    - `axes`: the mesh axes over which it communicates; null where the groups are those of no axes.
+    - `groups`: the positions in the mesh that communicate, of a permute `[from, to]`; null on many devices.
+    - `bytes_in`, `bytes_out`: per device and execution; `bytes` is the larger. Null where a size is not known.
+    - `count`: how often it runs; null where that is not known.
+    - `overlapped`: of an asynchronous one what is computed meanwhile; null where the module has no schedule.
+    """
+
+    kind: str
+    node: str | None
+    nodes: list[str]
+    gradient: bool
+    inserted: bool
+    between: Between | None
+    axes: list[str] | None
+    groups: list[list[int]] | None
+    dtype: str
+    bytes_in: int | None
+    bytes_out: int | None
+    bytes: int | None
+    count: int | None
+    asynchronous: bool
+    overlapped: list[str] | None
+    instruction: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompilerWarning:
+    """What the compiler said of shardings, with the line that it names, if it names one."""
+
+    kind: str
+    node: str | None
+    text: str
+    times: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seconds:
+    """The `total` of all runs and devices; per run and device the others, null where the runs are not told apart."""
+
+    median: float | None
+    min: float | None
+    max: float | None
+    total: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfiledNode:
+    """The time of a line without its collectives; `node` is null where instructions serve several `nodes`."""
+
+    node: str | None
+    nodes: list[str]
+    gradient: bool
+    seconds: Seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfiledCollective:
+    """The time of one collective; `executions` per run and device."""
+
+    instruction: str
+    node: str | None
+    nodes: list[str]
+    gradient: bool
+    kind: str
+    executions: int | None
+    seconds: Seconds | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unattributed:
+    """What leads to no line."""
+
+    seconds: Seconds
+    instructions: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """The time of each line and each collective; with no `devices` there is none, and `unknown` says why."""
+
+    folder: str | None
+    runs: int
+    run_s: RunTimes | None
+    devices: int
+    seconds: Seconds | None
+    nodes: list[ProfiledNode]
+    collectives: list[ProfiledCollective]
+    unattributed: Unattributed | None
+    unknown: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What is read of one program's compiled module, of what the compiler said, and of its profile.
+
+    - `collectives`: null where the module could not be read.
+    - `collectives_unknown`: what could not be read, attributed or counted; `collectives_missing`: those of these
+      sentences after which a collective may be missing from the list.
+    - `compiler_warnings`: null where nobody could hear the compiler.
+    """
+
+    collectives: list[Collective] | None
+    collectives_unknown: list[str]
+    collectives_missing: list[str]
+    compiler_warnings: list[CompilerWarning] | None
+    profile: Profile | None = None

@@ -1,0 +1,80 @@
+"""The programs of a record in; what each leaves to the compiler, and what it costs to say the rest, out."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from pathlib import Path
+from typing import get_args
+
+from runner.evidence.model import Collective
+from runner.record.model import Asker, CompiledProgram, Mode, Placer, View
+
+_VIEW: dict[str, View] = {
+    "auto": "global",
+    "constraint": "global",
+    "explicit": "global",
+    "derived": "per device",
+    "shard_map": "per device",
+}
+_PLACED_BY: dict[str, Placer] = {
+    "auto": "compiler",
+    "constraint": "constraints",
+    "explicit": "types",
+    "derived": "specs",
+    "shard_map": "specs",
+}
+"""What decides where the values lie that are computed: where constraints are silent, the compiler."""
+
+
+def modes(programs: Mapping[str, CompiledProgram], folder: Path) -> list[Mode]:
+    """Per program on the mesh its view, who places values and who communicates, the bytes, the lines of its file.
+
+    The `programs` are those that were compiled; their files lie in `folder`.
+    """
+    return [
+        Mode(
+            program=name,
+            view=_VIEW[name],
+            placed_by=_PLACED_BY[name],
+            communicated_by=_asked(found),
+            bytes=_bytes(found),
+            lines=_lines(folder / f"program_{name}.py"),
+        )
+        for name, found in programs.items()
+        if name in _VIEW
+    ]
+
+
+def _asked(found: CompiledProgram) -> list[Asker] | None:
+    """Who asked for the collectives, in an order of their own."""
+    if found.collectives is None or found.collectives_missing:
+        return None
+    asked = {_by(one) for one in found.collectives}
+    return [by for by in get_args(Asker) if by in asked]
+
+
+def _by(one: Collective) -> Asker:
+    return "compiler" if one.inserted else "differentiation" if one.gradient else "program"
+
+
+def _bytes(found: CompiledProgram) -> int | None:
+    """What the collectives move on one device, over all their executions."""
+    if found.collectives is None or found.collectives_missing:
+        return None
+    moved = 0
+    for one in found.collectives:
+        if one.count is None or one.bytes is None:
+            return None
+        moved += one.count * one.bytes
+    return moved
+
+
+def _lines(file: Path) -> int:
+    """The lines of code of the function `program` in a program's file."""
+    text = file.read_text(encoding="utf-8")
+    function = next(
+        node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == "program"
+    )
+    lines = (line.strip() for line in text.splitlines()[function.lineno - 1 : function.end_lineno])
+    return sum(bool(line) and not line.startswith("#") for line in lines)

@@ -1,0 +1,237 @@
+"""What a worker tells in, one line of JSON each; the same as dataclasses out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast
+
+from runner import codec
+from runner.faults import Fault
+from runner.layout import SpecEntries
+from runner.link.steps import Step
+from runner.sharding.plan import Derivation, Planned
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+"""A half-open index range for each dimension."""
+
+
+@dataclass(kw_only=True)
+class Devices:
+    """The devices that an experiment ran on or was compiled for.
+
+    - `devices`: how many; `kind`: what the backend calls one.
+    - `topology`: null where they are here or simulated, else also `device_order` and why it is not the first kind.
+    """
+
+    platform: str
+    devices: int
+    kind: str | None
+    topology: str | None
+    device_order: str | None = None
+    device_order_reason: str | None = None
+
+
+@dataclass(kw_only=True)
+class Memory:
+    """Bytes per device; null where the backend does not say."""
+
+    argument_bytes: int | None
+    output_bytes: int | None
+    temp_bytes: int | None
+    peak_bytes: int | None
+
+
+@dataclass(kw_only=True)
+class Cost:
+    """The compiler's estimate per device, as far as it has one."""
+
+    flops: float | None = None
+    bytes_accessed: float | None = None
+    optimal_seconds: float | None = None
+
+
+@dataclass(kw_only=True)
+class RunTimes:
+    """Seconds of `n` blocked runs."""
+
+    median: float
+    min: float
+    max: float
+    n: int
+
+
+@dataclass(kw_only=True)
+class Timing:
+    """Seconds; `place_s` and `run_s` are null where the program was only compiled."""
+
+    place_s: float | None
+    compile_s: float
+    run_s: RunTimes | None
+
+
+@dataclass(kw_only=True)
+class ValueLayout:
+    """The layout that the compiler gave a value in the middle; `spec` is null where it has none."""
+
+    spec: SpecEntries | None
+    shape: list[int]
+    text: str
+
+
+# What becomes of a program.
+
+
+@dataclass(kw_only=True)
+class OutputTold:
+    """An output of a program; `shape` and `spec` are null where it has no layout.
+
+    - `shards`: for each device its id, the index range and the entry of its value in the file that the program left;
+      the range is null for `vmap`, where the experiment says it.
+    - `places`: of a program that was only compiled for each device its id and the index range.
+    """
+
+    dtype: str
+    shape: list[int] | None = None
+    spec: SpecEntries | None
+    shards: list[tuple[int, Ranges | None, int]] = field(default_factory=list[tuple[int, Ranges | None, int]])
+    places: list[tuple[int, Ranges]] | None = None
+
+
+@dataclass(kw_only=True)
+class Ran:
+    """A program that ran, or was `only_compiled`.
+
+    - `operands`: for each array and device the device's id and the index range.
+    - `said`: what the compiler wrote to standard error; null where nobody could hear it.
+    - `unreadable`: why the compiled module could not be printed; `plan`: of a program of whole arrays, Shardy's.
+    """
+
+    only_compiled: bool = False
+    device_ids: list[int]
+    outputs: dict[str, OutputTold]
+    operands: dict[str, list[tuple[int, Ranges]]]
+    said: str | None
+    unreadable: str | None = None
+    plan: Planned | None = None
+    memory: Memory | None
+    cost: Cost | None
+    timing: Timing
+    layouts: dict[str, ValueLayout] | None = None
+
+
+@dataclass(kw_only=True)
+class Traced:
+    """The trace: of each value its dtype and shape, stacked over the devices; they lie in the file `trace.bin`."""
+
+    device_ids: list[int]
+    values: dict[str, tuple[str, tuple[int, ...]]]
+
+
+@dataclass(kw_only=True)
+class Profiled:
+    """A profile, whose events lie in `file`; `names` are the texts in them."""
+
+    file: str
+    names: list[str]
+    unknown: list[str]
+    folder: str
+    runs: int
+    run_s: RunTimes
+
+
+@dataclass(kw_only=True)
+class Gradients:
+    """The unsharded graph's gradients and `draws` of what rounding does to them, in `file`; or the error instead.
+
+    Where there is no graph there is neither.
+    """
+
+    file: str | None = None
+    draws: int = 0
+    error: str | None = None
+
+
+# The events.
+
+
+@dataclass(kw_only=True)
+class Invalid:
+    """The experiment is invalid; nothing follows."""
+
+    fault: Fault
+
+
+@dataclass(kw_only=True)
+class Types:
+    """What JAX's abstract evaluation found.
+
+    - `unsupported`: the programs that JAX cannot express, with the reason.
+    - `outputs`, `nodes`: shapes and dtypes of the outputs, and of every line of each section.
+    - `floats`: the dtypes in each section's expressions, where they are not those of every day.
+    - `derivation`: the lines derived from the graph; null where none were asked for, or there are none.
+    - `advice`: what would make the experiment cheaper, in words.
+    """
+
+    unsupported: dict[str, str]
+    outputs: dict[str, tuple[tuple[int, ...], str]]
+    nodes: dict[str, dict[str, tuple[tuple[int, ...], str]]]
+    floats: dict[str, dict[str, dict[str, str]]]
+    target: Devices
+    jax: str
+    jaxlib: str
+    gradient: Gradients | None = None
+    derivation: Derivation | None = None
+    advice: list[str] = field(default_factory=list[str])
+
+
+@dataclass(kw_only=True)
+class Started:
+    """A step of the job began."""
+
+    step: Step
+
+
+@dataclass(kw_only=True)
+class Finished:
+    """A step of the job ended: with what it found, with an `error`, or since JAX has it `unsupported` after all."""
+
+    step: Step
+    found: Ran | Traced | Profiled | None = None
+    error: str | None = None
+    unsupported: str | None = None
+
+
+@dataclass(kw_only=True)
+class Died:
+    """The worker ended where it ran no program."""
+
+    error: str
+
+
+@dataclass(kw_only=True)
+class Log:
+    """What a worker that ended had written to standard error."""
+
+    text: str
+
+
+Event: TypeAlias = Invalid | Types | Started | Finished | Died | Log
+
+_KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in (Invalid, Types, Started, Finished)}
+"""What a worker says; of its end its parent hears otherwise."""
+
+
+def said(event: Event) -> str:
+    """The line that tells an event."""
+    return json.dumps({"event": type(event).__name__.lower(), **codec.plain(event)})
+
+
+def heard(line: str) -> Event | None:
+    """The event that a line tells; None where something else wrote it, or the worker died while it did."""
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return None
+    kind = _KINDS.get(cast("dict[str, Any]", told).get("event", "")) if isinstance(told, dict) else None
+    return None if kind is None else codec.build(kind, told)

@@ -1,0 +1,132 @@
+"""What `runner` offers to Python: it costs nothing to import, and does what the command does."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+import runner
+from runner.show import html
+from tests import evidence
+from tests.command import ROOT
+
+PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def script(text: str, folder: Path) -> str:
+    """What a script prints that is run in a process of its own."""
+    (folder / "script.py").write_text(text, encoding="utf-8")
+    command = [sys.executable, "-W", "error", "script.py"]
+    ran = subprocess.run(
+        command,
+        cwd=folder,
+        capture_output=True,
+        check=False,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    return ran.stdout
+
+
+def test_the_page_is_true_and_the_process_imports_no_jax(tmp_path: Path) -> None:
+    assert len(BLOCKS) >= 6
+    shown = 'import sys\nassert "jax" not in sys.modules\nprint(record)\n'
+    printed = script("".join(BLOCKS) + shown, tmp_path)
+    assert "mesh x=2 × y=2 on 4 simulated cpu devices" in printed
+    assert printed.rstrip().endswith("result.json")
+    assert (tmp_path / "outputs" / "doubled" / "result.json").is_file()
+
+
+def test_to_import_it_imports_nothing_of_weight(tmp_path: Path) -> None:
+    heavy = "{'hydra', 'omegaconf', 'numpy', 'jax', 'rich', 'yaml'}"
+    script(f"import sys, runner\nassert not {heavy} & set(sys.modules), sys.modules\n", tmp_path)
+
+
+def test_what_is_offered_is_there_and_nothing_else_is() -> None:
+    assert dir(runner) == sorted(runner.__all__)
+    for name in runner.__all__:
+        assert getattr(runner, name) is not None
+    with pytest.raises(AttributeError, match=r"^module 'runner' has no attribute 'runn'$"):
+        runner.runn  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_it_says_of_its_types() -> None:
+    assert (ROOT / "runner" / "py.typed").is_file()
+
+
+@pytest.mark.parametrize(
+    ("experiment", "config_dir", "message"),
+    [
+        ("nosuch.yaml", None, "nosuch.yaml: there is no such file"),
+        ("here.yaml", None, "here.yaml: an experiment lies in a folder 'experiment': CONFIG_DIR/experiment/NAME.yaml"),
+        ("here.yaml", ".", "config_dir belongs to a name; a path says by itself where the experiment is"),
+        ("mine", "nosuch", "nosuch has no folder 'experiment', in which NAME.yaml would be"),
+    ],
+)
+def test_what_cannot_be_composed_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment: str, config_dir: str | None, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.yaml").write_text("")
+    with pytest.raises(runner.InvalidConfiguration) as raised:
+        runner.compose(experiment, config_dir=config_dir)
+    assert str(raised.value) == message
+    # `run` says it in the record, and leaves no worker behind.
+    found = runner.run(experiment, config_dir=config_dir, folder="run")
+    assert (found.status, found.error) == ("invalid", message)
+    assert runner.read("run") == found
+
+
+def test_an_experiment_may_be_named_by_its_file() -> None:
+    file = ROOT / "conf" / "experiment" / "case3_allreduce.yaml"
+    assert runner.compose(file, ["dims.J=8"]).plain == runner.compose("case3_allreduce", ["dims.J=8"]).plain
+    assert runner.compose(str(file)).plain["name"] == "case3_allreduce"
+
+
+def shown(**more: Any) -> runner.Record:
+    return runner.Record.of(evidence.record(**more), Path("/runs/case"))
+
+
+def test_a_record_is_told_in_a_word_in_a_page_and_on_a_terminal() -> None:
+    found = shown()
+    assert repr(found) == "<Record of case: passed, 1 of 1 programs passed>"
+    assert str(found).startswith("case\nmesh x=2 × y=2 on 4 simulated cpu devices, jax 0.10.2\n")
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(found)
+    assert captured.get().rstrip() == str(found).rstrip()
+
+
+def test_a_notebook_shows_verdicts_faults_and_pictures() -> None:
+    failed = evidence.value(status="failed", diagnosis=["<who>"])
+    program = evidence.program(evidence.collective(), status="failed", checks=replace(evidence.CHECKS, value=failed))
+    found = shown(status="failed", programs={"auto": program}, warnings=["a & b"])
+    fragment = found._repr_html_()
+    # It is well-formed, and escapes what is text.
+    tree = ElementTree.fromstring(fragment)
+    assert [cell.text for cell in tree.findall(".//table[1]/thead/tr/th")][:3] == ["program", "status", "value"]
+    assert [pre.text for pre in tree.findall("pre")] == ["auto: value failed\n  <who>"]
+    assert "warning: a & b" in [p.text for p in tree.findall("p")]
+    assert "all-reduce" in fragment
+    assert html.fragment(found) == fragment
+
+
+def test_the_pictures_of_a_real_run_are_in_the_page(tmp_path: Path) -> None:
+    found = runner.run("case3_allreduce", ["program=vmap"], folder=tmp_path)
+    assert found.status == "passed", found
+    svg = (tmp_path / "shardings.svg").read_text(encoding="utf-8")
+    assert svg in found._repr_html_()
+    ElementTree.fromstring(found._repr_html_())

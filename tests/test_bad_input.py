@@ -605,7 +605,7 @@ outputs: {C: [x, null], D: [x, null]}
 """
     result = run(tmp_path, text)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "5 of 5 programs passed" in result.stdout
+    assert "6 of 6 programs passed" in result.stdout
 
 
 CARRIED = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from runner.checks.context import Context
 from runner.cli.derive import text
 from runner.derivation import derive
 from runner.derivation.derive import section
+from runner.derivation.inlining import inlined
 from runner.experiment import data, expect
-from runner.experiment.model import Experiment
+from runner.experiment.model import Experiment, Line, Node
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
+from runner.language.syntax import parse
 from runner.layout import Mesh, Spec
 from runner.programs.types import Types
 from runner.record.verdicts import Verdict
@@ -222,3 +225,17 @@ def test_a_move_is_the_cheapest() -> None:
     assert kinds((("x",), ("y",)), ((), ("y",))) == ["all-gather"]
     assert kinds(((), ()), (("x",), ("y",))) == ["slice", "slice"]
     assert moves.sent(mesh, (8, 8), 4, Spec((("x",), ())), Spec(((), ()))) == 3 * 64
+
+
+def test_what_is_written_into_a_line_does_not_hang_on_the_order_of_a_set() -> None:
+    lines = tuple(
+        Node(Line(name), parse(expression))
+        for name, expression in (
+            ("q_exchanged", "all_to_all(q, 'seq', 1, 2, tiled=True)"),
+            ("k_exchanged", "all_to_all(k, 'seq', 1, 2, tiled=True)"),
+            ("scores", "q_exchanged @ swapaxes(k_exchanged, 2, 3) / 4"),
+        )
+    )
+    for moved in itertools.permutations(["q_exchanged", "k_exchanged"]):
+        found = inlined(lines, moved)
+        assert [line.name for line in found if isinstance(line, Node)] == ["k_exchanged", "scores"]

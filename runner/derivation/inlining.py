@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 
 from runner.derivation.trees import text
 from runner.experiment.model import Node, Statement
@@ -12,13 +13,11 @@ _LONGEST = 96
 """How long a line may grow by what is written into it."""
 
 
-def inlined(statements: tuple[Statement, ...], moved: set[str]) -> tuple[Statement, ...]:
-    """The lines without those that only lay another one out for one reader that is short."""
+def inlined(statements: tuple[Statement, ...], moved: Collection[str]) -> tuple[Statement, ...]:
+    """The lines without those that only lay another one out for one reader that is short; the first comes first."""
     found = list(statements)
-    for name in moved:
-        at = next((i for i, line in enumerate(found) if isinstance(line, Node) and line.name == name), None)
-        if at is None:
-            continue
+    for name in [line.name for line in statements if isinstance(line, Node) and line.name in moved]:
+        at = next(i for i, line in enumerate(found) if isinstance(line, Node) and line.name == name)
         readers = [i for i, line in enumerate(found) if name in line.names]
         line = found[at]
         assert isinstance(line, Node)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from runner.evidence.model import Collective
-from runner.record.model import Asker, CompiledProgram, Mode, Placer, View
+from runner.record.model import Asker, CompiledProgram, Mode, Placer, ProgramRecord, View
 
 _VIEW: dict[str, View] = {
     "auto": "global",
@@ -27,10 +27,10 @@ _PLACED_BY: dict[str, Placer] = {
 """What decides where the values lie that are computed: where constraints are silent, the compiler."""
 
 
-def modes(programs: Mapping[str, CompiledProgram], folder: Path) -> list[Mode]:
+def modes(programs: Mapping[str, ProgramRecord], folder: Path) -> list[Mode]:
     """Per program on the mesh its view, who places values and who communicates, the bytes, the lines of its file.
 
-    The `programs` are those that were compiled; their files lie in `folder`.
+    The `programs` are those of a record, whose files lie in `folder`.
     """
     return [
         Mode(
@@ -42,7 +42,7 @@ def modes(programs: Mapping[str, CompiledProgram], folder: Path) -> list[Mode]:
             lines=_lines(folder / f"program_{name}.py"),
         )
         for name, found in programs.items()
-        if name in _VIEW
+        if name in _VIEW and isinstance(found, CompiledProgram)
     ]
 
 

@@ -181,7 +181,7 @@ def _do(
     with clock.limit(experiment.timeout, "judging the run"):
         findings.conclude(folder, named)
     if not experiment.chosen:
-        found.modes = modes(found.compiled, folder)
+        found.modes = modes(found.programs, folder)
 
 
 def _steps(experiment: Experiment) -> Iterator[Step]:

@@ -5,13 +5,17 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: run test lint docs schema bench fuzz studies clean
+.PHONY: run test whole lint docs schema bench fuzz studies clean
 
 run: $(VENV)/.installed
 	$(BIN)/python -m runner +experiment=case3_allreduce
 
 test: $(VENV)/.tests
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+# What the tests try a sample of.
+whole: $(VENV)/.tests
+	$(BIN)/python -m pytest -n $(WORKERS) -m whole tests
 
 lint: $(VENV)/.tests
 	$(BIN)/ruff check .

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-# Runs the command line and says, last, whether this process has imported JAX.
-COMMAND = """
-import sys
-from runner.cli.app import main
-status = main(sys.argv[1:])
-print("jax imported" if "jax" in sys.modules else "jax not imported")
-sys.exit(status)
-"""
+from tests.server import Done, command
 
 GOOD = """\
 # @package _global_
@@ -44,25 +35,12 @@ outputs:
 """
 
 
-def run(folder: Path, text: str, *overrides: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, text: str, *overrides: str) -> Done:
     """Run the experiment `text` as `mine`, from `folder`."""
     (folder / "experiment").mkdir(exist_ok=True)
     (folder / "experiment" / "mine.yaml").write_text(text, encoding="utf-8")
     arguments = ["--config-dir", ".", "+experiment=mine", "hydra.run.dir=run", *overrides]
     return command(folder, *arguments)
-
-
-def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line from `folder`."""
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", COMMAND, *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
-    )
 
 
 def edited(old: str, new: str) -> str:
@@ -71,12 +49,12 @@ def edited(old: str, new: str) -> str:
     return GOOD.replace(old, new, 1)
 
 
-def expect(result: subprocess.CompletedProcess[str], message: str) -> None:
+def expect(result: Done, message: str) -> None:
     """The one message, whole; status 2; no traceback; and this process never imported JAX."""
     assert result.returncode == 2, result.stdout + result.stderr
     assert result.stderr == message + "\n"
     assert "Traceback" not in result.stdout + result.stderr
-    assert result.stdout.endswith("jax not imported\n")
+    assert not result.jax
 
 
 WITHOUT_JAX = {
@@ -422,7 +400,7 @@ def test_a_mistake_on_the_command_line_names_the_override(tmp_path: Path, mistak
     root = str(Path(__file__).parent.parent) if root.startswith("..") else root
     assert result.stderr.startswith(message.replace("ROOT", root))
     assert "Traceback" not in result.stdout + result.stderr
-    assert result.stdout.endswith("jax not imported\n")
+    assert not result.jax
     assert "simulated" not in result.stdout
 
 
@@ -552,7 +530,7 @@ def test_what_only_jax_can_know_is_a_message_about_a_line_too(tmp_path: Path, mi
     for part in more:
         assert part in result.stderr
     assert "Traceback" not in result.stdout + result.stderr
-    assert result.stdout.endswith("jax not imported\n")
+    assert not result.jax
 
 
 def test_an_invalid_experiment_leaves_a_record(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -15,21 +16,46 @@ from tests.command import EXPERIMENTS, LARGE, REFUSED, ROOT, SMALLER, alone, rec
 CASE3 = [[152, 158, 164, 170], [504, 526, 548, 570], [856, 894, 932, 970], [1208, 1262, 1316, 1370]]
 
 
+SAMPLE = (
+    "case3_allreduce",
+    "layer",
+    "case4_forbidden",
+    "collective_allgather_matmul",
+    "distributed_axis_index",
+    "expert_parallel_moe",
+    "intro_contract_constraint",
+    "tensor_parallel_attention",
+    "vector_psum",
+)
+"""The experiments that are tried as a sweep's points and as scripts in every session; `make whole` tries all."""
+
 SAME_WORKER = pytest.mark.xdist_group("runs")
-"""The sweeps of `runs` are for all tests that read them."""
+"""The sweeps of `runs` and of `all_runs` are for all tests that read them."""
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Every experiment in every program that it supports, in two sweeps: the run folder of each."""
-    folders = {}
-    for names, overrides in (([name for name in EXPERIMENTS if name not in LARGE], ()), (LARGE, SMALLER)):
-        sweep = tmp_path_factory.mktemp("sweep")
+def swept(names: Collection[str], folder: Callable[[str], Path]) -> dict[str, Path]:
+    """Experiments in every program that they support, in two sweeps: the run folder of each."""
+    folders: dict[str, Path] = {}
+    small, large = [name for name in names if name not in LARGE], [name for name in names if name in LARGE]
+    for names, overrides in ((small, ()), (large, SMALLER)):
+        sweep = folder("sweep")
         result = run_command("-m", f"+experiment={','.join(names)}", *overrides, f"hydra.sweep.dir={sweep}")
         assert result.returncode == 0, result.stdout + result.stderr
         assert f"{len(names)} points: {len(names)} passed" in result.stdout
         folders |= {recorded(run)["experiment"]: run for run in sweep.iterdir() if run.is_dir()}
     return folders
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The run folders of the sample."""
+    return swept(SAMPLE, tmp_path_factory.mktemp)
+
+
+@pytest.fixture(scope="module")
+def all_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The run folders of all experiments."""
+    return swept(EXPERIMENTS, tmp_path_factory.mktemp)
 
 
 _NO_ARRAY = [f"'out' of {section} does not depend on any array" for section in ("graph", "per_device")]
@@ -46,8 +72,18 @@ WARNINGS = {
 
 
 @SAME_WORKER
-def test_every_experiment_passes_in_every_program_that_it_supports(runs: dict[str, Path]) -> None:
-    assert sorted(runs) == sorted(EXPERIMENTS)
+def test_experiments_pass_in_every_program_that_they_support(runs: dict[str, Path]) -> None:
+    pass_everywhere(runs, SAMPLE)
+
+
+@SAME_WORKER
+@pytest.mark.whole
+def test_every_experiment_passes_in_every_program_that_it_supports(all_runs: dict[str, Path]) -> None:
+    pass_everywhere(all_runs, EXPERIMENTS)
+
+
+def pass_everywhere(runs: dict[str, Path], names: Collection[str]) -> None:
+    assert sorted(runs) == sorted(names)
     for name, folder in runs.items():
         found = recorded(folder)
         assert found["status"] == "passed", name
@@ -74,21 +110,34 @@ for module in modules:
 
 
 @SAME_WORKER
-@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in REFUSED])
-def test_every_program_needs_no_runner_and_prints_what_the_record_has(
+@pytest.mark.parametrize("name", [name for name in SAMPLE if name not in REFUSED])
+def test_programs_need_no_runner_and_print_what_the_record_has(
     runs: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
-    found = recorded(runs[name])
+    print_what_the_record_has(runs[name], tmp_path)
+
+
+@SAME_WORKER
+@pytest.mark.whole
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in REFUSED])
+def test_every_program_needs_no_runner_and_prints_what_the_record_has(
+    all_runs: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    print_what_the_record_has(all_runs[name], tmp_path)
+
+
+def print_what_the_record_has(folder: Path, tmp_path: Path) -> None:
+    found = recorded(folder)
     scripts = [f"program_{program}.py" for program in found["programs"]]
     for script in scripts:
-        text = (runs[name] / script).read_text(encoding="utf-8")
+        text = (folder / script).read_text(encoding="utf-8")
         assert "runner" not in text
         (tmp_path / script).write_text(text, encoding="utf-8")
     printed = alone(tmp_path, "-c", ALONE, *scripts).split("----- ")[1:]
     for part, (program, result) in zip(printed, found["programs"].items(), strict=True):
         assert part.startswith(f"program_{program}\n")
         for output in result["outputs"].values():
-            assert output["text"] in part, (name, program)
+            assert output["text"] in part, program
 
 
 @SAME_WORKER

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from runner.experiment.showing import MESH, Show, names
-from runner.record.model import Pictures
 from runner.show.console import wrapped
 from runner.show.pictures import ArrayPicture, MeshPicture, Picture, alike, figure_colours, merge
 from runner.show.table import Line
 from runner.show.terminal import beside, block
+
+if TYPE_CHECKING:
+    from runner.record.model import Pictures
 
 MOST = 48
 """How many lines of pictures are shown unasked."""

@@ -1,0 +1,176 @@
+"""A command line in; what `python -m runner` does with it, in a process that was forked and not started, out.
+
+Python, Hydra and the runner are imported once. A worker, which imports JAX, is started only where a job comes to it:
+most bad input is refused before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command line did: its exit status, what it wrote, how long it took; `jax`: whether it imported JAX.
+
+    A status below 0 is the signal that ended it.
+    """
+
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
+    jax: bool
+
+
+def command(folder: Path, *arguments: str, limit: float = 120.0, **environment: str) -> Done:
+    """Do a command line from `folder`, under `environment` variables added to this process's; ended after `limit` s."""
+    server = _server()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    asked = {"folder": str(folder), "arguments": arguments, "limit": limit, "environment": environment}
+    server.stdin.write(json.dumps(asked) + "\n")
+    server.stdin.flush()
+    told = server.stdout.readline()
+    if not told:
+        _server.cache_clear()
+        raise AssertionError(f"the server ended with status {server.wait()}")
+    return Done(**json.loads(told))
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "tests.server"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def _serve() -> None:
+    from runner.link import process
+
+    process.Worker = _Late  # pyright: ignore[reportAttributeAccessIssue]
+    from runner.cli import app
+
+    # What every command line imports before it is judged.
+    import hydra.main  # noqa: F401  # isort: skip
+    import runner.config.compose
+    import runner.config.composition
+    import runner.experiment.reader
+    import runner.flow.run
+    import runner.show.report
+
+    runner.config.compose.register()
+    assert "jax" not in sys.modules
+    for line in sys.stdin:
+        asked = json.loads(line)
+        print(json.dumps(asdict(_done(app.main, **asked))), flush=True)
+
+
+class _Late:
+    """A worker that is started where its job comes."""
+
+    def __init__(self) -> None:
+        self._worker: Any = None
+
+    def submit(self, job: dict[str, Any]) -> None:
+        """Start it, and hand it the job."""
+        self._worker = _WORKER()
+        self._worker.submit(job)
+
+    def close(self) -> None:
+        """End it, if it was started."""
+        if self._worker is not None:
+            self._worker.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._worker, name)
+
+
+def _done(main: Any, folder: str, arguments: Sequence[str], limit: float, environment: Mapping[str, str]) -> Done:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        begun = time.monotonic()
+        imported, told = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(imported)
+            _be(main, folder, arguments, environment, out, err, told)
+        os.close(told)
+        status = _ended(child, limit)
+        seconds = time.monotonic() - begun
+        with os.fdopen(imported, "rb") as pipe:
+            jax = pipe.read() == b"jax"
+        out.seek(0)
+        err.seek(0)
+        return Done(status, out.read().decode(), err.read().decode(), seconds, jax)
+
+
+def _be(
+    main: Any,
+    folder: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    out: IO[bytes],
+    err: IO[bytes],
+    told: int,
+) -> None:
+    """Be the process of one command line. Never returns."""
+    status = 3
+    try:
+        os.setpgid(0, 0)
+        os.chdir(folder)
+        os.environ.update(environment)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for held, number in ((nothing, 0), (out.fileno(), 1), (err.fileno(), 2)):
+            os.dup2(held, number)
+        sys.argv = ["runner", *arguments]
+        status = main(list(arguments))
+    except SystemExit as left:
+        status = left.code if isinstance(left.code, int) else 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.write(told, b"jax" if "jax" in sys.modules else b"no")
+        os._exit(status)
+
+
+def _ended(child: int, limit: float) -> int:
+    """The exit status of a process, which is killed with all that it started where it takes longer than the limit."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        os.killpg(child, signal.SIGKILL)
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+if __name__ == "__main__":
+    from runner.link.process import Worker as _WORKER
+
+    _serve()

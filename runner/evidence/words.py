@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from runner.evidence.model import Collective
+if TYPE_CHECKING:
+    from runner.evidence.model import Collective
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 

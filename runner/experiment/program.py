@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from runner.language.check import Section
+if TYPE_CHECKING:
+    from runner.language.check import Section
 
 
 @dataclass(frozen=True, kw_only=True)

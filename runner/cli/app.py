@@ -243,8 +243,9 @@ def run_one(job: Job, worker: Worker) -> Status:
     show: Show = "auto"
     try:
         config = job.resolved()
-        show = config.plain.get("show", show)
         found = run(config.plain, job.folder, lambda: config.sources, overrides, worker)
+        # What an invalid experiment says of it may be anything.
+        show = show if found.status == "invalid" else config.plain.get("show", show)
     except InvalidConfiguration as error:
         found = invalid(job.folder, str(error), overrides)
     except Exception as error:

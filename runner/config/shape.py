@@ -154,7 +154,7 @@ def described(value: Any) -> str:
     """A value in a few words, for messages."""
     if isinstance(value, Mapping):
         return "a mapping"
-    return "a list" if isinstance(value, list) else f"{value!r}"
+    return "a list" if isinstance(value, list) else "null" if value is None else f"{value!r}"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -198,7 +198,7 @@ def _emit(expression: Expression, node: ast.expr, array: Array, sizes: dict[str,
             raise expression.fault(f"no dim or function '{name}'{hint}", node)
         case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.MatMult):
             emitted = ast.BinOp(walk(left), op, walk(right))
-            if isinstance(op, ast.Div | ast.FloorDiv | ast.Mod) and _is_zero(emitted.right):
+            if isinstance(op, ast.Div | ast.FloorDiv | ast.Mod) and _number(emitted.right) == 0:
                 # NumPy makes 0, infinity or NaN of it, with a warning.
                 raise expression.fault("NumPy refuses it: division by zero", node)
             return emitted
@@ -210,14 +210,14 @@ def _emit(expression: Expression, node: ast.expr, array: Array, sizes: dict[str,
             raise expression.fault("an init is made of numbers, dims, + - * / // % ** and its functions", node)
 
 
-def _is_zero(node: ast.expr) -> bool:
-    """Whether a part that calls nothing is the number 0."""
+def _number(node: ast.expr) -> Any:
+    """The number that a part which calls nothing is; None where it is none."""
     if any(isinstance(part, ast.Call | ast.Name | ast.Attribute) for part in ast.walk(node)):
-        return False
+        return None
     try:
-        return eval(ast.unparse(node), {"__builtins__": {}}) == 0
+        return eval(ast.unparse(node), {"__builtins__": {}})
     except _REFUSALS:
-        return False
+        return None
 
 
 def _emit_call(
@@ -238,6 +238,8 @@ def _emit_call(
         path = node.args[0] if node.args else node.keywords[0].value
         if not (isinstance(path, ast.Constant) and isinstance(path.value, str)):
             raise expression.fault("load takes a file name in quotes", node)
+        if "\0" in path.value:
+            raise expression.fault("no file has a NUL in its name", path)
         if path.value.endswith(".npz"):
             raise expression.fault("load takes one array, in a .npy file; a .npz file holds several", path)
         call.args = [ast.Constant(str((folder / path.value).resolve()))]
@@ -256,8 +258,10 @@ def _emit_call(
             raise expression.fault(f"eye makes a matrix, but '{array.name}' has rank {len(array.shape)}", node)
         call.args = [ast.Constant(size) for size in array.shape]
     elif name == "linspace" and "num" not in arguments:
-        count = int(np.prod(array.shape))
-        call.args = [*arguments.values(), ast.Constant(count)]
+        call.args = [*arguments.values(), ast.Constant(math.prod(array.shape))]
+    elif name == "linspace" and (count := _number(arguments["num"]) or 0) > math.prod(array.shape):
+        # Nothing that is done with them makes fewer: they need not be made.
+        raise expression.fault(f"it makes {count} values, but '{array.name}' has {size_text(array.shape)}", node)
     else:
         call.args = [arguments[key] for key in bound.arguments]
         if name == "arange" and "stop" not in bound.arguments and "step" in bound.arguments:

@@ -5,6 +5,7 @@ What only JAX can know (shapes and dtypes of the nodes) is checked by `runner/wo
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -40,6 +41,7 @@ from runner.language.check import SECTIONS, Scope, Section
 from runner.layout import Mesh, Spec
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
+_LONGEST_NAME = 100
 
 
 _AS_THEY_ARE = ("summary", "source", "seed", "precision", "check_vma", "trace", "profile", "timeout")
@@ -57,6 +59,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
         raise invalid(("name",), "the experiment has no name")
     if not _FILE_NAME.match(name):
         raise invalid(("name",), f"{name!r} cannot name a folder; use letters, digits, '_', '-', '.'")
+    if len(name) > _LONGEST_NAME:
+        raise invalid(("name",), f"a name of {len(name)} characters is too long for files: at most {_LONGEST_NAME}")
     mesh = read_mesh(config["mesh"])
     dims = read_dims(config["dims"])
     verify_dims = read_verify_dims(config["verify_dims"], dims)
@@ -111,8 +115,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
         raise invalid(("precision",), f"no precision '{experiment.precision}'; there are {', '.join(PRECISIONS)}")
     if experiment.seed < 0:
         raise invalid(("seed",), "the seed must not be negative")
-    if not experiment.timeout > 0:
-        raise invalid(("timeout",), "the timeout is a number of seconds above 0")
+    if not 0 < experiment.timeout < math.inf:
+        raise invalid(("timeout",), "the timeout is a number of seconds above 0, and not infinite")
     if experiment.trace and not sections["per_device"]:
         raise invalid(("trace",), "trace=true needs a per_device")
     if experiment.trace and not experiment.per_device:

@@ -45,8 +45,8 @@ def read_gradient(
     outputs: Mapping[str, Spec],
     sections: Mapping[Section, tuple[Statement, ...]],
 ) -> Gradient | None:
-    of, wrt = config["of"], config["wrt"] or []
-    wrt = wrt if isinstance(wrt, list) else [wrt]
+    of, wrt = config["of"], config["wrt"]
+    wrt = wrt if isinstance(wrt, list) else [] if wrt is None else [wrt]
     if of is None and not wrt:
         return None
     if of is None:

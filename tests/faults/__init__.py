@@ -1,0 +1,98 @@
+"""Bad input as data: one line of `inputs.jsonl` in; the experiment and the command line with that mistake out.
+
+A line has what is wrong with the good experiment, and what the command has to say of it:
+
+- `key` and `value`: the YAML that stands there instead; `expression`: a text that does; `overrides`: what is appended
+  to the command line; `text`: the bytes of the whole file, in base64.
+- `status`: the exit status, 2 unless it is said; `says`: a part of the message.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.server import Done, command
+
+GOOD = """\
+defaults:
+  - override /mesh: x2_y2
+
+name: mine
+dims: {I: 4, J: 4, K: 4}
+
+arrays:
+  A: {shape: [I, K], init: "arange(16)", spec: [null, x]}
+  B: {shape: [K, J], init: "arange(16)", spec: [x, null]}
+
+graph:
+  C: A @ B
+
+per_device:
+  partial: A @ B
+  C: psum(partial, 'x')
+
+outputs:
+  C: [null, null]
+"""
+
+_HERE = "@@@"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One mistake, and what has to be said of it."""
+
+    says: str
+    status: int = 2
+    key: str | None = None
+    value: str = ""
+    expression: str | None = None
+    overrides: tuple[str, ...] = ()
+    text: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What a test of it is called."""
+        what = self.expression if self.expression is not None else self.value
+        if self.key is not None:
+            return f"{self.key}: {what}"[:60]
+        return " ".join(self.overrides)[:60] or "a file"
+
+    def file(self) -> bytes:
+        """The experiment's file."""
+        if self.text is not None:
+            return base64.b64decode(self.text)
+        if self.key is None:
+            return f"# @package _global_\n{GOOD}".encode()
+        data: dict[str, Any] = yaml.safe_load(GOOD)
+        *parents, last = self.key.split(".")
+        at = data
+        for parent in parents:
+            if not isinstance(at.get(parent), dict):
+                at[parent] = {}
+            at = at[parent]
+        at[last] = _HERE
+        raw = self.value if self.expression is None else json.dumps(self.expression, ensure_ascii=False)
+        dumped = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+        return f"# @package _global_\n{dumped.replace(repr(_HERE), raw)}".encode()
+
+    def done(self, folder: Path, limit: float) -> Done:
+        """What the command does with it in a folder that is empty before."""
+        (folder / "conf" / "experiment").mkdir(parents=True)
+        (folder / "conf" / "experiment" / "mine.yaml").write_bytes(self.file())
+        named = any(override.lstrip("+").startswith("experiment=") for override in self.overrides)
+        chosen = () if named else ("+experiment=mine",)
+        return command(folder, "--config-dir", "conf", *chosen, "hydra.run.dir=run", *self.overrides, limit=limit)
+
+
+def read() -> list[Fault]:
+    """All of them."""
+    lines = (Path(__file__).parent / "inputs.jsonl").read_text(encoding="utf-8").splitlines()
+    told = (json.loads(line) for line in lines)
+    return [Fault(**{**each, "overrides": tuple(each.get("overrides", ()))}) for each in told]

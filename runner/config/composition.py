@@ -97,6 +97,18 @@ def in_task(error: Exception, sources: Sources) -> str:
     return _of_config(error, sources)
 
 
+def _of_entries(defaults: object) -> Fault | None:
+    """What is wrong with a list of defaults before Hydra looks up its entries."""
+    like = "such as [override /mesh: x2_y2]"
+    if not isinstance(defaults, list):
+        return Fault(("defaults",), f"'defaults' is a list, {like}, not {shape.described(defaults)}")
+    for i, entry in enumerate(defaults):
+        if not isinstance(entry, str | dict):
+            message = f"an entry of 'defaults' is a name or a mapping, {like}, not {shape.described(entry)}"
+            return Fault(("defaults", i), message)
+    return None
+
+
 def of_misfit(misfit: Misfit, sources: Sources) -> str:
     """The message for what cannot stand at a key, wherever it was said."""
     fault = misfit.fault
@@ -121,10 +133,9 @@ def _of_files(sources: Sources, folders: Sequence[Path]) -> str | None:
         if refused is not None:
             return refused
         content = files.content(layer.file)
-        defaults = content.pop("defaults", None) if isinstance(content, dict) else None
-        if defaults is not None and not isinstance(defaults, list):
-            message = f"'defaults' is a list, such as [override /mesh: x2_y2], not {shape.described(defaults)}"
-            return Sources((Layer(layer.file),)).report(Fault(("defaults",), message))
+        fault = _of_entries(content.pop("defaults", [])) if isinstance(content, dict) else None
+        if fault is not None:
+            return Sources((Layer(layer.file),)).report(fault)
         for misfit in shape.misfits(content, layer.package) if isinstance(content, dict) else ():
             return of_misfit(misfit, Sources((layer,)))
     return None

@@ -11,7 +11,7 @@ import yaml
 
 from runner.config import limits
 from runner.config.shape import described
-from runner.config.sources import key_place, shown
+from runner.config.sources import shown
 
 PACKAGE = "# @package _global_"
 """The first line of an experiment: without it Hydra puts its keys below `experiment`."""
@@ -38,19 +38,7 @@ def refusal(file: Path, *, experiment: bool) -> str | None:
         return f"{shown(file)}:1:1\n  the file is empty"
     if not isinstance(content, dict):
         return f"{shown(file)}:1:1\n  the file holds {described(content)}, not a mapping of keys to values"
-    return (_header(file, text) if experiment else None) or _defaults(file, content.get("defaults", []))
-
-
-def _defaults(file: Path, entries: object) -> str | None:
-    """What is wrong with a list of defaults that Hydra has no words for."""
-    what = "a list of config groups and their options, as in [override /mesh: x2_y2]"
-    place = key_place(file, ("defaults",)) or shown(file)
-    if not isinstance(entries, list):
-        return f"{place}  defaults\n  this is {described(entries)}, not {what}"
-    for i, entry in enumerate(entries):
-        if not isinstance(entry, str | dict):
-            return f"{place}  defaults[{i}]\n  {described(entry)} is no entry of {what}"
-    return None
+    return _header(file, text) if experiment else None
 
 
 def too_much(overrides: Sequence[str], folders: Sequence[Path]) -> str | None:

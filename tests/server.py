@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -69,7 +70,7 @@ def _serve() -> None:
     from runner.link import process
 
     process.Worker = _Late  # pyright: ignore[reportAttributeAccessIssue]
-    from runner.cli import app
+    from runner.__main__ import main
 
     # What every command line imports before it is judged.
     import hydra.main  # noqa: F401  # isort: skip
@@ -83,7 +84,7 @@ def _serve() -> None:
     assert "jax" not in sys.modules
     for line in sys.stdin:
         asked = json.loads(line)
-        print(json.dumps(asdict(_done(app.main, **asked))), flush=True)
+        print(json.dumps(asdict(_done(main, **asked))), flush=True)
 
 
 class _Late:
@@ -143,11 +144,11 @@ def _be(
         for held, number in ((nothing, 0), (out.fileno(), 1), (err.fileno(), 2)):
             os.dup2(held, number)
         sys.argv = ["runner", *arguments]
-        status = main(list(arguments))
+        main()
     except SystemExit as left:
         status = left.code if isinstance(left.code, int) else 1
     except BaseException:
-        sys.excepthook(*sys.exc_info())
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

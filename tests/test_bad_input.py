@@ -611,7 +611,7 @@ def test_a_carry_that_every_step_gathers_is_a_warning_with_its_cure(tmp_path: Pa
     )
     assert told in gathered.stdout.splitlines()
     assert "all-gather" in gathered.stdout
-    cured = run(tmp_path, CARRIED + "constraints: {z: [x, null]}\n", "program=explicit")
+    cured = run(tmp_path, CARRIED + "constraints: {z: [x, null]}\n", "program=explicit", "hydra.run.dir=cured")
     assert cured.returncode == 0, cured.stdout + cured.stderr
     assert "warning" not in cured.stdout
     assert "no collectives" in cured.stdout

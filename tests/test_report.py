@@ -309,7 +309,7 @@ def test_the_table_of_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
         {"experiment": None, "status": "invalid", "error": "mine.yaml:1:1  dims\n  wrong\n    more", "overrides": []},
         {"experiment": None, "status": "error", "error": "no record: the job died", "overrides": []},
     ]
-    report.sweep([built(point) for point in points], Path("/runs/mine"))
+    report.sweep(dict(enumerate(map(built, points))), Path("/runs/mine"))
     assert capsys.readouterr().out == (
         "\n"
         "point  experiment  overrides  status   programs\n"

@@ -43,9 +43,14 @@ class ShardproofSweeper(BasicSweeper):
     def sweep(self, arguments: list[str]) -> Any:
         """Run all points, then show the table."""
         assert self.config is not None
-        results = super().sweep(arguments)
         assert isinstance(self.launcher, _Sorting)
-        self._command.finish_sweep(Path(self.config.hydra.sweep.dir), self.launcher.points)
+        folder = Path(self.config.hydra.sweep.dir)
+        try:
+            results = super().sweep(arguments)
+        except (KeyboardInterrupt, OSError):
+            self._command.finish_sweep(folder, self.launcher.points, whole=False)
+            raise
+        self._command.finish_sweep(folder, self.launcher.points)
         return results
 
 
@@ -65,6 +70,7 @@ class _Sorting(Launcher):
         """Launch the good points and record the bad ones."""
         results: list[JobReturn] = []
         good: list[Sequence[str]] = []
+        self.points = initial_job_idx + len(job_overrides)
         for number, overrides in enumerate(job_overrides, start=initial_job_idx):
             error = self._refusal(overrides)
             if error is None:
@@ -72,9 +78,7 @@ class _Sorting(Launcher):
                 continue
             results += self._flush(good, number)
             self._record(number, overrides, error)
-        results += self._flush(good, initial_job_idx + len(job_overrides))
-        self.points = initial_job_idx + len(job_overrides)
-        return results
+        return [*results, *self._flush(good, self.points)]
 
     def _refusal(self, overrides: Sequence[str]) -> Exception | None:
         try:

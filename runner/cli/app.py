@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -39,6 +39,8 @@ def main(arguments: Sequence[str], task: Task | None = None) -> int:
 
     Returns 0 when every check passed, 1 when one failed, 2 for invalid input, 3 when a program could not be run.
     """
+    # A log that cannot be written is no reason for a traceback: the files beside it cannot be written either.
+    logging.raiseExceptions = False
     known, overrides = _arguments(arguments)
     if _asks_for_listing(known, overrides):
         from runner.show import report
@@ -88,6 +90,8 @@ class Command:
         self._worker = Worker() if runs else None
         self.statuses: list[Status] = []
         """How the jobs ended that were done in this process."""
+        self.raised: Exception | None = None
+        """What a job raised in this process: what it found could not be told."""
         self.points: tuple[str, ...] | None = None
         """The overrides of the points of a sweep, where the whole of it cannot be composed with all of them."""
 
@@ -102,6 +106,10 @@ class Command:
         worker, self._worker = self._worker or Worker(), None
         try:
             status = self._task(job, worker)
+        except Exception as error:
+            # Hydra would write words of its own before it raises what a job raised.
+            self.raised = error
+            status = "error"
         finally:
             worker.close()
         self.statuses.append(status)
@@ -116,22 +124,29 @@ class Command:
         if self._worker is not None:
             self._worker.close()
 
-    def finish_sweep(self, folder: Path, points: int) -> None:
-        """Show the table of all points of a sweep, read from disk, since a launcher may have run them anywhere."""
+    def finish_sweep(self, folder: Path, points: int, *, whole: bool = True) -> None:
+        """Show the table of all points of a sweep, read from disk, since a launcher may have run them anywhere.
+
+        Of one that is not `whole` the table has the points that left a record.
+        """
         from runner.record import record
         from runner.show import report
+        from runner.show.console import say
 
-        found: list[Record] = []
+        found: dict[int, Record] = {}
         for point in range(points):
             try:
-                found.append(record.read(folder / str(point)))
-            except FileNotFoundError:
-                lost = record.begun(None, ())
-                lost.status, lost.error = "error", "no record: the job died"
-                found.append(lost)
-        self.statuses = [point.status for point in found]
+                found[point] = record.read(folder / str(point))
+            except (FileNotFoundError, NotADirectoryError):
+                if whole:
+                    found[point] = lost = record.begun(None, ())
+                    lost.status, lost.error = "error", "no record: the job died"
+        self.statuses = [point.status for point in found.values()]
+        if found:
+            report.sweep(found, folder)
+        if len(found) < points:
+            say(f"{points - len(found)} of {points} points were not run")
         _leave_story(found, folder)
-        report.sweep(found, folder)
 
 
 def _arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -180,7 +195,36 @@ def _run(command: Command, arguments: list[str], known: argparse.Namespace, over
     except InvalidConfiguration as error:
         print(error, file=sys.stderr)
         return 2
+    except RecursionError:
+        print(f"{_chosen(overrides)}\n  its defaults lead back to itself", file=sys.stderr)
+        return 2
+    if command.raised is not None:
+        raise command.raised
     return record.exit_status(record.worst(command.statuses))
+
+
+def _chosen(overrides: Sequence[str]) -> str:
+    """The override that chooses the experiment."""
+    return next((f"command line: {o}" for o in overrides if o.lstrip("+").startswith("experiment=")), "command line")
+
+
+def _claim(folder: Path, settings: str | None) -> None:
+    """Make a folder the run folder of this process alone; Hydra's own `settings` folder in it says that it is one.
+
+    Raises `InvalidConfiguration` where it is another run's.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if settings:
+            (folder / settings).mkdir()
+        taken = (folder / "result.json").exists()
+    except FileExistsError:
+        taken = True
+    if taken:
+        raise InvalidConfiguration(
+            f"command line: hydra.run.dir\n  {folder} is the folder of another run, which would be lost: "
+            "remove it, or name another one"
+        )
 
 
 def _run_once(command: Command, known: argparse.Namespace, overrides: list[str]) -> bool:
@@ -200,12 +244,13 @@ def _run_once(command: Command, known: argparse.Namespace, overrides: list[str])
         if config.hydra.mode == RunMode.MULTIRUN:
             return False
         config.hydra.mode = RunMode.RUN
+        _claim(Path(config.hydra.run.dir), config.hydra.output_subdir)
         callbacks = Callbacks(config)
         context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=callbacks)
         callbacks.on_run_start(config=config, config_name="config")
         done = run_job(command, config, "hydra.run.dir", None, context)
         callbacks.on_run_end(config=config, config_name="config", job_return=done)
-        # A job that raised raises here.
+        # What Hydra itself raised there, it raises here.
         _ = done.return_value
     return True
 
@@ -220,6 +265,8 @@ def _run_by_hydra(command: Command, arguments: list[str], known: argparse.Namesp
 
     register()
     refuse_too_much(overrides, _folders(known, overrides))
+    # Hydra's own parser takes no override before a flag.
+    arguments = [*(argument for argument in arguments if argument not in overrides), *overrides]
     run = hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name="config")(command)
     before = sys.argv
     try:
@@ -248,6 +295,13 @@ def run_one(job: Job, worker: Worker) -> Status:
         show = show if found.status == "invalid" else config.plain.get("show", show)
     except InvalidConfiguration as error:
         found = invalid(job.folder, str(error), overrides)
+    except OSError as error:
+        message = f"{error.filename or job.folder}: {error.strerror or error}"
+        try:
+            found = ended(job.folder, "error", message, overrides)
+        except OSError:
+            print(message, file=sys.stderr)
+            return "error"
     except Exception as error:
         # In a sweep the other points still run; alone the traceback is what we need to mend it.
         traceback.print_exc()
@@ -262,16 +316,17 @@ def run_one(job: Job, worker: Worker) -> Status:
 
 def invalid(folder: Path, message: str, overrides: Sequence[str]) -> Record:
     """The record of a point whose configuration could not be composed."""
-    return _ended(folder, "invalid", message, overrides)
+    return ended(folder, "invalid", message, overrides)
 
 
 def crashed(folder: Path, error: Exception, overrides: Sequence[str]) -> Record:
     """The record of a run in which the runner itself failed."""
     message = f"this is a bug in shardproof, please report it: {type(error).__name__}: {error}"
-    return _ended(folder, "error", message, overrides)
+    return ended(folder, "error", message, overrides)
 
 
-def _ended(folder: Path, status: Status, message: str, overrides: Sequence[str]) -> Record:
+def ended(folder: Path, status: Status, message: str, overrides: Sequence[str]) -> Record:
+    """The record of a run that ended with a message before anything was found."""
     from runner.record import record
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -295,14 +350,14 @@ LOG = "runner.log"
 """What `conf/hydra/job_logging` calls the log of a run."""
 
 
-def _leave_story(found: list[Record], folder: Path) -> None:
+def _leave_story(found: Mapping[int, Record], folder: Path) -> None:
     """Write the log of a whole sweep, and its layouts on one sheet where there are several of one array."""
     from runner.record.files import write_text
     from runner.show import report, sheet
 
     told = report.sweep_story(found, folder)
-    drawn = {number: point.pictures for number, point in enumerate(found) if point.pictures}
-    files = sheet.files([point.experiment for point in found], drawn)
+    drawn = {number: point.pictures for number, point in found.items() if point.pictures}
+    files = sheet.files({number: point.experiment for number, point in found.items()}, drawn)
     if files is not None:
         text, image = files
         write_text(folder / "shardings.txt", text)

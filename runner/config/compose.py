@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.config.names import misnamed
 from runner.config.sources import Sources
 from runner.faults import Fault, nearest
 
@@ -109,12 +110,19 @@ def refuse_too_much(overrides: Sequence[str], folders: Sequence[Path]) -> None:
 
 
 def register() -> None:
-    """Tell Hydra the types of an experiment's keys."""
+    """Tell Hydra the types of an experiment's keys, and `${folder:…}`: which of two names names a folder."""
     from hydra.core.config_store import ConfigStore
+    from omegaconf import OmegaConf
 
     from runner.config.schema import ExperimentConfig
 
     ConfigStore.instance().store(name="schema", node=ExperimentConfig)
+    OmegaConf.register_new_resolver("folder", _folder, replace=True)
+
+
+def _folder(name: object, otherwise: str) -> str:
+    """The name of an experiment where it can name its folder: what cannot is refused, in a folder of another name."""
+    return name if isinstance(name, str) and misnamed(name) is None else otherwise
 
 
 def origin_of(settings: HydraConf) -> Origin:

@@ -6,11 +6,11 @@ What only JAX can know (shapes and dtypes of the nodes) is checked by `runner/wo
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from runner.config import schema
+from runner.config.names import misnamed
 from runner.experiment import expect, topology
 from runner.experiment.layouts import read_array, read_mesh, read_spec, read_specs
 from runner.experiment.model import (
@@ -40,10 +40,6 @@ from runner.faults import invalid, nearest
 from runner.language.check import SECTIONS, Scope, Section
 from runner.layout import Mesh, Spec
 
-_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
-_LONGEST_NAME = 100
-
-
 _AS_THEY_ARE = ("summary", "source", "seed", "precision", "check_vma", "trace", "profile", "timeout")
 """The keys whose values need no reading."""
 
@@ -57,10 +53,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
     name = config["name"]
     if not name:
         raise invalid(("name",), "the experiment has no name")
-    if not _FILE_NAME.match(name):
-        raise invalid(("name",), f"{name!r} cannot name a folder; use letters, digits, '_', '-', '.'")
-    if len(name) > _LONGEST_NAME:
-        raise invalid(("name",), f"a name of {len(name)} characters is too long for files: at most {_LONGEST_NAME}")
+    if message := misnamed(name):
+        raise invalid(("name",), message)
     mesh = read_mesh(config["mesh"])
     dims = read_dims(config["dims"])
     verify_dims = read_verify_dims(config["verify_dims"], dims)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from textwrap import shorten
@@ -58,7 +58,7 @@ def story(found: Record, folder: Path) -> str:
     return page.getvalue()
 
 
-def sweep_story(points: Sequence[Record], folder: Path) -> str:
+def sweep_story(points: Mapping[int, Record], folder: Path) -> str:
     """The table of a sweep, as plain text."""
     page = io.StringIO()
     with redirect_stdout(page):
@@ -368,10 +368,10 @@ def mutants(rows: Iterable[tuple[str, str, str]]) -> None:
     )
 
 
-def sweep(points: Sequence[Record], folder: Path) -> None:
-    """The table of all points of a sweep."""
+def sweep(points: Mapping[int, Record], folder: Path) -> None:
+    """The table of the points of a sweep, by their numbers."""
     rows: list[list[Cell]] = []
-    for number, point in enumerate(points):
+    for number, point in points.items():
         programs = ", ".join(
             name if result.status == "passed" else f"{name} {result.status}" for name, result in point.programs.items()
         )
@@ -382,6 +382,6 @@ def sweep(points: Sequence[Record], folder: Path) -> None:
         rows.append([*texts, _status(point.status), (message, "")])
     say()
     print_table(("point", "experiment", "overrides", "status", "programs"), rows)
-    counts = {status: sum(point.status == status for point in points) for status in _STYLES}
+    counts = {status: sum(point.status == status for point in points.values()) for status in _STYLES}
     told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     say(f"\n{len(points)} points: {told}; {shown(folder)}")

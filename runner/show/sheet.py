@@ -17,7 +17,7 @@ MOST = 64
 Figures = list[tuple[MeshPicture, list[ArrayPicture]]]
 
 
-def files(names: Sequence[str | None], pictures: Mapping[int, Pictures]) -> tuple[str, str] | None:
+def files(names: Mapping[int, str | None], pictures: Mapping[int, Pictures]) -> tuple[str, str] | None:
     """The sheet of a sweep as text and as SVG; None where none of its points has pictures.
 
     `names` are the points' experiments, `pictures` what the records of some have under that name, by number.

@@ -1,0 +1,137 @@
+"""The machine in the way: no room on the disk, no permission, streams that are closed or know few characters."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.cli import streams
+from tests.command import ROOT, recorded
+from tests.server import command
+
+RUN = ("+experiment=case3_allreduce", "program=shard_map", "show=none")
+
+
+def started(*arguments: str, folder: Path, **more: Any) -> subprocess.Popen[str]:
+    """The command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "runner", *arguments],
+        cwd=folder,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONPATH": str(ROOT), **more.pop("env", {})},
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more},
+    )
+
+
+def small_files(limit: int) -> None:
+    """Let this process write files of at most so many bytes, and hear of it."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+
+@pytest.mark.parametrize("limit", [600, 3000, 5000])
+def test_without_room_on_the_disk_there_is_one_message_and_no_half_a_record(tmp_path: Path, limit: int) -> None:
+    process = started(*RUN, "hydra.run.dir=run", folder=tmp_path, preexec_fn=lambda: small_files(limit))
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 3, out + err
+    assert "File too large" in err
+    assert "Traceback" not in out + err
+    assert "bug in shardproof" not in out + err
+    left = tmp_path / "run" / "result.json"
+    assert not left.exists() or recorded(left.parent)["status"] == "error"
+
+
+def test_a_sweep_without_room_ends_with_its_table(tmp_path: Path) -> None:
+    sweep = ("-m", *RUN, "dims.J=4,8", "hydra.sweep.dir=sweep")
+    process = started(*sweep, folder=tmp_path, preexec_fn=lambda: small_files(5000))
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 3, out + err
+    assert "Traceback" not in out + err
+    assert "2 points: 2 error; sweep" in out
+
+
+@pytest.mark.parametrize("folder", ["file/run", "file", "/proc/nowhere"])
+def test_where_no_folder_can_be_the_system_says_why(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "file").write_text("")
+    done = command(tmp_path, *RUN, f"hydra.run.dir={folder}")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert folder.split("/")[0] in done.stderr
+
+
+def test_standard_output_that_is_full_or_closed_is_no_success(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        process = started(*RUN, folder=tmp_path, stdout=full)
+        assert process.communicate(timeout=120)[1] == "No space left on device\n"
+        assert process.returncode == 3
+    process = started(*RUN, folder=tmp_path, stdout=None, preexec_fn=lambda: os.close(1))
+    assert process.communicate(timeout=120)[1] == "standard output is closed\n"
+    assert process.returncode == 3
+
+
+def test_a_stream_that_knows_only_ascii_gets_plain_characters(tmp_path: Path) -> None:
+    process = started(*RUN[:2], folder=tmp_path, env={"PYTHONIOENCODING": "ascii"})
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert out.isascii()
+    assert "mesh x=2 x y=2 on 4 simulated cpu devices" in out
+    assert "\\x" not in out
+    assert "\\u" not in out
+
+
+def test_every_character_that_the_source_prints_has_a_plain_one() -> None:
+    streams.ready()
+    for file in (ROOT / "runner" / "show").glob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        plain = text.encode("ascii", "plain").decode()
+        assert plain.count("\\") == text.count("\\"), file
+
+
+def test_a_folder_is_of_one_run(tmp_path: Path) -> None:
+    first = command(tmp_path, *RUN, "hydra.run.dir=run")
+    assert first.returncode == 0, first.stderr
+    before = {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()}
+    again = command(tmp_path, *RUN, "dims.J=8", "hydra.run.dir=run")
+    assert again.returncode == 2
+    assert again.stderr == (
+        "command line: hydra.run.dir\n"
+        "  run is the folder of another run, which would be lost: remove it, or name another one\n"
+    )
+    assert {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize("name", ["../../escape", "..", "a/b", "~/x", "-rf", "/abs", "x" * 300])
+def test_a_name_that_cannot_be_a_folders_leads_nowhere(tmp_path: Path, name: str) -> None:
+    home = tmp_path / "a" / "b"
+    home.mkdir(parents=True)
+    done = command(home, *RUN, f"name='{name}'")
+    assert done.returncode == 2, done.stdout + done.stderr
+    (folder,) = (path.parent for path in tmp_path.rglob("result.json"))
+    assert folder.parent == home / "outputs" / "unnamed"
+
+
+def test_an_interrupted_sweep_shows_what_is_done(tmp_path: Path) -> None:
+    sweep = ("-m", *RUN, "dims.J=4,8,12,16,20,24,28,32", "hydra.sweep.dir=sweep")
+    process = started(*sweep, folder=tmp_path)
+    second = tmp_path / "sweep" / "1" / "result.json"
+    while not second.exists() and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.endswith("interrupted\n")
+    assert "Traceback" not in err
+    done = len([path for path in (tmp_path / "sweep").iterdir() if (path / "result.json").exists()])
+    assert 2 <= done < 8
+    assert f"{done} points: {done} passed" in out
+    assert f"{8 - done} of 8 points were not run" in out
+    assert all(recorded(tmp_path / "sweep" / str(point))["status"] == "passed" for point in range(done))

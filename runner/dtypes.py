@@ -1,10 +1,14 @@
-"""The dtypes that JAX and ml_dtypes share: their names in; NumPy dtype, size and precision out."""
+"""The dtypes that JAX and ml_dtypes share: their names in; NumPy dtype, size and precision out.
+
+And whether a value that may be anything is an array, in words from which a type checker learns it too.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Any, Literal, TypeGuard
 
 import ml_dtypes
 import numpy as np
@@ -52,6 +56,10 @@ class DType:
         return f"ml_dtypes.{self.name}" if self.name in _ML_DTYPES else f"np.{self.name}"
 
 
+finfo: Callable[[Any], Any] = ml_dtypes.finfo
+"""What is known of a dtype of floats: `eps`, `max`, `tiny`, `nmant`."""
+
+
 @cache
 def dtype(name: str) -> DType:
     """The dtype called `name`. Raises `KeyError` for a name that is not in `NAMES`."""
@@ -64,9 +72,28 @@ def dtype(name: str) -> DType:
         return DType(name, numpy, "int", 0.0)
     if numpy.kind == "c":
         return DType(name, numpy, "complex", float(np.finfo(numpy).eps))
-    return DType(name, numpy, "float", float(ml_dtypes.finfo(numpy).eps))
+    return DType(name, numpy, "float", float(finfo(numpy).eps))
 
 
 def accumulator_eps(name: str) -> float:
     """The precision in which XLA adds up products of this dtype: float32 for anything narrower."""
     return min(dtype(name).eps, dtype("float32").eps)
+
+
+def is_array(value: object) -> TypeGuard[np.ndarray]:
+    """Whether a value is an array."""
+    return isinstance(value, np.ndarray)
+
+
+def is_numeric(value: object) -> TypeGuard[np.ndarray | np.generic]:
+    """Whether a value is an array or one number of NumPy's."""
+    return isinstance(value, np.ndarray | np.generic)
+
+
+def is_floating(value: object) -> TypeGuard[np.ndarray | np.generic]:
+    """Whether a value is an array, or one number of NumPy's, of floats or of complex numbers."""
+    return is_numeric(value) and value.dtype.kind in "fc"
+
+
+where: Callable[[Any, Any, Any], np.ndarray] = np.where
+"""`np.where` with three arguments, of which NumPy's own types leave open what it gives."""

@@ -11,6 +11,7 @@ import pytest
 from tests.command import ROOT
 
 FLOORS = (
+    ("untyped",),
     ("faults", "dtypes", "layout", "codec"),
     ("language", "config"),
     ("experiment", "sharding"),

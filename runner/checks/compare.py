@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from runner import dtypes
@@ -204,7 +203,7 @@ def nearest(actual: Any, expected: Any, dtype: str, beside: Beside | None) -> tu
     if beside is not None and beside.low is not None and beside.high is not None:
         theirs = _between(mine, beside.low, beside.high)
     if beside is not None and beside.overflows is not None:
-        mine = np.where(beside.overflows & ~np.isfinite(mine), theirs, mine)
+        mine = dtypes.where(beside.overflows & ~np.isfinite(mine), theirs, mine)
     return mine, theirs
 
 
@@ -228,7 +227,7 @@ def _beside(mine: np.ndarray, theirs: np.ndarray, kind: dtypes.DType, allowed: T
             unforeseen = int(np.count_nonzero(gone)) - overflowing
             overflowing += unforeseen
         # Not compared: the reference may be beyond the dtype as well, and overflows when it is.
-        mine, theirs = np.where(gone, 0, mine), np.where(gone, 0, theirs)
+        mine, theirs = dtypes.where(gone, 0, mine), dtypes.where(gone, 0, theirs)
     if beside.low is not None and beside.high is not None:
         low, high = beside.low.ravel(), beside.high.ravel()
         several = _apart(low, high, kind, allowed)[1]
@@ -236,12 +235,12 @@ def _beside(mine: np.ndarray, theirs: np.ndarray, kind: dtypes.DType, allowed: T
         for other in beside.others:
             other = other.ravel().astype(theirs.dtype)
             led = several & _apart(mine, theirs, kind, allowed)[1] & ~_apart(mine, other, kind, allowed)[1]
-            theirs = np.where(led, other, theirs)
+            theirs = dtypes.where(led, other, theirs)
         unknown = several & _apart(mine, theirs, kind, allowed)[1]
         outside = unknown & _apart(mine, _between(mine, low, high), kind, allowed)[1]
         excused = int(np.count_nonzero(outside))
         between = int(np.count_nonzero(unknown)) - excused
-        theirs = np.where(unknown, mine.astype(theirs.dtype), theirs)
+        theirs = dtypes.where(unknown, mine.astype(theirs.dtype), theirs)
     counted = _counted(mine, theirs, kind, allowed)
     return replace(
         counted,
@@ -269,10 +268,10 @@ def _counted(got: np.ndarray, wanted: np.ndarray, kind: dtypes.DType, allowed: T
     apart, wrong, both_nan = _apart(got, wanted, kind, allowed)
     magnitudes = np.abs(wanted.astype(np.float64) if kind.exact else wanted)
     with np.errstate(all="ignore"):
-        relative = np.where(apart == 0, 0.0, apart / np.where(magnitudes > 0, magnitudes, np.nan))
+        relative = dtypes.where(apart == 0, 0.0, apart / dtypes.where(magnitudes > 0, magnitudes, np.nan))
         relative = relative[~np.isnan(relative)]
         bounds = allowed.atol + allowed.rtol * magnitudes
-        share = np.where(wrong | (apart == 0), 0.0, apart / bounds)
+        share = dtypes.where(wrong | (apart == 0), 0.0, apart / bounds)
     wrong_at = np.flatnonzero(wrong)
     return Difference(
         float(apart.max(initial=0.0)),
@@ -296,18 +295,18 @@ def _apart(
     with np.errstate(all="ignore"):
         same = got == wanted
         if kind.kind == "float":
-            largest = float(ml_dtypes.finfo(kind.numpy).max)
+            largest = float(dtypes.finfo(kind.numpy).max)
             beyond = np.abs(wanted) > largest
             if beyond.any():
                 # What the dtype cannot hold overflows in JAX too: without an infinity, to NaN or to the largest number.
                 held = wanted.astype(kind.numpy).astype(wanted.dtype)
                 most = np.copysign(largest, wanted)
-                held = held if kind.infinite else np.where(got == most, most, held)
-                wanted = np.where(beyond, held, wanted)
+                held = held if kind.infinite else dtypes.where(got == most, most, held)
+                wanted = dtypes.where(beyond, held, wanted)
         both_nan = np.isnan(got) & np.isnan(wanted)
-        apart = np.where(same | (got == wanted) | both_nan, 0.0, np.abs(got - wanted))
+        apart = dtypes.where(same | (got == wanted) | both_nan, 0.0, np.abs(got - wanted))
         within = np.isfinite(wanted) & (apart <= allowed.atol + allowed.rtol * np.abs(wanted))
-    return np.where(np.isnan(apart), math.inf, apart), ~(within | (apart == 0)), both_nan
+    return dtypes.where(np.isnan(apart), math.inf, apart), ~(within | (apart == 0)), both_nan
 
 
 def carried(bound: Any, start: Any, end: Any, dtype: str) -> np.ndarray:
@@ -319,7 +318,7 @@ def carried(bound: Any, start: Any, end: Any, dtype: str) -> np.ndarray:
         for each in (bound, start, end)
     )
     with np.errstate(all="ignore"):
-        return np.where(start == end, bound, bound + (end - start))
+        return dtypes.where(start == end, bound, bound + (end - start))
 
 
 def _exact(value: np.ndarray) -> np.ndarray:

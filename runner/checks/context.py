@@ -37,8 +37,8 @@ class Context:
     floats: Mapping[str, Floats]
     graph: Oracle | None
     per_device: Oracle | None
-    in_float64: Mapping[Section, Mapping[str, Rounding]] = field(default_factory=dict)
-    uncast: Mapping[Section, Mapping[str, PerDevice]] = field(default_factory=dict)
+    in_float64: Mapping[Section, Mapping[str, Rounding]] = field(default_factory=dict[Section, Mapping[str, Rounding]])
+    uncast: Mapping[Section, Mapping[str, PerDevice]] = field(default_factory=dict[Section, Mapping[str, PerDevice]])
     not_pinned: str | None = None
     """Why the experiment's pinned values do not bind this run, if they do not."""
     jax: str = ""

@@ -179,7 +179,7 @@ def _case(experiment: Experiment, arrays: Arrays, arithmetic: Mapping[Section, A
 def moved(experiment: Experiment, arrays: Arrays, seed: int) -> Arrays:
     """The arrays with every float scaled by a number of its own between one half and three halves."""
     rng = np.random.default_rng(seed)
-    changed = {}
+    changed: dict[str, np.ndarray] = {}
     for array in experiment.arrays:
         value = arrays[array.name]
         if not dtypes.dtype(array.dtype).exact:
@@ -200,7 +200,7 @@ def _factor(context: Context, name: str) -> str | None:
     layout = context.layout(name)
     if dtypes.dtype(context.outputs[name][1]).kind == "complex":
         return None
-    ratios = []
+    ratios: list[np.ndarray] = []
     for position in range(context.experiment.mesh.size):
         expected = np.asarray(context.expected("graph", name, position, layout.ranges(position)), np.float64)
         value = np.asarray(context.per_device.values[name][position], np.float64)

@@ -113,7 +113,8 @@ class _Judge:
         return {name: [plain(held) for held in value] for name, value in found.values.items()}
 
     def _noticed(self, values: Mapping[str, PerDevice], drawn: Mapping[str, PerDevice]) -> list[str]:
-        context, noticed = self._context, []
+        context = self._context
+        noticed: list[str] = []
         if self._section == "per_device" and context.graph is not None:
             apart = [sections.compare(context, name, values[name]) for name in context.experiment.results]
             noticed += [] if all(one.agree for one in apart) else ["sections"]
@@ -125,10 +126,11 @@ class _Judge:
 
     def _run(self, drawn: Mapping[str, PerDevice]) -> ProgramRun:
         """What a program would leave on its devices that computes as the mutant does."""
-        context, outputs = self._context, {}
+        context = self._context
+        outputs: dict[str, Output] = {}
         for name in context.experiment.results:
             layout, dtype = context.layout(name), context.outputs[name][1]
-            held, copies = [], dict[bytes, int]()
+            held, copies = list[Held](), dict[bytes, int]()
             for position in range(context.experiment.mesh.size):
                 part = (
                     drawn[name][position] if self._section == "per_device" else drawn[name][0][layout.index(position)]

@@ -80,7 +80,7 @@ def consult_gradients(context: Context, by_jax: Arrays, draws: Sequence[Arrays],
 
 def doubts(context: Context) -> list[str]:
     """Why a comparison with the reference may prove little: PyTorch's and our own experience of false passes."""
-    found = []
+    found: list[str] = []
     for name in context.outputs:
         oracle = next((o for o in (context.graph, context.per_device) if o is not None and name in o.values), None)
         if oracle is None:

@@ -82,7 +82,7 @@ def _summing(expression: Expression) -> Expression:
 def _blocks(marked: np.ndarray, numbers: np.ndarray, shape: tuple[int, ...], size: int) -> list[Block]:
     """The parts of an array between any two neighbours that differ."""
     cuts = [_cuts(marked, axis) for axis in range(marked.ndim)]
-    found = []
+    found: list[Block] = []
     for ranges in itertools.product(*(itertools.pairwise(each) for each in cuts)):
         bits = int(marked[tuple(start for start, _ in ranges)]) if marked.size else 0
         positions = tuple(p for p in range(size) if bits >> p & 1)

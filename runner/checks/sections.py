@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from runner import dtypes
-from runner.checks.compare import EXCUSED, SAME, Beside, Tolerance, carried, difference
+from runner.checks.compare import EXCUSED, SAME, Beside, Difference, Tolerance, carried, difference
 from runner.checks.context import Context
 from runner.evidence.words import on_devices
 from runner.record.verdicts import DecidingLine, SectionsOutput, SectionsVerdict, Undecided
@@ -101,8 +101,8 @@ def compare(
     allowed = _allowed(context, name, graph, per_device)
     exact = dtypes.dtype(dtype).exact
     kind = dtype if exact else "complex128" if dtypes.dtype(dtype).kind == "complex" else "float64"
-    total, devices = SAME, []
-    done = {}
+    total, devices = SAME, list[int]()
+    done: dict[tuple[int, tuple[tuple[int, int], ...]], Difference] = {}
     for position in range(layout.mesh.size):
         at = layout.index(position)
         key = (id(per_device[position]), layout.ranges(position))

@@ -88,6 +88,8 @@ def _of_node(part: _Part) -> Iterator[Edit]:
                 yield part.edit(changed, "number", f"{shown} takes the wrong part: with {trees.text(changed)}", 7)
         case ast.Attribute(value=value, attr="T"):
             yield part.edit(value, "dimension", f"{shown} is transposed once too often: without it,", 5)
+        case _:
+            return
 
 
 def _of_collective(part: _Part, call: ast.Call, operation: Operation, over: OverAxes) -> Iterator[Edit]:
@@ -203,9 +205,14 @@ def _inside_instead(part: _Part, node: ast.BinOp) -> Iterator[Edit]:
             yield part.edit(trees.with_argument(reduced, 0, new), "order", meaning, 4)
 
 
+_OPPOSITES: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
+}  # fmt: skip
+
+
 def _of_operator(part: _Part, node: ast.BinOp) -> Iterator[Edit]:
     shown, left, op, right = part.shown, node.left, node.op, node.right
-    opposite = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}.get(type(op))
+    opposite = _OPPOSITES.get(type(op))
     if opposite is not None:
         what = "sign" if isinstance(op, ast.Add | ast.Sub) else "scale"
         new = ast.BinOp(left, opposite(), right)
@@ -278,6 +285,8 @@ def _shifted_index(index: ast.expr) -> Iterator[ast.expr]:
                     yield ast.Tuple([*parts[:i], new, *parts[i + 1 :]])
         case ast.Name() | ast.BinOp():
             yield from (trees.plus(index, by) for by in (1, -1))
+        case _:
+            return
 
 
 def _is_plain(call: ast.Call) -> bool:

@@ -177,7 +177,7 @@ class _Comparison:
         """The worst difference on any device, and the positions of the devices where it is too large."""
         dtype, rounding = held.dtype.name, self._oracle.rounding[node]
         allowed = tolerance(dtype, rounding)
-        total, wrong = SAME, []
+        total, wrong = SAME, list[int]()
         for position, (mine, theirs) in enumerate(zip(held, expected, strict=True)):
             apart = difference(
                 mine, theirs, dtype, allowed, Beside.of(rounding, lambda value, at=position: np.asarray(value[at]))

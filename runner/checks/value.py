@@ -190,7 +190,7 @@ def _differences(
     context: Context, section: Section, name: str, output: Output, allowed: Tolerance
 ) -> list[tuple[Held, Difference]]:
     done: dict[tuple[int, int], Difference] = {}
-    differences = []
+    differences: list[tuple[Held, Difference]] = []
     for part in output.held:
         expected = context.expected(section, name, part.position, part.ranges)
         # Slices of the graph's whole array are new objects: there the range, not the object, is the same.

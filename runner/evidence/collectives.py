@@ -30,10 +30,10 @@ class Collectives:
     whose execution a collective goes on, each with the `instruction` of its entry.
     """
 
-    found: list[Collective] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    carriers: dict[str, str] = field(default_factory=dict)
+    found: list[Collective] = field(default_factory=list[Collective])
+    unknown: list[str] = field(default_factory=list[str])
+    missing: list[str] = field(default_factory=list[str])
+    carriers: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def read(module: Module, origins: Origins, mesh: Mesh) -> Collectives:

@@ -29,7 +29,7 @@ class Flow:
         """The lines whose values these are, through whatever has no line of its own."""
         found: dict[Origin, None] = {}
         front = [(computation, name) for name in operands]
-        seen = set()
+        seen: set[tuple[str, str]] = set()
         while front:
             where, name = front.pop(0)
             if (where.name, name) in seen or name not in where.instructions:
@@ -55,7 +55,7 @@ class Flow:
 
     def _given(self, computation: Computation, parameter: Instruction) -> list[tuple[Computation, str]]:
         """What the caller hands to a parameter."""
-        found = []
+        found: list[tuple[Computation, str]] = []
         for outer, by, _ in self._module.callers.get(computation.name, ()):
             number = parameter.parameter()
             if number < len(by.operands):
@@ -85,7 +85,7 @@ class Flow:
         around: dict[Origin, None] = {}
         # The result, or the element of a tuple that holds it.
         front: list[tuple[Computation, Instruction, int | None]] = [(computation, instruction, None)]
-        seen = set()
+        seen: set[tuple[str, str, int | None]] = set()
         while front:
             where, giver, index = front.pop(0)
             if (where.name, giver.name, index) in seen:
@@ -121,7 +121,7 @@ class Flow:
         """What an operand is called in the computations of a fusion, a loop or a call."""
         if user.opcode not in ("fusion", "while", "call", "async-start"):
             return []
-        found = []
+        found: list[tuple[Computation, Instruction]] = []
         for role, name in user.called:
             inner = self._module.computations.get(name)
             if inner is None or role == "condition":

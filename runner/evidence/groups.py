@@ -72,7 +72,7 @@ def _of_mesh(axes: str, device_ids: str | None, along: str) -> Groups | None:
         ids = _iota(_numbers(tiles.group(1)), tiles.group(2)) if tiles else np.array(_numbers(device_ids))
     # Each axis is cut where a part of it is named: `'x':(2)4` is 4 parts inside of each of 2.
     cuts: dict[str, list[tuple[int, int]]] = {name: [] for name in sizes}
-    wanted = []
+    wanted: list[tuple[str, int]] = []
     for axis in re.findall(r"[^,\s]+", along):
         name, _, part = axis.partition(":")
         name = name.strip("'\"")

@@ -73,7 +73,7 @@ class Instruction:
     @cached_property
     def called(self) -> tuple[tuple[str, str], ...]:
         """The computations that it runs, as (role, name): `("calls", "fused_computation")`."""
-        found = []
+        found: list[tuple[str, str]] = []
         if self.opcode in ("async-update", "async-done"):
             # They name the computation that their start runs.
             return ()
@@ -110,7 +110,7 @@ class Computation:
 
     name: str
     entry: bool
-    instructions: dict[str, Instruction] = field(default_factory=dict)
+    instructions: dict[str, Instruction] = field(default_factory=dict[str, Instruction])
 
     @cached_property
     def order(self) -> tuple[Instruction, ...]:
@@ -145,8 +145,8 @@ class Module:
     scheduled: bool = False
     partitions: int = 1
     replicas: int = 1
-    computations: dict[str, Computation] = field(default_factory=dict)
-    unread: list[str] = field(default_factory=list)
+    computations: dict[str, Computation] = field(default_factory=dict[str, Computation])
+    unread: list[str] = field(default_factory=list[str])
 
     @cached_property
     def entry(self) -> Computation | None:
@@ -275,7 +275,7 @@ def _end(text: str, start: int, until: str) -> int:
 
 def shapes(text: str) -> tuple[Shape, ...]:
     """The arrays of a shape: one, or the leaves of a tuple."""
-    found = []
+    found: list[Shape] = []
     for dtype, dims in _LEAF.findall(text):
         name, bits = _DTYPES.get(dtype, (dtype, 0))
         found.append(Shape(name, tuple(int(re.sub(r"\D", "", dim)) for dim in dims.split(",") if dim), bits))

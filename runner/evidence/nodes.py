@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeAlias
 
 from runner.experiment.model import Experiment, Loop, Section, Statement
 from runner.language.operations import OPERATIONS
@@ -73,7 +74,7 @@ def backward(stack: str) -> bool:
     return any(part.startswith("transpose(") for part in stack.split("/"))
 
 
-Scope = Mapping[str, tuple[str, "Scope"]]
+Scope: TypeAlias = "Mapping[str, tuple[str, Scope]]"
 """The scopes that may stand in a name stack, each with its line and the scopes that may stand inside it."""
 
 
@@ -82,7 +83,8 @@ class Origins:
 
     def __init__(self, experiment: Experiment, section: Section) -> None:
         gradients = experiment.grad.names if experiment.grad else ()
-        self._scope = _scope(experiment.section(section)) | {name: (name, {}) for name in gradients}
+        of_gradients: dict[str, tuple[str, Scope]] = {name: (name, {}) for name in gradients}
+        self._scope = _scope(experiment.section(section)) | of_gradients
         names = Names(experiment)
         self._arrays = {names[array.name]: array.name for array in experiment.arrays}
         self.of = lru_cache(maxsize=None)(self._of)

@@ -194,7 +194,7 @@ def _of_device(
     )
     # A stream's events stand again, grouped, on lines that the profiler derives.
     streams = [line for line in lines if line.name.startswith("Stream")]
-    found = []
+    found: list[Event] = []
     for line in streams or [line for line in lines if line.name == "XLA Ops"]:
         number = next(numbers)
         for event in line.events:

@@ -29,10 +29,10 @@ class Scope:
 
     section: Section
     mesh: Mesh
-    values: set[str] = field(default_factory=set)
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    loops: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    later: Mapping[str, Expression | None] = field(default_factory=dict)
+    values: set[str] = field(default_factory=set[str])
+    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
+    loops: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    later: Mapping[str, Expression | None] = field(default_factory=dict[str, Expression | None])
 
     def nested(self) -> Scope:
         """A copy to which the names of a loop's body can be added."""

@@ -24,7 +24,8 @@ def _two(operands: Sequence[Any]) -> tuple[int, int] | None:
     match _ranks(operands):
         case [first, second] if first and second:
             return first, second
-    return None
+        case _:
+            return None
 
 
 def einsum(operands: Sequence[Any]) -> Labels | None:

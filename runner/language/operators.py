@@ -8,53 +8,60 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from runner import dtypes
 from runner.language.operations import OPERATIONS, Operation
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One of Python's operators: on arrays the operation `name`, on Python's own numbers `python`."""
+    """One of Python's operators: on arrays the operation `name`, on Python's own numbers `python`.
+
+    `function`: what the module `operator` calls that.
+    """
 
     symbol: str
     name: str
-    python: Callable[..., Any]
+    function: str
 
     @property
     def operation(self) -> Operation:
         """The row of the operation that it is on arrays."""
         return OPERATIONS[self.name]
 
+    @property
+    def python(self) -> Callable[..., Any]:
+        """What it is on Python's own numbers."""
+        return getattr(operator, self.function)
+
     def numpy(self, *values: Any) -> Any:
         """Its counterpart. The program that JAX traces computes Python's own numbers as Python does."""
-        on_arrays = any(isinstance(value, np.ndarray | np.generic) for value in values)
+        on_arrays = any(dtypes.is_numeric(value) for value in values)
         return self.operation.numpy(*values) if on_arrays else self.python(*values)
 
 
 OPERATORS: dict[type[ast.AST], Operator] = {
-    ast.Add: Operator("+", "add", operator.add),
-    ast.Sub: Operator("-", "subtract", operator.sub),
-    ast.Mult: Operator("*", "multiply", operator.mul),
-    ast.Div: Operator("/", "divide", operator.truediv),
-    ast.FloorDiv: Operator("//", "floor_divide", operator.floordiv),
-    ast.Mod: Operator("%", "remainder", operator.mod),
-    ast.Pow: Operator("**", "power", operator.pow),
-    ast.MatMult: Operator("@", "matmul", operator.matmul),
-    ast.BitAnd: Operator("&", "bitwise_and", operator.and_),
-    ast.BitOr: Operator("|", "bitwise_or", operator.or_),
-    ast.BitXor: Operator("^", "bitwise_xor", operator.xor),
-    ast.LShift: Operator("<<", "left_shift", operator.lshift),
-    ast.RShift: Operator(">>", "right_shift", operator.rshift),
-    ast.USub: Operator("-", "negative", operator.neg),
-    ast.UAdd: Operator("+", "positive", operator.pos),
-    ast.Invert: Operator("~", "invert", operator.invert),
-    ast.Eq: Operator("==", "equal", operator.eq),
-    ast.NotEq: Operator("!=", "not_equal", operator.ne),
-    ast.Lt: Operator("<", "less", operator.lt),
-    ast.LtE: Operator("<=", "less_equal", operator.le),
-    ast.Gt: Operator(">", "greater", operator.gt),
-    ast.GtE: Operator(">=", "greater_equal", operator.ge),
+    ast.Add: Operator("+", "add", "add"),
+    ast.Sub: Operator("-", "subtract", "sub"),
+    ast.Mult: Operator("*", "multiply", "mul"),
+    ast.Div: Operator("/", "divide", "truediv"),
+    ast.FloorDiv: Operator("//", "floor_divide", "floordiv"),
+    ast.Mod: Operator("%", "remainder", "mod"),
+    ast.Pow: Operator("**", "power", "pow"),
+    ast.MatMult: Operator("@", "matmul", "matmul"),
+    ast.BitAnd: Operator("&", "bitwise_and", "and_"),
+    ast.BitOr: Operator("|", "bitwise_or", "or_"),
+    ast.BitXor: Operator("^", "bitwise_xor", "xor"),
+    ast.LShift: Operator("<<", "left_shift", "lshift"),
+    ast.RShift: Operator(">>", "right_shift", "rshift"),
+    ast.USub: Operator("-", "negative", "neg"),
+    ast.UAdd: Operator("+", "positive", "pos"),
+    ast.Invert: Operator("~", "invert", "invert"),
+    ast.Eq: Operator("==", "equal", "eq"),
+    ast.NotEq: Operator("!=", "not_equal", "ne"),
+    ast.Lt: Operator("<", "less", "lt"),
+    ast.LtE: Operator("<=", "less_equal", "le"),
+    ast.Gt: Operator(">", "greater", "gt"),
+    ast.GtE: Operator(">=", "greater_equal", "ge"),
 }
 """The operators of the language."""
 
@@ -64,7 +71,8 @@ def operator_of(node: ast.expr) -> Operator | None:
     match node:
         case ast.BinOp(op=op) | ast.UnaryOp(op=op) | ast.Compare(ops=[op]):
             return OPERATORS[type(op)]
-    return None
+        case _:
+            return None
 
 
 def called(node: ast.expr) -> Operation | None:

@@ -80,7 +80,8 @@ def name_of(node: ast.AST) -> str | None:
             return name
         case ast.Attribute(value=ast.Name(id=name), attr=attribute):
             return f"{name}.{attribute}"
-    return None
+        case _:
+            return None
 
 
 def place(node: ast.expr) -> str | None:

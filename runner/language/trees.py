@@ -7,6 +7,8 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from runner.untyped import is_list
+
 
 def nodes(tree: ast.expr) -> Iterator[ast.expr]:
     """The parts of an expression that have a value of their own, the whole first."""
@@ -41,7 +43,7 @@ def swapped(tree: ast.expr, old: ast.expr, new: ast.expr) -> ast.expr:
     for name, value in ast.iter_fields(tree):
         if isinstance(value, ast.expr):
             setattr(copied, name, swapped(value, old, new))
-        elif isinstance(value, list):
+        elif is_list(value):
             setattr(copied, name, [_swapped_in(each, old, new) for each in value])
     return copied
 
@@ -56,9 +58,9 @@ def _swapped_in(value: object, old: ast.expr, new: ast.expr) -> object:
 
 def fields(node: ast.AST, visit: Callable[[ast.AST], Any]) -> dict[str, Any]:
     """The fields of a node, with what `visit` makes of each node in them."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in ast.iter_fields(node):
-        if isinstance(value, list):
+        if is_list(value):
             found[name] = [visit(item) if isinstance(item, ast.AST) else item for item in value]
         else:
             found[name] = visit(value) if isinstance(value, ast.AST) else value

@@ -207,7 +207,7 @@ def shapes_comment(arrays: Iterable[Array], names: Names, *, shards: bool) -> st
 def module(*parts: str) -> str:
     """The parts of a module, two empty lines between them, its strings in double quotes as formatters have them."""
     text = "\n\n\n".join(part for part in parts if part) + "\n"
-    tokens = []
+    tokens: list[tokenize.TokenInfo] = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         string = token.string
         if token.type == tokenize.STRING and string[0] == "'" and string[:3] != "'''" and '"' not in string:

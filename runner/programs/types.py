@@ -23,10 +23,10 @@ class Repairs:
     - `constant`: whether no output depends on an array, so that nothing but the outputs tells JAX the mesh.
     """
 
-    calls: Mapping[str, Mapping[str, Repair]] = field(default_factory=dict)
-    reshard: Mapping[str, Spec] = field(default_factory=dict)
-    returned: Mapping[str, Spec] = field(default_factory=dict)
-    gathered: Mapping[str, Spec] = field(default_factory=dict)
+    calls: Mapping[str, Mapping[str, Repair]] = field(default_factory=dict[str, Mapping[str, Repair]])
+    reshard: Mapping[str, Spec] = field(default_factory=dict[str, Spec])
+    returned: Mapping[str, Spec] = field(default_factory=dict[str, Spec])
+    gathered: Mapping[str, Spec] = field(default_factory=dict[str, Spec])
     constant: bool = False
 
 
@@ -59,6 +59,6 @@ class Types:
     nodes: Mapping[str, Mapping[str, Typed]]
     repairs: Repairs
     unsupported: Mapping[Program, str]
-    floats: Mapping[str, Floats] = field(default_factory=dict)
+    floats: Mapping[str, Floats] = field(default_factory=dict[str, Floats])
     derived: Experiment | None = None
     derivation: Derivation | None = None

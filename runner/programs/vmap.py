@@ -68,7 +68,7 @@ def _end(experiment: Experiment, names: Names, mapped: str) -> list[str]:
         return [f"return jax.jit({mapped})"]
     forward, results = names.reserve("forward"), source.returned(experiment, names)
     first = ", ".join("0" for _ in experiment.mesh.axes)
-    laid_out = {}
+    laid_out: dict[str, str] = {}
     for name, array in zip(experiment.grad.names, experiment.grad.wrt, strict=True):
         own = experiment.array(array).layout
         promised = Layout(experiment.mesh, own.shape, experiment.outputs[name])

@@ -16,11 +16,12 @@ from runner.evidence.model import Between, Collective
 from runner.evidence.words import bytes_text
 from runner.layout import Spec
 from runner.record.golden import Pinned
+from runner.untyped import is_list
 
 
 def of_program(program: str, before: Pinned, after: Pinned) -> list[str]:
     """What differs between two pins of the program of that name; empty where nothing does."""
-    found = []
+    found: list[str] = []
     if before.get("dims") != after.get("dims"):
         found.append(f"{program} ran at {_dims(after)}, before at {_dims(before)}")
     found += _of_collectives(program, before, after)
@@ -45,7 +46,7 @@ def _change(before: Any, after: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+    if is_list(value) and all(isinstance(part, str) for part in value):
         return ", ".join(value) or "none"
     return "none" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
@@ -93,7 +94,7 @@ def _output(output: Mapping[str, Any]) -> str:
 def _of_outputs(program: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[str]:
     if before is None or after is None:
         return [] if before == after else [_one_sided(f"the outputs of {program}", before)]
-    found = []
+    found: list[str] = []
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
         if old is None:
@@ -119,7 +120,7 @@ def _of_outputs(program: str, before: Mapping[str, Any] | None, after: Mapping[s
 
 def _of_collectives(program: str, before: Pinned, after: Pinned) -> list[str]:
     old, new = before.get("collectives"), after.get("collectives")
-    found = []
+    found: list[str] = []
     if before.get("collectives_incomplete", False) != after.get("collectives_incomplete", False):
         read = "only in part now" if after.get("collectives_incomplete") else "completely now, before only in part"
         found.append(f"the compiled module of {program} is read {read}")
@@ -221,7 +222,7 @@ _FIELDS = {"bytes_in": "takes", "bytes_out": "gives", "count": "runs", "overlapp
 
 
 def _changed(program: str, old: Pinned, new: Pinned, times: int) -> str:
-    changes = []
+    changes: list[str] = []
     if words.subject(_entry(old)) != words.subject(_entry(new)):
         changes.append(f"now of {words.subject(_entry(new))}, before of {words.subject(_entry(old))}")
     for key in sorted({*old, *new} - {"node", "nodes", "between"}, key=lambda key: (*_ORDER, key).index(key)):
@@ -243,7 +244,7 @@ def _changed(program: str, old: Pinned, new: Pinned, times: int) -> str:
 
 
 def _between(one: Mapping[str, Any]) -> str:
-    ends = one.get("between") or {}
+    ends: Mapping[str, list[str]] = one.get("between") or {}
     taken, needed = (" and ".join(ends.get(end) or ["no line that the module names"]) for end in ("from", "to"))
     return f"between {taken} and {needed}"
 

@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -21,6 +21,7 @@ from runner.config.sources import shown
 from runner.evidence.model import Collective
 from runner.record import files
 from runner.record.model import CompiledProgram, ProgramRecord
+from runner.untyped import is_dict, is_list
 
 Pinned = dict[str, Any]
 """What is pinned of one program: `bytes`, `outputs`, `collectives` and, where they are not the file's own, `dims`."""
@@ -118,13 +119,13 @@ _REMEDY = "restore the file, or delete it and run pytest --update-golden"
 
 def _fault(content: Any) -> str | None:
     """What is not as `text` writes it, if anything is not."""
-    if not isinstance(content, dict):
+    if not is_dict(content):
         return "is not a mapping of series of JAX"
     for version, targets in content.items():
-        if not isinstance(targets, dict):
+        if not is_dict(targets):
             return f"'{version}' is not a mapping of targets"
         for target, programs in targets.items():
-            if not isinstance(programs, dict):
+            if not is_dict(programs):
                 return f"'{version}', '{target}' is not a mapping of programs"
             for program, entry in programs.items():
                 if (key := _misshapen(entry)) is not None:
@@ -134,22 +135,20 @@ def _fault(content: Any) -> str | None:
 
 def _misshapen(entry: Any) -> str | None:
     """Which part of a program's entry has another shape than `pinned` gives it."""
-    if not isinstance(entry, dict):
+    if not is_dict(entry):
         return ""
     for key in ("bytes", "outputs", "dims"):
-        if not isinstance(entry.get(key, {}), dict):
+        if not is_dict(entry.get(key, {})):
             return f", '{key}'"
-    if not all(
-        isinstance(output, dict) and set(output) >= set(_OUTPUT) for output in entry.get("outputs", {}).values()
-    ):
+    if not all(is_dict(output) and set(output) >= set(_OUTPUT) for output in entry.get("outputs", {}).values()):
         return ", 'outputs'"
     listed = entry.get("collectives")
     if listed is None:
         return None
-    if not isinstance(listed, list):
+    if not is_list(listed):
         return ", 'collectives'"
     for i, one in enumerate(listed):
-        if not isinstance(one, dict):
+        if not is_dict(one):
             return f", 'collectives'[{i}]"
         for key, kinds in _TYPES.items():
             if not isinstance(one.get(key), kinds) or (key == "groups" and key not in one and one["axes"] is None):
@@ -172,17 +171,17 @@ def text(content: Goldens) -> str:
 
 def _text(value: Any, indent: str) -> str:
     inner = indent + "  "
-    parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
-    if not any(isinstance(part, dict) or (isinstance(part, list) and _holds_mappings(part)) for part in parts):
+    parts: list[Any] = list(value.values()) if is_dict(value) else value if is_list(value) else []
+    if not any(is_dict(part) or (is_list(part) and _holds_mappings(part)) for part in parts):
         return json.dumps(value, sort_keys=True, ensure_ascii=False)
-    if isinstance(value, dict):
+    if is_dict(value):
         lines = [f"{inner}{json.dumps(key, ensure_ascii=False)}: {_text(value[key], inner)}" for key in sorted(value)]
         return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
     return "[\n" + ",\n".join(inner + _text(part, inner) for part in value) + f"\n{indent}]"
 
 
 def _holds_mappings(parts: list[Any]) -> bool:
-    return any(isinstance(part, dict) for part in parts)
+    return any(is_dict(part) for part in parts)
 
 
 def entry(content: Goldens, place: Place) -> Pinned | None:
@@ -214,7 +213,7 @@ def pin(path: Path, place: Place, value: Pinned | None) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Generator[None, None, None]:
     """Alone with a folder among the processes of this machine. The lock ends with its process, however that ends."""
     handle = os.open(folder, os.O_RDONLY)
     try:

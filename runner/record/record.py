@@ -10,12 +10,13 @@ import subprocess
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from runner import __version__, codec
 from runner.record.files import write_text
 from runner.record.model import SCHEMA, Environment, Git, Record, Status
 from runner.record.verdicts import Checks, FileChecks
+from runner.untyped import is_dict, is_list
 
 STATUSES: dict[Status, int] = {"passed": 0, "known": 0, "weak": 1, "failed": 1, "invalid": 2, "error": 3}
 """The statuses of a run from the best to the worst, and its exit status."""
@@ -86,11 +87,11 @@ _WIDTH = 120
 def _text(value: Any, before: str = "", indent: int = 0) -> str:
     """JSON in which what fits on a line stands on one; `before` is the key that stands on it too."""
     line = before + json.dumps(value, ensure_ascii=False, allow_nan=False)
-    if not value or not isinstance(value, dict | list) or (indent and indent + len(line) < _WIDTH):
+    if not value or not (is_dict(value) or is_list(value)) or (indent and indent + len(line) < _WIDTH):
         return line
     inside = [
         _text(item, f"{json.dumps(key, ensure_ascii=False)}: " if isinstance(value, dict) else "", indent + 2)
-        for key, item in (value.items() if isinstance(value, dict) else enumerate(value))
+        for key, item in (value.items() if is_dict(value) else enumerate(value))
     ]
     start, end = "{}" if isinstance(value, dict) else "[]"
     separator = ",\n" + " " * (indent + 2)
@@ -107,7 +108,7 @@ def read(folder: Path) -> Record:
         data = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UnreadableRecord(f"{path}\n  not JSON: {error}") from None
-    number = cast("dict[str, Any]", data).get("schema") if isinstance(data, dict) else None
+    number = data.get("schema") if is_dict(data) else None
     if not isinstance(number, int):
         raise UnreadableRecord(f"{path}\n  not a record: it has no 'schema'")
     if number != SCHEMA:

@@ -11,6 +11,7 @@ import numpy as np
 
 from runner import dtypes
 from runner.reference.rounded import Machine, Rounded, plain, rounded
+from runner.untyped import is_sequence
 
 ANY = "*"
 """Among the places of a line: all that are not named."""
@@ -18,7 +19,7 @@ ANY = "*"
 Floats = Mapping[str, Mapping[str, str]]
 """The dtypes of a section's floats that JAX says: for each line (`ring/body/acc`), the places in its expression."""
 
-_NARROW = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.uint64): np.dtype(np.uint32)}
+_NARROW: dict[np.dtype, np.dtype] = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.uint64): np.dtype(np.uint32)}
 _NARROW_INTEGERS = ("int2", "int4", "uint2", "uint4")
 
 
@@ -32,7 +33,7 @@ class Arithmetic:
     - `casts`: whether what a line casts is rounded.
     """
 
-    floats: Floats = field(default_factory=dict)
+    floats: Floats = field(default_factory=dict[str, Mapping[str, str]])
     machine: Machine | None = None
     kind: str | None = None
     casts: bool = True
@@ -41,9 +42,9 @@ class Arithmetic:
         """`value` as it is kept: a float in float64, or as the machine holds the dtype `kind` (None: its own)."""
         if self.machine is None:
             return widen(value, x64)
-        if isinstance(value, tuple | list):
+        if is_sequence(value):
             return type(value)(self.held(each, x64, kind) for each in value)
-        if not isinstance(value, np.ndarray | np.generic):
+        if not dtypes.is_numeric(value):
             return value
         if isinstance(value, Rounded) and kind in (None, value.kind) and self.kind is None:
             return value
@@ -74,7 +75,7 @@ EXACT = Arithmetic()
 
 def widen(value: Any, x64: bool) -> Any:
     """Floats to float64 and complex to complex128; integers to 32 bits unless `x64`."""
-    if not isinstance(value, np.ndarray | np.generic):
+    if not dtypes.is_numeric(value):
         return value
     dtype = value.dtype
     if dtype.kind in "biu":
@@ -88,18 +89,13 @@ def widen(value: Any, x64: bool) -> Any:
 
 def cast(value: Any, narrow: str) -> Any:
     """Floats as the dtype `narrow` holds them, kept in float64 or complex128."""
-    if not is_floating(value):
+    if not dtypes.is_floating(value):
         return value
     kind, nearest = dtypes.dtype(narrow), plain(value)
     if nearest.dtype.kind != "c" and kind.itemsize < 4:
         # Through float32, as a machine does.
         nearest = nearest.astype(np.float32)
     return nearest.astype(kind.numpy).astype(np.complex128 if kind.kind == "complex" else np.float64)
-
-
-def is_floating(value: Any) -> bool:
-    """Whether a value is an array of floats or of complex numbers."""
-    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fc"
 
 
 def magnitude(operand: Sequence[Any]) -> float:

@@ -16,6 +16,7 @@ import numpy as np
 
 from runner import dtypes
 from runner.reference.rounded import Rounded, plain
+from runner.untyped import is_sequence
 
 PerDevice = list[Any]
 """One value per device, by row-major position in the mesh."""
@@ -39,10 +40,10 @@ class Decision:
     function: Callable[..., Any]
     operands: list[PerDevice]
     result: PerDevice
-    windows: list[float] = field(default_factory=list)
-    units: list[float] = field(default_factory=list)
-    near: PerDevice = field(default_factory=list)
-    other: PerDevice = field(default_factory=list)
+    windows: list[float] = field(default_factory=list[float])
+    units: list[float] = field(default_factory=list[float])
+    near: PerDevice = field(default_factory=list[Any])
+    other: PerDevice = field(default_factory=list[Any])
     axis: int | None = None
     line: str = ""
     operation: str = ""
@@ -70,8 +71,8 @@ class Script:
 class Recording(Script):
     """Keeps all that is decided, and what each `stop_gradient` gave."""
 
-    decisions: list[Decision] = field(default_factory=list)
-    stopped: list[PerDevice] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list[Decision])
+    stopped: list[PerDevice] = field(default_factory=list[PerDevice])
 
     def afresh(self) -> Recording:
         """The same decisions, of which nobody knows yet how near they were."""
@@ -107,11 +108,10 @@ class Following(Script):
             _unit(operand) if window else 0.0 for operand, window in zip(decision.operands, oracle.windows, strict=True)
         ]
         _look_beside(oracle, decision)
-        pairs = zip(decision.result, oracle.result, oracle.near, strict=True)
-        return _shared(list(pairs), lambda own, told, near: _chosen(near, told, own))
+        return _shared(list(zip(oracle.near, oracle.result, decision.result, strict=True)), _chosen)
 
     def _window(self, exact: PerDevice, own: PerDevice) -> float:
-        if not _floating(exact[0]):
+        if not dtypes.is_floating(exact[0]):
             return 0.0
         largest = 0.0
         for one, other in {(id(a), id(b)): (a, b) for a, b in zip(exact, own, strict=True)}.values():
@@ -132,11 +132,13 @@ class Taking(Script):
         oracle = next(self._recorded)
         if not oracle.undecided:
             return decision.result
-        pairs = list(zip(decision.result, oracle.other, oracle.near, strict=True))
-        return _shared(pairs, lambda own, other, near: _chosen(self._drawn(near), other, own))
+        return _shared(list(zip(oracle.near, oracle.other, decision.result, strict=True)), self._taken)
+
+    def _taken(self, near: Any, other: Any, own: Any) -> Any:
+        return _chosen(self._drawn(near), other, own)
 
     def _drawn(self, near: Any) -> Any:
-        if isinstance(near, tuple | list):
+        if is_sequence(near):
             return tuple(map(self._drawn, near))
         if self._draws is None:
             return near
@@ -157,26 +159,30 @@ class Replaying(Script):
         oracle = next(self._decisions)
         if decision.kind == "cast":
             parts = list(zip(decision.operands[0], oracle.operands[0], oracle.result, strict=True))
-            return _shared(parts, lambda own, raw, cast: own + (cast - raw))
+            return _shared(parts, _moved_as_cast)
         return _shared(list(zip(decision.result, oracle.result, strict=True)), _without_jumps)
 
     def stop(self, value: PerDevice) -> PerDevice:
         return next(self._stopped)
 
 
+def _moved_as_cast(own: Any, raw: Any, cast: Any) -> Any:
+    return own + (cast - raw)
+
+
 def _without_jumps(own: Any, told: Any) -> Any:
     """What was decided, and of a float what it is now, where it has not jumped."""
-    if isinstance(told, tuple | list):
+    if is_sequence(told):
         return type(told)(_without_jumps(*parts) for parts in zip(own, told, strict=True))
-    if not _floating(told):
+    if not dtypes.is_floating(told):
         return told
-    return np.where(np.abs(own - told) > 1e-3 * np.max(np.abs(told), initial=0.0), told, own)
+    return dtypes.where(np.abs(own - told) > 1e-3 * np.max(np.abs(told), initial=0.0), told, own)
 
 
 def _shared(parts: list[tuple[Any, ...]], function: Callable[..., Any]) -> PerDevice:
     """A function of each device's parts, computed once for the devices that hold the same objects."""
     done: dict[tuple[int, ...], Any] = {}
-    results = []
+    results: PerDevice = []
     for part in parts:
         key = tuple(map(id, part))
         if key not in done:
@@ -186,7 +192,7 @@ def _shared(parts: list[tuple[Any, ...]], function: Callable[..., Any]) -> PerDe
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, tuple | list):
+    if is_sequence(value):
         for each in value:
             yield from _leaves(each)
     else:
@@ -195,19 +201,15 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 def _chosen(near: Any, told: Any, own: Any) -> Any:
     """`told` where `near`, else `own`; of tuples, part by part."""
-    if isinstance(own, tuple | list):
+    if is_sequence(own):
         return type(own)(_chosen(*parts) for parts in zip(near, told, own, strict=True))
     if not np.any(near):
         return own
     if isinstance(own, Rounded):
-        mixed = np.where(near, told, plain(own)).astype(own.dtype).view(Rounded)
+        mixed = dtypes.where(near, told, plain(own)).astype(own.dtype).view(Rounded)
         mixed.kind, mixed.machine = own.kind, own.machine
         return mixed
-    return np.where(near, told, own)
-
-
-def _floating(value: Any) -> bool:
-    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fc"
+    return dtypes.where(near, told, own)
 
 
 def _unit(operand: PerDevice) -> float:
@@ -225,7 +227,8 @@ def _look_beside(oracle: Decision, rounded: Decision) -> None:
         oracle.near = _shared([(value,) for value in oracle.result], _nowhere)
         oracle.other = oracle.result
     looked: dict[tuple[int, ...], tuple[Any, Any]] = {}
-    near, other = [], []
+    near: PerDevice = []
+    other: PerDevice = []
     for position, result in enumerate(oracle.result):
         operands = [operand[position] for operand in oracle.operands]
         own = [plain(operand[position]) for operand in rounded.operands]
@@ -243,21 +246,21 @@ def _look_beside(oracle: Decision, rounded: Decision) -> None:
 
 
 def _nowhere(value: Any) -> Any:
-    if isinstance(value, tuple | list):
+    if is_sequence(value):
         return tuple(map(_nowhere, value))
     return np.zeros(np.shape(value), bool)
 
 
 def _decided(near: Any, other: Any, own: Any, result: Any) -> _Beside:
     """What is known of other results, and what a machine decided: more than a rounding of the result away."""
-    if isinstance(result, tuple | list):
+    if is_sequence(result):
         parts = [_decided(*part) for part in zip(near, other, own, result, strict=True)]
         return tuple(part[0] for part in parts), tuple(part[1] for part in parts)
-    if not _floating(result):
+    if not dtypes.is_floating(result):
         return _joined(near, other, plain(own), result, 0.0)
     with np.errstate(all="ignore"):
         # Where the machine overflows, it decides nothing.
-        candidate = np.where(np.isfinite(plain(own)), plain(own), result)
+        candidate = dtypes.where(np.isfinite(plain(own)), plain(own), result)
         return _joined(near, other, candidate, result, _unit([own]) * np.abs(result))
 
 
@@ -270,7 +273,7 @@ def _otherwise(
     with np.errstate(all="ignore"):
         if oracle.kind == "equality":
             near = _may_be_equal(operands, own, shifts, result) | known[0]
-            return near, np.where(near, ~np.asarray(result), result)
+            return near, dtypes.where(near, ~np.asarray(result), result)
         for moved in _moved(oracle, operands, shifts, result):
             known = _joined(*known, oracle.function(*moved), result, step)
     return known
@@ -282,17 +285,17 @@ _Beside = tuple[Any, Any]
 
 def _joined(near: Any, other: Any, candidate: Any, result: Any, step: Any) -> _Beside:
     """What is known of other results, and one more; the first that differs stays."""
-    if isinstance(result, tuple | list):
+    if is_sequence(result):
         parts = [_joined(*part, step) for part in zip(near, other, candidate, result, strict=True)]
         return tuple(part[0] for part in parts), tuple(part[1] for part in parts)
     if np.shape(candidate) != np.shape(result):
         return near, other
-    if _floating(result):
+    if dtypes.is_floating(result):
         differs = (np.abs(candidate - result) > step) | (np.isnan(candidate) != np.isnan(result))
     else:
         differs = np.asarray(candidate != result)
     new = differs & ~near
-    return near | differs, np.where(new, candidate, other) if np.any(new) else other
+    return near | differs, dtypes.where(new, candidate, other) if np.any(new) else other
 
 
 def _may_be_equal(operands: list[Any], own: list[Any], shifts: list[Any], result: Any) -> Any:
@@ -323,8 +326,8 @@ def _moved(oracle: Decision, operands: list[Any], shifts: list[Any], result: Any
     elif oracle.kind == "order":
         # Neighbours in the order change places: the first with the second, then the second with the third.
         ranks = _ranks(first, oracle.axis)
-        yield by(np.where(ranks % 2, -1.0, 1.0))
-        yield by(np.where(ranks % 2, 1.0, -1.0))
+        yield by(dtypes.where(ranks % 2, -1.0, 1.0))
+        yield by(dtypes.where(ranks % 2, 1.0, -1.0))
     elif oracle.kind == "draw":
         draws = np.random.default_rng(0)
         for _ in range(_DRAWS):

@@ -54,9 +54,9 @@ class Gradients:
     - `faults`: what is wrong with the oracles.
     """
 
-    oracle: dict[str, str] = field(default_factory=dict)
-    apart: dict[str, dict[str, float]] = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
+    oracle: dict[str, str] = field(default_factory=dict[str, str])
+    apart: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
+    faults: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def consult(
         rng = np.random.default_rng(0)
         gradients: dict[str, np.ndarray] = {}
         if by_jax:
-            apart = {}
+            apart: dict[str, float] = {}
             for name in experiment.grad.wrt:
                 at, gradient = _wide(arrays[name]), by_jax[name]
                 apart[name] = max(_apart(scalar, name, at, gradient, rng) for _ in range(DIRECTIONS))
@@ -193,7 +193,8 @@ def _by_elements(
     if sum(arrays[name].size for name in experiment.grad.wrt) > DIFFERENCES:
         return {}, {}
     beside = _scalar(experiment, "per_device", nudged(experiment, arrays), oracle, floats.get("per_device", {}))
-    gradients, roundings = {}, {}
+    gradients: dict[str, np.ndarray] = {}
+    roundings: dict[str, Rounding] = {}
     for name in experiment.grad.wrt:
         at = _wide(arrays[name])
         step = _ELEMENT_STEP * _scale(at)
@@ -210,7 +211,7 @@ def _by_elements(
 def nudged(experiment: Experiment, arrays: Mapping[str, np.ndarray], seed: int = 0) -> dict[str, np.ndarray]:
     """The arrays, those of floats with each element moved by one place of its dtype, up, down or not at all."""
     rng = np.random.default_rng(seed)
-    moved = {}
+    moved: dict[str, np.ndarray] = {}
     for array in experiment.arrays:
         value = arrays[array.name]
         kind = dtypes.dtype(value.dtype.name)

@@ -19,16 +19,19 @@ from typing import Any
 
 import numpy as np
 
+from runner import dtypes
 from runner.experiment.model import Array, Experiment, Line, Loop, Section, Statement
 from runner.language.casts import drawn, narrowed
 from runner.language.counterparts import indexing
+from runner.language.counterparts.promotion import identity
 from runner.language.operations import CONSTANTS, OPERATIONS, Decides, Operation
 from runner.language.operators import OPERATORS, Operator, called, operator_of
 from runner.language.syntax import place
 from runner.layout import Mesh
-from runner.reference.arithmetic import ANY, EXACT, Arithmetic, cast, is_floating
+from runner.reference.arithmetic import ANY, EXACT, Arithmetic, cast
 from runner.reference.decisions import Decision, PerDevice, Script
 from runner.reference.lifetimes import read_later, read_once_more
+from runner.untyped import is_list
 
 WHOLE = Mesh((), ())
 """The mesh of one device on which `graph` is interpreted."""
@@ -94,13 +97,13 @@ class _Interpreter:
     arithmetic: Arithmetic
     script: Script
     most: int | None = None
-    values: dict[str, PerDevice] = field(default_factory=dict)
+    values: dict[str, PerDevice] = field(default_factory=dict[str, PerDevice])
     moved: frozenset[str] = frozenset()
     """The names that are read for the last time, and once, where they are read next."""
     work: int = 0
     _at: Line | None = None
     """The line whose expression is evaluated."""
-    _floats: Mapping[str, str] = field(default_factory=dict)
+    _floats: Mapping[str, str] = field(default_factory=dict[str, str])
     """The dtypes of the floats in the expression that is evaluated."""
 
     def run(self, statements: Sequence[Statement], wanted: frozenset[str] | None) -> None:
@@ -157,7 +160,7 @@ class _Interpreter:
         """The same, emptying `operands` on the way: of what is held nowhere else, one device's is there at a time."""
         kind = None if node is None else self._kind(node)
         done: dict[tuple[int, ...], Any] = {}
-        results = []
+        results: PerDevice = []
         for position in range(self.mesh.size):
             here = [operand[position] for operand in operands]
             key = tuple(map(id, here))
@@ -201,7 +204,8 @@ class _Interpreter:
                 return self._apply(tree, indexing.getitem, value, index)
             case ast.Call(func=ast.Name(id=name)):
                 return self._call(OPERATIONS[name], tree)
-        raise AssertionError(ast.dump(tree))  # `runner/language/syntax.py` lets nothing else through
+            case _:
+                raise AssertionError(ast.dump(tree))  # `runner/language/syntax.py` lets nothing else through
 
     def _apply(self, node: ast.expr, function: Callable[..., Any], *parts: ast.expr) -> PerDevice:
         return self._lift(function, node, *map(self._evaluate, parts))
@@ -209,7 +213,7 @@ class _Interpreter:
     def _operate(self, node: ast.expr, operator: Operator, *parts: ast.expr) -> PerDevice:
         operands = [self._evaluate(part) for part in parts]
         decides = operator.operation.decides
-        if decides is not None and any(is_floating(operand[0]) for operand in operands):
+        if decides is not None and any(dtypes.is_floating(operand[0]) for operand in operands):
             return self._decide(node, decides, operator.numpy, operands)
         return self._lift(operator.numpy, node, *operands)
 
@@ -233,7 +237,7 @@ class _Interpreter:
         if operation.over is not None:
             return self._collective(operation, node, positional, keywords)
         count, names = len(positional), tuple(keywords)
-        fixed = {}
+        fixed: dict[str, str] = {}
         if operation.draws is not None:
             argument = drawn(operation, node)
             fixed["drawn"] = "float32" if argument is None else self._kind(argument)
@@ -249,11 +253,11 @@ class _Interpreter:
         if (narrow := narrowed(operation, node, self._float_of)) is not None:
             raw = self._lift(function, None, *operands)
             return self._cast(node, narrow, raw) if self.arithmetic.casts else raw
-        if operation.decides is not None and any(is_floating(operand[0]) for operand in operands):
+        if operation.decides is not None and any(dtypes.is_floating(operand[0]) for operand in operands):
             bound = operation.signature.bind(*positional, **keywords)
             bound.apply_defaults()
             axis = bound.arguments.get("axis")
-            axis = axis[0] if isinstance(axis, list) else axis
+            axis = axis[0] if is_list(axis) else axis
             return self._decide(node, operation.decides, function, operands, axis)
         # Nothing more is asked of the operands, which may be most of the memory that there is.
         moved = [list(operand) for operand in operands]
@@ -273,7 +277,7 @@ class _Interpreter:
             return cast(value, narrow)
 
         result = self._lift(rounding, node, raw)
-        if not is_floating(raw[0]):
+        if not dtypes.is_floating(raw[0]):
             return result
         return self.script.decide(
             Decision("cast", rounding, [raw], result, line=str(self._at), operation=_called(node))
@@ -288,7 +292,7 @@ class _Interpreter:
         if operation.kind == "static":
             return self._everywhere(result)
         # Entries that are one object must stay one object through widening.
-        return self._lift(lambda value: value, node, result)
+        return self._lift(identity, node, result)
 
 
 def _called(node: ast.expr) -> str:

@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from runner import dtypes
+from runner.untyped import is_tuple
 
 _UNITS = 4
 """How many units in the last place of float32 the elementary functions of a compiler may be off by."""
@@ -75,7 +76,7 @@ def multiplied(value: Any, kind: str, machine: Machine) -> Any:
     """An operand of a product as hardware that multiplies in fewer bits reads it."""
     if machine.products is None or kind not in ("float32", "complex64"):
         return value
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fc":
+    if not dtypes.is_array(value) or value.dtype.kind not in "fc":
         return value
     if value.dtype.kind == "c":
         return multiplied(np.real(value), "float32", machine) + 1j * multiplied(np.imag(value), "float32", machine)
@@ -107,7 +108,7 @@ def moved(value: np.ndarray, share: float, seed: int) -> np.ndarray:
 
 def reordered(value: Any, kind: str, machine: Machine) -> Any:
     """An operand of sums of products, as if another order had rounded the partial sums otherwise."""
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fc":
+    if not dtypes.is_array(value) or value.dtype.kind not in "fc":
         return value
     accumulator = 2.0**-53 if kind in ("float64", "complex128") else 2.0**-24
     return moved(
@@ -121,12 +122,12 @@ def fused(product: Any, first: Any, kind: str, machine: Machine) -> Any:
     if value.dtype.kind != "f" or known.kind != "float" or known.itemsize < 4:
         return product
     drawn = value * (1.0 + known.eps / 2 * _draw(np.asarray(first), _seed(machine, 4)))
-    return np.where(value.astype(carrier_of(kind)) == value, value, drawn)
+    return dtypes.where(value.astype(carrier_of(kind)) == value, value, drawn)
 
 
 def inexact(result: Any, kind: str, machine: Machine) -> Any:
     """The result of an elementary function, as another library might compute it."""
-    if isinstance(result, tuple):
+    if is_tuple(result):
         return tuple(inexact(each, kind, machine) for each in result)
     value = np.asarray(result)
     if value.dtype.kind not in "fc":
@@ -159,4 +160,4 @@ def nearest(value: np.ndarray, kind: str, machine: Machine) -> np.ndarray:
             return near
         drawn = held(moved(value.astype(wide_of(kind)), known.eps / 4, _seed(machine, 3)))
         # What the dtype holds exactly, no machine rounds.
-        return np.where(near == value, near, drawn)
+        return dtypes.where(near == value, near, drawn)

@@ -30,6 +30,7 @@ from runner.reference.machine import (
     with_parts,
 )
 from runner.reference.sums import added_at, by_segments, reduced, scanned, turned
+from runner.untyped import is_dict, is_list, is_sequence, is_tuple
 
 _EXACT = frozenset(
     {
@@ -129,7 +130,7 @@ class Rounded(np.ndarray):
             result = _settled(result, kind, machine)
         if out is None:
             return result
-        for target, found in zip(out, result if isinstance(result, tuple) else (result,), strict=True):
+        for target, found in zip(out, result if is_tuple(result) else (result,), strict=True):
             np.asarray(target)[...] = np.asarray(found)
         return out[0] if len(out) == 1 else out
 
@@ -178,7 +179,7 @@ def _operand(value: Any, kind: str, *, wide: bool = False, integers: bool = Fals
     if isinstance(value, Rounded):
         held = value.view(np.ndarray)
         return held.astype(wide_of(value.kind), copy=False) if wide else held
-    if isinstance(value, bool) or not isinstance(value, np.ndarray | np.generic | float | int | complex):
+    if isinstance(value, bool) or not (dtypes.is_numeric(value) or isinstance(value, float | int | complex)):
         return value
     kept = np.asarray(value)
     if kept.dtype.kind == "b" or (integers and kept.dtype.kind in "iu"):
@@ -190,14 +191,14 @@ def _operand(value: Any, kind: str, *, wide: bool = False, integers: bool = Fals
 
 def _settled(result: Any, kind: str, machine: Machine) -> Any:
     """Whatever a function gave, its floats rounded to `kind`."""
-    if isinstance(result, tuple):
+    if is_tuple(result):
         parts = [_settled(each, kind, machine) for each in result]
         return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
-    if isinstance(result, list):
+    if is_list(result):
         return [_settled(each, kind, machine) for each in result]
     if isinstance(result, Rounded) and result.kind == kind:
         return result
-    if not isinstance(result, np.ndarray | np.generic) or result.dtype.kind not in "fc":
+    if not dtypes.is_floating(result):
         return result
     if result.dtype.kind == "c" and not kind.startswith("complex"):
         kind = with_parts(kind)
@@ -223,14 +224,13 @@ def _in_own_dtype(subscripts: str, value: Rounded) -> Any:
 def _arrays(value: Any) -> list[Rounded]:
     if isinstance(value, Rounded):
         return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [found for each in value for found in _arrays(each)] if isinstance(value, list | tuple) else []
+    several = list(value.values()) if is_dict(value) else value
+    return [found for each in several for found in _arrays(each)] if is_sequence(several) else []
 
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    if isinstance(value, dict):
+    if is_dict(value):
         return {key: _mapped(function, each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
+    if is_sequence(value):
         return type(value)(_mapped(function, each) for each in value)
     return function(value) if isinstance(value, np.ndarray) else value

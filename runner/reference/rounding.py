@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from runner import dtypes
 from runner.experiment.model import Experiment, Section, Statement
 from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.decisions import Following, PerDevice, Recording, Script, Taking
@@ -103,7 +104,7 @@ class Rounding:
     error: float = 0.0
     mean_square: float = 0.0
     elements: int = 0
-    about: list[Moments] = field(default_factory=list)
+    about: list[Moments] = field(default_factory=list[Moments])
     overflows: PerDevice | None = None
     low: PerDevice | None = None
     high: PerDevice | None = None
@@ -144,7 +145,7 @@ class Oracle:
     """
 
     values: dict[str, PerDevice]
-    rounding: dict[str, Rounding] = field(default_factory=dict)
+    rounding: dict[str, Rounding] = field(default_factory=dict[str, Rounding])
     undecided: tuple[Undecided, ...] = ()
     recorded: Recording = field(default_factory=Recording)
     work: int = 0
@@ -247,18 +248,14 @@ def of_float64(
 
 def _draws(oracle: Oracle) -> int:
     draws = next((times for work, times in _DRAWS if oracle.work <= work), 1)
-    sizes = [np.size(held[0]) for held in oracle.values.values() if _is_float(held[0])]
+    sizes = [np.size(held[0]) for held in oracle.values.values() if dtypes.is_floating(held[0])]
     return 2 * draws if draws > 1 and min(sizes, default=_FEW) < _FEW else draws
-
-
-def _is_float(value: Any) -> bool:
-    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fc"
 
 
 def _take_in(oracle: Oracle, rounding: Mapping[str, Rounding], drawn: Mapping[str, PerDevice], whole: Whole) -> None:
     """Add what one draw tells of every float."""
     for name, known in rounding.items():
-        if _is_float(oracle.values[name][0]):
+        if dtypes.is_floating(oracle.values[name][0]):
             known.take_in(oracle.values[name], drawn[name], lambda value, name=name: whole(name, value))
 
 
@@ -271,7 +268,8 @@ def _undecided(recorded: Recording) -> tuple[Undecided, ...]:
 
 def _enter(statements: Sequence[Statement], name: str) -> frozenset[str]:
     """The lines of a section on which one of its values depends."""
-    read, lines = {name}, set()
+    read = {name}
+    lines: set[str] = set()
     for statement in reversed(statements):
         if statement.defines & read:
             lines.add(statement.name)
@@ -293,7 +291,7 @@ def _take_otherwise(
     others += [again.values(taking) for taking in takings]
     for name, known in rounding.items():
         exact = oracle.values[name]
-        if isinstance(exact[0], np.ndarray | np.generic):
+        if dtypes.is_numeric(exact[0]):
             known.others = tuple(other[name] for other in others[:2])
             known.low, known.high = _bounds([exact, *(other[name] for other in others)])
             lines = _enter(again.experiment.section(again.section), name)
@@ -303,7 +301,7 @@ def _take_otherwise(
 def _bounds(led: Sequence[PerDevice]) -> tuple[PerDevice, PerDevice]:
     """The least and the largest of several values, on each device; of complex numbers part by part."""
     done: dict[tuple[int, ...], tuple[Any, Any]] = {}
-    bounds = []
+    bounds: list[tuple[Any, Any]] = []
     for here in zip(*led, strict=True):
         key = tuple(map(id, here))
         if key not in done:

@@ -9,6 +9,7 @@ import numpy as np
 
 from runner import dtypes
 from runner.reference.machine import Machine, nearest
+from runner.untyped import is_tuple
 
 _BLOCK = 32
 """Of so many terms a compiler makes one, and of these one, where it adds 16 bits in 16 bits."""
@@ -34,8 +35,8 @@ def reduced(
     `each` says that the dtype `kind` is so narrow to it that every step is rounded, and not only the last.
     """
     identity = np.asarray(ufunc.identity, value.dtype)
-    terms = value if where is True else np.where(where, value, identity)
-    axes = tuple(range(terms.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    terms = value if where is True else dtypes.where(where, value, identity)
+    axes = tuple(range(terms.ndim)) if axis is None else axis if is_tuple(axis) else (axis,)
     axes = tuple(each % terms.ndim for each in axes) if terms.ndim else ()
     rest = tuple(each for each in range(terms.ndim) if each not in axes)
     shape = tuple(terms.shape[each] for each in rest)
@@ -99,7 +100,7 @@ def added_at(ufunc: np.ufunc, target: Any, places: Any, values: Any, kind: str, 
     flat = places.reshape(-1)
     values = np.broadcast_to(values, places.shape + into.shape[1:]).reshape(flat.size, *into.shape[1:])
     order = np.argsort(flat, kind="stable")
-    first = np.searchsorted(flat[order], flat[order])
+    first = np.asarray(np.searchsorted(flat[order], flat[order]), np.int64)
     turn = np.empty(flat.size, np.int64)
     turn[order] = np.arange(flat.size) - first
     for number in range(int(turn.max(initial=-1)) + 1):

@@ -125,7 +125,7 @@ def _permutation(
     for index, position in enumerate(group):
         holders.setdefault(one.block(position), []).append(index)
     # What need not move stays.
-    source = {}
+    source: dict[int, int] = {}
     for index, position in enumerate(group):
         if index in holders[other.block(position)]:
             source[index] = index

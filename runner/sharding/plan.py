@@ -40,7 +40,7 @@ class Operation:
     results: tuple[Spec | None, ...]
     shapes: tuple[tuple[int, ...], ...]
     rule: str | None = None
-    factors: Mapping[str, int] = field(default_factory=dict)
+    factors: Mapping[str, int] = field(default_factory=dict[str, int])
     reduced: tuple[str, ...] = ()
     origins: tuple[Mapping[str, str], ...] = ()
 
@@ -148,7 +148,7 @@ class Plan:
 
     operations: tuple[Operation, ...] = ()
     collectives: tuple[Collective, ...] = ()
-    values: Mapping[str, Mapping[str, Spec]] = field(default_factory=dict)
+    values: Mapping[str, Mapping[str, Spec]] = field(default_factory=dict[str, Mapping[str, Spec]])
     missing: str | None = None
 
     def to_json(self) -> dict[str, Any]:

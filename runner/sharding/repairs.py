@@ -23,7 +23,7 @@ class Repair:
     """
 
     out_sharding: Spec | None = None
-    operands: Mapping[int, Spec] = field(default_factory=dict)
+    operands: Mapping[int, Spec] = field(default_factory=dict[int, Spec])
 
 
 def candidates(node: ast.expr, operands: Sequence[Any], mesh: Mesh, promised: Spec | None) -> Iterator[Repair]:

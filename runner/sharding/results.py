@@ -72,7 +72,7 @@ def _gathered(operands: Sequence[Any]) -> Spec | None:
     at = advanced[0] if together else 0
     before = [free(axes) for axes, stays in kept[:at] if stays]
     after = [free(axes) for axes, stays in kept[at:] if stays]
-    block = []
+    block: list[tuple[str, ...]] = []
     for dimension in range(-rank, 0):
         candidates = [spec[dimension] for spec in arrays.values() if len(spec) >= -dimension]
         block.append(free(next((axes for axes in candidates if axes), ())))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from runner import dtypes
 from runner.language.counterparts.arithmetic import erfc, logaddexp, logistic
 from runner.language.counterparts.promotion import array, common, convert, floating, ieee_maximum, in_floats
 from runner.language.counterparts.reductions import mean
@@ -25,19 +26,24 @@ def hard_tanh(x: Any) -> Any:
     """`jax.nn.hard_tanh`: integers stay integers."""
     x = array(x)
     one = np.ones((), x.dtype)
-    return np.where(x > 1, one, np.where(x < -1, -one, x))
+    return dtypes.where(x > 1, one, dtypes.where(x < -1, -one, x))
 
 
-relu6 = in_floats(lambda x: np.minimum(ieee_maximum(x, np.zeros(())), 6.0))
-hard_sigmoid = in_floats(lambda x: relu6(x + 3.0) / 6.0)
-hard_silu = in_floats(lambda x: x * hard_sigmoid(x))
-silu = in_floats(lambda x: x * logistic(x))
-softplus = in_floats(lambda x: logaddexp(x, 0.0))
-log_sigmoid = in_floats(lambda x: -softplus(-x))
-soft_sign = in_floats(lambda x: x / (np.abs(x) + 1.0))
-mish = in_floats(lambda x: x * np.tanh(softplus(x)))
-sparse_plus = in_floats(lambda x: np.where(x <= -1.0, 0.0, np.where(x >= 1.0, x, (x + 1.0) ** 2 / 4.0)))
-sparse_sigmoid = in_floats(lambda x: np.clip((x + 1.0) / 2.0, 0.0, 1.0))
+def _activation(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function of one array, in floats."""
+    return in_floats(function)
+
+
+relu6 = _activation(lambda x: np.minimum(ieee_maximum(x, np.zeros(())), 6.0))
+hard_sigmoid = _activation(lambda x: relu6(x + 3.0) / 6.0)
+hard_silu = _activation(lambda x: x * hard_sigmoid(x))
+silu = _activation(lambda x: x * logistic(x))
+softplus = _activation(lambda x: logaddexp(x, 0.0))
+log_sigmoid = _activation(lambda x: -softplus(-x))
+soft_sign = _activation(lambda x: x / (np.abs(x) + 1.0))
+mish = _activation(lambda x: x * np.tanh(softplus(x)))
+sparse_plus = _activation(lambda x: dtypes.where(x <= -1.0, 0.0, dtypes.where(x >= 1.0, x, (x + 1.0) ** 2 / 4.0)))
+sparse_sigmoid = _activation(lambda x: np.clip((x + 1.0) / 2.0, 0.0, 1.0))
 
 
 def gelu(x: Any, approximate: bool = True) -> Any:
@@ -51,13 +57,13 @@ def gelu(x: Any, approximate: bool = True) -> Any:
 def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
     """`jax.nn.leaky_relu`."""
     x = floating(x)
-    return np.where(x >= 0, x, negative_slope * x)
+    return dtypes.where(x >= 0, x, negative_slope * x)
 
 
 def elu(x: Any, alpha: Any = 1.0) -> Any:
     """`jax.nn.elu`."""
     x = floating(x)
-    return np.where(x > 0, x, alpha * np.expm1(np.where(x > 0, 0.0, x)))
+    return dtypes.where(x > 0, x, alpha * np.expm1(dtypes.where(x > 0, 0.0, x)))
 
 
 def celu(x: Any, alpha: Any = 1.0) -> Any:
@@ -86,21 +92,21 @@ def glu(x: Any, axis: int = -1) -> Any:
 def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     """`jax.nn.softmax`: zero where `where` is false."""
     x = floating(x)
-    x = x if where is None else np.where(array(where) != 0, x, -np.inf)
+    x = x if where is None else dtypes.where(array(where) != 0, x, -np.inf)
     with np.errstate(all="ignore"):
         terms = np.exp(x - _largest(x, axis))
         result = terms / np.sum(terms, axis=axis, keepdims=True)
-    return result if where is None else np.where(array(where) != 0, result, 0.0)
+    return result if where is None else dtypes.where(array(where) != 0, result, 0.0)
 
 
 def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     """`jax.nn.log_softmax`: -inf where `where` is false."""
     x = floating(x)
-    x = x if where is None else np.where(array(where) != 0, x, -np.inf)
+    x = x if where is None else dtypes.where(array(where) != 0, x, -np.inf)
     with np.errstate(all="ignore"):
         shifted = x - _largest(x, axis)
         result = shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
-    return result if where is None else np.where(array(where) != 0, result, -np.inf)
+    return result if where is None else dtypes.where(array(where) != 0, result, -np.inf)
 
 
 def _largest(x: Any, axis: Any) -> Any:

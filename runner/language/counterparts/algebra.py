@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from runner import dtypes
 from runner.language.counterparts.promotion import array, common, floating, preferred
+from runner.untyped import is_sequence, is_tuple
+
+# NumPy's stub knows no axis for a generalised ufunc, and a mode only where it is spelled out.
+_vecdot: Callable[..., Any] = np.vecdot
+_convolve: Callable[..., Any] = np.convolve
+_correlate: Callable[..., Any] = np.correlate
 
 # Contractions.
 
@@ -51,7 +58,7 @@ def einsum(subscripts: str, /, *operands: Any, preferred_element_type: Any = Non
     for places in path:
         taken = [(terms.pop(place), arrays.pop(place)) for place in sorted(places, reverse=True)]
         later = set(result).union(*terms)
-        reduced = []
+        reduced: list[tuple[str, Any]] = []
         for term, value in taken[::-1]:
             own = later.union(*(other for other, _ in taken if other is not term))
             kept = "".join(name for name in dict.fromkeys(term) if name in own)
@@ -106,8 +113,7 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """`jnp.vecdot`: the first operand is conjugated."""
-    # NumPy's stub knows no axis for a generalised ufunc.
-    return np.vecdot(*common(x1, x2), axis=axis)  # pyright: ignore[reportCallIssue]
+    return _vecdot(*common(x1, x2), axis=axis)
 
 
 def matvec(x1: Any, x2: Any, /) -> Any:
@@ -129,12 +135,12 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
 
 def convolve(a: Any, v: Any, mode: str = "full") -> Any:
     """`jnp.convolve`: integers in floats."""
-    return np.convolve(floating(a), floating(v), mode=mode)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    return _convolve(floating(a), floating(v), mode=mode)
 
 
 def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
     """`jnp.correlate`: integers in floats."""
-    return np.correlate(floating(a), floating(v), mode=mode)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    return _correlate(floating(a), floating(v), mode=mode)
 
 
 def polyval(p: Any, x: Any) -> Any:
@@ -172,7 +178,7 @@ def dot_product_attention(
     if is_causal:
         allowed = allowed & np.tril(np.ones(logits.shape[-2:], bool))
     # A large negative number and not -inf: a query that may attend to nothing then averages over everything.
-    logits = np.where(allowed, logits, -0.7 * float(np.finfo(np.float32).max))
+    logits = dtypes.where(allowed, logits, -0.7 * float(np.finfo(np.float32).max))
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
     weights = weights / weights.sum(axis=-1, keepdims=True)
     return np.reshape(np.einsum("...nts,...snh->...tnh", weights, value), shape)
@@ -231,7 +237,7 @@ def solve_triangular(a: Any, b: Any, trans: int | str = 0, lower: bool = False, 
     a, b = common(floating(a), floating(b))
     a = np.tril(a) if lower else np.triu(a)
     if unit_diagonal:
-        order = np.arange(a.shape[-1])
+        order = np.arange(a.shape[-1], dtype=np.intp)
         a = a.copy()
         a[..., order, order] = 1
     if trans not in (0, "N"):
@@ -267,7 +273,7 @@ def eigvalsh(a: Any) -> Any:
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """`jnp.linalg.norm`, by JAX's formulas."""
     x = floating(x)
-    axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    axes: tuple[int, ...] = tuple(range(x.ndim)) if axis is None else axis if is_tuple(axis) else (axis,)
     if (axis is None and ord is None) or (len(axes) == 2 and ord in (None, "f", "fro")):
         return _euclidean(x, axes, keepdims)
     if len(axes) == 1:
@@ -282,7 +288,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
     """`jnp.linalg.vector_norm`, by JAX's formulas."""
     x = floating(x)
-    axis = tuple(axis) if isinstance(axis, list) else axis
+    axis = tuple(axis) if is_sequence(axis) else axis
     if ord is None or ord == 2:
         return _euclidean(x, axis, keepdims)
     if ord in (np.inf, -np.inf):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from runner import dtypes
 from runner.language.counterparts.promotion import (
     array,
     common,
@@ -28,20 +30,20 @@ negative, invert = promoted(np.negative), promoted(np.invert)
 def _divided(x: Any, y: Any) -> tuple[Any, Any]:
     """XLA's integer quotient and remainder, toward zero; of a division by zero, -1 (all bits set) and the dividend."""
     zero = y == 0
-    safe = np.where(zero, np.ones_like(y), y)
+    safe = dtypes.where(zero, np.ones_like(y), y)
     remainder = np.fmod(x, safe)
     quotient = (x - remainder) // safe
-    return np.where(zero, np.invert(np.zeros_like(x)), quotient), np.where(zero, x, remainder)
+    return dtypes.where(zero, np.invert(np.zeros_like(x)), quotient), dtypes.where(zero, x, remainder)
 
 
 def _float_quotient(x: Any, y: Any) -> Any:
     """The quotient of `float_divmod` in CPython's floatobject.c, step by step, since each step rounds."""
     rest = np.fmod(x, y)
-    quotient = np.where(y == 0, x, x - rest) / y
-    quotient = np.where((rest != 0) & (np.sign(y) != np.sign(rest)), quotient - 1, quotient)
+    quotient = dtypes.where(y == 0, x, x - rest) / y
+    quotient = dtypes.where((rest != 0) & (np.sign(y) != np.sign(rest)), quotient - 1, quotient)
     whole = np.trunc(quotient)
     # Halves away from zero.
-    return np.where(np.abs(quotient - whole) >= 0.5, whole + np.sign(quotient), whole)
+    return dtypes.where(np.abs(quotient - whole) >= 0.5, whole + np.sign(quotient), whole)
 
 
 @promoted
@@ -53,7 +55,9 @@ def floor_divide(x: Any, y: Any) -> Any:
         return _float_quotient(x, y)
     quotient, rest = _divided(x, y)
     return (
-        quotient if x.dtype.kind == "u" else np.where((np.sign(x) != np.sign(y)) & (rest != 0), quotient - 1, quotient)
+        quotient
+        if x.dtype.kind == "u"
+        else dtypes.where((np.sign(x) != np.sign(y)) & (rest != 0), quotient - 1, quotient)
     )
 
 
@@ -62,7 +66,7 @@ def remainder(x: Any, y: Any) -> Any:
     """`jnp.remainder`, `%`: an integer modulo zero is 0."""
     if x.dtype.kind == "b":
         x, y = x.astype(np.int32), y.astype(np.int32)
-    return np.remainder(x, y) if x.dtype.kind == "f" else np.remainder(x, np.where(y == 0, np.ones_like(y), y))
+    return np.remainder(x, y) if x.dtype.kind == "f" else np.remainder(x, dtypes.where(y == 0, np.ones_like(y), y))
 
 
 @promoted
@@ -70,7 +74,7 @@ def fmod(x: Any, y: Any) -> Any:
     """`jnp.fmod`: the remainder has the dividend's sign; an integer modulo zero is 0."""
     if x.dtype.kind == "b":
         x, y = x.astype(np.int32), y.astype(np.int32)
-    return np.fmod(x, y) if x.dtype.kind == "f" else np.fmod(x, np.where(y == 0, np.ones_like(y), y))
+    return np.fmod(x, y) if x.dtype.kind == "f" else np.fmod(x, dtypes.where(y == 0, np.ones_like(y), y))
 
 
 def divmod_(x1: Any, x2: Any, /) -> tuple[Any, Any]:
@@ -89,10 +93,10 @@ def power(x1: Any, x2: Any, /) -> Any:
             x, y = x.astype(np.int32), y.astype(np.int32)
         if isinstance(x2, int):
             return np.power(x, y)
-        result = np.where((x == 0) & (y != 0), np.zeros_like(x), np.ones_like(x))
+        result = dtypes.where((x == 0) & (y != 0), np.zeros_like(x), np.ones_like(x))
         bits = y.astype(np.int64) & 63
         for _ in range(6):
-            result = np.where(bits & 1, result * x, result)
+            result = dtypes.where(bits & 1, result * x, result)
             x, bits = x * x, bits >> 1
         return result
 
@@ -107,13 +111,16 @@ def square(x: Any, /) -> Any:
 @promoted
 def sign(x: Any, /) -> Any:
     """`jnp.sign`: of -0.0 it is -0.0."""
-    return np.where(x == 0, x, np.sign(x))
+    return dtypes.where(x == 0, x, np.sign(x))
+
+
+_rounded: Callable[..., Any] = np.round
 
 
 def round_(a: Any, decimals: int = 0) -> Any:
     """`jnp.round`: half to even; an integer is itself."""
     a = array(a)
-    return np.round(a, decimals) if a.dtype.kind in "fc" else a
+    return _rounded(a, decimals) if a.dtype.kind in "fc" else a
 
 
 def clip(arr: Any, /, min: Any = None, max: Any = None) -> Any:
@@ -130,19 +137,19 @@ def logaddexp(x1: Any, x2: Any, /) -> Any:
     x1, x2 = np.broadcast_arrays(*map(floating, (x1, x2)), subok=True)
     with np.errstate(all="ignore"):
         apart = x1 - x2
-        return np.where(np.isnan(apart), x1 + x2, np.maximum(x1, x2) + np.log1p(np.exp(-np.abs(apart))))
+        return dtypes.where(np.isnan(apart), x1 + x2, np.maximum(x1, x2) + np.log1p(np.exp(-np.abs(apart))))
 
 
 @promoted
 def fmax(x: Any, y: Any) -> Any:
     """`jnp.fmax`: of two zeros the second."""
-    return np.where((x > y) | (y != y), x, y)
+    return dtypes.where((x > y) | (y != y), x, y)
 
 
 @promoted
 def fmin(x: Any, y: Any) -> Any:
     """`jnp.fmin`: of two zeros the second."""
-    return np.where((x < y) | (y != y), x, y)
+    return dtypes.where((x < y) | (y != y), x, y)
 
 
 def nan_to_num(x: Any, *, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
@@ -161,9 +168,7 @@ def _special(name: str) -> Callable[..., Any]:
 
     @in_floats
     def counterpart(*values: Any) -> Any:
-        import scipy.special
-
-        return getattr(scipy.special, name)(*values)
+        return getattr(importlib.import_module("scipy.special"), name)(*values)
 
     return counterpart
 
@@ -186,7 +191,17 @@ def reciprocal(x: Any, /) -> Any:
 
 def angle(z: Any, deg: bool = False) -> Any:
     """`jnp.angle`: of NaN it is NaN."""
-    return np.where(np.isnan(array(z)), np.nan, np.angle(floating(z), deg))
+    return dtypes.where(np.isnan(array(z)), np.nan, np.angle(floating(z), deg))
+
+
+def real(val: Any, /) -> Any:
+    """`jnp.real`."""
+    return array(val).real
+
+
+def imag(val: Any, /) -> Any:
+    """`jnp.imag`."""
+    return array(val).imag
 
 
 def conj(x: Any) -> Any:
@@ -213,4 +228,4 @@ def astype(x: Any, dtype: Any, /) -> Any:
 
 def where(condition: Any, x: Any, y: Any, /) -> Any:
     """`jnp.where` with three arguments."""
-    return np.where(array(condition) != 0, *common(x, y))
+    return dtypes.where(array(condition) != 0, *common(x, y))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from runner import dtypes
 from runner.language.counterparts.promotion import array, common, floating
+from runner.untyped import is_sequence, is_tuple
 
 # Subscripts.
 
@@ -15,21 +17,21 @@ from runner.language.counterparts.promotion import array, common, floating
 def clamped(index: Any, size: int) -> Any:
     """An integer or integer array as an index in range: a negative one counts from the end, then all are clamped."""
     found = np.asarray(index).astype(np.int64)
-    found = np.clip(np.where(found < 0, found + size, found), 0, max(size - 1, 0))
+    found = np.clip(dtypes.where(found < 0, found + size, found), 0, max(size - 1, 0))
     return found if found.ndim else int(found)
 
 
 def getitem(x: Any, index: Any) -> Any:
     """`x[index]`: an integer out of range is clamped to the nearest element, as JAX does, and raises nothing."""
-    if isinstance(x, list | tuple):
+    if is_sequence(x):
         return x[index]
-    parts = index if isinstance(index, tuple) else (index,)
+    parts = index if is_tuple(index) else (index,)
     x = array(x)
 
     def consumed(part: Any) -> int:
         if part is None or part is Ellipsis or isinstance(part, bool):
             return 0
-        return np.ndim(part) if isinstance(part, np.ndarray) and part.dtype == np.bool_ else 1
+        return np.ndim(part) if dtypes.is_array(part) and part.dtype == np.bool_ else 1
 
     missing = x.ndim - sum(map(consumed, parts))
     checked: list[Any] = []
@@ -38,7 +40,7 @@ def getitem(x: Any, index: Any) -> Any:
         if part is Ellipsis:
             axis += missing
         elif isinstance(part, slice):
-            checked.append(_static_slice(part))
+            checked.append(_static_slice(cast("slice", part)))
             axis += 1
             continue
         elif consumed(part) == 1 and np.asarray(part).dtype != np.bool_:
@@ -165,7 +167,7 @@ def take(a: Any, indices: Any, axis: int | None = None, *, mode: str | None = No
     result = np.array(np.take(a, clamped(indices, length), axis))
     axis %= a.ndim
     outside = np.expand_dims(outside, tuple(range(indices.ndim, indices.ndim + a.ndim - axis - 1)))
-    return np.where(np.broadcast_to(outside, result.shape), np.asarray(_fill(a.dtype, fill_value), a.dtype), result)
+    return dtypes.where(np.broadcast_to(outside, result.shape), np.asarray(_fill(a.dtype, fill_value), a.dtype), result)
 
 
 def take_along_axis(
@@ -180,7 +182,7 @@ def take_along_axis(
     if mode == "clip":
         return result
     outside = (indices < -length) | (indices >= length)
-    return np.where(outside, np.asarray(_fill(arr.dtype, fill_value), arr.dtype), result)
+    return dtypes.where(outside, np.asarray(_fill(arr.dtype, fill_value), arr.dtype), result)
 
 
 def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
@@ -204,7 +206,7 @@ def _by_bits(operand: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if operand.dtype.kind != "f":
         return operand
     bits = np.array(operand, order="C").view(f"i{operand.itemsize}")
-    return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
+    return dtypes.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
 
 
 # Order.
@@ -258,12 +260,12 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
             xp, fp = xp[order], fp[order]
             xp = np.concatenate([xp[-1:] - period, xp, xp[:1] + period])
             fp = np.concatenate([fp[-1:], fp, fp[:1]])
-        i = np.clip(np.searchsorted(xp, x, side="right"), 1, len(xp) - 1)
+        i = np.clip(np.asarray(np.searchsorted(xp, x, side="right"), np.intp), 1, len(xp) - 1)
         apart = xp[i] - xp[i - 1]
-        inside = fp[i - 1] + (x - xp[i - 1]) / np.where(apart == 0, 1.0, apart) * (fp[i] - fp[i - 1])
-        found = np.where(apart == 0, fp[i - 1], inside)
+        inside = fp[i - 1] + (x - xp[i - 1]) / dtypes.where(apart == 0, 1.0, apart) * (fp[i] - fp[i - 1])
+        found = dtypes.where(apart == 0, fp[i - 1], inside)
         if period is None and left != "extrapolate":
-            found = np.where(x < xp[0], fp[0] if left is None else left, found)
+            found = dtypes.where(x < xp[0], fp[0] if left is None else left, found)
         if period is None and right != "extrapolate":
-            found = np.where(x > xp[-1], fp[-1] if right is None else right, found)
+            found = dtypes.where(x > xp[-1], fp[-1] if right is None else right, found)
     return found

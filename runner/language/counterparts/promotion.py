@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from runner import dtypes
+from runner.untyped import is_sequence
+
 _NARROW = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.uint64): np.dtype(np.uint32)}
 _RARE_INTEGERS = ("int1", "uint1", "int2", "uint2", "int4", "uint4")
 
@@ -33,7 +36,7 @@ def dtype_of(dtype: Any) -> np.dtype[Any]:
 
 def common_dtype(*values: Any) -> np.dtype[Any]:
     """JAX's promotion: a Python scalar takes the arrays' dtype, and a 64-bit integer appears only if one came in."""
-    strong = [np.dtype(value.dtype) for value in values if isinstance(value, np.ndarray | np.generic)]
+    strong: list[np.dtype[Any]] = [np.dtype(value.dtype) for value in values if dtypes.is_numeric(value)]
     kinds = {dtype.kind for dtype in strong} | {np.asarray(v).dtype.kind for v in values if np.isscalar(v)}
     if "c" in kinds:
         return np.dtype(np.complex128)
@@ -50,14 +53,14 @@ def common_dtype(*values: Any) -> np.dtype[Any]:
 
 
 def _leaves(value: Any) -> list[Any]:
-    if isinstance(value, list | tuple):
+    if is_sequence(value):
         return [leaf for item in value for leaf in _leaves(item)]
     return [value]
 
 
 def array(value: Any) -> np.ndarray[Any, Any]:
     """`value`, or nested lists of values, as one array of the dtype that JAX gives it: a Python int is int32."""
-    if isinstance(value, np.ndarray):
+    if dtypes.is_array(value):
         return value
     leaves = _leaves(value)
     return np.asarray(value).astype(common_dtype(*leaves) if leaves else np.float64, copy=False)
@@ -90,10 +93,10 @@ def convert(value: Any, dtype: Any) -> Any:
         return in_kind(dtype)
     if target.kind in "iu" and found.dtype.kind == "f":
         limits = np.iinfo(target)
-        whole = np.trunc(np.where(np.isnan(found), 0.0, found))
+        whole = np.trunc(dtypes.where(np.isnan(found), 0.0, found))
         inside = (whole > limits.min) & (whole < limits.max)
-        ends = np.where(whole <= limits.min, np.asarray(limits.min, target), np.asarray(limits.max, target))
-        return np.where(inside, np.where(inside, whole, 0.0).astype(target), ends)
+        ends = dtypes.where(whole <= limits.min, np.asarray(limits.min, target), np.asarray(limits.max, target))
+        return dtypes.where(inside, dtypes.where(inside, whole, 0.0).astype(target), ends)
     return found.astype(target, copy=False)
 
 
@@ -124,7 +127,7 @@ def ieee(ufunc: np.ufunc, method: str = "__call__") -> Callable[..., Any]:
 
     NumPy takes either zero, depending on the order and the number of the elements.
     """
-    positive = {np.maximum: np.logical_or, np.minimum: np.logical_and}[ufunc]
+    positive = np.logical_or if ufunc is np.maximum else np.logical_and
 
     def choose(*arrays: Any, **options: Any) -> Any:
         found = getattr(ufunc, method)(*arrays, **options)
@@ -133,7 +136,7 @@ def ieee(ufunc: np.ufunc, method: str = "__call__") -> Callable[..., Any]:
         if "initial" in options:
             options["initial"] = not np.signbit(options["initial"])
         above = getattr(positive, method)(*(~np.signbit(each) for each in arrays), **options)
-        return np.where(found == 0, np.where(above, found.dtype.type(0.0), found.dtype.type(-0.0)), found)[()]
+        return dtypes.where(found == 0, dtypes.where(above, found.dtype.type(0.0), found.dtype.type(-0.0)), found)[()]
 
     return choose
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from runner import dtypes
 from runner.language.counterparts.promotion import array, convert, dtype_of, floating, ieee
+from runner.untyped import is_sequence, is_tuple
 
 # A mask of `where=` that was not given.
 _ALL: Any = True
@@ -41,7 +43,7 @@ def _accumulated(function: Callable[..., Any], a: Any, axis: Any, keepdims: bool
 
 
 def _axis(axis: Any) -> Any:
-    return tuple(axis) if isinstance(axis, list) else axis
+    return tuple(axis) if is_sequence(axis) else axis
 
 
 def sum_(
@@ -62,7 +64,7 @@ def prod(
 
 def _without_nan(a: Any, instead: float) -> Any:
     a = array(a)
-    return np.where(np.isnan(a), instead, a) if a.dtype.kind in "fc" else a
+    return dtypes.where(np.isnan(a), instead, a) if a.dtype.kind in "fc" else a
 
 
 def nansum(a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
@@ -77,17 +79,18 @@ def nanprod(a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = Fal
 
 def added(a: Any, axis: Any, *, keepdims: bool = False) -> Any:
     """`jax.lax.reduce_sum`: what rounds, rounds each step to the dtype of `a`, as `jnp.sum` does not with 16 bits."""
-    axes = range(a.ndim) if axis is None else [each % a.ndim for each in (axis if isinstance(axis, tuple) else (axis,))]
+    along = range(a.ndim) if axis is None else axis if is_tuple(axis) else (axis,)
+    axes = tuple(each % a.ndim for each in along)
     names = string.ascii_letters[: a.ndim]
     total = np.einsum(f"{names}->{''.join(name for place, name in enumerate(names) if place not in axes)}", a)
-    return np.expand_dims(total, tuple(axes)) if keepdims else total
+    return np.expand_dims(total, axes) if keepdims else total
 
 
 def _added_in(a: Any, dtype: Any, axis: Any, keepdims: bool, initial: Any, where: Any) -> Any:
     """The sum of `a` in floats of `dtype`: what rounds is rounded to it before it is added, too."""
     a = convert(a, dtype) if getattr(a, "cast", None) is None or a.dtype.kind not in "fc" else a.cast(dtype)
     with np.errstate(all="ignore"):
-        kept = a if where is None else np.where(array(where) != 0, a, np.zeros_like(a, shape=()))
+        kept = a if where is None else dtypes.where(array(where) != 0, a, np.zeros_like(a, shape=()))
         total = added(kept, axis, keepdims=keepdims)
         return total if initial is None else total + initial
 
@@ -97,7 +100,9 @@ def nanmean(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     a = floating(a)
     zero, one = np.zeros_like(a, shape=()), np.ones_like(a, shape=())
     with np.errstate(all="ignore"):
-        total, count = (added(np.where(np.isnan(a), zero, term), _axis(axis), keepdims=keepdims) for term in (a, one))
+        total, count = (
+            added(dtypes.where(np.isnan(a), zero, term), _axis(axis), keepdims=keepdims) for term in (a, one)
+        )
         return total / count
 
 
@@ -132,7 +137,7 @@ def var(
             mean = sum_(a, axis, keepdims=True, where=where) / count
         squares = np.abs(a - mean) ** 2
         freedom = np.sum(counted, axis=_axis(axis), keepdims=keepdims) - (ddof if correction is None else correction)
-        return np.where(freedom > 0, sum_(squares, axis, keepdims=keepdims, where=where) / freedom, np.nan)[()]
+        return dtypes.where(freedom > 0, sum_(squares, axis, keepdims=keepdims, where=where) / freedom, np.nan)[()]
 
 
 def std(a: Any, axis: Any = None, dtype: Any = None, **rest: Any) -> Any:
@@ -156,13 +161,13 @@ def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, *
     """`jax.nn.logsumexp`: of integers in floats; `b` are weights."""
     a = floating(a)
     if where is not None:
-        a = np.where(array(where) != 0, a, -np.inf)
+        a = dtypes.where(array(where) != 0, a, -np.inf)
     with np.errstate(all="ignore"):
         highest = np.max(a.real, axis=_axis(axis), keepdims=True)
-        highest = np.where(np.isfinite(highest), highest, 0.0)
+        highest = dtypes.where(np.isfinite(highest), highest, 0.0)
         terms = np.exp(a - highest)
         if b is not None:
-            terms = np.where(floating(b) == 0, 0.0, terms * floating(b))
+            terms = dtypes.where(floating(b) == 0, 0.0, terms * floating(b))
         total = np.log(np.sum(terms, axis=_axis(axis), keepdims=True)) + highest
     return total if keepdims else np.squeeze(total, axis=_axis(axis))[()]
 
@@ -199,8 +204,8 @@ def _chosen_number(choose: Callable[..., Any], last: float) -> Callable[..., Any
         if a.dtype.kind != "f":
             return choose(a, axis, keepdims=keepdims)
         nan = np.isnan(a)
-        chosen = choose(np.where(nan, last, a), axis, keepdims=keepdims)
-        return np.where(np.all(nan, axis=_axis(axis), keepdims=keepdims), np.nan, chosen)
+        chosen = choose(dtypes.where(nan, last, a), axis, keepdims=keepdims)
+        return dtypes.where(np.all(nan, axis=_axis(axis), keepdims=keepdims), np.nan, chosen)
 
     return choose_number
 

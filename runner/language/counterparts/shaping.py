@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from runner.language.counterparts.promotion import array, common, common_dtype, convert, dtype_of, floating
+from runner.untyped import is_sequence
 
 # Creation.
 
@@ -63,13 +64,16 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Any:
     return np.tri(N, M, k, dtype_of("float32" if dtype is None else dtype))
 
 
+_counted: Callable[..., np.ndarray] = np.arange
+
+
 def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) -> Any:
     """`jnp.arange`: of integers in int32."""
     if stop is None:
         start, stop = 0, start
     step = 1 if step is None else step
     inferred = common_dtype(start, stop, step)
-    numbers = np.arange(start, stop, step)
+    numbers = _counted(start, stop, step)
     return numbers.astype(inferred) if dtype is None else convert(numbers, dtype)
 
 
@@ -122,7 +126,7 @@ def moved(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tuple(argument: Any) -> Any:
-    return tuple(argument) if isinstance(argument, list) else argument
+    return tuple(argument) if is_sequence(argument) else argument
 
 
 def _parts(arrays: Any, dtype: Any) -> list[Any]:
@@ -219,6 +223,11 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
 def shape_(a: Any) -> tuple[int, ...]:
     """`jnp.shape`: a tuple of Python integers."""
     return np.shape(a)
+
+
+def ndim(a: Any) -> int:
+    """`jnp.ndim`: a Python integer."""
+    return np.ndim(a)
 
 
 def size(a: Any, axis: int | None = None) -> int:

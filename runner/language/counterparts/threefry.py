@@ -10,11 +10,11 @@ Sources: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011),
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from runner import dtypes
@@ -27,7 +27,7 @@ _FLOATS: dict[str, tuple[int, int]] = {
     "float16": (10, 16),
     "float32": (23, 32),
     "float64": (52, 64),
-    **{name: (ml_dtypes.finfo(name).nmant, 8) for name in dtypes.NAMES if name.startswith("float8_")},
+    **{name: (dtypes.finfo(name).nmant, 8) for name in dtypes.NAMES if name.startswith("float8_")},
 }
 """For each float dtype, the bits of its mantissa and the random bits that JAX draws for one value."""
 
@@ -78,8 +78,8 @@ def uniform(key: Any, shape: Shape = (), dtype: Any = "float32", minval: Any = 0
 
 def normal(key: Any, shape: Shape = (), dtype: Any = "float32") -> np.ndarray:
     """Standard normal values: the inverse error function, in float64, of the uniform values that JAX draws."""
-    from scipy.special import erfinv
 
+    erfinv = importlib.import_module("scipy.special").erfinv
     kind = _float("normal", dtype)
     low = np.nextafter(np.array(-1, kind), np.array(0, kind))
     u = _uniform(key, _shape(shape), kind, low, 1.0)
@@ -102,7 +102,7 @@ def gumbel(key: Any, shape: Shape = (), dtype: Any = "float32") -> np.ndarray:
 
 def _for_gumbel(key: Any, shape: Shape, dtype: Any) -> np.ndarray:
     kind = _float("gumbel", dtype)
-    return uniform(key, shape, kind, ml_dtypes.finfo(kind).tiny, 1.0)
+    return uniform(key, shape, kind, dtypes.finfo(kind).tiny, 1.0)
 
 
 def _gumbel(u: Any) -> Any:
@@ -151,9 +151,9 @@ def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = "int3
     unsigned = np.dtype(f"uint{kind.itemsize * 8}")
     with np.errstate(over="ignore"):
         span = np.subtract(high, low).astype(unsigned)
-        span = np.where(high <= low, unsigned.type(1), span)
+        span = dtypes.where(high <= low, unsigned.type(1), span)
         # A span that wraps to 0 means every value: a remainder by it is the dividend.
-        span = np.where(beyond & (high > low), np.add(span, unsigned.type(1)), span)
+        span = dtypes.where(beyond & (high > low), np.add(span, unsigned.type(1)), span)
         upper, lower = (_bits(half, kind.itemsize * 8, size) for half in split(key))
         multiplier = _remainder(np.asarray(2 ** (kind.itemsize * 4), unsigned), span)
         multiplier = _remainder(np.multiply(multiplier, multiplier), span)
@@ -167,7 +167,7 @@ def permutation(key: Any, x: Any, axis: int = 0) -> np.ndarray:
     x = np.asarray(x)
     if x.ndim == 0:
         x = np.arange(x, dtype=np.int32)
-    order = np.arange(x.shape[axis])
+    order = np.arange(x.shape[axis], dtype=np.intp)
     rounds = math.ceil(3 * math.log(max(1, order.size)) / math.log(2**32 - 1))
     for _ in range(rounds):
         key, sub = split(key)
@@ -238,7 +238,7 @@ def _clipped(value: np.ndarray, kind: np.dtype) -> np.ndarray:
 
 
 def _remainder(dividend: Any, span: np.ndarray) -> np.ndarray:
-    return np.where(span == 0, dividend, np.remainder(dividend, np.maximum(span, span.dtype.type(1))))
+    return dtypes.where(span == 0, dividend, np.remainder(dividend, np.maximum(span, span.dtype.type(1))))
 
 
 def _shape(shape: Shape) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ def _pads(padding: Any, sizes: Sizes, windows: Sizes, strides: Sizes) -> Pads:
         return [(int(low), int(high)) for low, high in padding]
     if padding.upper() == "VALID":
         return [(0, 0)] * len(sizes)
-    pads = []
+    pads: list[tuple[int, int]] = []
     for size, window, stride in zip(sizes, windows, strides, strict=True):
         total = max((math.ceil(size / stride) - 1) * stride + window - size, 0)
         less, more = total // 2, total - total // 2

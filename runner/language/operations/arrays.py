@@ -127,6 +127,6 @@ ROWS = (
     array("interp", "x, xp, fp, left=None, right=None, period=None", indexing.interp),
     # Static values: Python's own numbers, known while JAX traces.
     Operation("shape", "a", "jnp.shape", shaping.shape_, kind="static"),
-    Operation("ndim", "a", "jnp.ndim", lambda a: np.ndim(a), kind="static"),
+    Operation("ndim", "a", "jnp.ndim", shaping.ndim, kind="static"),
     Operation("size", "a, axis=None", "jnp.size", shaping.size, kind="static"),
 )

@@ -88,8 +88,8 @@ ROWS = (
     array("logistic", "x", arithmetic.logistic, jax="jax.lax.logistic"),
     array("xlogy", "x, y", arithmetic.xlogy, jax="jax.scipy.special.xlogy"),
     # Complex numbers.
-    array("real", "val, /", lambda val: as_array(val).real),
-    array("imag", "val, /", lambda val: as_array(val).imag),
+    array("real", "val, /", arithmetic.real),
+    array("imag", "val, /", arithmetic.imag),
     array("conj", "x, /", arithmetic.conj),
     array("conjugate", "x, /", arithmetic.conj),
     array("angle", "z, deg=False", arithmetic.angle),

@@ -12,8 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.config.compose import Configuration, InvalidConfiguration, conf_folder
+from runner.config.compose import Configuration, InvalidConfiguration
 from runner.config.compose import compose as _compose
+from runner.config.folders import conf_folder
 from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment
 from runner.record import model

@@ -25,7 +25,7 @@ def test_the_page_of_operations_is_the_table() -> None:
 
 def test_the_page_of_experiments_is_what_the_files_say_without_jax() -> None:
     script = (
-        "import sys; from runner.cli.catalogue import markdown; from runner.config.compose import conf_folder; "
+        "import sys; from runner.cli.catalogue import markdown; from runner.config.folders import conf_folder; "
         "print(markdown(conf_folder()), end=''); sys.exit('jax' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, check=False, encoding="utf-8")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runner.checks.mutants import Mutant, mutants
-from runner.config.compose import conf_folder
+from runner.config.folders import conf_folder
 from tests import harness
 from tests.command import EXPERIMENTS, REFUSED
 

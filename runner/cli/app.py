@@ -17,12 +17,12 @@ from runner.config.compose import (
     InvalidConfiguration,
     Origin,
     composed,
-    conf_folder,
     origin_of,
     refuse_too_much,
     register,
     resolved,
 )
+from runner.config.folders import conf_folder
 from runner.link.process import Worker
 
 if TYPE_CHECKING:

@@ -197,7 +197,7 @@ def named(file: Path, folder: Path) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Write the schema into a config folder, and its name into its experiments. Returns the exit status."""
-    from runner.config.compose import conf_folder
+    from runner.config.folders import conf_folder
 
     folder = Path(arguments[0]) if arguments else conf_folder()
     if not (folder / "experiment").is_dir():

@@ -12,19 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.config.names import misnamed
+from runner.config.folders import conf_folder, misnamed
 from runner.config.sources import Sources
 from runner.faults import Fault, nearest
 
 if TYPE_CHECKING:
     from hydra.conf import HydraConf
     from omegaconf import DictConfig
-
-
-def conf_folder() -> Path:
-    """The configuration that comes with the runner: beside it in a checkout, inside it in a wheel."""
-    inside = Path(__file__).parents[1] / "conf"
-    return inside if inside.is_dir() else Path(__file__).parents[2] / "conf"
 
 
 class InvalidConfiguration(Exception):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.config import schema
-from runner.config.names import misnamed
+from runner.config.folders import misnamed
 from runner.experiment import expect, topology
 from runner.experiment.layouts import read_array, read_mesh, read_spec, read_specs
 from runner.experiment.model import (

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from runner.config import composition
-from runner.config.compose import Configuration, InvalidConfiguration, compose, conf_folder
+from runner.config.compose import Configuration, InvalidConfiguration, compose
+from runner.config.folders import conf_folder
 from runner.config.sources import shown
 from runner.experiment import expect, topology
 from runner.experiment.reader import read, tested
@@ -21,12 +22,10 @@ from runner.record.golden import Pinned, Place
 from runner.record.model import ProgramRecord, Record
 from runner.record.verdicts import Verdict
 from runner.show.report import FAULTS, reasons
+from runner.testing.plugin import TOLD
 
 if TYPE_CHECKING:
     from runner.testing.plugin import Run, Session
-
-TOLD = "shardproof"
-"""The property of a report that says what was pinned anew. Reports cross from process to process; nothing else does."""
 
 _GOLDEN = "golden"
 

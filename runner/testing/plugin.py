@@ -17,9 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from runner.config.folders import conf_folder
+
 if TYPE_CHECKING:
     from runner.record.model import Record
     from runner.testing.items import ExperimentFile
+
+
+TOLD = "shardproof"
+"""The property of a report that says what was pinned anew. Reports cross from process to process; nothing else does."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,8 +66,6 @@ class Session:
     """What one session of pytest knows of experiments: the folders that hold them, the files, the runs."""
 
     def __init__(self, config: pytest.Config) -> None:
-        from runner.config.compose import conf_folder
-
         self._config = config
         named = [
             _config_folder(Path(config.invocation_params.dir, name)) for name in config.getoption("experiments") or ()
@@ -95,7 +99,6 @@ class Session:
             config.args += [str(f) for f in folders if not any(f.resolve().is_relative_to(path) for path in reached)]
 
     def _check_targets(self) -> None:
-        from runner.config.compose import conf_folder
         from runner.faults import nearest
 
         there = sorted({f.stem for base in (conf_folder(), *self.folders) for f in (base / "target").glob("*.yaml")})
@@ -157,8 +160,6 @@ class Session:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep what was pinned anew for the summary."""
         if report.when == "call":
-            from runner.testing.items import TOLD
-
             self._told += [str(told) for name, told in report.user_properties if name == TOLD]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

@@ -1,11 +1,18 @@
-"""The name of an experiment in; out whether it can be that of a folder."""
+"""The folders of configurations and of runs: where the runner's own lie, and what can name one. Imports next to nothing."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
 _LONGEST = 100
+
+
+def conf_folder() -> Path:
+    """The configuration that comes with the runner: beside it in a checkout, inside it in a wheel."""
+    inside = Path(__file__).parents[1] / "conf"
+    return inside if inside.is_dir() else Path(__file__).parents[2] / "conf"
 
 
 def misnamed(name: str) -> str | None:

@@ -76,7 +76,7 @@ def _expected(experiment: Experiment) -> str | None:
     programs: dict[str, list[str]] = {}
     for program in experiment.programs:
         expected = experiment.expected[program]
-        collectives = {} if expected.no_collectives else expected.collectives
+        collectives: Mapping[str, int] | None = {} if expected.no_collectives else expected.collectives
         if collectives is not None and program.on_mesh:
             programs.setdefault(_counted(collectives, nothing="none"), []).append(program)
     if len(programs) == 1:

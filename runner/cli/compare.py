@@ -106,7 +106,7 @@ def _load(path: Path) -> list[Point]:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise InvalidComparison(f"{shown(path)}: more than one run of {twice[0]}; name one of its folders")
         return points
-    found = []
+    found: list[Point] = []
     for file in sorted(path.rglob("*.json")):
         found += _of_golden(file, file.relative_to(path).with_suffix("").as_posix())
     if not found:
@@ -185,7 +185,7 @@ def _report(before: dict[str, Point], after: dict[str, Point]) -> int:
 
 def compared(old: Point, new: Point) -> tuple[list[str], list[str]]:
     """What differs between two points, and what is told for information: a sentence each."""
-    found = []
+    found: list[str] = []
     there, here = (point.record.not_supported if point.record else {} for point in (old, new))
     for program in dict.fromkeys([*old.pinned, *new.pinned]):
         if program in old.pinned and program in new.pinned:

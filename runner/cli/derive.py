@@ -52,7 +52,7 @@ def _task(job: app.Job, worker: Worker) -> Status:
 def _derive(config: dict[str, Any], folder: Path, worker: Worker) -> Status:
     experiment = read(config)
     with tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
-        job = {
+        job: dict[str, Any] = {
             "config": config,
             "folder": str(folder.resolve()),
             "data": str(folder.resolve()),

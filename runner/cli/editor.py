@@ -150,6 +150,7 @@ def _counts() -> Schema:
 
 
 def _of(kind: Kind, path: tuple[str, ...], config: str | None = None) -> Schema:
+    found: Schema
     if kind.name != "mapping":
         found = dict(_TYPES[kind.name])
     elif kind.keys is None:

@@ -99,7 +99,7 @@ def consulted(
     data.check(experiment, data_folder)
     arrays = data.make(experiment, data_folder)
     with tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
-        job = {
+        job: dict[str, Any] = {
             "config": dict(config),
             "folder": str(folder.resolve()),
             "data": str(data_folder.resolve()),

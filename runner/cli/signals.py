@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from types import FrameType
 
 GRACE = 1.0
@@ -34,7 +34,7 @@ def status(number: int) -> int:
 
 
 @contextlib.contextmanager
-def handled() -> Iterator[None]:
+def handled() -> Generator[None]:
     """Under it SIGTERM and SIGHUP raise `Ended`, Ctrl-C raises `KeyboardInterrupt`; a second Ctrl-C ends at once."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -5,7 +5,7 @@ The command and the pytest plugin compose here; of a sweep Hydra composes each p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from runner.config.folders import conf_folder, misnamed
 from runner.config.sources import Sources
 from runner.faults import Fault, nearest
+from runner.untyped import is_dict
 
 if TYPE_CHECKING:
     from hydra.conf import HydraConf
@@ -71,7 +72,7 @@ def compose(experiment: str, folder: Path, overrides: Sequence[str] = ()) -> Con
 
 
 @contextmanager
-def composed(overrides: Sequence[str], folder: Path | None = None) -> Iterator[DictConfig]:
+def composed(overrides: Sequence[str], folder: Path | None = None) -> Generator[DictConfig]:
     """Hydra's whole configuration of one run, with Hydra's own settings in it, while Hydra is set up for it.
 
     `folder` is the config folder that the user adds. Raises `InvalidConfiguration`.
@@ -150,7 +151,9 @@ def _refuse_absent_targets(plain: Mapping[str, Any], origin: Origin) -> None:
     from runner.config.shape import listed
 
     there = sorted({file.stem for folder in origin.folders for file in (folder / "target").glob("*.yaml")})
-    for i, target in enumerate((plain["test"] or {}).get("targets") or ()):
+    test: Mapping[str, Any] = plain["test"] or {}
+    targets: Sequence[Any] = test.get("targets") or ()
+    for i, target in enumerate(targets):
         if isinstance(target, str) and target not in there:
             message = f"no target '{target}'{nearest(target, there) or listed(there)}"
             raise InvalidConfiguration(origin.sources.report(Fault(("test", "targets", i), message)))
@@ -162,6 +165,6 @@ def _quoted(text: str) -> str:
 
 def without_missing(value: Any) -> Any:
     """OmegaConf spells a mandatory value that nobody gave as `???`."""
-    if isinstance(value, dict):
+    if is_dict(value):
         return {key: without_missing(item) for key, item in value.items()}
     return None if value == "???" else value

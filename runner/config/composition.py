@@ -14,6 +14,7 @@ from runner.config import files, quoting, shape
 from runner.config.shape import Misfit
 from runner.config.sources import Layer, Sources, key_place, listing, said, shown, text_place
 from runner.faults import Fault, Key, key_text, nearest
+from runner.untyped import is_dict, is_list, is_sequence
 
 
 def layers(folders: Sequence[Path], choices: Mapping[str, Any]) -> tuple[Layer, ...]:
@@ -22,7 +23,7 @@ def layers(folders: Sequence[Path], choices: Mapping[str, Any]) -> tuple[Layer, 
     groups = [group for group in choices if not group.startswith("hydra/") and group != "hydra"]
     for group in sorted(groups, key=lambda group: group == "experiment"):
         options = choices[group]
-        for option in options if isinstance(options, list | tuple) else [options]:
+        for option in options if is_sequence(options) else [options]:
             if isinstance(option, str):
                 found += _chain(folders, group, option)
     return tuple(found)
@@ -43,7 +44,7 @@ def _chain(folders: Sequence[Path], group: str, option: str, seen: tuple[Path, .
     for entry in _defaults(text):
         if isinstance(entry, str) and entry != "_self_":
             based_on += _chain(folders, group, entry.rsplit("/", 1)[-1].split("@")[0], (*seen, file))
-        elif isinstance(entry, dict):
+        elif is_dict(entry):
             for name, value in entry.items():
                 other = str(name).removeprefix("override ").removeprefix("optional ").strip().lstrip("/").split("@")[0]
                 if isinstance(value, str) and not other.startswith("hydra"):
@@ -56,13 +57,13 @@ def _defaults(text: str) -> list[Any]:
         content = yaml.safe_load(text)
     except yaml.YAMLError:
         return []
-    found = content.get("defaults") if isinstance(content, dict) else None
-    return found if isinstance(found, list) else []
+    found = content.get("defaults") if is_dict(content) else None
+    return found if is_list(found) else []
 
 
 def _choices(overrides: Sequence[str], folders: Sequence[Path]) -> dict[str, str]:
     """The config groups that the command line chooses, when Hydra could not say."""
-    chosen = {}
+    chosen: dict[str, str] = {}
     for override in overrides:
         name, _, value = override.lstrip("+").partition("=")
         if any((folder / name).is_dir() for folder in folders):
@@ -100,7 +101,7 @@ def in_task(error: Exception, sources: Sources) -> str:
 def _of_entries(defaults: object) -> Fault | None:
     """What is wrong with a list of defaults before Hydra looks up its entries."""
     like = "such as [override /mesh: x2_y2]"
-    if not isinstance(defaults, list):
+    if not is_list(defaults):
         return Fault(("defaults",), f"'defaults' is a list, {like}, not {shape.described(defaults)}")
     for i, entry in enumerate(defaults):
         if not isinstance(entry, str | dict):
@@ -133,7 +134,7 @@ def _of_files(sources: Sources, folders: Sequence[Path]) -> str | None:
         if refused is not None:
             return refused
         content = files.content(layer.file)
-        fault = _of_entries(content.pop("defaults", [])) if isinstance(content, dict) else None
+        fault = _of_entries(content.pop("defaults", [])) if is_dict(content) else None
         if fault is not None:
             return Sources((Layer(layer.file),)).report(fault)
         for misfit in shape.misfits(content, layer.package) if isinstance(content, dict) else ():

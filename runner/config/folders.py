@@ -1,4 +1,4 @@
-"""The folders of configurations and of runs: where the runner's own lie, and what can name one. Imports next to nothing."""
+"""The folders of configurations and of runs: where the runner's own lie, what can name one. Imports little."""
 
 from __future__ import annotations
 

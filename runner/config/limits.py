@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any, cast
+
 import yaml
 
 _BYTES = 1_000_000
@@ -38,7 +41,8 @@ def _expanded(text: str) -> tuple[int, int, str] | None:
     """What is too much once every alias is replaced by what it names. Counts, and expands nothing."""
     anchored: dict[str, int | None] = {}
     open_: list[tuple[str | None, int]] = [(None, 0)]
-    for event in yaml.parse(text, _Loader):
+    events: Iterable[Any] = cast("Any", yaml).parse(text, _Loader)
+    for event in events:
         line, column = event.start_mark.line + 1, event.start_mark.column + 1
         if isinstance(event, yaml.CollectionStartEvent):
             if event.anchor:

@@ -42,7 +42,7 @@ class ArrayConfig:
     shape: list[Any] = MISSING
     dtype: str = "float32"
     init: Any = "normal()"
-    spec: list[Any] = field(default_factory=list)
+    spec: list[Any] = field(default_factory=list[Any])
 
 
 @dataclass
@@ -51,7 +51,7 @@ class GradConfig:
 
     of: str | None = None
     """The scalar output that is differentiated."""
-    wrt: Any = field(default_factory=list)
+    wrt: Any = field(default_factory=list[Any])
     """The arrays with respect to which: a list, or one name."""
 
 
@@ -59,7 +59,7 @@ class GradConfig:
 class ExpectConfig:
     """What the experiment promises beyond agreement with the oracles. All but `values` may differ by program."""
 
-    values: dict[str, Any] | None = field(default_factory=dict)
+    values: dict[str, Any] | None = field(default_factory=dict[str, Any])
     collectives: Any = None
     """How many there are of each kind: `{all-reduce: 1}`; kinds that are not named are not there."""
     no_collectives: Any = None
@@ -72,7 +72,7 @@ class ExpectConfig:
     not_overlapped: Any = None
     layouts: Any = None
     """The PartitionSpecs that values in the middle of `graph` have."""
-    sections: dict[str, Any] | None = field(default_factory=dict)
+    sections: dict[str, Any] | None = field(default_factory=dict[str, Any])
     """How far `per_device` may be from `graph` on purpose, for each output as a share of its root mean square."""
     weak: Any = None
     """The outputs whose `value` check may be too blunt to notice a mistake of 10 %."""
@@ -99,14 +99,14 @@ class ExperimentConfig:
     source: str = ""
     mesh: MeshConfig = field(default_factory=MeshConfig)
     target: TargetConfig = field(default_factory=TargetConfig)
-    dims: dict[str, Any] | None = field(default_factory=dict)
-    verify_dims: dict[str, Any] | None = field(default_factory=dict)
+    dims: dict[str, Any] | None = field(default_factory=dict[str, Any])
+    verify_dims: dict[str, Any] | None = field(default_factory=dict[str, Any])
     """The sizes at which simulated CPU devices verify what is compiled for a topology that is not here."""
-    arrays: dict[str, ArrayConfig] | None = field(default_factory=dict)
-    graph: dict[str, Any] | None = field(default_factory=dict)
-    per_device: dict[str, Any] | None = field(default_factory=dict)
-    constraints: dict[str, Any] | None = field(default_factory=dict)
-    outputs: dict[str, Any] | None = field(default_factory=dict)
+    arrays: dict[str, ArrayConfig] | None = field(default_factory=dict[str, ArrayConfig])
+    graph: dict[str, Any] | None = field(default_factory=dict[str, Any])
+    per_device: dict[str, Any] | None = field(default_factory=dict[str, Any])
+    constraints: dict[str, Any] | None = field(default_factory=dict[str, Any])
+    outputs: dict[str, Any] | None = field(default_factory=dict[str, Any])
     grad: GradConfig | None = field(default_factory=GradConfig)
     expect: ExpectConfig | None = field(default_factory=ExpectConfig)
     test: TestConfig | None = field(default_factory=TestConfig)

@@ -12,6 +12,7 @@ from typing import Any
 
 from runner.config.schema import ExperimentConfig
 from runner.faults import Fault, Key, nearest
+from runner.untyped import is_mapping
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def _misfits(value: Any, key: Key, kind: Kind) -> Iterator[Misfit]:
     if not _fits(value, kind):
         yield Misfit(Fault(key, _refusal(value, key, kind)), name=False)
         return
-    if kind.name == "anything" or not isinstance(value, Mapping):
+    if kind.name == "anything" or not is_mapping(value):
         return
     for name, inner in value.items():
         below = (*key, name)

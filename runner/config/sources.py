@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 import yaml
 
@@ -166,7 +167,7 @@ def _is(name: yaml.Node, part: str | int) -> bool:
 def _compose(file: Path) -> yaml.Node | None:
     try:
         with open(file, encoding="utf-8") as stream:
-            return yaml.compose(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+            return cast("Any", yaml).compose(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (OSError, yaml.YAMLError):
         return None
 

@@ -92,7 +92,8 @@ def _iota(site: Site):
 
 
 def _broadcasted(site: Site):
-    dtype, dimension = site.static("dtype"), site.static("dimension")
+    dtype = site.static("dtype")
+    dimension: int = site.static("dimension")
 
     def made(cut: Cut) -> ast.expr:
         shape = constant(_local(site, cut))

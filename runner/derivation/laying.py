@@ -29,7 +29,7 @@ class Layouts(Names):
 
     def __init__(self, experiment: Experiment, parts: Parts, *, invarying: bool) -> None:
         super().__init__(experiment, parts)
-        self.cost = 0.0
+        self.cost: float = 0.0
         self.moved: set[str] = set()
         """The lines that do nothing but lay another one out anew."""
         self._invarying = invarying

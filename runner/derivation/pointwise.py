@@ -38,7 +38,8 @@ def operator(site: Site) -> Value | None:
             return _pointwise(site, [left, right])
         case ast.UnaryOp(operand=operand):
             return _pointwise(site, [operand])
-    return None
+        case _:
+            return None
 
 
 def _pointwise(site: Site, parts: list[ast.expr]) -> Value | None:

@@ -57,8 +57,9 @@ def _parts(site: Site) -> list[ast.expr]:
             return [left, right]
         case ast.Call(func=ast.Name(id="einsum"), args=[_, *operands]):
             return operands
-    names = ("a", "b") if "a" in site.arguments else ("x1", "x2")
-    return [site.arguments[name] for name in names]
+        case _:
+            names = ("a", "b") if "a" in site.arguments else ("x1", "x2")
+            return [site.arguments[name] for name in names]
 
 
 def _letters(site: Site, shapes: list[tuple[int, ...]]) -> tuple[list[str], str] | None:
@@ -95,7 +96,7 @@ def _letters(site: Site, shapes: list[tuple[int, ...]]) -> tuple[list[str], str]
     return None
 
 
-def _matmul(one: int, other: int, take) -> tuple[list[str], str] | None:
+def _matmul(one: int, other: int, take: Take) -> tuple[list[str], str] | None:
     if not one or not other:
         return None
     k = take(1)
@@ -107,7 +108,7 @@ def _matmul(one: int, other: int, take) -> tuple[list[str], str] | None:
     return [first, second], batch + i + j
 
 
-def _batched(name: str, one: int, other: int, take) -> tuple[list[str], str] | None:
+def _batched(name: str, one: int, other: int, take: Take) -> tuple[list[str], str] | None:
     own = {"matvec": (2, 1), "vecmat": (1, 2), "vecdot": (1, 1)}[name]
     k, m = take(1), take(1)
     batch = take(max(one - own[0], other - own[1]))
@@ -116,7 +117,7 @@ def _batched(name: str, one: int, other: int, take) -> tuple[list[str], str] | N
     return [first, second], batch + ("" if name == "vecdot" else m)
 
 
-def _tensordot(site: Site, one: int, other: int, take) -> tuple[list[str], str] | None:
+def _tensordot(site: Site, one: int, other: int, take: Take) -> tuple[list[str], str] | None:
     axes = site.static("axes", 2)
     if isinstance(axes, int):
         axes = (tuple(range(one - axes, one)), tuple(range(axes)))

@@ -60,7 +60,7 @@ class Rule:
     result: Dimensions
     sizes: Mapping[int, int]
     write: Callable[[list[ast.expr], Assignment], ast.expr]
-    reduced: Mapping[int, str] = field(default_factory=dict)
+    reduced: Mapping[int, str] = field(default_factory=dict[int, str])
     inner: Callable[[Assignment], float] = lambda _: 0.0
     allowed: Callable[[Assignment], bool] = lambda _: True
 
@@ -80,7 +80,7 @@ class Choice:
 
 def layout(mesh: Mesh, rule: Rule, dimensions: Dimensions, assignment: Assignment) -> Spec | None:
     """How an array with these dimensions lies; None where no PartitionSpec says it."""
-    spec = []
+    spec: list[tuple[str, ...]] = []
     for factors in dimensions:
         axes: tuple[str, ...] = ()
         full = True
@@ -101,7 +101,7 @@ def assigned(mesh: Mesh, rule: Rule, dimensions: Dimensions, spec: Spec) -> dict
         left = list(axes)
         for factor in factors:
             size = rule.sizes[factor]
-            mine = []
+            mine: list[str] = []
             while left and size % mesh.sizes[left[0]] == 0 and size > 1:
                 size //= mesh.sizes[left[0]]
                 mine.append(left.pop(0))
@@ -191,7 +191,8 @@ def _evaluate(
         if assignment.get(factor):
             over[kind] = over.get(kind, ()) + assignment[factor]
     held = moves.local_bytes(mesh, shape, itemsize, partial)
-    spec, scattered = partial, []
+    spec = partial
+    scattered: list[tuple[int, tuple[str, ...]]] = []
     for kind, axes in over.items():
         rest = axes
         if kind in ("sum", "mean") and wanted is not None:

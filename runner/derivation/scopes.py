@@ -28,7 +28,7 @@ class Binding:
     """A name and what it stands for; `held` are the names of the same value in other layouts."""
 
     value: Value
-    held: dict[Spec, Value] = field(default_factory=dict)
+    held: dict[Spec, Value] = field(default_factory=dict[Spec, Value])
 
 
 @dataclass
@@ -40,8 +40,8 @@ class Scope:
 
     steps: int = 1
     within: Line | None = None
-    lines: list[Statement] = field(default_factory=list)
-    names: dict[str, Binding] = field(default_factory=dict)
+    lines: list[Statement] = field(default_factory=list[Statement])
+    names: dict[str, Binding] = field(default_factory=dict[str, Binding])
 
     def line(self, name: str) -> Line:
         """The identity of a line here."""
@@ -62,14 +62,14 @@ class Names:
 
     def __init__(self, experiment: Experiment, parts: Parts) -> None:
         self.experiment, self.mesh = experiment, experiment.mesh
-        self.scopes = [Scope()]
+        self.scopes: list[Scope] = [Scope()]
         self.path = ""
         self.beside: Sequence[Statement] = ()
         """The statements of the graph among which it stands."""
         self.prefix = ""
         self.index: frozenset[str] = frozenset()
         """The numbers of the steps of unrolled loops."""
-        self.taken = {*experiment.dims, *CONSTANTS, *_names(experiment.graph)}
+        self.taken: set[str] = {*experiment.dims, *CONSTANTS, *_names(experiment.graph)}
         self.taken |= {array.name for array in experiment.arrays}
         self._parts = parts
 

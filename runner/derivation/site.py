@@ -14,14 +14,16 @@ from runner.derivation.rules import Value
 from runner.derivation.trees import constant
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.programs.types import Typed
+from runner.untyped import is_sequence
 
 if TYPE_CHECKING:
     from runner.derivation.writer import Writer
     from runner.layout import Spec
 
 _BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
+    ast.Div: lambda one, other: one / other, ast.FloorDiv: lambda one, other: one // other,
+    ast.Pow: lambda one, other: one**other,
 }  # fmt: skip
 
 
@@ -70,7 +72,8 @@ class Statics:
                 given = (lower, upper, step)
                 missing = any(part is None and one is not None for part, one in zip(parts, given, strict=True))
                 return None if missing else ast.Slice(*parts)
-        return None
+            case _:
+                return None
 
     def value(self, node: ast.expr) -> Any:
         """The number, the tuple or the string that an expression stands for. Raises `NotStatic`."""
@@ -103,6 +106,8 @@ class Statics:
                 tree = self.tree(node)
                 if tree is not None and not isinstance(tree, ast.Call):
                     return self.value(tree)
+            case _:
+                pass
         raise NotStatic
 
 
@@ -147,18 +152,15 @@ class Site:
 
     def given(self, *names: str) -> bool:
         """Whether the call has one of the arguments, and it is not None."""
-        return any(
-            name in self.arguments
-            and not (isinstance(self.arguments[name], ast.Constant) and self.arguments[name].value is None)  # type: ignore[attr-defined]
-            for name in names
-        )
+        given = (self.arguments[name] for name in names if name in self.arguments)
+        return any(not (isinstance(part, ast.Constant) and part.value is None) for part in given)
 
     def axes(self, name: str = "axis", *, rank: int, default: Any = None) -> tuple[int, ...]:
         """The dimensions that an argument names, from 0; all of them where it is None."""
         axis = self.static(name, default)
         if axis is None:
             return tuple(range(rank))
-        listed = axis if isinstance(axis, tuple | list) else (axis,)
+        listed = axis if is_sequence(axis) else (axis,)
         if not all(isinstance(each, int) and not isinstance(each, bool) for each in listed):
             raise NotStatic
         return tuple(each % rank for each in listed)
@@ -188,7 +190,8 @@ class Site:
                 return ast.Attribute(visit(value), attr)
             case ast.Subscript(value=value, slice=index):
                 return ast.Subscript(visit(value), visit(index))
-        raise AssertionError(ast.dump(self.node))
+            case _:
+                raise AssertionError(ast.dump(self.node))
 
     def value(self, node: ast.expr) -> Value:
         """A part of the operation as one device computes it."""

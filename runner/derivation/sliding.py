@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+from typing import Any
 
 from runner.derivation.indexing import entries
 from runner.derivation.reductions import operand
@@ -13,6 +14,7 @@ from runner.derivation.trees import built, constant
 from runner.dtypes import NAMES, dtype
 from runner.experiment.model import Loop, Node
 from runner.layout import Spec
+from runner.untyped import is_sequence
 
 
 def _part(rank: int, axis: int, text: str) -> str:
@@ -193,10 +195,10 @@ def pad(site: Site) -> Value | None:
     return site.writer.apply(site, [value], Rule((whole,), whole, dict(enumerate(typed.shape)), write))
 
 
-def _pairs(widths: object, rank: int) -> list[tuple[int, int]]:
+def _pairs(widths: Any, rank: int) -> list[tuple[int, int]]:
     if isinstance(widths, int):
         return [(widths, widths)] * rank
-    if not isinstance(widths, tuple | list) or not widths:
+    if not is_sequence(widths) or not widths:
         raise NotStatic
     if all(isinstance(each, int) for each in widths):
         if len(widths) == 1:
@@ -204,7 +206,7 @@ def _pairs(widths: object, rank: int) -> list[tuple[int, int]]:
         if len(widths) == 2:
             return [(widths[0], widths[1])] * rank
         raise NotStatic
-    pairs = [tuple(each) for each in widths]
+    pairs: list[tuple[Any, ...]] = [tuple(each) for each in widths]
     pairs = pairs * rank if len(pairs) == 1 else pairs
     if len(pairs) != rank or any(len(pair) != 2 for pair in pairs):
         raise NotStatic
@@ -215,7 +217,7 @@ def _halo(site: Site, value: Value, pairs: list[tuple[int, int]]) -> dict[int, t
     """The dimensions that are padded and cut, with the axes, if every reader takes as long a slice of them."""
     assert value.shape is not None
     writer = site.writer
-    cut = {}
+    cut: dict[int, tuple[str, ...]] = {}
     for d, axes in enumerate(value.spec):
         local = value.shape[d] // writer.mesh.axis_size(axes)
         if axes and pairs[d] != (0, 0):

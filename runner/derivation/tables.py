@@ -9,7 +9,7 @@ import ast
 from collections.abc import Callable
 
 from runner.derivation import creation, indexing, inner, lookups, pointwise, products, reductions, shaping, sliding
-from runner.derivation.rules import Rule, Value
+from runner.derivation.rules import Assignment, Rule, Value
 from runner.derivation.site import NotStatic, Site
 from runner.layout import Spec
 
@@ -89,12 +89,17 @@ def written(site: Site) -> Value:
 
 def _whole(site: Site) -> Value:
     """The operation on whole operands, as every device can do it."""
+    tree: ast.expr
     match site.node:
         case ast.Subscript(value=value, slice=index):
-            tree: ast.expr = ast.Subscript(site.writer.whole(value), site.writer.whole(index))
+            tree = ast.Subscript(site.writer.whole(value), site.writer.whole(index))
         case _:
             tree = site.rewritten({})
     if site.typed is None:
         return Value(tree, None, Spec())
     dimensions = ((),) * len(site.result.shape)
-    return site.writer.apply(site, [], Rule((), dimensions, {}, lambda *_: tree))
+
+    def write(_trees: list[ast.expr], _assignment: Assignment) -> ast.expr:
+        return tree
+
+    return site.writer.apply(site, [], Rule((), dimensions, {}, write))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from runner.untyped import is_tuple
+
 
 def built(template: str, **parts: Any) -> ast.expr:
     """`built("psum({x}, {over})", x=tree, over=("x",))`: trees as they are, axes as the language names them."""
@@ -14,8 +16,8 @@ def built(template: str, **parts: Any) -> ast.expr:
 def _text(part: Any) -> str:
     if isinstance(part, ast.AST):
         return f"({ast.unparse(ast.fix_missing_locations(part))})"
-    if isinstance(part, tuple) and part and all(isinstance(axis, str) for axis in part):
-        return repr(part[0] if len(part) == 1 else part)
+    if is_tuple(part) and len(part) == 1 and isinstance(part[0], str):
+        return repr(part[0])
     return repr(part)
 
 

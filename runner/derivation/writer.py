@@ -176,6 +176,8 @@ class Writer(Layouts):
                 return self.binding(f"{loop}.{carried}").value
             case ast.Tuple() | ast.List():
                 return Value(self.whole(node), None, Spec())
+            case _:
+                pass
         site = Site(self, node, self.type_of(node), goal)
         return tables.written(site)
 
@@ -246,8 +248,9 @@ class Writer(Layouts):
                 return built("pmin(astype({x}, 'int32'), {over}) > 0", x=tree, over=axes), 2
             case "max" | "min" if not self.differentiated:
                 return built(f"p{kind}({{x}}, {{over}})", x=tree, over=axes), 2
-        # JAX has no derivative of pmax, and no product over devices.
-        return built(gathered, f=ast.Name(kind), x=tree, over=axes), 1
+            case _:
+                # JAX has no derivative of pmax, and no product over devices.
+                return built(gathered, f=ast.Name(kind), x=tree, over=axes), 1
 
     def ours(self, what: str) -> None:
         """Note that a part of the line is not the plan's, which leaves it to the partitioner."""
@@ -275,7 +278,7 @@ class Writer(Layouts):
         hint = None if where is None else self._hints.get(path, {}).get(where)
         if hint is None or len(hint) != len(shape):
             return None
-        spec = []
+        spec: list[tuple[str, ...]] = []
         for size, axes in zip(shape, moves.plain(self.mesh, hint, len(shape)), strict=True):
             while axes and size % self.mesh.axis_size(axes):
                 axes = axes[:-1]
@@ -302,4 +305,5 @@ def _below(init: Any, experiment: Experiment) -> int | None:
                 return int(Statics(experiment.dims, frozenset(), lambda _: None).value(bound))
             except NotStatic:
                 return None
-    return None
+        case _:
+            return None

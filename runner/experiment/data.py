@@ -24,6 +24,7 @@ from runner.faults import Fault, InvalidExperiment, invalid, nearest
 from runner.language import bounds
 from runner.language.signatures import signature
 from runner.language.syntax import Expression, SyntaxFault
+from runner.untyped import is_list
 
 Arrays = dict[str, np.ndarray]
 
@@ -96,7 +97,7 @@ def source(array: Array, sizes: dict[str, int], folder: Path) -> Source:
 
 def _literal(value: Any) -> str:
     """A number or nested list of numbers as NumPy source."""
-    if isinstance(value, list):
+    if is_list(value):
         return f"[{', '.join(map(_literal, value))}]"
     if isinstance(value, float) and not math.isfinite(value):
         return "np.nan" if math.isnan(value) else "np.inf" if value > 0 else "-np.inf"

@@ -15,6 +15,7 @@ from runner.experiment.program import Program
 from runner.faults import Key, invalid, nearest
 from runner.language.check import Section
 from runner.layout import Spec
+from runner.untyped import is_list, is_mapping
 
 KINDS = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute",
@@ -39,7 +40,7 @@ class Expectations:
     max_memory_bytes: int | None = None
     overlapped: tuple[str, ...] = ()
     not_overlapped: tuple[str, ...] = ()
-    layouts: Mapping[str, Spec] = field(default_factory=dict)
+    layouts: Mapping[str, Spec] = field(default_factory=dict[str, Spec])
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -106,7 +107,7 @@ def _closest(
     """What `value` says for the program on the platform; None where it says nothing."""
     plain = _plain(value, names)
     found = None if plain is None else read(plain, key)
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         # Every branch is read, so that a fault is found whichever program runs.
         inner = {
             branch: _closest(value[branch], (*key, branch), program, platform, names, read)
@@ -121,14 +122,14 @@ def _closest(
 
 def _plain(value: Any, names: Names) -> Any:
     """What stands beside the programs and platforms; None where there are only such."""
-    if not isinstance(value, Mapping):
+    if not is_mapping(value):
         return value
     rest = {k: v for k, v in value.items() if k not in names.programs and k not in names.platforms}
     return rest if rest or not value else None
 
 
 def _counts(value: Any, key: Key, names: Names) -> dict[str, int]:
-    if not isinstance(value, Mapping):
+    if not is_mapping(value):
         raise invalid(key, f"{value!r} is not a mapping of kinds to numbers, such as {{all-reduce: 1}}")
     for kind in value:
         if kind not in KINDS:
@@ -150,7 +151,7 @@ def _size(value: Any, key: Key, names: Names, what: str) -> int:
 
 
 def _lines(value: Any, key: Key, names: Names, program: Program) -> tuple[str, ...]:
-    if not isinstance(value, list):
+    if not is_list(value):
         raise invalid(key, f"{value!r} is not a list of lines, such as [C, ring.lhs]")
     every = {line for lines in names.lines.values() for line in lines}
     for i, line in enumerate(value):
@@ -161,7 +162,7 @@ def _lines(value: Any, key: Key, names: Names, program: Program) -> tuple[str, .
 
 
 def _layouts(value: Any, key: Key, names: Names) -> dict[str, Spec]:
-    if not isinstance(value, Mapping):
+    if not is_mapping(value):
         raise invalid(key, f"{value!r} is not a mapping of names to PartitionSpecs")
     for name in value:
         if name not in names.values:
@@ -178,7 +179,8 @@ def refusal(config: Mapping[str, Any]) -> str | None:
 
     It is read by itself, since what else the configuration says may be what is refused. Raises `InvalidExperiment`.
     """
-    said = (config.get("expect") or {}).get("invalid")
+    expect: Mapping[str, Any] = config.get("expect") or {}
+    said = expect.get("invalid")
     if said is None:
         return None
     if not isinstance(said, str) or not said.strip():
@@ -207,7 +209,7 @@ def known_wrong(
 
 def _refuse_absent(value: Any, key: Key, names: Names) -> None:
     """Raise `InvalidExperiment` where a program is named that the experiment cannot have."""
-    for branch in value if isinstance(value, Mapping) else ():
+    for branch in value if is_mapping(value) else ():
         if branch in names.sections:
             message = (
                 f"program '{branch}' is written from {names.sections[branch]}, which this experiment does not have"
@@ -219,9 +221,9 @@ def _refuse_absent(value: Any, key: Key, names: Names) -> None:
 
 
 def _wrong(value: Any, key: Key, names: Names) -> dict[str, str]:
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         return {_output(name, (*key, name), names): _versions(said, (*key, name)) for name, said in value.items()}
-    if isinstance(value, list):
+    if is_list(value):
         return {_output(name, (*key, i), names): "" for i, name in enumerate(value)}
     return {_output(value, key, names): ""}
 

@@ -12,6 +12,7 @@ from runner.experiment.plain import IDENTIFIER, counted, parsed, read_size, yaml
 from runner.faults import Key, invalid, nearest
 from runner.language.check import missing_axis
 from runner.layout import Layout, Mesh, Spec
+from runner.untyped import is_list
 
 
 def read_mesh(config: Mapping[str, Any]) -> Mesh:
@@ -57,11 +58,11 @@ def read_array(name: str, config: Mapping[str, Any], mesh: Mesh, dims: Mapping[s
 
 
 def read_spec(value: object, key: Key, mesh: Mesh) -> Spec:
-    if not isinstance(value, list):
+    if not is_list(value):
         raise invalid(key, f"{value!r} is not a PartitionSpec; it is a list such as [x, null]")
     entries: list[tuple[str, ...]] = []
     for i, entry in enumerate(value):
-        axes = [] if entry is None else entry if isinstance(entry, list) else [entry]
+        axes: list[Any] = [] if entry is None else entry if is_list(entry) else [entry]
         for axis in axes:
             if not isinstance(axis, str):
                 message = f"{axis!r} is not a mesh axis, null, or a list of axes{yaml_hint(axis)}"

@@ -130,7 +130,8 @@ class Loop:
     @cached_property
     def names(self) -> frozenset[str]:
         """Every name in its expressions, those of its body too."""
-        return frozenset().union(*(first.names for _, first in self.carry), *(inside.names for inside in self.body))
+        parts = (*(first for _, first in self.carry), *self.body)
+        return frozenset[str]().union(*(part.names for part in parts))
 
 
 Statement = Node | Loop
@@ -202,18 +203,18 @@ class Experiment:
     chosen: bool = False
     """Whether the user named the program, rather than taking all that there are."""
     grad: Gradient | None = None
-    expected: Mapping[Program, expect.Expectations] = field(default_factory=dict)
+    expected: Mapping[Program, expect.Expectations] = field(default_factory=dict[Program, expect.Expectations])
     """What each program is held to."""
     probed: frozenset[str] = frozenset()
     """The values of `graph` that are among the outputs only so that the compiler tells their layouts."""
-    verify_dims: Mapping[str, int] = field(default_factory=dict)
-    approximate: Mapping[str, float] = field(default_factory=dict)
+    verify_dims: Mapping[str, int] = field(default_factory=dict[str, int])
+    approximate: Mapping[str, float] = field(default_factory=dict[str, float])
     """How far `per_device` is from `graph` on purpose: for an output, the share of its root mean square."""
     weak: frozenset[str] = frozenset()
     """The outputs whose `value` check may be blunt."""
     show: Show = "auto"
     """What of the arrays and outputs is shown: a word, or names."""
-    wrong: Mapping[Program, Mapping[str, str]] = field(default_factory=dict)
+    wrong: Mapping[Program, Mapping[str, str]] = field(default_factory=dict[Program, Mapping[str, str]])
     """Per program the outputs that JAX is known to give wrong, with the versions that do: "" is all of them."""
 
     @cached_property

@@ -15,6 +15,7 @@ from runner.language.check import canonical
 from runner.language.operations import CONSTANTS
 from runner.language.syntax import Expression, SyntaxFault, on_one_line, parse
 from runner.layout import Mesh
+from runner.untyped import is_list
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -91,7 +92,7 @@ def _dim(name: str, value: object, key: Key, dims: Mapping[str, int]) -> int:
 
 
 def read_verify_dims(config: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, int]:
-    smaller = {}
+    smaller: dict[str, int] = {}
     for name, value in config.items():
         key = ("verify_dims", name)
         if name not in dims:
@@ -113,7 +114,7 @@ def read_show(show: object, names: Iterable[str]) -> str | tuple[str, ...]:
         raise invalid(
             ("show",), f"nothing is called '{show}'{nearest(show, (*WORDS, *known)) or choices((*WORDS, *known))}"
         )
-    if not isinstance(show, list):
+    if not is_list(show):
         raise invalid(("show",), f"{show!r} is no name of an array or output{yaml_hint(show)}{choices(WORDS)}")
     for i, name in enumerate(show):
         if name not in known:
@@ -124,7 +125,7 @@ def read_show(show: object, names: Iterable[str]) -> str | tuple[str, ...]:
 
 def rectangular(value: Any, key: Key) -> tuple[int, ...]:
     """The shape of a nested list of numbers."""
-    if not isinstance(value, list):
+    if not is_list(value):
         if not isinstance(value, bool | int | float):
             raise invalid(key, f"{value!r} is not a number")
         return ()

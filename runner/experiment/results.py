@@ -11,6 +11,7 @@ from runner.experiment.model import GRADIENTS, Array, Gradient, Section, Stateme
 from runner.experiment.plain import choices, rectangular
 from runner.faults import invalid, nearest
 from runner.layout import Spec
+from runner.untyped import is_list
 
 
 def known_result(name: str, section: str, statements: tuple[Statement, ...], arrays: set[str], where: str) -> None:
@@ -45,8 +46,8 @@ def read_gradient(
     outputs: Mapping[str, Spec],
     sections: Mapping[Section, tuple[Statement, ...]],
 ) -> Gradient | None:
-    of, wrt = config["of"], config["wrt"]
-    wrt = wrt if isinstance(wrt, list) else [] if wrt is None else [wrt]
+    of, given = config["of"], config["wrt"]
+    wrt: list[Any] = given if is_list(given) else [] if given is None else [given]
     if of is None and not wrt:
         return None
     if of is None:
@@ -111,7 +112,7 @@ def read_approximate(
 
 
 def read_weak(config: Any, outputs: Mapping[str, Spec]) -> frozenset[str]:
-    names = [] if config is None else config if isinstance(config, list) else [config]
+    names: list[Any] = [] if config is None else config if is_list(config) else [config]
     for i, name in enumerate(names):
         if not isinstance(name, str) or name not in outputs:
             key = ("expect", "weak", i) if isinstance(config, list) else ("expect", "weak")

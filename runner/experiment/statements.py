@@ -94,7 +94,7 @@ def _loop(line: Line, config: Mapping[str, Any], key: Key, scope: Scope, dims: M
         check_name(inner, (*key, where))
         if inner in dims:
             raise invalid((*key, where), f"'{inner}' is a dim already; a name means one thing")
-    carry = []
+    carry: list[tuple[str, Expression]] = []
     for carried, first in config["carry"].items():
         expression = read_expression(first, (*key, "carry", carried))
         _check(expression, (*key, "carry", carried), scope)

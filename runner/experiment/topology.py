@@ -26,7 +26,7 @@ class Generation:
 
     dimensions: int
     devices_per_chip: int = 1
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 GENERATIONS = {
@@ -58,7 +58,7 @@ class Topology:
     platform: str
     shape: tuple[int, ...]
     devices_per_chip: int = 1
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def devices(self) -> int:

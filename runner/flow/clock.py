@@ -10,7 +10,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from types import FrameType
 
 _LONGEST = 10.0**8
@@ -22,7 +22,7 @@ class TimedOut(BaseException):
 
 
 @contextlib.contextmanager
-def limit(seconds: float, doing: str) -> Iterator[None]:
+def limit(seconds: float, doing: str) -> Generator[None]:
     """Raise `TimedOut` in what stands under it, and is called `doing`, after so many seconds.
 
     Only the main thread can be interrupted, and only where there are signals; elsewhere nothing is. A timer of somebody

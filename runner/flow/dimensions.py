@@ -43,12 +43,13 @@ def _only(fitting: set[str]) -> str | None:
 
 def _at(config: Mapping[str, Any], experiment: Experiment, sizes: tuple[int, ...]) -> dict[str, list[set[str]]]:
     """For each dimension of the outputs the names that fit it at some sizes; {} where they make no experiment."""
-    free = [name for name, size in (config.get("dims") or {}).items() if isinstance(size, int)]
+    dims: Mapping[str, Any] = config.get("dims") or {}
+    free = [name for name, size in dims.items() if isinstance(size, int)]
     named = {dim for array in experiment.arrays for dim in array.dims if dim is not None}
     if len(free) > len(sizes) or not named:
         return {}
     changed = {
-        "dims": {**(config.get("dims") or {}), **dict(zip(free, sizes, strict=False))},
+        "dims": {**dims, **dict(zip(free, sizes, strict=False))},
         "mesh": {**config["mesh"], "shape": [1] * len(experiment.mesh.axes)},
         "target": {"platform": "cpu"},
         "arrays": {name: {**array, "init": 1} for name, array in config["arrays"].items()},

@@ -31,7 +31,7 @@ def collect(path: Path) -> list[np.ndarray]:
         sizes = json.loads(file.readline())
         at = file.tell()
     path.unlink()
-    arrays = []
+    arrays: list[np.ndarray] = []
     for size in sizes:
         at += -at % _ALIGNMENT
         arrays.append(np.asarray(raw[at : at + size]))

@@ -111,9 +111,9 @@ class ProgramRun:
 
     program: Program
     error: str | None = None
-    outputs: dict[str, Output] = field(default_factory=dict)
-    operands: dict[str, list[tuple[int, Ranges]]] = field(default_factory=dict)
-    device_ids: list[int] = field(default_factory=list)
+    outputs: dict[str, Output] = field(default_factory=dict[str, Output])
+    operands: dict[str, list[tuple[int, Ranges]]] = field(default_factory=dict[str, list[tuple[int, Ranges]]])
+    device_ids: list[int] = field(default_factory=list[int])
     memory: Memory | None = None
     cost: Cost | None = None
     timing: Timing | None = None

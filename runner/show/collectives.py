@@ -21,7 +21,7 @@ def rows(found: Record) -> list[tuple[str, ...]]:
     programs = _compiled(found)
     for program, listed in programs.items():
         runs: Counter[tuple[str, ...]] = Counter()
-        unknown = set()
+        unknown: set[tuple[str, ...]] = set()
         for one in listed:
             alike = _alike(one)
             runs[alike] += one.count or 0
@@ -39,7 +39,7 @@ def rows(found: Record) -> list[tuple[str, ...]]:
 def lines(found: Record) -> list[str]:
     """What there is to say beneath the rows: who does not communicate, and what is not known."""
     programs = _compiled(found)
-    told = []
+    told: list[str] = []
     silent = [program for program, listed in programs.items() if not listed]
     if silent:
         told.append("no collectives" + ("" if len(silent) == len(programs) else f": {', '.join(silent)}"))
@@ -75,7 +75,7 @@ def _alike(one: Collective) -> tuple[str, ...]:
 
 
 def _how(one: Collective) -> str:
-    told = []
+    told: list[str] = []
     if one.inserted:
         told.append("inserted")
     if one.asynchronous:

@@ -94,7 +94,7 @@ def read(node: TracedNode, devices: Sequence[TracedDevice], axes: Sequence[str])
     before, collective = node.before, node.collective
     if node.origins is None or before is None or collective is None:
         return None
-    rows = []
+    rows: list[Place] = []
     for k, device in enumerate(devices):
         at = ", ".join(f"{axis}={at}" for axis, at in zip(axes, device.coordinates, strict=True))
         whole = [TracedBlock(index=[[0, n] for n in before.shape], source=[device.id], part=None)]
@@ -248,7 +248,7 @@ def _wide(boxes: Sequence[Box]) -> float:
 
 def _drawn(exchange: Exchange, pieces: Sequence[Piece], paint: dict[int, str], *, valued: bool) -> list[Box]:
     """What every device holds: element by element with the values where these are few, else block by block."""
-    grids = []
+    grids: list[tuple[list[list[str]], list[list[Origin]]]] = []
     small = all(sum(piece.heights) * sum(piece.widths) <= _SMALL for piece in pieces)
     for piece in pieces:
         if valued and small and piece.values is not None:
@@ -271,7 +271,7 @@ def _boxed(
     width: float,
     paint: dict[int, str],
 ) -> Box:
-    parts = []
+    parts: list[str] = []
     for i, row in enumerate(origins):
         for j, origin in enumerate(row):
             x, y = j * width, i * _CELL

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from runner.evidence.words import bytes_text, devices_text
 from runner.layout import Layout
 from runner.show.colours import colours
+from runner.untyped import is_dict, is_sequence
 
 Range = tuple[int, int]
 
@@ -108,7 +109,7 @@ class ArrayPicture:
         blocks = [_intervals(n, [s.ranges[k] for s in self.shards]) for k, n in enumerate(self.shape)]
         *leading, rows, columns = [None] * (2 - len(blocks)) + blocks
         names = [None] * (2 - len(blocks)) + list(self.dims)
-        drawn = []
+        drawn: list[Grid] = []
         for lead in itertools.product(*(dimension for dimension in leading if dimension)):
             drawn.append(
                 Grid(
@@ -200,10 +201,10 @@ class MeshPicture:
         ids = iter(self.device_ids)
         *leading, rows, columns = [1] * (2 - len(self.shape)) + list(self.shape)
         *_, row_axis, column_axis = "", "", *self.axes
-        drawn = []
+        drawn: list[Grid] = []
         for lead in itertools.product(*map(range, leading)):
             title = _place(self.axes, lead) if len(self.axes) > 2 else ""
-            cells = []
+            cells: list[tuple[Cell, ...]] = []
             for row in range(rows):
                 places = [(*lead, row, column)[-len(self.axes) :] for column in range(columns)]
                 cells.append(tuple(Cell(_place(self.axes, place), (next(ids),)) for place in places))
@@ -341,6 +342,6 @@ def _short(name: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
+    if is_dict(value):
         return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+    return [_plain(item) for item in value] if is_sequence(value) else value

@@ -106,7 +106,8 @@ def card(name: str, typed: Sequence[tuple[str, str]], told: Sequence[str], body:
     words = [line for part in told for line in textwrap.wrap(part.replace("  ", " · "), int(width / LETTER))]
     lines = [(name, "n", 11.0), *((*line, 12.5 * GLYPH) for line in typed)]
     lines += [(line, "", LETTER) for line in words]
-    parts, widest = [], 0.0
+    parts: list[str] = []
+    widest = 0.0
     for k, (line, style, glyph) in enumerate(lines):
         parts.append(text(line, 0, 15 + 4 * (k > 0) + 18 * k, style, width, glyph))
         widest = max(widest, min(len(line) * glyph, width))
@@ -124,7 +125,8 @@ def evenly(boxes: Sequence[Box], width: float) -> Box:
     """Boxes of one size in rows, as many in each as in the others."""
     widest = max(box.width for box in boxes)
     across = balanced(len(boxes), int((width + GAP) // (widest + GAP)))
-    parts, y = [], 0.0
+    parts: list[str] = []
+    y = 0.0
     for first in range(0, len(boxes), across):
         row = boxes[first : first + across]
         parts += [box.at(k * (widest + GAP), y) for k, box in enumerate(row)]
@@ -135,7 +137,8 @@ def evenly(boxes: Sequence[Box], width: float) -> Box:
 def _page(cards: Sequence[Card]) -> Box:
     """Cards in rows, as many in each as fit; in one row the bodies begin at one height."""
     page = PAGE - 2 * MARGIN
-    parts, y = [], 0.0
+    parts: list[str] = []
+    y = 0.0
     for row in _rows(cards, page):
         head = max(card.head.height for card in row) + 12
         height = head + max(card.body.height for card in row) + 2 * PAD

@@ -38,7 +38,8 @@ def of_points(points: Mapping[int, tuple[MeshPicture, Sequence[ArrayPicture]]]) 
         for picture in merge(arrays):
             layout = replace(picture, name="", role="array", programs=())
             found.setdefault(mesh, {}).setdefault(layout, []).append((number, picture))
-    count, drawn = 0, []
+    count = 0
+    drawn: list[tuple[MeshPicture, list[ArrayPicture]]] = []
     for mesh, layouts in found.items():
         cards = [_card(having, len(points)) for having in layouts.values()]
         drawn.append((mesh, cards[: max(MOST - count, 0)]))

@@ -50,7 +50,8 @@ def draw(mesh: MeshPicture, arrays: Sequence[ArrayPicture], title: str, summary:
 
 def sheet(figures: Sequence[tuple[MeshPicture, Sequence[ArrayPicture]]], title: str, summary: str = "") -> str:
     """Several meshes, each followed by its arrays, as one SVG document."""
-    cards, told = [], []
+    cards: list[Card] = []
+    told: list[str] = []
     for mesh, arrays in figures:
         paint = figure_colours(mesh, arrays)
         cards += [_card(picture, paint) for picture in (mesh, *arrays)]
@@ -129,7 +130,7 @@ def _frame(grids: Sequence[Grid], picture: Picture, *, sliced: bool) -> _Frame:
     cell_width = min((b - a for (a, b), j in zip(xs, columns, strict=True) if j is not None), default=0)
     cell_height = min((b - a for (a, b), i in zip(ys, rows, strict=True) if i is not None), default=0)
     size, platform, whole = _fit(holders, picture.platform, cell_width, cell_height)
-    notes = []
+    notes: list[str] = []
     if None in rows or None in columns:
         parts_shown = f"{down - rows.count(None)} × {across - columns.count(None)}"
         notes.append(f"{len(first.rows)} × {len(first.columns)} {picture.unit}, {parts_shown} shown")
@@ -229,7 +230,7 @@ def _headings(
     top: float,
 ) -> list[str]:
     """The index ranges at the edges: at every place that has room, or at every second, third, …"""
-    parts = []
+    parts: list[str] = []
     longest = max(map(len, grid.columns)) * 10 * GLYPH + 6
     narrowest = min((b - a for a, b in xs), default=1)
     for k in range(0, len(columns), max(1, math.ceil(longest / narrowest))):

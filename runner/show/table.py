@@ -36,12 +36,12 @@ def lines(head: Sequence[str], rows: Iterable[Sequence[Cell]], room: int | None 
     if _total(least) > room and len({row[0][0] for row in rows}) < len(rows):
         head, rows = ["#", *head], [[(str(k), ""), *row] for k, row in enumerate(rows, start=1)]
         widths, least = _widths(head, rows), _least(head, rows)
-    blocks = []
+    blocks: list[list[Line]] = []
     easy = [min(width, max(low, _EASY)) for width, low in zip(widths, least, strict=True)]
     for columns in _split(least if _total(least) <= room else easy, room):
         fitted = _narrowed([widths[k] for k in columns], [least[k] for k in columns], room)
         blocks.append(_block([head[k] for k in columns], [[row[k] for k in columns] for row in rows], fitted))
-    return [line for k, block in enumerate(blocks) for line in ([[]] if k else []) + block]
+    return [line for k, block in enumerate(blocks) for line in [*([Line()] if k else ()), *block]]
 
 
 def _widths(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[int]:
@@ -50,7 +50,7 @@ def _widths(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[int]:
 
 def _least(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[int]:
     """To what columns may be narrowed: words stay whole, and so do cells that are narrow."""
-    found = []
+    found: list[int] = []
     for k, name in enumerate(head):
         words = [len(word) for row in rows for word in row[k][0].split()]
         cells = [min(len(row[k][0]), _NARROW) for row in rows]
@@ -85,7 +85,7 @@ def _narrowed(widths: Sequence[int], least: Sequence[int], room: int) -> list[in
 
 
 def _block(head: Sequence[str], rows: Sequence[Sequence[Cell]], widths: Sequence[int]) -> list[Line]:
-    found = []
+    found: list[Line] = []
     for row in ([(name, "bold") for name in head], *rows):
         parts = [textwrap.wrap(text, width) or [""] for (text, _), width in zip(row, widths, strict=True)]
         for texts in itertools.zip_longest(*parts, fillvalue=""):

@@ -88,7 +88,7 @@ def _frame(grids: Sequence[Grid], picture: Picture, width: int) -> _Frame:
     else:
         columns = clip(across, (width - margin - 1 - len(" … │")) // (inner + 1))
         headed = all(len(first.columns[j]) <= inner for j in columns if j is not None)
-    notes = []
+    notes: list[str] = []
     if not headed and any(first.columns):
         notes.append(f"columns {_ranges(first)}")
     shown = [sum(i is not None for i in indices) for indices in (rows, columns)]

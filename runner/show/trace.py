@@ -45,7 +45,7 @@ def lines(trace: Trace, axes: Sequence[str], platform: str, room: int | None = N
         head, values = _node(node, printer, first is not None and first.node == node.name)
         blocks.append([*_plain(head, room), *picture, *_plain(values, room)])
     blocks += [_plain(f"not in the trace: {left_out}", room) for left_out in trace.left_out]
-    return [line for k, block in enumerate(blocks) for line in ([[]] if k else []) + block]
+    return [line for k, block in enumerate(blocks) for line in [*([Line()] if k else ()), *block]]
 
 
 def _plain(text: str, room: int | None) -> list[Line]:
@@ -70,7 +70,7 @@ def _node(node: TracedNode, printer: _Printer, first: bool) -> tuple[str, str]:
     if node.agrees is False:
         head += f"\nDIFFERS from the SPMD interpreter's by at most {node.max_abs_error:.3g}"
         head += ": the first value that does" if first else ""
-    parts = []
+    parts: list[str] = []
     if node.collective and node.before:
         parts += [f"BEFORE: {printer.text(node.before)}", f"\nAFTER: {printer.text(node)}"]
     else:

@@ -29,7 +29,7 @@ def lines(outputs: Mapping[str, Mapping[str, OutputRecord]], wanted: Callable[[s
     Programs whose values are the same but for their last digits are printed once.
     """
     names = dict.fromkeys(name for held in outputs.values() for name in held if wanted(name))
-    found = []
+    found: list[str] = []
     for name in names:
         held = {program: has[name] for program, has in outputs.items() if name in has}
         held = {program: output for program, output in held.items() if _is_small(output)}

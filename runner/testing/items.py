@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pytest
 
@@ -31,6 +31,12 @@ _GOLDEN = "golden"
 
 
 Answer = TypeVar("Answer")
+Made = TypeVar("Made", bound="pytest.Item | pytest.Collector")
+
+
+def made(kind: type[Made], parent: pytest.Collector, **arguments: Any) -> Made:
+    """An item or a collector under its parent; pytest has no types for the arguments of a class of ours."""
+    return cast("Any", kind).from_parent(parent, **arguments)
 
 
 class _Failure(Exception):
@@ -90,9 +96,10 @@ class ExperimentFile(pytest.File):
             parent = self._parent(target)
             inside: list[pytest.Item | pytest.Collector] = []
             if experiment.graph and experiment.per_device:
-                inside.append(SectionsItem.from_parent(parent, name="sections", file=self, target=target))
+                inside.append(made(SectionsItem, parent, name="sections", file=self, target=target))
             inside += [
-                _Program.from_parent(
+                made(
+                    _Program,
                     parent,
                     name=str(name),
                     file=self,
@@ -116,7 +123,7 @@ class ExperimentFile(pytest.File):
             # A compiler that is not here is told as what refuses it: what else would, is known only where it is.
             self._missing[target] = None
             parent = self._parent(target)
-            item = RefusalItem.from_parent(parent, name="invalid", file=self, target=target)
+            item = made(RefusalItem, parent, name="invalid", file=self, target=target)
             if isinstance(parent, _Target):
                 parent.inside = [item]
                 yield parent
@@ -125,7 +132,7 @@ class ExperimentFile(pytest.File):
 
     def _parent(self, target: str) -> ExperimentFile | _Target:
         """What the items for a target stand under."""
-        return self if target == "cpu" else _Target.from_parent(self, name=target)
+        return self if target == "cpu" else made(_Target, self, name=target)
 
     def _refuse_ambiguity(self) -> None:
         own = conf_folder().resolve()
@@ -201,14 +208,14 @@ class _Program(pytest.Collector):
     def collect(self) -> Iterator[pytest.Item]:
         for check in self._checks:
             kind = GoldenItem if check == _GOLDEN else CheckItem
-            yield kind.from_parent(self, name=check, program=self)
+            yield made(kind, self, name=check, program=self)
 
 
 class _Check(pytest.Item):
     """One check of an experiment."""
 
     def __init__(self, *, file: ExperimentFile, target: str, **more: Any) -> None:
-        super().__init__(**more)
+        cast("Any", super()).__init__(**more)
         self.file, self.target = file, target
 
     def judge(self, verdict: Verdict | None, of: str) -> None:

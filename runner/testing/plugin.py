@@ -6,6 +6,7 @@ per target, by the first of its items; see `runner/testing/items.py`.
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import tempfile
@@ -140,9 +141,9 @@ class Session:
         folder = next((folder for folder in self.folders if path.is_relative_to(folder / "experiment")), None)
         if folder is None:
             return None
-        from runner.testing.items import ExperimentFile
+        from runner.testing.items import ExperimentFile, made
 
-        return ExperimentFile.from_parent(parent, path=file_path, folder=folder, state=self)
+        return made(ExperimentFile, parent, path=file_path, folder=folder, state=self)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Find the goldens that no item reads."""
@@ -182,14 +183,14 @@ class Session:
         dist = config.getoption("dist")
         if dist not in ("load", "loadgroup", "loadscope") or not ours:
             return None
-        from xdist.scheduler import LoadGroupScheduling, LoadScopeScheduling
-
-        scheduling: Any = LoadScopeScheduling if dist == "loadscope" else LoadGroupScheduling
+        # It has no types.
+        scheduler: Any = importlib.import_module("xdist.scheduler")
+        scheduling: Any = scheduler.LoadScopeScheduling if dist == "loadscope" else scheduler.LoadGroupScheduling
 
         class OneWorkerPerExperiment(scheduling):
             def _split_scope(self, nodeid: str) -> str:
                 file = nodeid.split("::", 1)[0]
-                return file if file.endswith(".yaml") else super()._split_scope(nodeid)
+                return file if file.endswith(".yaml") else scheduling._split_scope(self, nodeid)
 
         return OneWorkerPerExperiment(config, log)
 
@@ -200,7 +201,7 @@ class Session:
         from runner.config.sources import shown
         from runner.record import golden
 
-        found = []
+        found: list[str] = []
         current = golden.series(version("jax"))
         for path, file in sorted(self.files.items()):
             try:
@@ -220,7 +221,7 @@ class Session:
         """The golden files that belong to no experiment, in words, where a whole folder was collected."""
         from runner.config.sources import shown
 
-        found = {}
+        found: dict[Path, str] = {}
         for folder in {file.folder for file in self.files.values()}:
             if not {path.resolve() for path in (folder / "experiment").rglob("*.yaml")} <= self.seen:
                 continue

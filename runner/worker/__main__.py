@@ -25,11 +25,10 @@ import os
 import ml_dtypes
 import numpy.random
 
-import runner.programs
-import runner.reference  # noqa: F401
+from runner import programs, reference
 from runner.link.events import Event, said
 
-_PRELOADED = (concurrent.futures, http.server, ml_dtypes, numpy.random)
+_PRELOADED = (concurrent.futures, http.server, ml_dtypes, numpy.random, programs, reference)
 
 
 def main() -> None:

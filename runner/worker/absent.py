@@ -9,9 +9,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
-import jax
 from jax.experimental import topologies
 from jax.sharding import AxisType
 
@@ -20,6 +19,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.faults import invalid
 from runner.link.events import Devices, OutputTold, Ran, Ranges, Timing
+from runner.worker import calls
 from runner.worker.compilation import compile_program, planned, ranges
 from runner.worker.specs import spec_json
 
@@ -37,9 +37,9 @@ class Absent:
         assert wanted is not None
         if wanted.platform == "tpu":
             os.environ.update(topology.LIBTPU_ENVIRONMENT)
-            jax.config.update("jax_platforms", "cpu")
+            calls.configure("jax_platforms", "cpu")
         try:
-            self.devices = topologies.get_topology_desc(**wanted.arguments).devices
+            self.devices: list[Any] = cast("Any", topologies).get_topology_desc(**wanted.arguments).devices
         except (RuntimeError, ValueError, NotImplementedError) as error:
             message = str(error).strip().split("\n")[0].rstrip(".")
             needs = "there is no topology {} to compile for"
@@ -110,7 +110,7 @@ def _order(experiment: Experiment, devices: list[Any]) -> tuple[str | None, str 
     if wanted.platform == "gpu":
         return "row-major", "JAX takes GPUs in the order of their ids"
     try:
-        jax.make_mesh(mesh.shape, mesh.axes, axis_types=(AxisType.Auto,) * len(mesh.axes), devices=devices)
+        calls.make_mesh(mesh.shape, mesh.axes, axis_types=(AxisType.Auto,) * len(mesh.axes), devices=devices)
     except NotImplementedError:
         return _SPLIT, f"jax.make_mesh cannot make the axes of the mesh {mesh} of whole axes of {wanted.name}"
     return "topology-aware", None

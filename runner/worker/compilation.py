@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link.events import Cost, Memory, Ranges
 from runner.record.files import write_text
 from runner.sharding.plan import Planned
-from runner.worker import plan
+from runner.worker import calls, plan
 from runner.worker.walk import REFUSALS, refusal
 
 
@@ -88,7 +86,7 @@ def _text(executable: Any) -> tuple[str, str | None]:
     """The compiled module's text, empty where there is none to be had, and what the backend raised instead of it."""
     try:
         return executable.as_text() or "", None
-    except jax.errors.JaxRuntimeError as error:
+    except calls.JaxRuntimeError as error:
         # What else the backend knows of the program is there all the same: its memory, its cost, the program itself.
         return "", str(error).strip().split("\n")[0]
 

@@ -19,6 +19,7 @@ from runner.language.syntax import Expression, place
 from runner.layout import Spec
 from runner.programs.types import Floats, Typed
 from runner.sharding.plan import Derivation, Plan, whole_axes
+from runner.worker import calls
 from runner.worker.plan import NOWHERE, Place, plan
 from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh
@@ -66,7 +67,7 @@ class _Planner(Walker):
     def laid_out(self, value: Any, spec: Spec) -> Any:
         """A value as a constraint or an output asks for it."""
         mesh = abstract_mesh(self.experiment.mesh, AxisType.Auto)
-        return jax.lax.with_sharding_constraint(value, NamedSharding(mesh, partition(spec)))
+        return calls.with_sharding_constraint(value, NamedSharding(mesh, partition(spec)))
 
 
 def planned(experiment: Experiment) -> tuple[Plan, dict[str, dict[str, Typed | None]]]:
@@ -91,7 +92,7 @@ def planned(experiment: Experiment) -> tuple[Plan, dict[str, dict[str, Typed | N
         for a in experiment.arrays
     ]
     with jax.sharding.use_abstract_mesh(mesh):
-        traced = jax.jit(whole).trace(*structs)
+        traced = calls.jit(whole).trace(*structs)
         try:
             lowered = traced.lower(lowering_platforms=("cpu",))
         except REFUSALS as error:

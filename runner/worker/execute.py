@@ -17,6 +17,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link import handover
 from runner.link.events import OutputTold, Ran, Ranges, RunTimes, Timing
+from runner.worker import calls
 from runner.worker.compilation import compile_program, planned, ranges
 from runner.worker.specs import spec_json
 
@@ -37,12 +38,12 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
     """
     start = time.perf_counter()
     if not program.on_mesh:
-        operands = jax.device_put(module.split(*module.inputs()), jax.devices(experiment.target.platform)[0])
+        operands = calls.device_put(module.split(*module.inputs()), calls.devices(experiment.target.platform)[0])
         function = module.program()
         device_ids = list(range(experiment.mesh.size))
     else:
         mesh = module.make_mesh()
-        operands = jax.device_put(module.inputs(), module.shardings(mesh))
+        operands = calls.device_put(module.inputs(), module.shardings(mesh))
         function = module.program(mesh)
         device_ids = [device.id for device in mesh.devices.flat]
     placed = time.perf_counter()
@@ -51,7 +52,7 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
 
     def run() -> Any:
         # jit's own call runs what was compiled, and takes layouts that the executable's refuses: int4's on JAX 0.10.
-        return jax.block_until_ready(function(*operands))
+        return calls.block_until_ready(function(*operands))
 
     outputs = run()
     first_run = time.perf_counter() - compiled_at
@@ -78,7 +79,7 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
 def _repeat(call: Callable[[], Any], first: float) -> RunTimes:
     """Seconds per blocked run after the first one; a run of over a second is not repeated."""
     repeats = 10 if first < 0.02 else 3 if first < 1.0 else 0
-    times = []
+    times: list[float] = []
     for _ in range(repeats):
         start = time.perf_counter()
         call()

@@ -23,6 +23,7 @@ from runner.layout import Spec
 from runner.programs.types import Repairs
 from runner.sharding.repairs import Repair, candidates
 from runner.sharding.results import Held
+from runner.worker import calls
 from runner.worker.gradient import places
 from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh
@@ -64,7 +65,7 @@ def repairs(experiment: Experiment) -> Repairs:
         for a in experiment.arrays
     ]
     with jax.sharding.use_abstract_mesh(mesh):
-        traced = jax.jit(whole).trace(*structs)
+        traced = calls.jit(whole).trace(*structs)
     return Repairs(found, reshard, returned, gathered, constant=not _depends(traced.jaxpr.jaxpr))
 
 
@@ -80,7 +81,7 @@ def _with_gradients(
         return results[of], results
 
     try:
-        gradients, results = jax.grad(forward, argnums=places(experiment), has_aux=True)(*arrays)
+        gradients, results = calls.grad(forward, argnums=places(experiment), has_aux=True)(*arrays)
     except REFUSALS as error:
         raise invalid(("grad", "of"), f"the gradient of '{of}': {describe(error, [])}") from None
     return results | dict(zip(experiment.grad.names, gradients, strict=True))
@@ -132,7 +133,7 @@ class _Explicit(Walker):
         if _typed(value) == padded:
             return value
         self.reshard[path] = padded
-        return jax.reshard(value, self._sharding(padded))
+        return calls.reshard(value, self._sharding(padded))
 
     def settle(self, path: str, value: Any) -> Any:
         spec = self._promised(path)
@@ -172,7 +173,7 @@ class _Explicit(Walker):
 
     def _attempt(self, node: ast.expr, call: Callable[..., Any], operands: list[Any], repair: Repair) -> Any:
         moved = [
-            jax.reshard(operand, self._sharding(repair.operands[i])) if i in repair.operands else operand
+            calls.reshard(operand, self._sharding(repair.operands[i])) if i in repair.operands else operand
             for i, operand in enumerate(operands)
         ]
         if repair.out_sharding is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from runner.language.casts import drawn, narrowed
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.syntax import place
 from runner.reference.gradient import nudged, shares
+from runner.worker import calls
 from runner.worker.walk import Walker
 
 _WIDE = {
@@ -45,14 +46,14 @@ def unsharded(
     names = [array.name for array in experiment.arrays]
     moved = [arrays, *(nudged(experiment, arrays, seed) for seed in range(1, DRAWS))]
     with _on_one_device():
-        function = jax.jit(_gradients(experiment))
+        function = calls.jit(_gradients(experiment))
         own = [[_plain(g) for g in function(*(each[name] for name in names))] for each in moved]
         count = shares(experiment)
         if count > 1:
-            share = jax.jit(_gradients(experiment, share=1 / count))(*(arrays[name] for name in names))
+            share = calls.jit(_gradients(experiment, share=1 / count))(*(arrays[name] for name in names))
             own, moved = [[count * _plain(g) for g in share], *own], [arrays, *moved]
         with jax.enable_x64(True):
-            function = jax.jit(_gradients(experiment, floats))
+            function = calls.jit(_gradients(experiment, floats))
             wide = [dtypes.dtype(_WIDE[array.dtype]).numpy for array in experiment.arrays]
 
             def evaluate(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -74,7 +75,7 @@ def _plain(gradient: Any) -> np.ndarray:
 def of_graph(experiment: Experiment) -> None:
     """Differentiate the graph abstractly: JAX raises here what it would raise later."""
     structs = [jax.ShapeDtypeStruct(a.shape, dtypes.dtype(a.dtype).numpy) for a in experiment.arrays]
-    jax.eval_shape(_gradients(experiment), *structs)
+    calls.eval_shape(_gradients(experiment), *structs)
 
 
 def places(experiment: Experiment) -> tuple[int, ...]:
@@ -97,15 +98,15 @@ def _gradients(
         walker.run(experiment.graph, "graph")
         return walker.values[of] * share
 
-    return jax.grad(scalar, argnums=places(experiment))
+    return calls.grad(scalar, argnums=places(experiment))
 
 
 @contextlib.contextmanager
-def _on_one_device() -> Iterator[None]:
+def _on_one_device() -> Generator[None]:
     try:
-        device = jax.devices("cpu")[0]
+        device = calls.devices("cpu")[0]
     except RuntimeError:
-        device = jax.devices()[0]
+        device = calls.devices()[0]
     with jax.default_device(device), jax.default_matmul_precision("highest"):
         yield
 
@@ -118,7 +119,7 @@ class _Wide(Walker):
     bits where the experiment's have.
     """
 
-    floats: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    floats: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     _drawing: bool = False
 
     def _value(self, node: ast.expr) -> Any:
@@ -131,8 +132,15 @@ class _Wide(Walker):
                 found = super()._value(node)
                 self._drawing = outer
                 narrow = narrowed(operation, node, self._float_of)
-                return found if narrow is None else jax.tree.map(lambda x: _rounded(x, narrow), found)
-        return super()._value(node)
+                if narrow is None:
+                    return found
+
+                def rounded(value: Any) -> Any:
+                    return _rounded(value, narrow)
+
+                return jax.tree.map(rounded, found)
+            case _:
+                return super()._value(node)
 
     def apply(self, node: ast.expr, call: Callable[..., Any], operands: list[Any]) -> Any:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -141,7 +149,7 @@ class _Wide(Walker):
             if weight is not None:
                 at = [*node.args, *(keyword.value for keyword in node.keywords)].index(weight)
                 kind = self._own(weight)
-                operands = [jax.numpy.asarray(x, kind) if i == at else x for i, x in enumerate(operands)]
+                operands = [calls.asarray(x, kind) if i == at else x for i, x in enumerate(operands)]
             if operation.indices is not None and not self.experiment.x64:
                 # JAX takes indices of one dtype, and a number of Python's for one of 64 bits.
                 starts = _elements(node, operation.indices)

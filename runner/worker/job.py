@@ -32,7 +32,7 @@ from runner.link.steps import Step, Work
 from runner.programs import WRITERS
 from runner.programs.types import Floats, Types
 from runner.record.files import write_text
-from runner.worker import gradient
+from runner.worker import calls, gradient
 from runner.worker.compilation import NotLowered
 from runner.worker.execute import Execution, execute
 from runner.worker.layouts import layouts
@@ -53,7 +53,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     """
     experiment = read(job["config"])
     folder, arrays, data_folder = Path(job["folder"]), Path(job["arrays"]), Path(job["data"])
-    jax.config.update("jax_enable_x64", experiment.x64)
+    calls.configure("jax_enable_x64", experiment.x64)
     _device_for_lowering(experiment)
     try:
         types = infer(experiment)
@@ -135,7 +135,7 @@ class _Doing:
     folder: Path
     arrays: Path
     profiled: frozenset[Program]
-    executions: dict[Program, Execution] = field(default_factory=dict)
+    executions: dict[Program, Execution] = field(default_factory=dict[Program, Execution])
 
     def done(self, step: Step) -> Finished:
         """How a step ended."""
@@ -195,10 +195,10 @@ def _device_for_lowering(experiment: Experiment) -> None:
     absent = experiment.target.topology
     if absent is not None and absent.platform == "tpu":
         os.environ.update(topology.LIBTPU_ENVIRONMENT)
-        jax.config.update("jax_platforms", "cpu")
+        calls.configure("jax_platforms", "cpu")
     elif absent is None and experiment.target.platform == "cpu":
-        jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", experiment.target.devices)
+        calls.configure("jax_platforms", "cpu")
+        calls.configure("jax_num_cpu_devices", experiment.target.devices)
 
 
 def _absent(experiment: Experiment) -> Absent | None:
@@ -255,7 +255,7 @@ def _devices_here(experiment: Experiment, programs: list[Program]) -> Devices:
     needed = experiment.mesh.size if any(program.on_mesh for program in programs) else 1
     platform = experiment.target.platform
     try:
-        devices = jax.devices(platform)
+        devices = calls.devices(platform)
     except RuntimeError:
         devices = []
     here = len(devices)

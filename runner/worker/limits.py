@@ -12,6 +12,7 @@ import numpy as np
 
 from runner.experiment.model import Experiment
 from runner.language.operations import FROM_ZERO, Limit, Operation
+from runner.untyped import is_sequence
 from runner.worker.versions import varying_axes
 
 
@@ -103,7 +104,7 @@ def _pairs(call: _Call) -> str | None:
         known = isinstance(arguments["shift"], int)
         return None if known else f"{name}'s shift is an integer that is known before the program runs"
     pairs = arguments["perm"]
-    if any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in pairs):
+    if any(not is_sequence(pair) or len(pair) != 2 for pair in pairs):
         return f"{name} takes pairs [source, destination], not {list(pairs)}"
     if any(not 0 <= index < size for pair in pairs for index in pair):
         return f"{name}'s perm has an index outside 0 to {size - 1}: {_plain(pairs)}"

@@ -18,6 +18,7 @@ from runner.experiment.model import Experiment
 from runner.layout import Mesh, Spec
 from runner.record.files import write_text
 from runner.sharding.plan import CLAUSES, Collective, Operation, Plan, Planned
+from runner.untyped import is_list
 from runner.worker.versions import propagated
 
 _AXES = re.compile(r"\[((?:\{[^}]*\}(?:, )?)*)\]")
@@ -70,7 +71,7 @@ def of_program(experiment: Experiment, program: str, lowered: Any, folder: Path)
 def _text(found: Plan) -> str:
     """The plan as a file has it: a line for each collective and each operation."""
     parts = [
-        f"{json.dumps(key)}: " + (f"[\n{_rows(value)}\n]" if isinstance(value, list) and value else json.dumps(value))
+        f"{json.dumps(key)}: " + (f"[\n{_rows(value)}\n]" if is_list(value) and value else json.dumps(value))
         for key, value in found.to_json().items()
     ]
     return "{\n" + ",\n".join(parts) + "\n}\n"
@@ -85,11 +86,11 @@ class _Reader:
     mesh: Mesh
     where: Where
     origins: Mapping[Any, tuple[Mapping[str, str], ...]]
-    operations: list[Operation] = field(default_factory=list)
-    collectives: list[Collective] = field(default_factory=list)
-    values: dict[str, dict[str, Spec]] = field(default_factory=dict)
-    _layouts: dict[Any, Spec] = field(default_factory=dict)
-    _names: dict[Any, str] = field(default_factory=dict)
+    operations: list[Operation] = field(default_factory=list[Operation])
+    collectives: list[Collective] = field(default_factory=list[Collective])
+    values: dict[str, dict[str, Spec]] = field(default_factory=dict[str, dict[str, Spec]])
+    _layouts: dict[Any, Spec] = field(default_factory=dict[Any, Spec])
+    _names: dict[Any, str] = field(default_factory=dict[Any, str])
 
     def function(self, function: Any) -> None:
         attributes = function.operation.attributes
@@ -245,7 +246,7 @@ def _origins(module: Any, told: Any) -> dict[Any, tuple[Mapping[str, str], ...]]
     mine, theirs = list(_computing(module.operation)), list(_computing(told.operation))
     if [one.name for one in mine] != [one.name for one in theirs]:
         return {}
-    found = {}
+    found: dict[Any, tuple[Mapping[str, str], ...]] = {}
     for one, other in zip(mine, theirs, strict=True):
         if "sdy.sharding_origins" in other.attributes:
             text = str(other.attributes["sdy.sharding_origins"])

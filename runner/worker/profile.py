@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -54,8 +54,8 @@ def _record(folder: Path, run: Callable[[], Any], runs: int) -> list[float]:
     options = jax.profiler.ProfileOptions()
     # The calls of Python functions would be most of the trace.
     options.python_tracer_level = 0
-    times = []
-    jax.profiler.start_trace(folder, create_perfetto_trace=True, profiler_options=options)
+    times: list[float] = []
+    cast("Any", jax.profiler).start_trace(folder, create_perfetto_trace=True, profiler_options=options)
     try:
         for number in range(runs):
             start = time.perf_counter()
@@ -73,4 +73,4 @@ def _read(path: Path) -> planes.Recorded:
         # jaxlib's types have no __module__. From Python 3.12 on that is a warning, and where warnings are errors,
         # jaxlib aborts the process.
         warnings.simplefilter("ignore", DeprecationWarning)
-        return planes.read(jax.profiler.ProfileData.from_file(os.fspath(path)).planes)
+        return planes.read(cast("Any", jax.profiler).ProfileData.from_file(os.fspath(path)).planes)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-import jax
 import numpy as np
 
 from runner.experiment import naming
@@ -17,6 +16,7 @@ from runner.link import handover
 from runner.link.events import Traced
 from runner.programs import trace
 from runner.programs.types import Typed
+from runner.worker import calls
 from runner.worker.types import per_device
 
 
@@ -31,7 +31,7 @@ class Trace:
     def take(self, module: ModuleType, arrays: Path) -> Traced:
         """Run the program; leave the values in `arrays`, stacked over the devices in the order of the mesh."""
         mesh = module.make_mesh()
-        operands = jax.device_put(module.inputs(), module.shardings(mesh))
+        operands = calls.device_put(module.inputs(), module.shardings(mesh))
         values = [np.asarray(value) for value in module.program(mesh)(*operands)]
         handover.leave(arrays / "trace.bin", values)
         return Traced(

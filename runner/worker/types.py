@@ -23,7 +23,8 @@ from runner.language.check import canonical
 from runner.language.syntax import parse, place
 from runner.layout import Layout, Mesh, Spec
 from runner.programs.types import Floats, Repairs, Typed, Types
-from runner.worker import explicit, gradient
+from runner.untyped import is_sequence
+from runner.worker import calls, explicit, gradient
 from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh, varying_axes
 from runner.worker.walk import REFUSALS, Walker, refusal
@@ -130,7 +131,7 @@ def _floats_recorder(into: Floats) -> Callable[[str, ast.expr, Any], None]:
 
     def record(path: str, node: ast.expr, value: Any) -> None:
         where = place(node)
-        value = value[0] if isinstance(value, tuple | list) and value else value
+        value = value[0] if is_sequence(value) and value else value
         if where is None or not (hasattr(value, "dtype") or isinstance(value, float | complex)):
             return
         name = str(jax.typeof(value).dtype)
@@ -161,7 +162,7 @@ def _graph(experiment: Experiment, floats: Floats) -> dict[str, Typed]:
         Walker(experiment, values, _recorder(types), _floats_recorder(floats)).run(experiment.graph, "graph")
         return ()
 
-    jax.eval_shape(whole, *_structs(experiment, lambda layout: layout.shape))
+    calls.eval_shape(whole, *_structs(experiment, lambda layout: layout.shape))
     _must_be_array(experiment, "graph", types)
     return types
 
@@ -189,7 +190,7 @@ def per_device(experiment: Experiment, floats: Floats) -> tuple[dict[str, Typed]
         out_specs=(),
         check_vma=experiment.check_vma,
     )
-    jax.eval_shape(mapped, *_structs(experiment, lambda layout: layout.shape))
+    calls.eval_shape(mapped, *_structs(experiment, lambda layout: layout.shape))
     _must_be_array(experiment, "per_device", types)
     return types, varying
 
@@ -309,9 +310,9 @@ def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) ->
         out_specs=partition(experiment.outputs[of]),
         check_vma=experiment.check_vma,
     )
-    differentiated = jax.grad(mapped, argnums=gradient.places(experiment))
+    differentiated = calls.grad(mapped, argnums=gradient.places(experiment))
     structs = _structs(experiment, lambda layout: layout.shape)
-    reason = _refused(lambda: jax.eval_shape(differentiated, *structs))
+    reason = _refused(lambda: calls.eval_shape(differentiated, *structs))
     return f"the gradient of '{of}': {reason}" if reason else None
 
 
@@ -335,7 +336,7 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
             s if i is None else jax.ShapeDtypeStruct((size, *s.shape), s.dtype)
             for s, i in zip(structs, in_axes, strict=True)
         ]
-    reason = _refused(lambda: jax.eval_shape(mapped, *structs))
+    reason = _refused(lambda: calls.eval_shape(mapped, *structs))
     if reason:
         return reason
     for name, typed in types.items():
@@ -347,8 +348,12 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
             )
     if experiment.grad:
         first = (0,) * len(experiment.mesh.axes)
-        differentiated = jax.grad(lambda *blocks: mapped(*blocks)[first], argnums=gradient.places(experiment))
-        reason = _refused(lambda: jax.eval_shape(differentiated, *structs))
+
+        def scalar(*blocks: Any) -> Any:
+            return mapped(*blocks)[first]
+
+        differentiated = calls.grad(scalar, argnums=gradient.places(experiment))
+        reason = _refused(lambda: calls.eval_shape(differentiated, *structs))
         return f"the gradient of '{experiment.grad.of}': {reason}" if reason else None
     return None
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 from jax.sharding import AbstractMesh, AxisType
 
@@ -46,7 +47,8 @@ def propagated(lowered: Any) -> tuple[Any, Any] | str:
         module = lowered.compiler_ir("stablehlo")
         with module.context:
             text = module.operation.get_asm(enable_debug_info=True)
-            first, second = ir.Module.parse(text), ir.Module.parse(text)
+            parse: Callable[[str], Any] = cast("Any", ir).Module.parse
+            first, second = parse(text), parse(text)
             passmanager.PassManager.parse(_PROPAGATED).run(first.operation)
             passmanager.PassManager.parse(_ORIGINS).run(second.operation)
     except (ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:

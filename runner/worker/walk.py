@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ from runner.faults import InvalidExperiment
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, computation
 from runner.language.operators import OPERATORS
 from runner.language.syntax import Expression, SyntaxFault
-from runner.worker import limits
+from runner.worker import calls, limits
 from runner.worker.versions import sharding_type_errors, varying_axes
 
 REFUSALS = (
@@ -79,13 +80,13 @@ class Walker:
             ends[:] = [jax.typeof(value) for value in last]
             return last
 
-        carry = first
+        carry: Any = first
         if loop.unroll:
             for step in range(loop.steps):
                 carry = body(step, carry)
         elif loop.steps:
             try:
-                carry = jax.lax.fori_loop(0, loop.steps, body, first)
+                carry = calls.fori_loop(0, loop.steps, body, first)
             except REFUSALS as error:
                 self.values = outer
                 for (name, expression), start, end in zip(loop.carry, first, ends, strict=False):
@@ -144,7 +145,7 @@ class Walker:
             case ast.Attribute(value=ast.Name(id=loop), attr=carried) if f"{loop}.{carried}" in self.values:
                 return self.values[f"{loop}.{carried}"]
             case ast.Attribute(value=value):
-                return self.apply(node, lambda x: x.T, [self.value(value)])
+                return self.apply(node, attrgetter("T"), [self.value(value)])
             case ast.BinOp(left=left, op=op, right=right):
                 return self.apply(node, OPERATORS[type(op)].python, [self.value(left), self.value(right)])
             case ast.UnaryOp(op=op, operand=operand):
@@ -167,7 +168,9 @@ class Walker:
                 return self.apply(node, subscript, [self.value(value), *map(self.value, parts)])
             case ast.Call():
                 return self._call(node)
-        raise AssertionError(ast.dump(node))  # `runner/language/syntax.py` lets nothing else through
+            case _:
+                # `runner/language/syntax.py` lets nothing else through.
+                raise AssertionError(ast.dump(node))
 
     def _call(self, node: ast.Call) -> Any:
         assert isinstance(node.func, ast.Name)

@@ -1,0 +1,30 @@
+"""JAX's functions whose own signatures leave out types in; the same functions, each with the type that it has, out.
+
+What they take and give may be anything where JAX does not say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import jax
+
+_jax = cast("Any", jax)
+
+configure: Callable[[str, Any], None] = _jax.config.update
+devices: Callable[..., list[Any]] = _jax.devices
+make_mesh: Callable[..., jax.sharding.Mesh] = _jax.make_mesh
+
+jit: Callable[..., Any] = _jax.jit
+grad: Callable[..., Callable[..., Any]] = _jax.grad
+eval_shape: Callable[..., Any] = _jax.eval_shape
+fori_loop: Callable[..., Any] = _jax.lax.fori_loop
+
+asarray: Callable[..., jax.Array] = _jax.numpy.asarray
+device_put: Callable[..., Any] = _jax.device_put
+block_until_ready: Callable[[Any], Any] = _jax.block_until_ready
+reshard: Callable[..., Any] = _jax.reshard
+with_sharding_constraint: Callable[..., Any] = _jax.lax.with_sharding_constraint
+
+JaxRuntimeError: type[RuntimeError] = _jax.errors.JaxRuntimeError

@@ -11,7 +11,7 @@ import pytest
 from tests.command import ROOT
 
 FLOORS = (
-    ("untyped",),
+    ("untyped", "words"),
     ("faults", "dtypes", "layout", "codec"),
     ("language", "config"),
     ("experiment", "sharding"),

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from rich.console import Console
 
-from runner.evidence.words import devices_text
 from runner.layout import Layout, Mesh, Spec
 from runner.show import colours, console, figures, pictures, sheet, svg
 from runner.show.pictures import ArrayPicture, MeshPicture, Shard
+from runner.words import devices_text
 
 
 def picture_of(

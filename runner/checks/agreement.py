@@ -6,11 +6,11 @@ import numpy as np
 
 from runner.checks.compare import SAME, Beside, Difference, Tolerance, carried, difference
 from runner.checks.context import Context
-from runner.evidence.words import listed
 from runner.experiment.model import Section
 from runner.link.target import Output, ProgramRun, Ranges
 from runner.record.verdicts import AgreementVerdict
 from runner.reference import magnitude
+from runner.words import listed
 
 
 def check(context: Context, run: ProgramRun, others: list[ProgramRun], *, alike: bool = True) -> AgreementVerdict:

@@ -10,10 +10,10 @@ import numpy as np
 from runner import dtypes
 from runner.checks.compare import difference
 from runner.checks.context import Context
-from runner.evidence.words import listed
 from runner.experiment.program import Program
 from runner.link.target import ProgramRun
 from runner.record.verdicts import ValueOutput, ValueVerdict
+from runner.words import listed
 
 
 def interpreter_is_wrong(context: Context, runs: Sequence[ProgramRun]) -> bool:

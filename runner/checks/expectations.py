@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from runner.evidence.model import Collective
-from runner.evidence.words import bytes_text, collective, described
+from runner.evidence.words import collective, described
 from runner.experiment.expect import KINDS, Expectations
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Layout, Mesh, Spec
 from runner.record.model import CompiledProgram
 from runner.record.verdicts import CountsVerdict, LimitVerdict, NotRun, Verdict
+from runner.words import bytes_text
 
 
 def check(experiment: Experiment, program: Program, compiled: CompiledProgram) -> dict[str, Verdict]:

@@ -13,6 +13,7 @@ from runner.checks.edits import Edit, Edits, Site, is_collective, is_reduced, is
 from runner.language import trees
 from runner.language.operations import OPERATIONS, Does, Operation, OverAxes
 from runner.language.operators import called
+from runner.words import quoted
 
 
 def inserting(edits: Edits) -> list[Edit]:
@@ -84,7 +85,7 @@ def _wrapped(
         if (operation.reduces and not (whole or meant)) or (over.does == "permute" and len(axes) > 1):
             continue
         arguments = [node, trees.axes_node(axes), *call.args[2:]]
-        yield ast.Call(call.func, arguments, call.keywords), operation.name, over.does, trees.axes_text(axes)
+        yield ast.Call(call.func, arguments, call.keywords), operation.name, over.does, quoted(axes)
 
 
 @dataclass(frozen=True)

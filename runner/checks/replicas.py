@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from runner.checks.context import Context
-from runner.evidence.words import on_devices
 from runner.link.target import Held, ProgramRun
 from runner.record.verdicts import OutputVerdict, ReplicasVerdict
+from runner.words import on_devices
 
 
 def check(context: Context, run: ProgramRun) -> ReplicasVerdict:

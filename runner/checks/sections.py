@@ -12,10 +12,10 @@ import numpy as np
 from runner import dtypes
 from runner.checks.compare import EXCUSED, SAME, Beside, Difference, Tolerance, carried, difference
 from runner.checks.context import Context
-from runner.evidence.words import on_devices
 from runner.record.verdicts import DecidingLine, SectionsOutput, SectionsVerdict, Undecided
 from runner.reference import PerDevice, magnitude
 from runner.reference.rounding import SAFETY_OF_FLOAT64
+from runner.words import on_devices
 
 TERMS = 1e-12
 """What the order of sums may change in float64, of the largest element."""

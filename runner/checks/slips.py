@@ -15,6 +15,7 @@ from runner.experiment.model import Loop, Statement
 from runner.language import trees
 from runner.language.operations import DIAGONAL, DIMENSIONS, OPERATIONS, Operation, OverAxes
 from runner.language.operators import called
+from runner.words import quoted
 
 _EDGES: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.Gt), ast.LtE: (ast.Lt, ast.GtE), ast.Gt: (ast.GtE, ast.Lt), ast.GtE: (ast.Gt, ast.LtE),
@@ -102,7 +103,7 @@ def _of_collective(part: _Part, call: ast.Call, operation: Operation, over: Over
         return
     for axes in part.edits.combinations:
         if trees.text(trees.axes_node(axes)) != trees.text(call.args[at]):
-            instead = f"over {trees.axes_text(axes)} instead of {trees.text(call.args[at])}"
+            instead = f"over {quoted(axes)} instead of {trees.text(call.args[at])}"
             new = trees.with_argument(call, at, trees.axes_node(axes))
             yield part.edit(new, "axis", f"{shown} runs over the wrong axis: {instead}", 3)
     if not operation.communicates:

@@ -12,7 +12,6 @@ from runner import dtypes
 from runner.checks import origins
 from runner.checks.compare import SAME, Beside, Difference, difference, tolerance
 from runner.checks.context import Context
-from runner.evidence.words import on_devices
 from runner.experiment import naming
 from runner.experiment.model import Node
 from runner.link.target import ProgramRun
@@ -27,6 +26,7 @@ from runner.record.model import (
 )
 from runner.reference import measure
 from runner.reference.arithmetic import ANY
+from runner.words import on_devices
 
 RECORDED = 256
 """Values of up to this many elements on each device are in the record."""

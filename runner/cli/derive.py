@@ -80,7 +80,7 @@ def text(derivation: Derivation) -> str:
     """The section as the YAML has it, and as comments what there is to say of it."""
     import yaml
 
-    from runner.evidence.words import bytes_text
+    from runner.words import bytes_text
 
     parts: dict[str, Any] = {} if derivation.check_vma else {"check_vma": False}
     parts["per_device"] = derivation.per_device

@@ -14,6 +14,7 @@ from pathlib import Path
 from runner import dtypes
 from runner.experiment.model import Experiment
 from runner.faults import Key, invalid
+from runner.words import bytes_text
 
 _REFERENCE = 8
 """Bytes of an element in the reference, which is in float64."""
@@ -31,9 +32,9 @@ def check(experiment: Experiment) -> None:
     whole = math.prod(array.shape) * dtypes.dtype(array.dtype).itemsize
     raise invalid(
         ("arrays", largest, "shape"),
-        f"the arrays do not fit into memory: '{largest}' alone has {text(whole)}; with the reference in float64 and "
-        f"what the devices hold the run takes at least {text(need)}, and {text(have)} are free; arrays with "
-        f"1/{-(-need // have)} of the elements would fit",
+        f"the arrays do not fit into memory: '{largest}' alone has {bytes_text(whole)}; with the reference in float64 "
+        f"and what the devices hold the run takes at least {bytes_text(need)}, and {bytes_text(have)} are free; "
+        f"arrays with 1/{-(-need // have)} of the elements would fit",
     )
 
 
@@ -62,21 +63,13 @@ def check_values(experiment: Experiment, types: Mapping[str, Mapping[str, tuple[
             if need > have:
                 raise invalid(
                     _line(section, name),
-                    f"'{name}' has {math.prod(shape):,} elements: {text(need)} in the reference's float64, and "
-                    f"{text(have)} are free; 1/{-(-need // have)} of them would fit",
+                    f"'{name}' has {math.prod(shape):,} elements: {bytes_text(need)} in the reference's float64, and "
+                    f"{bytes_text(have)} are free; 1/{-(-need // have)} of them would fit",
                 )
 
 
 def _line(section: str, name: str) -> Key:
     return (section, *name.split("."))
-
-
-def text(count: int) -> str:
-    """A number of bytes to two digits: `4.1 GB`, `230 MB`."""
-    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
-        if count >= size:
-            return f"{count / size:.2g} {unit}" if count < 100 * size else f"{count // size:,} {unit}"
-    return f"{count:,} bytes"
 
 
 def available() -> int | None:

@@ -90,10 +90,6 @@ def transposed(node: ast.expr) -> ast.expr:
     return ast.Attribute(node, "T", ast.Load())
 
 
-def axes_text(axes: tuple[str, ...]) -> str:
-    return " and ".join(f"'{axis}'" for axis in axes)
-
-
 def axes_node(axes: tuple[str, ...]) -> ast.expr:
     constants: list[ast.expr] = [ast.Constant(axis) for axis in axes]
     return constants[0] if len(constants) == 1 else ast.Tuple(constants)

@@ -13,10 +13,10 @@ from typing import Any
 
 from runner.evidence import words
 from runner.evidence.model import Between, Collective
-from runner.evidence.words import bytes_text
 from runner.layout import Spec
 from runner.record.golden import Pinned
 from runner.untyped import is_list
+from runner.words import bytes_text
 
 
 def of_program(program: str, before: Pinned, after: Pinned) -> list[str]:

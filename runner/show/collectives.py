@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from runner.evidence.model import Collective
-from runner.evidence.words import bytes_text, subject
+from runner.evidence.words import subject
 from runner.experiment.program import Program
 from runner.record.model import Record
+from runner.words import bytes_text
 
 HEAD = ("collective", "of", "over", "runs", "in → out per device", "dtype", "how", "programs")
 

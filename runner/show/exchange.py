@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from runner.evidence.words import devices_text
 from runner.record.model import TracedBlock, TracedDevice, TracedNode
 from runner.show.colours import colours, ink
 from runner.show.console import wrapped
 from runner.show.shapes import DARK, GLYPH, INNER, Box, Card, card, document, rect, stripes, text
 from runner.show.table import Line
 from runner.show.terminal import filled
+from runner.words import devices_text
 
 MOST = 24
 """How many collectives an image has."""

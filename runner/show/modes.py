@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from runner.evidence.words import bytes_text, listed
 from runner.record.model import Mode, Record
+from runner.words import bytes_text, listed
 
 HEAD = ("program", "view", "who places", "who communicates", "bytes per device", "lines")
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from runner.evidence.words import bytes_text, devices_text
 from runner.layout import Layout
 from runner.show.colours import colours
 from runner.untyped import is_dict, is_sequence
+from runner.words import bytes_text, devices_text
 
 Range = tuple[int, int]
 

@@ -11,7 +11,6 @@ from textwrap import shorten
 
 from runner.config.sources import listing as experiments
 from runner.config.sources import shown
-from runner.evidence.words import listed, on_devices
 from runner.experiment.expect import CHECKED
 from runner.experiment.showing import Show, names
 from runner.link.events import Devices, Timing
@@ -20,6 +19,7 @@ from runner.record.verdicts import AgreementVerdict, Checks, Undecided, ValueOut
 from runner.show import collectives, figures, modes, refused, values
 from runner.show.console import PLAIN, print_table, room, say, show_lines
 from runner.show.table import Cell
+from runner.words import listed, on_devices
 
 _STYLES = {
     "passed": "green",

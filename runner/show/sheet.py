@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from runner.evidence.words import devices_text
 from runner.record.model import Pictures
 from runner.show import figures, svg
 from runner.show.console import PLAIN
 from runner.show.pictures import ArrayPicture, MeshPicture, merge
+from runner.words import devices_text
 
 MOST = 64
 """How many layouts a sheet has room for."""

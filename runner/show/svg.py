@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from runner.evidence.words import devices_text
 from runner.show.colours import ink, mean
 from runner.show.pictures import (
     ArrayPicture,
@@ -35,6 +34,7 @@ from runner.show.shapes import (
     stripes,
     text,
 )
+from runner.words import devices_text
 
 _SIDE = 170
 _LINES = 512

@@ -7,10 +7,10 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from runner.evidence.words import devices_text
 from runner.show.colours import ink
 from runner.show.pictures import ArrayPicture, Grid, Picture, balanced, clip
 from runner.show.table import Line
+from runner.words import devices_text
 
 _ROWS = 16
 _SLICES = 4

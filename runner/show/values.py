@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from runner import dtypes
-from runner.evidence.words import listed
 from runner.record.model import OutputRecord
+from runner.words import listed
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,6 +13,7 @@ import numpy as np
 from runner.experiment.model import Experiment
 from runner.language.operations import FROM_ZERO, Limit, Operation
 from runner.untyped import is_sequence
+from runner.words import quoted
 from runner.worker.versions import varying_axes
 
 
@@ -155,7 +156,7 @@ def _cast(call: _Call) -> str | None:
     there, _ = call.split(call.varying)
     if not there:
         return None
-    return f"its operand {_type(call.x)} varies over {_and(there)} already; {call.name} to the other axes only"
+    return f"its operand {_type(call.x)} varies over {quoted(there)} already; {call.name} to the other axes only"
 
 
 def _axes_of_one_kind(call: _Call) -> str | None:
@@ -165,8 +166,8 @@ def _axes_of_one_kind(call: _Call) -> str | None:
     if not there or not others:
         return None
     return (
-        f"its operand {_type(call.x)} varies over {_and(there)} but is the same along {_and(others)}, and JAX takes no "
-        f"mixture; leave {_and(others)} out, or use pcast(…, {others[0]!r}, to='varying') first"
+        f"its operand {_type(call.x)} varies over {quoted(there)} but is the same along {quoted(others)}, and JAX "
+        f"takes no mixture; leave {quoted(others)} out, or use pcast(…, {others[0]!r}, to='varying') first"
     )
 
 
@@ -191,10 +192,6 @@ LIMITS: tuple[tuple[Limit | None, Callable[[_Call], str | None]], ...] = (
 def _type(x: Any) -> str:
     kind = jax.typeof(x)
     return f"{kind.dtype}{list(kind.shape)}"
-
-
-def _and(axes: list[str]) -> str:
-    return " and ".join(f"'{axis}'" for axis in axes)
 
 
 def _plain(groups: Any) -> list[list[int]]:

@@ -24,6 +24,7 @@ from runner.language.syntax import parse, place
 from runner.layout import Layout, Mesh, Spec
 from runner.programs.types import Floats, Repairs, Typed, Types
 from runner.untyped import is_sequence
+from runner.words import quoted
 from runner.worker import calls, explicit, gradient
 from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh, varying_axes
@@ -203,16 +204,12 @@ def _whole(mesh: Mesh, local: Typed, spec: Spec, name: str) -> Typed:
     return Typed(Layout.of_shards(mesh, local.shape, spec).shape, local.dtype)
 
 
-def _and(axes: list[str]) -> str:
-    return " and ".join(f"'{axis}'" for axis in axes)
-
-
 def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: frozenset[str]) -> None:
     loose = [axis for axis in experiment.mesh.axes if axis in varying and axis not in spec.axes]
     if loose:
-        over = _and(loose)
+        over = quoted(loose)
         one = [axis for axis in loose if experiment.mesh.sizes[axis] == 1]
-        sizes = f" (that {_and(one)} has size 1 does not count for JAX)" if one else ""
+        sizes = f" (that {quoted(one)} has size 1 does not count for JAX)" if one else ""
         raise invalid(
             ("outputs", name),
             f"{spec.yaml()} promises the same '{name}' on every device along {over}, but in per_device it may "

@@ -19,6 +19,7 @@ from runner.faults import InvalidExperiment
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, computation
 from runner.language.operators import OPERATORS
 from runner.language.syntax import Expression, SyntaxFault
+from runner.words import quoted
 from runner.worker import calls, limits
 from runner.worker.versions import sharding_type_errors, varying_axes
 
@@ -223,7 +224,7 @@ def _unlike(name: str, start: Any, end: Any, text: str) -> str | None:
     loose = varying_axes(end) - varying_axes(start)
     if loose:
         axes = sorted(loose)
-        over = " and ".join(f"'{axis}'" for axis in axes)
+        over = quoted(axes)
         cast = repr(axes[0] if len(axes) == 1 else tuple(axes))
         return (
             f"the carry '{name}' starts the same on every device along {over}, but may differ at the end of the body; "

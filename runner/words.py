@@ -1,0 +1,50 @@
+"""Names, axes, bytes or devices in; the words for them, as every message and every table has them, out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def listed(names: Sequence[str]) -> str:
+    """`auto, constraint and explicit`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def quoted(names: Sequence[str]) -> str:
+    """`'x' and 'y'`."""
+    return listed([f"'{name}'" for name in names])
+
+
+def bytes_text(count: int | None) -> str:
+    """A number of bytes to two digits in powers of 1000, as bandwidths are counted: `64 B`, `2.1 MB`, `17 GB`."""
+    if count is None:
+        return "an unknown number of bytes"
+    size, units = float(count), list(_UNITS)
+    while abs(size) >= 999.5 and len(units) > 1:
+        size /= 1000
+        units.pop(0)
+    return f"{count} B" if len(units) == len(_UNITS) else f"{size:.{1 if abs(size) < 99.95 else 0}f} {units[0]}"
+
+
+def devices_text(ids: Sequence[int], platform: str = "", *, whole: bool = False) -> str:
+    """Device ids with their runs as ranges: `CPU 0,1`, `0-7,16-23`.
+
+    Unless the `whole` is asked for, many runs are told by their ends: `0,2,…,62 (32)`.
+    """
+    runs: list[list[int]] = []
+    for device in ids:
+        if runs and device == runs[-1][1] + 1:
+            runs[-1][1] = device
+        else:
+            runs.append([device, device])
+    parts = [f"{a}-{b}" if b - a > 1 else ",".join(map(str, range(a, b + 1))) for a, b in runs]
+    many = len(parts) > 4 and len(ids) > 8 and not whole
+    text = f"{parts[0]},{parts[1]},…,{parts[-1]} ({len(ids)})" if many else ",".join(parts)
+    return f"{platform.upper()} {text}" if platform else text
+
+
+def on_devices(ids: Sequence[int]) -> str:
+    """`device 3`, `devices 0-7`."""
+    return f"device{'s' if len(ids) != 1 else ''} {devices_text(ids)}"

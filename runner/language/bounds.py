@@ -38,7 +38,7 @@ class _Sequence:
 _Static = _Integer | _Sequence | None
 """None: an array, or a number of which nothing is known."""
 
-_EXACT: dict[type[ast.operator], Callable[[int, int], int]] = {
+EXACT: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
     ast.Mult: lambda a, b: a * b,
@@ -110,8 +110,8 @@ def check(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None = 
                 f"it makes an integer of {'about ' if bits > 1024 else ''}{bits:,} bits, and no dtype has more than 64",
                 node,
             )
-        if op in _EXACT and left.value is not None and right.value is not None:
-            return known(_EXACT[op](left.value, right.value), node)
+        if op in EXACT and left.value is not None and right.value is not None:
+            return known(EXACT[op](left.value, right.value), node)
         return _Integer(bits)
 
     def known(value: int, node: ast.AST) -> _Integer:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from runner.language import bounds
 from runner.language.check import missing_axis
 from runner.language.syntax import Expression
 from runner.layout import Mesh
 
-_BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.FloorDiv: lambda a, b: a // b,
-    ast.Mod: lambda a, b: a % b,
-    ast.Pow: lambda a, b: a**b,
-}
+_OF_SIZES = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.Pow)
 
 
 def evaluate(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None = None) -> int:
@@ -37,13 +30,13 @@ def evaluate(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None
                 return sizes[name]
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -value(operand)
-            case ast.BinOp(op=op, left=left, right=right) if type(op) in _BINARY:
+            case ast.BinOp(op=op, left=left, right=right) if isinstance(op, _OF_SIZES):
                 first, second = value(left), value(right)
                 if second == 0 and isinstance(op, ast.FloorDiv | ast.Mod):
                     raise expression.fault("division by zero", node)
                 if isinstance(op, ast.Pow) and second < 0:
                     raise expression.fault("sizes are integers: the exponent is at least 0", node)
-                return _BINARY[type(op)](first, second)
+                return bounds.EXACT[type(op)](first, second)
             case ast.BinOp(op=ast.Div()):
                 raise expression.fault("sizes are integers: use // instead of /", node)
             case ast.Call(func=ast.Name(id="axis_size"), args=[argument], keywords=[]) if mesh is not None:

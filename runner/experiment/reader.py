@@ -40,6 +40,9 @@ from runner.faults import invalid, nearest
 from runner.language.check import SECTIONS, Scope, Section
 from runner.layout import Mesh, Spec
 
+_SIMULATED = 4096
+"""JAX makes so many CPU devices in seconds; ten thousand take it half a minute."""
+
 _AS_THEY_ARE = ("summary", "source", "seed", "precision", "check_vma", "trace", "profile", "timeout")
 """The keys whose values need no reading."""
 
@@ -164,6 +167,9 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
         )
     if devices is not None and devices < mesh.size:
         raise invalid(("mesh", "shape"), f"the mesh {mesh} needs {mesh.size} devices, but target.devices is {devices}")
+    if platform == "cpu" and not absent and (needed := devices or mesh.size) > _SIMULATED:
+        key = ("mesh", "shape") if devices is None else ("target", "devices")
+        raise invalid(key, f"{needed:,} devices are more than can be simulated here: {_SIMULATED:,} at most")
     if absent and mesh.size != absent.devices and any(program.on_mesh for program in programs):
         # libtpu refuses to compile for a part of some slices, such as 8x8 of v5e:16x16.
         each = ", two on each chip" if absent.devices_per_chip == 2 else ""

@@ -109,7 +109,11 @@ class Walker:
         outer = getattr(self, "_expression", expression), self._path
         self._expression, self._path = expression, line.path
         try:
-            return self.settle(line.path, self.value(expression.tree))
+            found = self.value(expression.tree)
+            if isinstance(found, int):
+                # Python's own may be larger than any dtype holds.
+                self.apply(expression.tree, jax.typeof, [found])
+            return self.settle(line.path, found)
         except SyntaxFault as fault:
             raise InvalidExperiment(located((section, *line.key), expression.text, fault)) from None
         finally:

@@ -80,14 +80,14 @@ class Project:
         records.setdefault(name, {})[target] = as_json(record(**{"programs": FOUND, **more}))
         file.write_text(json.dumps(records), encoding="utf-8")
 
-    def pytest(self, *arguments: str, status: int | None = None) -> str:
-        """What a session says; `status` is what its exit status must be."""
+    def pytest(self, *arguments: str, status: int | None = None, folder: str = ".") -> str:
+        """What a session says from a folder of the project; `status` is what its exit status must be."""
         # The entry point is there where the project is installed as it stands; a test must not depend on that.
         installed = any(point.name == "shardproof" for point in entry_points(group="pytest11"))
         plugin = [] if installed else ["-p", "runner.testing.plugin"]
         result = subprocess.run(
             [sys.executable, "-W", "error", "-m", "pytest", *plugin, "-p", "no:cacheprovider", *arguments],
-            cwd=self.folder,
+            cwd=self.folder / folder,
             capture_output=True,
             text=True,
             timeout=300,
@@ -282,7 +282,9 @@ def test_no_other_yaml_file_is_collected(project: Project) -> None:
         assert "no tests collected" in project.pytest(*arguments, "--collect-only", "-q", status=5), arguments
 
 
-def test_experiments_on_the_command_line_are_all_that_runs_and_in_addopts_come_on_top(project: Project) -> None:
+def test_experiments_on_the_command_line_are_all_that_runs_and_in_addopts_what_nothing_else_names(
+    project: Project,
+) -> None:
     project.write("tests/test_own.py", "def test_own(): pass\n")
     project.write("pytest.ini", "[pytest]\ntestpaths = tests\n")
     alone = project.pytest("--experiments", "my_conf", "--collect-only", "-q", status=0)
@@ -292,6 +294,12 @@ def test_experiments_on_the_command_line_are_all_that_runs_and_in_addopts_come_o
     both = project.pytest("--collect-only", "-q", status=0)
     assert "test_own" in both
     assert "mine.yaml" in both
+    named = project.pytest("tests/test_own.py", "--collect-only", "-q", status=0)
+    assert "test_own" in named
+    assert "mine.yaml" not in named
+    # What a project's configuration says is relative to the project.
+    below = project.pytest("--rootdir", "..", "-c", "../pytest.ini", "--collect-only", "-q", folder="tests", status=0)
+    assert "mine.yaml" in below
 
 
 def test_collecting_imports_no_jax(project: Project) -> None:
@@ -578,3 +586,12 @@ def test_without_experiments_a_session_is_as_if_the_plugin_were_not_there(projec
     said = project.pytest("test_own.py", "-n", "2", status=0)
     assert "1 passed" in said
     assert "goldens" not in said
+    project.write(
+        "conftest.py",
+        "import sys\ndef pytest_unconfigure():\n"
+        "    print('loaded:', sorted(m for m in sys.modules if m.split('.')[0] in ('runner', 'numpy')))\n",
+    )
+    # Hydra brings a plugin of its own.
+    said = project.pytest("test_own.py", "-s", "-p", "no:hydra_pytest", status=0)
+    modules = ["runner", "runner.config", "runner.config.folders", "runner.testing", "runner.testing.plugin"]
+    assert f"loaded: {modules}" in said

@@ -68,9 +68,10 @@ class Session:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        named = [
-            _config_folder(Path(config.invocation_params.dir, name)) for name in config.getoption("experiments") or ()
-        ]
+        self._typed = any(str(word).startswith("--experiments") for word in config.invocation_params.args)
+        # What a project's configuration says is relative to the project, what is typed to where one stands.
+        base = config.invocation_params.dir if self._typed else config.rootpath
+        named = [_config_folder(Path(base, name)) for name in config.getoption("experiments") or ()]
         by_argument = [folder for path in self._arguments() for folder in _by_argument(path)]
         self.folders = list(dict.fromkeys(path.resolve() for path in (*named, *by_argument, conf_folder())))
         """The config folders whose `experiment/` is collected."""
@@ -90,20 +91,25 @@ class Session:
         return [Path(here, str(argument).split("::")[0]).resolve() for argument in self._config.args]
 
     def _add_arguments(self, folders: Sequence[Path]) -> None:
-        """Collect the folders of `--experiments`: alone where the command line names nothing else, else as well."""
+        """Collect the folders of `--experiments`: where they are typed alone or beside what else is named.
+
+        Those of a project's configuration are collected where nothing is named.
+        """
         config = self._config
-        typed = any(str(word).startswith("--experiments") for word in config.invocation_params.args)
-        if typed and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        names = config.args_source is pytest.Config.ArgsSource.ARGS
+        if self._typed and not names:
             config.args[:] = map(str, folders)
-        else:
+        elif self._typed or not names:
             reached = self._arguments()
             config.args += [str(f) for f in folders if not any(f.resolve().is_relative_to(path) for path in reached)]
 
     def _check_targets(self) -> None:
+        if not self.targets:
+            return
         from runner.faults import nearest
 
         there = sorted({f.stem for base in (conf_folder(), *self.folders) for f in (base / "target").glob("*.yaml")})
-        for target in self.targets or ():
+        for target in self.targets:
             if target not in there:
                 hint = nearest(target, there) or f"; there are {', '.join(there)}"
                 raise pytest.UsageError(f"--targets: no target '{target}'{hint}")

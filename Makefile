@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: run test whole lint docs schema bench fuzz studies clean
+.PHONY: run test whole faults lint docs schema bench fuzz studies clean
 
 run: $(VENV)/.installed
 	$(BIN)/python -m runner +experiment=case3_allreduce
@@ -15,7 +15,11 @@ test: $(VENV)/.tests
 
 # What the tests try a sample of.
 whole: $(VENV)/.tests
-	$(BIN)/python -m pytest -n $(WORKERS) -m whole tests
+	$(BIN)/python -m pytest -n $(WORKERS) -m whole tests --ignore tests/test_faults.py
+
+# All the bad input, of which the tests try a sample.
+faults: $(VENV)/.tests
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'whole or not whole' tests/test_faults.py tests/test_machine.py --durations 5
 
 lint: $(VENV)/.tests
 	$(BIN)/ruff check .

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from runner.config.folders import conf_folder, misnamed
 from runner.config.sources import Sources
@@ -19,7 +19,7 @@ from runner.untyped import is_dict
 
 if TYPE_CHECKING:
     from hydra.conf import HydraConf
-    from omegaconf import DictConfig
+    from omegaconf import DictConfig, ListConfig
 
 
 class InvalidConfiguration(Exception):
@@ -122,8 +122,12 @@ def _folder(name: object, otherwise: str) -> str:
 
 def origin_of(settings: HydraConf) -> Origin:
     """What a configuration was made of, by Hydra's own settings in it."""
+    from omegaconf import OmegaConf
+
     folders = tuple(Path(s.path) for s in settings.runtime.config_sources if s.schema == "file" and s.path)
-    return Origin(folders, dict(settings.runtime.choices), tuple(settings.overrides.task))
+    # As they were typed: what is in them leads to values of the configuration, not of Hydra's settings.
+    overrides = cast("list[str]", OmegaConf.to_container(cast("ListConfig", settings.overrides.task), resolve=False))
+    return Origin(folders, dict(settings.runtime.choices), tuple(overrides))
 
 
 def resolved(config: DictConfig, origin: Origin) -> Configuration:

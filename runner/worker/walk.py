@@ -113,6 +113,8 @@ class Walker:
             if isinstance(found, int):
                 # Python's own may be larger than any dtype holds.
                 self.apply(expression.tree, jax.typeof, [found])
+            elif found is None or isinstance(found, str | slice):
+                raise expression.fault(f"{found!r} is no array and no number", expression.tree)
             return self.settle(line.path, found)
         except SyntaxFault as fault:
             raise InvalidExperiment(located((section, *line.key), expression.text, fault)) from None
@@ -126,11 +128,12 @@ class Walker:
     def apply(self, node: ast.expr, call: Callable[..., Any], operands: list[Any]) -> Any:
         """`call(*operands)`, which `node` stands for; a refusal becomes a fault at `node`.
 
-        JAX asserts some of what it asks of operands: the ranks of a `conv_transpose`.
+        JAX asserts some of what it asks of operands: the ranks of a `conv_transpose`; of an axis with a name it says
+        that the name is not bound.
         """
         try:
             return call(*operands)
-        except (*REFUSALS, AssertionError) as error:
+        except (*REFUSALS, AssertionError, NameError) as error:
             raise self._expression.fault(refusal(error, operands), node) from None
 
     def value(self, node: ast.expr) -> Any:

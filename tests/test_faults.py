@@ -1,0 +1,42 @@
+"""Bad input, all of `tests/faults/inputs.jsonl`: one message and the status that is due, and nothing left behind.
+
+A session tries a sample of it; `make faults` tries all.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import faults
+from tests.faults import Fault
+
+FAULTS = faults.read()
+SAMPLE = 25
+"""One of so many is tried in every session."""
+
+LIMIT = 60.0
+"""Seconds after which a command is hung."""
+
+
+def test_there_are_a_thousand_of_them_and_none_stands_twice() -> None:
+    assert len(FAULTS) >= 1000
+    assert len(set(FAULTS)) == len(FAULTS)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=[pytest.mark.whole] if number % SAMPLE else [], id=f"{number} {fault.name}")
+        for number, fault in enumerate(FAULTS)
+    ],
+)
+def test_a_mistake_gets_one_message(tmp_path: Path, fault: Fault) -> None:
+    done = fault.done(tmp_path, LIMIT)
+    told = done.stdout + done.stderr
+    assert done.returncode == fault.status, told
+    assert "Traceback" not in told
+    assert "bug in shardproof" not in told
+    assert fault.says in (done.stderr if fault.status != 1 else told)
+    assert {path.name for path in tmp_path.iterdir()} <= {"conf", "run"}

@@ -9,28 +9,20 @@ import sys
 _READER_LEFT = 128 + 13
 """What a shell reports of a program that SIGPIPE ended."""
 
+_INTERRUPTED = 128 + signal.SIGINT
+"""What a shell reports of a program that Ctrl-C ended."""
+
 _MACHINE = 3
 """The exit status where the machine is in the way: a full disk, no permission."""
 
 
 def main() -> None:
     """Run the command line and leave with its exit status."""
-    from runner.cli import signals, streams
-    from runner.cli.app import main as run
-
     try:
-        streams.ready()
-        with signals.handled():
-            status = run(sys.argv[1:])
-            sys.stdout.flush()
-    except streams.Closed:
-        print("standard output is closed", file=sys.stderr)
-        status = _MACHINE
+        status = _run()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        status = signals.status(signal.SIGINT)
-    except signals.Ended as ended:
-        status = signals.status(ended.number)
+        status = _INTERRUPTED
     except BrokenPipeError:
         # `| head` has read enough. Python must not try to write the rest when it leaves.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -41,6 +33,27 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = _MACHINE
     sys.exit(status)
+
+
+def _run() -> int:
+    """The exit status of the command line; what can be interrupted is imported where that is handled."""
+    from runner.cli import signals
+
+    try:
+        with signals.handled():
+            from runner.cli import streams
+            from runner.cli.app import main as run
+
+            try:
+                streams.ready()
+            except streams.Closed:
+                print("standard output is closed", file=sys.stderr)
+                return _MACHINE
+            status = run(sys.argv[1:])
+            sys.stdout.flush()
+            return status
+    except signals.Ended as ended:
+        return signals.status(ended.number)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,9 @@ from types import FrameType
 GRACE = 1.0
 """Seconds that an orderly end may take after SIGTERM or SIGHUP."""
 
+_SOON = 0.02
+"""Seconds after which a signal is looked at again that came while a module was imported."""
+
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
@@ -40,12 +43,19 @@ def handled() -> Generator[None]:
         yield
         return
     interrupted = threading.Event()
+    later: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
+        if _importing(frame):
+            _send_again(number, later)
+            return
         raise Ended(number)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         if interrupted.is_set():
+            return
+        if _importing(frame):
+            _send_again(number, later)
             return
         interrupted.set()
         raise KeyboardInterrupt
@@ -58,10 +68,13 @@ def handled() -> Generator[None]:
     woken, waker = socket.socketpair()
     waker.setblocking(False)
     fd = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
-    watch = threading.Thread(target=_watch, args=(woken, frozenset(ours)), daemon=True)
+    watch = threading.Thread(target=_watch, args=(woken, frozenset(ours), later), daemon=True)
     watch.start()
     try:
         yield
+        if interrupted.is_set():
+            # Somebody else's code took it for something else.
+            raise KeyboardInterrupt
     finally:
         signal.set_wakeup_fd(fd)
         for number, handler in before.items():
@@ -71,12 +84,32 @@ def handled() -> Generator[None]:
         woken.close()
 
 
-def _watch(woken: socket.socket, ending: frozenset[int]) -> None:
-    """End the process where Python does not come to it."""
+def _importing(frame: FrameType | None) -> bool:
+    """Whether a module is being imported; one in C that is interrupted takes it for its own failure, and says so."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _send_again(number: int, later: list[int]) -> None:
+    """Send this process a signal again soon, which is then not another one."""
+    later.append(number)
+    timer = threading.Timer(_SOON, os.kill, [os.getpid(), number])
+    timer.daemon = True
+    timer.start()
+
+
+def _watch(woken: socket.socket, ending: frozenset[int], later: list[int]) -> None:
+    """End the process where Python does not come to it; signals that come `later` once more have been counted."""
     interrupts = 0
     deadline: threading.Timer | None = None
     while received := woken.recv(16):
         for number in received:
+            if number in later:
+                later.remove(number)
+                continue
             interrupts += number == signal.SIGINT
             if interrupts > 1:
                 os._exit(status(signal.SIGINT))

@@ -1,0 +1,98 @@
+"""A signal at any moment of a run or of a sweep: no process is left, no file is half there, other points are whole.
+
+The moments are drawn from a seed for each case. A session tries a few; `make faults` tries two hundred.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.command import ROOT, recorded
+
+CASES = 200
+SAMPLE = 40
+"""One of so many is tried in every session."""
+
+_MARK = "SHARDPROOF_TEST"
+_LONGEST = 4.0
+"""Seconds; by then a sweep of three has begun its second point or its third."""
+
+_GRACE = 2.0
+"""Seconds after which nothing may be left."""
+
+ONE = ("+experiment=tensor_parallel_mlp", "hydra.run.dir=out")
+SWEEP = ("-m", "+experiment=case3_allreduce", "dims.J=4,8,12", "hydra.sweep.dir=out")
+POINTS = 3
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found in /proc")
+
+
+def processes(mark: str) -> dict[int, str]:
+    """The processes that have the mark in their environment, with their command lines."""
+    found: dict[int, str] = {}
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and mark.encode() in (folder / "environ").read_bytes():
+                state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if state != "Z":
+                    found[int(folder.name)] = command
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            # It has ended meanwhile, or is not ours.
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.whole] if case % SAMPLE else []) for case in range(CASES)]
+)
+def test_a_signal_leaves_nothing_behind(tmp_path: Path, case: int) -> None:
+    draw = random.Random(case)
+    sweep = draw.random() < 0.5
+    of_worker = draw.random() < 0.3
+    number = (
+        signal.SIGKILL if of_worker else draw.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+    )
+    mark = f"{_MARK}={uuid.uuid4().hex}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "runner", *(SWEEP if sweep else ONE)],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), _MARK: mark.split("=")[1]},
+    )
+    time.sleep(draw.uniform(0, _LONGEST))
+    struck = [pid for pid, command in processes(mark).items() if "runner.worker" in command] if of_worker else []
+    for pid in struck if of_worker else [process.pid]:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            # It has ended meanwhile.
+            continue
+    out, err = process.communicate(timeout=120)
+    deadline = time.monotonic() + _GRACE
+    while (left := processes(mark)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not left
+    if "init_import_site" in err:
+        # Python had not come to the runner yet.
+        return
+    assert "Traceback" not in err, err
+    assert "bug in shardproof" not in out + err, err
+    records = [recorded(path.parent) for path in tmp_path.rglob("result.json")]
+    if of_worker or process.returncode == 0:
+        assert len(records) == (POINTS if sweep else 1)
+        assert sum(found["status"] != "passed" for found in records) <= len(struck)
+    else:
+        assert process.returncode in (-number, 128 + number), (out, err)
+        assert all(found["status"] == "passed" for found in records)

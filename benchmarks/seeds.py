@@ -8,6 +8,7 @@ tolerance that was used; the exit status is 1 if there was any. An experiment th
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import tempfile
 import time
@@ -22,15 +23,19 @@ import jax
 from runner import codec
 from runner.checks import agreement, oracles, replicas, sections, value
 from runner.experiment import data
+from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link.events import Ran, Timing
 from runner.link.target import ProgramRun, program_run
 from runner.programs import WRITERS
+from runner.programs.types import Types
 from runner.record.verdicts import Verdict
 from runner.worker.execute import leave
+from runner.worker.gradient import unsharded
 from runner.worker.types import infer
 from tests.command import REFUSED
-from tests.harness import configured, consult_gradients, load, shipped
+from tests.harness import configured, shipped
+from tests.here import loaded
 
 DEVICES = 16
 
@@ -67,11 +72,11 @@ def _run(name: str, folder: Path, seeds: int) -> tuple[Counter[tuple[str, str]],
     experiment, _ = shipped(name, folder)
     found: Counter[tuple[str, str]] = Counter()
     used: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as scratch, configured(experiment):
+    with tempfile.TemporaryDirectory() as scratch, configured(experiment), contextlib.ExitStack() as stack:
         where = Path(scratch)
         types = infer(experiment)
         programs = [program for program in experiment.programs if program not in types.unsupported]
-        loaded = {p: load(WRITERS[p](experiment, where, types), where / f"program_{p}.py") for p in programs}
+        modules = {p: stack.enter_context(written(p, experiment, types, where)) for p in programs}
         outputs = {n: (typed.shape, typed.dtype) for n, typed in types.outputs.items()}
         functions: dict[str, Any] = {}
         for seed in range(seeds):
@@ -79,8 +84,8 @@ def _run(name: str, folder: Path, seeds: int) -> tuple[Counter[tuple[str, str]],
             arrays = data.make(seeded, where)
             context = oracles.consult(seeded, arrays, outputs, types.floats)
             if seeded.grad:
-                consult_gradients(context)
-            runs = [execute(context, p, loaded[p], functions, where) for p in programs]
+                _consult_gradients(context)
+            runs = [execute(context, p, modules[p], functions, where) for p in programs]
             verdicts: dict[str, Verdict] = {}
             if context.graph and context.per_device:
                 verdicts["sections"] = sections.check(context)
@@ -98,6 +103,15 @@ def _run(name: str, folder: Path, seeds: int) -> tuple[Counter[tuple[str, str]],
     return found, used
 
 
+def _consult_gradients(context: oracles.Context) -> None:
+    """Add the oracles of the gradients."""
+    checked = context.experiment
+    assert checked.grad is not None
+    exact, draws = unsharded(checked, context.arrays, context.floats["graph"]) if checked.graph else ([], [])
+    named = [dict(zip(checked.grad.wrt, each, strict=False)) for each in (exact, *draws)]
+    oracles.consult_gradients(context, named[0], named[1:])
+
+
 def _why(verdict: Verdict) -> str:
     reasons = [verdict.reason or ""]
     for name, output in codec.plain(verdict).get("outputs", {}).items():
@@ -107,6 +121,15 @@ def _why(verdict: Verdict) -> str:
             }
             reasons.append(f"{name}: {told}")
     return "; ".join(filter(None, reasons))
+
+
+def written(
+    program: Program, experiment: Experiment, types: Types, where: Path
+) -> contextlib.AbstractContextManager[ModuleType]:
+    """A program, written into `where` and imported, while JAX is configured as its header says."""
+    path = where / f"program_{program}.py"
+    path.write_text(WRITERS[program](experiment, where, types), encoding="utf-8")
+    return loaded(path)
 
 
 def execute(

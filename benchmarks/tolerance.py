@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 from omegaconf import OmegaConf
-from seeds import execute
+from seeds import execute, written
 
 from runner.checks import oracles, sections, value
 from runner.config.schema import ExperimentConfig
@@ -27,11 +27,10 @@ from runner.experiment import data
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program as Way
 from runner.experiment.reader import read
-from runner.programs import WRITERS
 from runner.programs.types import Types
 from runner.record.verdicts import ValueVerdict
 from runner.worker.types import infer
-from tests.harness import configured, load
+from tests.harness import configured
 
 DTYPES = {"float32": 1.0001, "bfloat16": 1.05, "float16": 1.05, "float8_e4m3fn": 1.1}
 """The dtypes, and the factor that has to be noticed in each."""
@@ -339,10 +338,10 @@ def _verdicts(right: Experiment, ran: Experiment, where: Path, seeds: int) -> It
     functions: dict[str, Any] = {}
     with configured(ran):
         types = infer(right)
-        module = load(WRITERS[Way.SHARD_MAP](ran, where, infer(ran)), where / "program.py")
-        for seed in range(seeds):
-            context = _context(replace(right, seed=seed), types, where)
-            yield value.check(context, execute(context, Way.SHARD_MAP, module, functions, where))
+        with written(Way.SHARD_MAP, ran, infer(ran), where) as module:
+            for seed in range(seeds):
+                context = _context(replace(right, seed=seed), types, where)
+                yield value.check(context, execute(context, Way.SHARD_MAP, module, functions, where))
 
 
 def _sections_notice(mistaken: Experiment, where: Path) -> bool:

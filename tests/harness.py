@@ -1,61 +1,91 @@
-"""An experiment as YAML text in; its programs written, run on simulated CPU devices and checked, in this process."""
+"""An experiment as YAML text in; what the tool's own flow makes of it, in this process and on its devices, out."""
+
+from __future__ import annotations
 
 import contextlib
-import importlib.util
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import yaml
 from omegaconf import OmegaConf
 
-from runner.checks import agreement, gradient, layout, oracles, replicas, sections, value
+from runner.checks import oracles
 from runner.checks.context import Context
 from runner.config.compose import compose
 from runner.config.schema import ExperimentConfig
+from runner.config.sources import Sources
 from runner.experiment import data
 from runner.experiment.model import Experiment
-from runner.experiment.program import Program
 from runner.experiment.reader import read
+from runner.flow import run as flow
 from runner.flow import verification
-from runner.link.target import ProgramRun, program_run
-from runner.programs import WRITERS
+from runner.link import events
+from runner.link.target import ProgramRun
 from runner.programs.types import Types
-from runner.record.verdicts import Checks, SectionsVerdict, ValueVerdict, Verdict
-from runner.worker.execute import execute
-from runner.worker.gradient import unsharded
+from runner.record.model import Record
+from runner.record.verdicts import SectionsVerdict, ValueVerdict, Verdict
 from runner.worker.types import infer
+from tests.here import Here
+
+Text: TypeAlias = str | Mapping[str, Any]
+"""An experiment as YAML or as what YAML says."""
+
+
+class Telling(Here):
+    """A worker of which can be asked what types it told."""
+
+    types: events.Types | None = None
+
+    def emit(self, event: events.Event) -> None:
+        super().emit(event)
+        if isinstance(event, events.Types):
+            self.types = event
 
 
 @dataclass
 class Outcome:
-    """What the programs of one experiment did: their sources, their runs and the verdicts of the checks.
+    """What the programs of one experiment did: the record, and what it does not keep.
 
-    `sections` is the verdict on the two oracles, where there are two.
+    That is the types, the programs' sources, and their runs with every value whole. `sections` is the verdict on the
+    two oracles, where there are two.
     """
 
     experiment: Experiment
-    types: Types
+    record: Record
+    types: events.Types
     sources: dict[str, str]
     runs: dict[str, ProgramRun]
-    checks: dict[str, Any]
-    sections: SectionsVerdict | None = None
+
+    @property
+    def checks(self) -> dict[str, Any]:
+        """The verdicts on each program."""
+        return {name: program.checks for name, program in self.record.programs.items()}
+
+    @property
+    def sections(self) -> SectionsVerdict | None:
+        held = self.record.checks.sections
+        return held if isinstance(held, SectionsVerdict) else None
 
     def failures(self) -> list[str]:
         """Every check that failed, in words."""
-        failed = [f"sections: {self.sections.reason}"] if self.sections and self.sections.reason else []
+        failed = [f"{check}: {_why(verdict)}" for check, verdict in self.record.checks.named() if _failed(verdict)]
         return failed + [
             f"{program} {check}: {_why(verdict)}"
             for program, checks in self.checks.items()
             for check, verdict in checks.named()
-            if verdict.status == "failed"
+            if _failed(verdict)
         ]
 
     def value(self, program: str, name: str) -> Any:
         """A whole output."""
         return self.runs[program].outputs[name].whole()
+
+
+def _failed(verdict: Verdict) -> bool:
+    return verdict.status == "failed"
 
 
 def _why(verdict: Verdict) -> str:
@@ -69,14 +99,14 @@ def _why(verdict: Verdict) -> str:
     return str(wrong)
 
 
-def experiment(text: str, **changes: Any) -> Experiment:
+def experiment(text: Text, **changes: Any) -> Experiment:
     """The experiment that a YAML text describes; its name and its mesh (2 by 2) may be left out."""
     return read(config(text, **changes))
 
 
-def config(text: str, **changes: Any) -> dict[str, Any]:
+def config(text: Text, **changes: Any) -> dict[str, Any]:
     """The resolved configuration of such an experiment."""
-    given = yaml.safe_load(text) | changes
+    given = {**(yaml.safe_load(text) if isinstance(text, str) else text), **changes}
     config = {"name": "test", "mesh": {"axes": ["x", "y"], "shape": [2, 2]}} | given
     merged = OmegaConf.merge(OmegaConf.structured(ExperimentConfig), config)
     plain = OmegaConf.to_container(merged, resolve=True)
@@ -92,53 +122,25 @@ def configured(experiment: Experiment):
         yield
 
 
-def types(text: str, **changes: Any) -> Types:
+def types(text: Text, **changes: Any) -> Types:
     """What JAX's abstract evaluation finds."""
     checked = experiment(text, **changes)
     with configured(checked):
         return infer(checked)
 
 
-def load(source: str, path: Path) -> Any:
-    """Import a program. Its configuration is global and read once: `configured` and `conftest.py` stand for it."""
-    path.write_text(re.sub(r"^jax\.config\.update\(.*\)$", "", source, flags=re.MULTILINE))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def run(text: str | Experiment, folder: Path, **changes: Any) -> Outcome:
-    """Run every program that an experiment supports."""
-    checked = experiment(text, **changes) if isinstance(text, str) else text
-    arrays = data.make(checked, folder)
-    with configured(checked):
-        types = infer(checked)
-        outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
-        context = oracles.consult(checked, arrays, outputs, types.floats)
-        if checked.grad:
-            consult_gradients(context)
-        sources, runs = {}, {}
-        for program in checked.programs:
-            if program not in types.unsupported:
-                sources[program] = WRITERS[program](checked, folder, types)
-                runs[program] = _run(context, program, sources[program], folder)
-    both = context.graph is not None and context.per_device is not None
-    compared = sections.check(context) if both else None
-    alike = compared is None or compared.status == "passed"
-    checks = {
-        program: Checks(
-            value=value.check(context, ran),
-            layout=layout.check(context, ran),
-            replicas=replicas.check(context, ran),
-            agreement=agreement.check(context, ran, [r for r in runs.values() if r is not ran], alike=alike),
-            gradient=gradient.check(context, ran) if checked.grad else None,
-        )
-        for program, ran in runs.items()
-    }
-    return Outcome(checked, types, sources, runs, checks, compared)
+def run(text: Text, folder: Path, **changes: Any) -> Outcome:
+    """Run every program that an experiment supports; each has to come to its end."""
+    given = config(text, **changes)
+    worker = Telling()
+    record, findings = flow.examine(given, folder, Sources, worker=worker)
+    errors = [record.error, *(f"{name}: {program.error}" for name, program in record.programs.items() if program.error)]
+    assert not any(errors), "\n".join(filter(None, errors))
+    assert findings is not None
+    assert worker.types is not None
+    runs: dict[str, ProgramRun] = {run.program: run for run in findings.runs}
+    sources = {name: (folder / f"program_{name}.py").read_text(encoding="utf-8") for name in runs}
+    return Outcome(read(given), record, worker.types, sources, runs)
 
 
 def shipped(name: str, folder: Path) -> tuple[Experiment, str | None]:
@@ -158,19 +160,3 @@ def consulted(checked: Experiment, folder: Path, not_pinned: str | None = None) 
         types = infer(checked)
     outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
     return oracles.consult(checked, data.make(checked, folder), outputs, types.floats, not_pinned)
-
-
-def consult_gradients(context: Context) -> None:
-    """Add the oracles of the gradients."""
-    checked = context.experiment
-    assert checked.grad is not None
-    exact, draws = unsharded(checked, context.arrays, context.floats["graph"]) if checked.graph else ([], [])
-    named = [dict(zip(checked.grad.wrt, each, strict=False)) for each in (exact, *draws)]
-    oracles.consult_gradients(context, named[0], named[1:])
-
-
-def _run(context: Context, program: Program, source: str, folder: Path) -> ProgramRun:
-    module = load(source, folder / f"program_{program}.py")
-    found = execute(context.experiment, program, module, folder, folder).found
-    shapes = {name: shape for name, (shape, _) in context.outputs.items()}
-    return program_run(program, found, shapes, lambda name, at: context.layout(name).ranges(at), folder)

@@ -30,7 +30,7 @@ def shipped(name: str, program: str, mesh: Mapping[str, int], dims: Mapping[str,
     for key in ("defaults", "expect", "hydra"):
         given.pop(key, None)
     sizes = {**given["dims"], **dims}
-    return harness.experiment(
+    return harness.config(
         yaml.safe_dump(given, sort_keys=False),
         mesh={"axes": list(mesh), "shape": list(mesh.values())},
         dims=sizes,
@@ -202,9 +202,8 @@ POINTS = [
 
 @pytest.mark.parametrize(("name", "program", "formula", "mesh", "dims"), POINTS)
 def test_the_bytes_are_those_of_the_formula(name, program, formula, mesh, dims, tmp_path: Path):
-    experiment = shipped(name, program, mesh, dims)
-    outcome = harness.run(experiment, tmp_path)
+    outcome = harness.run(shipped(name, program, mesh, dims), tmp_path)
     assert outcome.failures() == []
-    evidence = gather(experiment, Program(program), tmp_path, None)
+    evidence = gather(outcome.experiment, Program(program), tmp_path, None)
     assert evidence.collectives_unknown == []
     assert volumes(evidence) == formula(**mesh, **dims)

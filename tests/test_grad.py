@@ -31,6 +31,7 @@ from tests import harness
 from tests.command import run_command
 from tests.compiled import found
 from tests.evidence import as_json
+from tests.here import loaded
 
 PROGRAMS = ["auto", "constraint", "explicit", "derived", "shard_map", "vmap"]
 
@@ -246,7 +247,7 @@ def test_indices_of_32_bits_and_numbers_index_the_oracle_of_float64_too(line, tm
     outputs: {out: []}
     grad: {of: out, wrt: [A]}
     """
-    outcome = harness.run(harness.experiment(text, graph={"out": f"sum({line})"}, program="auto"), tmp_path)
+    outcome = harness.run(text, tmp_path, graph={"out": f"sum({line})"}, program="auto")
     assert outcome.failures() == []
 
 
@@ -259,7 +260,7 @@ def test_integers_of_the_oracle_of_float64_wrap_as_in_the_programs(tmp_path):
     outputs: {out: []}
     grad: {of: out, wrt: [A]}
     """
-    outcome = harness.run(harness.experiment(text, program="auto"), tmp_path)
+    outcome = harness.run(text, tmp_path, program="auto")
     assert outcome.failures() == []
     np.testing.assert_array_equal(outcome.value("auto", "grad.A"), np.full(4, 3.0))
 
@@ -662,8 +663,8 @@ def test_every_program_runs_alone_and_prints_the_gradients(tmp_path):
             done = subprocess.run([sys.executable, "-W", "error", path], capture_output=True, text=True, check=True)
             printed = done.stdout
         else:
-            with contextlib.redirect_stdout(io.StringIO()) as stream, harness.configured(outcome.experiment):
-                harness.load(text, path).main()
+            with contextlib.redirect_stdout(io.StringIO()) as stream, loaded(path) as module:
+                module.main()
             printed = stream.getvalue()
         assert "loss  float32[]" in printed
         assert "grad.w  float32[4, 6]" in printed

@@ -16,6 +16,7 @@ from runner.language.operations import OPERATIONS
 from runner.programs import lines, source
 from runner.programs.names import Names
 from tests import harness
+from tests.here import loaded
 from tests.samples import ARRAYS, SAMPLES, SPECS
 
 # Each is a limit of JAX or a fault of XLA, with a test of its own below or in `test_explicit.py`.
@@ -39,7 +40,7 @@ def packs(everything):
 
 def graph_of(pack, program, specs):
     nodes = {f"n{i}": expression for i, expression in enumerate(pack)}
-    return harness.experiment(
+    return harness.config(
         ARRAYS % specs, graph=nodes, outputs={name: [] for name in nodes}, program=program, name="packed"
     )
 
@@ -58,7 +59,7 @@ def test_explicit_runs_every_operation(pack, tmp_path):
 @pytest.mark.parametrize("specs", SPECS[1:], ids=["2", "3"])
 @pytest.mark.parametrize("pack", packs(expressions(NOT_EXPLICIT)), ids=lambda pack: pack[0])
 def test_explicit_types_every_operation_in_other_layouts(pack, specs):
-    experiment = graph_of(pack, "explicit", specs)
+    experiment = harness.experiment(graph_of(pack, "explicit", specs))
     with harness.configured(experiment):
         assert harness.infer(experiment).unsupported == {}
 
@@ -157,7 +158,7 @@ def on_every_device(expressions, **changes):
     for i, expression in enumerate(expressions):
         nodes |= {f"n{i}": expression, f"out{i}": f"expand_dims(n{i} * own, (0, 1))"}
     outputs = {name: ["x", "y"] for name in nodes if name.startswith("out")}
-    return harness.experiment(OPERANDS, per_device=nodes, outputs=outputs, **changes)
+    return harness.config(OPERANDS, per_device=nodes, outputs=outputs, **changes)
 
 
 @pytest.mark.parametrize("shape", [[2, 2], [1, 2], [2, 1]], ids=str)
@@ -176,7 +177,7 @@ def test_collectives_that_only_shard_map_has(tmp_path):
 
 @pytest.mark.parametrize("expression", SHARD_MAP_ONLY)
 def test_what_vmap_does_not_have_is_said(expression):
-    experiment = on_every_device([expression])
+    experiment = harness.experiment(on_every_device([expression]))
     with harness.configured(experiment):
         reason = harness.infer(experiment).unsupported[Program.VMAP]
     assert reason.startswith("per_device.n0: ")
@@ -424,9 +425,8 @@ def test_programs_agree_with_the_oracles(case, tmp_path):
     assert outcome.types.unsupported == {}
     assert set(outcome.runs) == programs
     assert outcome.failures() == []
-    for program, written in outcome.sources.items():
-        module = harness.load(written, tmp_path / f"program_{program}.py")
-        with harness.configured(outcome.experiment), contextlib.redirect_stdout(io.StringIO()) as printed:
+    for program in outcome.sources:
+        with loaded(tmp_path / f"program_{program}.py") as module, contextlib.redirect_stdout(io.StringIO()) as printed:
             module.main()
         assert all(f"{name}  " in printed.getvalue() for name in outcome.experiment.outputs)
 

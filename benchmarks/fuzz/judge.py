@@ -1,7 +1,6 @@
 """One configuration in; what the runner's own flow makes of it, in this process, out.
 
-`Here` is a worker that runs its job at once in this process: the rest is `runner.flow.run`, so that every verdict is
-the tool's. A process lasts for many experiments, with the devices of the largest.
+Every verdict is the tool's. A process lasts for many experiments, with the devices of the largest.
 """
 
 from __future__ import annotations
@@ -9,32 +8,27 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import queue
 import re
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jax
 import numpy as np
 
 from runner import codec
-from runner.config import schema
 from runner.config.sources import Sources
 from runner.experiment import data
 from runner.experiment.reader import read
 from runner.flow import run
 from runner.layout import Layout
 from runner.link.events import Event, Started, Types
-from runner.link.process import Worker
 from runner.record import verdicts
 from runner.record.model import Record
 from runner.reference import interpret
-from runner.worker import job as jobs
-from tests.harness import load
+from tests.here import Here
 
 Judgement = dict[str, Any]
 DEVICES = 8
@@ -43,56 +37,26 @@ _REFUSED = re.compile(r"NotImplementedError|UNIMPLEMENTED|Unimplemented|not impl
 """What JAX and XLA say of a dtype or an operation that a backend has not."""
 
 
-def _load(path: Path) -> ModuleType:
-    return load(path.read_text(encoding="utf-8"), path.with_name(f"loaded_{path.name}"))
-
-
-class Here(Worker):
-    """A worker that is no process: it runs `programs` of its job, all where None, when the job is submitted."""
+class Chosen(Here):
+    """A worker that runs `programs` of its job, all where None, and says which one it runs."""
 
     def __init__(self, programs: Sequence[str] | None, tell: Callable[[str], None]) -> None:
-        self._found: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        super().__init__()
         self._programs = programs
         self._tell = tell
         self.nodes: dict[str, Any] = {}
-        self.trouble: str | None = None
 
     def submit(self, job: dict[str, Any]) -> None:
         if self._programs is not None:
             job = {**job, "steps": [step for step in job["steps"] if step["program"] in self._programs]}
-        precision = schema.completed(job["config"])["precision"]
-        before = jobs._load, jobs._device_for_lowering
-        # The devices of this process are there already.
-        jobs._load, jobs._device_for_lowering = _load, lambda experiment: None
-        try:
-            with jax.default_matmul_precision(None if precision == "default" else precision):
-                jobs.run(job, self._emit)
-        except Exception:
-            self.trouble = traceback.format_exc()
-        finally:
-            jobs._load, jobs._device_for_lowering = before
+        super().submit(job)
 
-    def _emit(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         if isinstance(event, Started):
             self._tell(event.step.program)
         if isinstance(event, Types):
             self.nodes = codec.plain(event.nodes)
-        self._found.put(event)
-
-    def next(self, timeout: float) -> Event | None:
-        return None if self._found.empty() else self._found.get()
-
-    def end(self) -> int:
-        return 0
-
-    def kill(self) -> None:
-        return
-
-    def close(self) -> None:
-        return
-
-    def log(self) -> str:
-        return self.trouble or ""
+        super().emit(event)
 
 
 def judge(
@@ -103,7 +67,7 @@ def judge(
     `status` is that of the record, or `bug` where the runner itself failed. `found` lists `(kind, program, words)` of
     all that went wrong. The kinds are `bug`, `error`, `refused` (what a backend has not), names of checks, and `weak`.
     """
-    worker = Here(programs, tell)
+    worker = Chosen(programs, tell)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
         folder = Path(scratch)
         try:
@@ -114,8 +78,6 @@ def judge(
         sources = {
             path.stem.removeprefix("program_"): path.read_text(encoding="utf-8") for path in folder.glob("program_*.py")
         }
-    if worker.trouble is not None:
-        return {"status": "bug", "found": [["bug", "", worker.trouble]]}
     return {
         "status": record.status,
         "error": record.error,

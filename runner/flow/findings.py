@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,11 @@ class Findings:
         self._held: dict[str, np.ndarray] | None = None
         """What the trace tells that the devices held of each value."""
         _describe(experiment, arrays, found)
+
+    @property
+    def runs(self) -> Sequence[ProgramRun]:
+        """What each program did, in the order in which they ended; the record has their values only if they are few."""
+        return self._runs
 
     def consult_oracles(self, types: Types, left_here: Path) -> None:
         """Interpret both sections, once the types are known; the worker compiles meanwhile.

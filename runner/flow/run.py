@@ -27,6 +27,7 @@ from runner.link.target import listen
 
 if TYPE_CHECKING:
     from runner.config.sources import Sources
+    from runner.flow.findings import Findings
     from runner.record.model import Record
 
 
@@ -45,12 +46,26 @@ def run(
     `sources` is asked only where a place in a file must be named, `overrides` are those of the command line, `worker`
     is one that was started earlier. What a user or a program does wrong does not raise: it is in the record.
     """
+    return examine(config, folder, sources, overrides, worker)[0]
+
+
+def examine(
+    config: Mapping[str, Any],
+    folder: Path,
+    sources: Callable[[], Sources],
+    overrides: Sequence[str] = (),
+    worker: Worker | None = None,
+) -> tuple[Record, Findings | None]:
+    """Do what `run` does; give also the findings that the record is made of, which have every value whole.
+
+    There are none where the run ended early. Of hardware that is not here they are those of what was compiled for it.
+    """
     begun = functools.cache(lambda: _begun(config, overrides))
     worker = worker or Worker()
-    expected = fault = None
+    expected = fault = findings = None
     try:
         expected = expect.refusal(config)
-        _run(config, folder, sources, worker, begun)
+        findings = _run(config, folder, sources, worker, begun)
     except InvalidExperiment as error:
         fault = error.fault
         begun().status, begun().error = "invalid", sources().report(fault)
@@ -67,7 +82,7 @@ def run(
         _hold_to_refusal(expected, fault, found)
     found.environment.git = found.environment.git or record.git()
     record.write(found, folder)
-    return found
+    return found, findings
 
 
 def _hold_to_refusal(expected: str, fault: Fault | None, found: Record) -> None:
@@ -91,17 +106,16 @@ def _begun(config: Mapping[str, Any], overrides: Sequence[str]) -> Record:
 
 def _run(
     config: Mapping[str, Any], folder: Path, sources: Callable[[], Sources], worker: Worker, begun: Callable[[], Record]
-) -> None:
+) -> Findings:
     experiment = read(config)
     absent = experiment.target.topology
     if absent is None:
-        _do(experiment, config, folder, sources, worker, begun)
-        return
+        return _do(experiment, config, folder, sources, worker, begun)
     from runner.flow import verification
 
     topology.require(absent)
     smaller = verification.smaller(config, experiment)
-    _do(experiment, config, folder, sources, worker, begun)
+    findings = _do(experiment, config, folder, sources, worker, begun)
     found = begun()
     if experiment.profile:
         found.warnings.append(f"there is no profile: nothing runs on {absent.name}, which is not here")
@@ -109,7 +123,7 @@ def _run(
         verification.not_run(found, smaller)
         if experiment.trace:
             found.warnings.append(f"there is no trace: {absent.not_here}; {smaller}")
-        return
+        return findings
     config, reduced = smaller
     verified = _begun(config, [f"dims.{name}={size}" for name, size in experiment.verify_dims.items()])
     (folder / verification.FOLDER).mkdir()
@@ -121,6 +135,7 @@ def _run(
     finally:
         worker.close()
     verification.adopt(found, verified, experiment.verify_dims)
+    return findings
 
 
 def _do(
@@ -130,7 +145,7 @@ def _do(
     sources: Callable[[], Sources],
     worker: Worker,
     begun: Callable[[], Record],
-) -> None:
+) -> Findings:
     """One job for one target: its programs are compiled and, where its devices are here, run and checked."""
     loading = data.loading(experiment)
     data_folder = sources().folder(loading) if loading else Path.cwd()
@@ -182,6 +197,7 @@ def _do(
         findings.conclude(folder, named)
     if not experiment.chosen:
         found.modes = modes(found.programs, folder)
+    return findings
 
 
 def _steps(experiment: Experiment) -> Iterator[Step]:

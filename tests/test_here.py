@@ -1,0 +1,72 @@
+"""The worker that is this process: what it tells is what one of its own would, and JAX is left as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from runner import codec
+from runner.config.sources import Sources
+from runner.flow import run as flow
+from runner.link.events import Finished
+from runner.worker import job
+from tests import harness
+from tests.here import Here, loaded
+
+TEXT = """
+precision: float32
+arrays: {A: {shape: [4, 8], dtype: float64, spec: [x, y]}}
+graph: {C: "A @ A.T", loss: sum(C * C)}
+per_device: {C: "psum(A @ all_gather(A, 'x', tiled=True).T, 'y')", loss: "psum(sum(C * C), 'x')"}
+outputs: {C: [x], loss: []}
+grad: {of: loss, wrt: [A]}
+"""
+
+
+def configuration() -> list[Any]:
+    names = ("jax_enable_x64", "jax_default_matmul_precision", "jax_platforms", "jax_num_cpu_devices")
+    return [getattr(jax.config, name) for name in names]
+
+
+def test_the_record_is_that_of_a_worker_of_its_own(tmp_path: Path) -> None:
+    given, told = harness.config(TEXT), []
+    for name, worker in (("here", Here()), ("there", None)):
+        (tmp_path / name).mkdir()
+        found = codec.plain(flow.run(given, tmp_path / name, Sources, worker=worker))
+        del found["time"]
+        for program in found["programs"].values():
+            del program["timing"]
+        told.append(found)
+    assert told[0] == told[1]
+
+
+def test_a_header_configures_jax_until_its_program_is_done(tmp_path: Path) -> None:
+    before = configuration()
+    harness.run(TEXT, tmp_path)
+    assert configuration() == before
+    with loaded(tmp_path / "program_auto.py") as module:
+        assert configuration() == [True, "float32", *before[2:]]
+        assert {array.dtype for array in module.inputs()} == {jax.numpy.dtype("float64")}
+    assert configuration() == before
+
+
+def test_what_a_program_raises_fails_the_test_that_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "execute", lambda *_: 1 / 0)
+    with pytest.raises(AssertionError, match=r"auto: .*ZeroDivisionError: division by zero"):
+        harness.run(TEXT, tmp_path, program="auto")
+
+
+def test_what_the_worker_raises_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = configuration()
+    monkeypatch.setattr(job, "infer", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        harness.run(TEXT, tmp_path)
+    assert configuration() == before
+
+
+def test_what_is_no_json_does_not_cross() -> None:
+    with pytest.raises(TypeError):
+        Here().emit(Finished(step={1, 2}))  # type: ignore[arg-type]

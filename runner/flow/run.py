@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from runner.link.events import Died, Finished, Invalid, Log, Started, Types
 from runner.link.process import Worker
 from runner.link.steps import Step, Work
 from runner.link.target import listen
+from runner.show.progress import Progress
 
 if TYPE_CHECKING:
     from runner.config.sources import Sources
@@ -147,6 +149,25 @@ def _do(
     begun: Callable[[], Record],
 ) -> Findings:
     """One job for one target: its programs are compiled and, where its devices are here, run and checked."""
+    with Progress(experiment.name) as progress:
+        return _done(experiment, config, folder, sources, worker, begun, progress)
+
+
+def _done(
+    experiment: Experiment,
+    config: Mapping[str, Any],
+    folder: Path,
+    sources: Callable[[], Sources],
+    worker: Worker,
+    begun: Callable[[], Record],
+    progress: Progress,
+) -> Findings:
+    @contextmanager
+    def part(what: str) -> Generator[None]:
+        progress.tell(what)
+        with clock.limit(experiment.timeout, what):
+            yield
+
     loading = data.loading(experiment)
     data_folder = sources().folder(loading) if loading else Path.cwd()
     data.check(experiment, data_folder)
@@ -154,16 +175,18 @@ def _do(
     arrays = None
     if experiment.target.topology is None:
         memory.check(experiment)
-        with clock.limit(experiment.timeout, "making the arrays"):
+        with part("making the arrays"):
             arrays = data.make(experiment, data_folder)
+    steps = list(_steps(experiment))
     with tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
         job = {
             "config": dict(config),
             "folder": str(folder.resolve()),
             "data": str(data_folder.resolve()),
             "arrays": left_here,
-            "steps": [step.to_json() for step in _steps(experiment)],
+            "steps": [step.to_json() for step in steps],
         }
+        progress.tell("the types")
         events = listen(worker, job, experiment.timeout)
         from runner.flow.findings import Findings
         from runner.flow.modes import modes
@@ -173,17 +196,17 @@ def _do(
         found.environment.git = record.git()
         findings = Findings(experiment, arrays, found)
         named = dimensions.names(config, experiment)
-        _log.info("%s: %s", experiment.name, "; ".join(map(str, _steps(experiment))))
+        _log.info("%s: %s", experiment.name, "; ".join(map(str, steps)))
         for event in events:
             match event:
                 case Invalid():
                     raise InvalidExperiment(findings.explained(event.fault))
                 case Types():
-                    with clock.limit(experiment.timeout, "the reference"):
+                    with part("the reference"):
                         findings.consult_oracles(event, Path(left_here))
                 case Finished():
                     _log.info("%s: %s", event.step, event.error or event.unsupported or "finished")
-                    with clock.limit(experiment.timeout, f"comparing the results of {event.step}"):
+                    with part(f"comparing the results of {event.step}"):
                         findings.add(event, Path(left_here))
                 case Died():
                     found.status, found.error = "error", event.error
@@ -192,8 +215,8 @@ def _do(
                         with open(folder / "worker.log", "a", encoding="utf-8") as log:
                             log.write(event.text)
                 case Started():
-                    pass
-    with clock.limit(experiment.timeout, "judging the run"):
+                    progress.tell(f"{event.step} ({steps.index(event.step) + 1} of {len(steps)})")
+    with part("judging the run"):
         findings.conclude(folder, named)
     if not experiment.chosen:
         found.modes = modes(found.programs, folder)

@@ -1,0 +1,50 @@
+"""What a run shows of itself on a terminal, of which a pseudo-terminal takes the place."""
+
+from __future__ import annotations
+
+import os
+import pty
+import sys
+import time
+
+import pytest
+
+from runner.show import progress
+from runner.show.progress import Progress
+
+
+def on_terminal(monkeypatch: pytest.MonkeyPatch, seconds: float) -> str:
+    """What is on the terminal after so many seconds of work."""
+    monkeypatch.setattr(progress, "PATIENCE", 0.1)
+    monkeypatch.setattr(progress, "_EVERY", 0.05)
+    terminal, end = pty.openpty()
+    with os.fdopen(end, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        with Progress("mine") as shown:
+            shown.tell("the reference")
+            time.sleep(seconds)
+            shown.tell("auto (1 of 6)")
+            time.sleep(seconds)
+        stream.write("end")
+    told = os.read(terminal, 10_000).decode()
+    os.close(terminal)
+    return told
+
+
+def test_what_takes_long_is_shown_and_gone_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = on_terminal(monkeypatch, 0.4)
+    assert "\r\x1b[Kmine: the reference, 0 s" in told
+    assert "\r\x1b[Kmine: auto (1 of 6), " in told
+    assert told.endswith("\r\x1b[Kend")
+
+
+def test_what_is_soon_done_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert on_terminal(monkeypatch, 0.0) == "end"
+
+
+def test_elsewhere_nothing_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    with Progress("mine") as shown:
+        shown.tell("the reference")
+        time.sleep(0.1)
+    assert capsys.readouterr() == ("", "")

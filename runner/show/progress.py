@@ -16,7 +16,7 @@ _EVERY = 0.5
 
 
 class Progress:
-    """Under it `tell` says what is being done: a terminal shows that and the seconds, on a line that goes in the end."""
+    """Under it `tell` says what is being done: a terminal shows that, with the seconds, until the end."""
 
     def __init__(self, title: str) -> None:
         self._title = title

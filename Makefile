@@ -15,11 +15,11 @@ test: $(VENV)/.tests
 
 # What the tests try a sample of.
 whole: $(VENV)/.tests
-	$(BIN)/python -m pytest -n $(WORKERS) -m whole tests --ignore tests/test_faults.py
+	$(BIN)/python -m pytest -n $(WORKERS) -m whole tests --ignore tests/test_faults.py --ignore tests/test_kills.py
 
 # All the bad input, of which the tests try a sample.
 faults: $(VENV)/.tests
-	$(BIN)/python -m pytest -n $(WORKERS) -m 'whole or not whole' tests/test_faults.py tests/test_machine.py --durations 5
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'whole or not whole' tests/test_faults.py tests/test_machine.py tests/test_kills.py --durations 5
 
 lint: $(VENV)/.tests
 	$(BIN)/ruff check .

@@ -1,5 +1,7 @@
 """Eight simulated CPU devices: JAX reads the number once, before its first backend exists."""
 
+from collections import Counter
+
 import jax
 import pytest
 
@@ -16,3 +18,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.dist = "loadgroup"
     if hasattr(config, "workerinput"):
         config.option.loadgroup = True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the cases of a test that is marked `sample(n)` leave all but every n-th to the sessions that try the whole."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("sample")
+        if marker is None:
+            continue
+        test = item.nodeid.split("[")[0]
+        if seen[test] % marker.args[0]:
+            item.add_marker(pytest.mark.whole)
+        seen[test] += 1

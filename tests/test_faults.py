@@ -13,7 +13,7 @@ from tests import faults
 from tests.faults import Fault
 
 FAULTS = faults.read()
-SAMPLE = 25
+SAMPLE = 50
 """One of so many is tried in every session."""
 
 LIMIT = 60.0

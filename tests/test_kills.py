@@ -8,18 +8,17 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 import uuid
 from pathlib import Path
 
 import pytest
 
-from tests.command import ROOT, recorded
+from tests.command import recorded
+from tests.test_machine import started
 
 CASES = 200
-SAMPLE = 40
+SAMPLE = 70
 """One of so many is tried in every session."""
 
 _MARK = "SHARDPROOF_TEST"
@@ -63,14 +62,7 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, case: int) -> None:
         signal.SIGKILL if of_worker else draw.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
     )
     mark = f"{_MARK}={uuid.uuid4().hex}"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "runner", *(SWEEP if sweep else ONE)],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), _MARK: mark.split("=")[1]},
-    )
+    process = started(*(SWEEP if sweep else ONE), folder=tmp_path, strict=False, env={_MARK: mark.split("=")[1]})
     time.sleep(draw.uniform(0, _LONGEST))
     struck = [pid for pid, command in processes(mark).items() if "runner.worker" in command] if of_worker else []
     for pid in struck if of_worker else [process.pid]:

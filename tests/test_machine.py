@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -20,10 +19,19 @@ from tests.server import command
 RUN = ("+experiment=case3_allreduce", "program=shard_map", "show=none")
 
 
-def started(*arguments: str, folder: Path, **more: Any) -> subprocess.Popen[str]:
-    """The command in a process of its own."""
+BEFORE = """
+import os, resource, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+exec(sys.argv[1])
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
+"""What begins a process as a terminal does, which has interrupts, after something else was done to it."""
+
+
+def started(*arguments: str, folder: Path, before: str = "", strict: bool = True, **more: Any) -> subprocess.Popen[str]:
+    """The command in a process of its own, in which something was done `before`; `strict`: warnings are errors."""
     return subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "runner", *arguments],
+        [sys.executable, "-c", BEFORE, before, *(("-W", "error") if strict else ()), "-m", "runner", *arguments],
         cwd=folder,
         text=True,
         encoding="utf-8",
@@ -32,15 +40,16 @@ def started(*arguments: str, folder: Path, **more: Any) -> subprocess.Popen[str]
     )
 
 
-def small_files(limit: int) -> None:
-    """Let this process write files of at most so many bytes, and hear of it."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+def small_files(limit: int) -> str:
+    """What lets a process write files of at most so many bytes, and hear of it."""
+    return (
+        f"signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
+    )
 
 
 @pytest.mark.parametrize("limit", [600, 3000, 5000])
 def test_without_room_on_the_disk_there_is_one_message_and_no_half_a_record(tmp_path: Path, limit: int) -> None:
-    process = started(*RUN, "hydra.run.dir=run", folder=tmp_path, preexec_fn=lambda: small_files(limit))
+    process = started(*RUN, "hydra.run.dir=run", folder=tmp_path, before=small_files(limit))
     out, err = process.communicate(timeout=120)
     assert process.returncode == 3, out + err
     assert "File too large" in err
@@ -52,7 +61,7 @@ def test_without_room_on_the_disk_there_is_one_message_and_no_half_a_record(tmp_
 
 def test_a_sweep_without_room_ends_with_its_table(tmp_path: Path) -> None:
     sweep = ("-m", *RUN, "dims.J=4,8", "hydra.sweep.dir=sweep")
-    process = started(*sweep, folder=tmp_path, preexec_fn=lambda: small_files(5000))
+    process = started(*sweep, folder=tmp_path, before=small_files(5000))
     out, err = process.communicate(timeout=120)
     assert process.returncode == 3, out + err
     assert "Traceback" not in out + err
@@ -73,7 +82,7 @@ def test_standard_output_that_is_full_or_closed_is_no_success(tmp_path: Path) ->
         process = started(*RUN, folder=tmp_path, stdout=full)
         assert process.communicate(timeout=120)[1] == "No space left on device\n"
         assert process.returncode == 3
-    process = started(*RUN, folder=tmp_path, stdout=None, preexec_fn=lambda: os.close(1))
+    process = started(*RUN, folder=tmp_path, stdout=None, before="os.close(1)")
     assert process.communicate(timeout=120)[1] == "standard output is closed\n"
     assert process.returncode == 3
 

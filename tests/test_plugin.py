@@ -275,6 +275,7 @@ def test_an_argument_that_is_a_folder_of_experiments_is_collected(project: Proje
     assert project.pytest("my_conf/experiment", "--collect-only", "-q", status=0).count("mine.yaml::") == 32
 
 
+@pytest.mark.whole
 def test_no_other_yaml_file_is_collected(project: Project) -> None:
     project.write("tests/experiment/data.yaml", "a: [1, 2")
     project.write("other/experiment/model.yaml", "# @package _global_\nlr: 0.1\n")
@@ -313,6 +314,7 @@ def test_collecting_imports_no_jax(project: Project) -> None:
     assert "loaded: [] True" in said
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -455,6 +457,7 @@ def test_an_experiment_is_run_once_also_by_several_workers(told: Project) -> Non
     assert sorted(path.name for path in told.goldens.iterdir()) == ["mine.json", "second.json", "third.json"]
 
 
+@pytest.mark.whole
 def test_other_targets_have_ids_and_goldens_of_their_own(told: Project) -> None:
     told.write("my_conf/target/my_tpu.yaml", "platform: tpu\n")
     told.tell(target="my_tpu", programs={**FOUND, "shard_map": program()})

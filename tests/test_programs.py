@@ -50,6 +50,7 @@ def test_every_operation_has_samples():
     assert set(SAMPLES) == arrays | {"subscript", "operators"}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("pack", packs(expressions(NOT_EXPLICIT)), ids=lambda pack: pack[0])
 def test_explicit_runs_every_operation(pack, tmp_path):
     outcome = harness.run(graph_of(pack, "explicit", SPECS[0]), tmp_path)
@@ -64,6 +65,7 @@ def test_explicit_types_every_operation_in_other_layouts(pack, specs):
         assert harness.infer(experiment).unsupported == {}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("program", ["auto", "constraint"])
 @pytest.mark.parametrize("pack", packs(expressions(RUNNING, first=1)), ids=lambda pack: pack[0])
 def test_the_compiler_partitions_every_operation(pack, program, tmp_path):
@@ -87,6 +89,7 @@ def test_the_value_check_catches_a_convolution_that_xla_partitions_wrongly(tmp_p
     assert outcome.checks["auto"].value.status == "failed"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("pack", packs(expressions(NOT_CAST, first=1)), ids=lambda pack: pack[0])
 def test_every_operation_works_on_shards(pack, tmp_path):
     nodes = {}
@@ -437,6 +440,7 @@ DTYPES = (
 )  # fmt: skip
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_programs_compute_in_every_dtype(dtype, tmp_path):
     text = f"""

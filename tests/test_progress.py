@@ -26,9 +26,11 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, seconds: float) -> str:
             shown.tell("auto (1 of 6)")
             time.sleep(seconds)
         stream.write("end")
-    told = os.read(terminal, 10_000).decode()
+    told = b""
+    while not told.endswith(b"end"):
+        told += os.read(terminal, 10_000)
     os.close(terminal)
-    return told
+    return told.decode()
 
 
 def test_what_takes_long_is_shown_and_gone_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ test: $(VENV)/.tests
 
 # What the tests try a sample of.
 whole: $(VENV)/.tests
-	$(BIN)/python -m pytest -n $(WORKERS) -m whole tests --ignore tests/test_faults.py --ignore tests/test_kills.py
+	$(BIN)/python -m pytest -n $(WORKERS) -m whole tests conf/experiment --ignore tests/test_faults.py --ignore tests/test_kills.py
 
 # All the bad input, of which the tests try a sample.
 faults: $(VENV)/.tests

@@ -44,12 +44,14 @@ def handled() -> Generator[None]:
         return
     interrupted = threading.Event()
     later: list[int] = []
+    raised: list[BaseException] = []
 
     def end(number: int, frame: FrameType | None) -> None:
         if _importing(frame):
             _send_again(number, later)
             return
-        raise Ended(number)
+        raised.append(Ended(number))
+        raise raised[-1]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         if interrupted.is_set():
@@ -58,7 +60,8 @@ def handled() -> Generator[None]:
             _send_again(number, later)
             return
         interrupted.set()
-        raise KeyboardInterrupt
+        raised.append(KeyboardInterrupt())
+        raise raised[-1]
 
     # A signal that whoever started us had ignored, as nohup does with SIGHUP, stays ignored.
     ours = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
@@ -72,9 +75,13 @@ def handled() -> Generator[None]:
     watch.start()
     try:
         yield
-        if interrupted.is_set():
-            # Somebody else's code took it for something else.
-            raise KeyboardInterrupt
+        if raised:
+            # Somebody else's code took it for something else, and went on.
+            raise raised[0]
+    except Exception:
+        if raised:
+            raise raised[0] from None
+        raise
     finally:
         signal.set_wakeup_fd(fd)
         for number, handler in before.items():

@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as folder:
-        runner = [sys.executable, "-m", "runner", "+experiment=case3_allreduce", f"hydra.run.dir={folder}/run"]
+        runner = [sys.executable, "-m", "runner", "+experiment=case3_allreduce"]
         commands = {
             "by hand": [sys.executable, "benchmarks/case3_by_hand.py"],
             **{program: [*runner, program] for program in LIMITS},
@@ -41,7 +41,9 @@ def main() -> None:
         times: dict[str, list[float]] = {name: [] for name in commands}
         for turn in range(rounds + 1):
             for name, command in commands.items():
-                measured = seconds(command)
+                # A run folder is of one run.
+                fresh = [f"hydra.run.dir={folder}/{turn}-{len(name)}"] if name in LIMITS else []
+                measured = seconds([*command, *fresh])
                 if turn:
                     times[name].append(measured)
     by_hand = statistics.median(times["by hand"])

@@ -5,21 +5,16 @@ Nothing is compiled or run: the lines are those of the program `derived`.
 
 from __future__ import annotations
 
-import sys
-import tempfile
-import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.cli import app
-from runner.config.compose import InvalidConfiguration
+from runner.cli import app, single
+from runner.config.compose import Configuration
 from runner.experiment.program import Program
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment, invalid
-from runner.link.events import Died, Invalid, Types
+from runner.faults import invalid
 from runner.link.process import Worker
-from runner.link.target import listen
+from runner.link.target import types_of
 
 if TYPE_CHECKING:
     from runner.record.model import Status
@@ -28,52 +23,17 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0 where there are lines, 2 for bad input or what cannot be written, 3 for a bug."""
-    if any(argument in ("-m", "--multirun") for argument in arguments):
-        print("command line: --multirun\n  the lines are those of one experiment: name one point", file=sys.stderr)
-        return 2
-    return app.main(arguments, _task)
+    return single.main(arguments, _derive, "the lines are those of")
 
 
-def _task(job: app.Job, worker: Worker) -> Status:
-    """One job of Hydra. Returns its status; never raises."""
-    try:
-        return _derive({**job.resolved().plain, "program": Program.DERIVED.value}, job.folder, worker)
-    except InvalidConfiguration as error:
-        print(error, file=sys.stderr)
-    except InvalidExperiment as error:
-        print(job.origin.sources.report(error.fault), file=sys.stderr)
-    except Exception as error:
-        traceback.print_exc()
-        print(f"this is a bug in shardproof, please report it: {type(error).__name__}: {error}", file=sys.stderr)
-        return "error"
-    return "invalid"
-
-
-def _derive(config: dict[str, Any], folder: Path, worker: Worker) -> Status:
-    experiment = read(config)
-    with tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
-        job: dict[str, Any] = {
-            "config": config,
-            "folder": str(folder.resolve()),
-            "data": str(folder.resolve()),
-            "arrays": left_here,
-            "steps": [],
-        }
-        for event in listen(worker, job, experiment.timeout):
-            match event:
-                case Invalid():
-                    raise InvalidExperiment(event.fault)
-                case Died():
-                    raise RuntimeError(event.error)
-                case Types():
-                    if event.derivation is None:
-                        reason = event.unsupported[Program.DERIVED]
-                        raise invalid(("program",), f"the graph cannot be written for one device: {reason}")
-                    print(text(event.derivation))
-                    return "passed"
-                case _:
-                    continue
-    raise RuntimeError("the worker ended before it told the types")
+def _derive(configuration: Configuration, job: app.Job, worker: Worker) -> Status:
+    config = {**configuration.plain, "program": Program.DERIVED.value}
+    types = types_of(worker, config, job.folder, job.folder, read(config).timeout)
+    if types.derivation is None:
+        reason = types.unsupported[Program.DERIVED]
+        raise invalid(("program",), f"the graph cannot be written for one device: {reason}")
+    print(text(types.derivation))
+    return "passed"
 
 
 def text(derivation: Derivation) -> str:

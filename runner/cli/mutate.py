@@ -7,23 +7,19 @@ So a user knows what a green run of their file is worth. Nothing is compiled: th
 from __future__ import annotations
 
 import json
-import sys
-import tempfile
-import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.cli import app
-from runner.config.compose import InvalidConfiguration
+from runner.cli import app, single
+from runner.config.compose import Configuration
 from runner.experiment import data, topology
 from runner.experiment.reader import read
-from runner.faults import InvalidExperiment, invalid
+from runner.faults import invalid
 from runner.flow import verification
-from runner.link.events import Died, Invalid, Types
 from runner.link.process import Worker
-from runner.link.target import listen
+from runner.link.target import types_of
 from runner.record import files
 
 if TYPE_CHECKING:
@@ -42,31 +38,13 @@ def main(arguments: Sequence[str]) -> int:
 
     2 for bad input, 3 for what could not be interpreted.
     """
-    if any(argument in ("-m", "--multirun") for argument in arguments):
-        print("command line: --multirun\n  mutants are made of one experiment: name one point", file=sys.stderr)
-        return 2
-    return app.main(arguments, _task)
+    return single.main(arguments, _mutate, "mutants are made of")
 
 
-def _task(job: app.Job, worker: Worker) -> Status:
-    """One job of Hydra. Returns its status; never raises."""
-    try:
-        config = job.resolved()
-        return _mutate(config.plain, job.folder, lambda: config.sources, worker)
-    except InvalidConfiguration as error:
-        print(error, file=sys.stderr)
-    except InvalidExperiment as error:
-        print(job.origin.sources.report(error.fault), file=sys.stderr)
-    except Exception as error:
-        traceback.print_exc()
-        print(f"this is a bug in shardproof, please report it: {type(error).__name__}: {error}", file=sys.stderr)
-        return "error"
-    return "invalid"
-
-
-def _mutate(config: dict[str, Any], folder: Path, sources: Callable[[], Sources], worker: Worker) -> Status:
+def _mutate(configuration: Configuration, job: app.Job, worker: Worker) -> Status:
     from runner.checks.mutants import broken, mutants
 
+    config, folder = configuration.plain, job.folder
     experiment = read(config)
     overrides: list[str] = []
     if experiment.target.topology is not None:
@@ -74,9 +52,9 @@ def _mutate(config: dict[str, Any], folder: Path, sources: Callable[[], Sources]
         smaller = verification.smaller(config, experiment)
         if isinstance(smaller, str):
             raise invalid(("target",), f"its results cannot be interpreted at sizes for hardware: {smaller}")
-        overrides = [f"dims.{name}={size}" for name, size in experiment.verify_dims.items()]
+        overrides = verification.overrides(experiment.verify_dims)
         config, experiment = smaller
-    context = consulted(experiment, config, folder, sources, worker, overrides)
+    context = consulted(experiment, config, folder, lambda: configuration.sources, worker, overrides)
     found = mutants(context)
     _report(found, broken(context.experiment), experiment.name)
     files.write_text(folder / FILE, json.dumps([_plain(mutant) for mutant in found], indent=1) + "\n")
@@ -95,29 +73,10 @@ def consulted(
     """The oracles of an experiment, none of whose programs is run. Raises `InvalidExperiment`."""
     from runner.checks import oracles, pinned
 
-    data_folder = sources().folder(loading) if (loading := data.loading(experiment)) else Path.cwd()
-    data.check(experiment, data_folder)
+    data_folder = data.folder(experiment, sources)
     arrays = data.make(experiment, data_folder)
-    with tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
-        job: dict[str, Any] = {
-            "config": dict(config),
-            "folder": str(folder.resolve()),
-            "data": str(data_folder.resolve()),
-            "arrays": left_here,
-            "steps": [],
-        }
-        for event in listen(worker, job, experiment.timeout):
-            match event:
-                case Invalid():
-                    raise InvalidExperiment(event.fault)
-                case Died():
-                    raise RuntimeError(event.error)
-                case Types():
-                    not_pinned = pinned.not_pinned(overrides)
-                    return oracles.consult(experiment, arrays, event.outputs, event.floats, not_pinned)
-                case _:
-                    continue
-    raise RuntimeError("the worker ended before it told the types")
+    types = types_of(worker, config, folder, data_folder, experiment.timeout)
+    return oracles.consult(experiment, arrays, types.outputs, types.floats, pinned.not_pinned(overrides))
 
 
 def _plain(mutant: Mutant) -> dict[str, Any]:

@@ -42,26 +42,23 @@ def handled() -> Generator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    interrupted = threading.Event()
     later: list[int] = []
     raised: list[BaseException] = []
 
-    def end(number: int, frame: FrameType | None) -> None:
+    def deliver(number: int, frame: FrameType | None, error: BaseException) -> None:
         if _importing(frame):
             _send_again(number, later)
             return
-        raised.append(Ended(number))
-        raise raised[-1]
+        raised.append(error)
+        raise error
+
+    def end(number: int, frame: FrameType | None) -> None:
+        deliver(number, frame, Ended(number))
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        if interrupted.is_set():
-            return
-        if _importing(frame):
-            _send_again(number, later)
-            return
-        interrupted.set()
-        raised.append(KeyboardInterrupt())
-        raise raised[-1]
+        # The second one is the watching thread's.
+        if not any(isinstance(error, KeyboardInterrupt) for error in raised):
+            deliver(number, frame, KeyboardInterrupt())
 
     # A signal that whoever started us had ignored, as nohup does with SIGHUP, stays ignored.
     ours = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]

@@ -10,9 +10,10 @@ import ast
 import inspect
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -25,6 +26,9 @@ from runner.language import bounds
 from runner.language.signatures import signature
 from runner.language.syntax import Expression, SyntaxFault
 from runner.untyped import is_list
+
+if TYPE_CHECKING:
+    from runner.config.sources import Sources
 
 Arrays = dict[str, np.ndarray]
 
@@ -127,6 +131,17 @@ def loading(experiment: Experiment) -> tuple[str, ...] | None:
 
 def _loads(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "load"
+
+
+def folder(experiment: Experiment, sources: Callable[[], Sources]) -> Path:
+    """Where `load` looks; `sources` is asked only where something is loaded.
+
+    Raises `InvalidExperiment` for an `init` that no array can have, wherever that is.
+    """
+    loads = loading(experiment)
+    found = sources().folder(loads) if loads else Path.cwd()
+    check(experiment, found)
+    return found
 
 
 def check(experiment: Experiment, folder: Path) -> None:

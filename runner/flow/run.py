@@ -24,7 +24,7 @@ from runner.flow import clock, dimensions
 from runner.link.events import Died, Finished, Invalid, Log, Started, Types
 from runner.link.process import Worker
 from runner.link.steps import Step, Work
-from runner.link.target import listen
+from runner.link.target import job, listen
 from runner.show.progress import Progress
 
 if TYPE_CHECKING:
@@ -91,10 +91,11 @@ def _hold_to_refusal(expected: str, fault: Fault | None, found: Record) -> None:
     """Judge an experiment that has to be refused: to be so is what it promises, and no error."""
     from runner.checks import refused
     from runner.record import record
+    from runner.record.verdicts import FileChecks
 
     verdict = refused.check(expected, fault, found.error)
     before = found.status if fault is None else "passed"
-    found.status = record.worst([before, *([] if verdict.status == "not_run" else [verdict.status])])
+    found.status = record.worst([before, record.of_checks(FileChecks(invalid=verdict))])
     found.error = found.error if fault is None else None
     found.checks = replace(found.checks, invalid=verdict)
 
@@ -127,7 +128,7 @@ def _run(
             found.warnings.append(f"there is no trace: {absent.not_here}; {smaller}")
         return findings
     config, reduced = smaller
-    verified = _begun(config, [f"dims.{name}={size}" for name, size in experiment.verify_dims.items()])
+    verified = _begun(config, verification.overrides(experiment.verify_dims))
     (folder / verification.FOLDER).mkdir()
     worker = Worker()
     try:
@@ -149,45 +150,24 @@ def _do(
     begun: Callable[[], Record],
 ) -> Findings:
     """One job for one target: its programs are compiled and, where its devices are here, run and checked."""
-    with Progress(experiment.name) as progress:
-        return _done(experiment, config, folder, sources, worker, begun, progress)
-
-
-def _done(
-    experiment: Experiment,
-    config: Mapping[str, Any],
-    folder: Path,
-    sources: Callable[[], Sources],
-    worker: Worker,
-    begun: Callable[[], Record],
-    progress: Progress,
-) -> Findings:
-    @contextmanager
-    def part(what: str) -> Generator[None]:
-        progress.tell(what)
-        with clock.limit(experiment.timeout, what):
-            yield
-
-    loading = data.loading(experiment)
-    data_folder = sources().folder(loading) if loading else Path.cwd()
-    data.check(experiment, data_folder)
+    data_folder = data.folder(experiment, sources)
     # At the sizes for which hardware is not here, data may be too large for this machine.
     arrays = None
-    if experiment.target.topology is None:
-        memory.check(experiment)
-        with part("making the arrays"):
-            arrays = data.make(experiment, data_folder)
     steps = list(_steps(experiment))
-    with tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
-        job = {
-            "config": dict(config),
-            "folder": str(folder.resolve()),
-            "data": str(data_folder.resolve()),
-            "arrays": left_here,
-            "steps": [step.to_json() for step in steps],
-        }
+    with Progress(experiment.name) as progress, tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
+
+        @contextmanager
+        def part(what: str) -> Generator[None]:
+            progress.tell(what)
+            with clock.limit(experiment.timeout, what):
+                yield
+
+        if experiment.target.topology is None:
+            memory.check(experiment)
+            with part("making the arrays"):
+                arrays = data.make(experiment, data_folder)
         progress.tell("the types")
-        events = listen(worker, job, experiment.timeout)
+        events = listen(worker, job(config, folder, data_folder, left_here, steps), experiment.timeout)
         from runner.flow.findings import Findings
         from runner.flow.modes import modes
         from runner.record import record
@@ -216,8 +196,8 @@ def _done(
                             log.write(event.text)
                 case Started():
                     progress.tell(f"{event.step} ({steps.index(event.step) + 1} of {len(steps)})")
-    with part("judging the run"):
-        findings.conclude(folder, named)
+        with part("judging the run"):
+            findings.conclude(folder, named)
     if not experiment.chosen:
         found.modes = modes(found.programs, folder)
     return findings

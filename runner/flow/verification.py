@@ -63,6 +63,11 @@ def located(error: InvalidExperiment, experiment: Experiment) -> InvalidExperime
     return InvalidExperiment(replace(fault, key=("verify_dims",), message=message))
 
 
+def overrides(dims: Mapping[str, int]) -> list[str]:
+    """What a command line would say to have these sizes: `dims.M=512`."""
+    return [f"dims.{name}={size}" for name, size in dims.items()]
+
+
 def sizes(dims: Mapping[str, int]) -> str:
     """`M=512, K=64`."""
     return ", ".join(f"{name}={size}" for name, size in dims.items())

@@ -7,7 +7,8 @@ running is recorded with the worker's last words, and a new worker goes on with 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Generator, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 
 from runner import dtypes
 from runner.experiment.program import Program
+from runner.faults import InvalidExperiment
 from runner.layout import Spec
 from runner.link import handover
 from runner.link.events import (
@@ -123,6 +125,41 @@ class ProgramRun:
     """What the compiler wrote to standard error; None where nobody could hear it."""
     unreadable: str | None = None
     """Why the compiled module could not be printed; None where it could."""
+
+
+def job(
+    config: Mapping[str, Any], folder: Path, data_folder: Path, left_here: str, steps: Iterable[Step] = ()
+) -> dict[str, Any]:
+    """What a worker is told to do with a resolved configuration.
+
+    Programs are written into `folder`, `load` looks in `data_folder`, values are left in `left_here`.
+    """
+    return {
+        "config": dict(config),
+        "folder": str(folder.resolve()),
+        "data": str(data_folder.resolve()),
+        "arrays": left_here,
+        "steps": [step.to_json() for step in steps],
+    }
+
+
+def types_of(worker: Worker, config: Mapping[str, Any], folder: Path, data_folder: Path, timeout: float) -> Types:
+    """What JAX's types say of an experiment, none of whose programs is compiled.
+
+    Raises `InvalidExperiment` for what they refuse, and `RuntimeError` where the worker ended before it told them.
+    """
+    with tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
+        for event in listen(worker, job(config, folder, data_folder, left_here), timeout):
+            match event:
+                case Invalid():
+                    raise InvalidExperiment(event.fault)
+                case Died():
+                    raise RuntimeError(event.error)
+                case Types():
+                    return event
+                case _:
+                    continue
+    raise RuntimeError("the worker ended before it told the types")
 
 
 def listen(

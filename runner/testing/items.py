@@ -17,6 +17,7 @@ from runner.config.sources import shown
 from runner.experiment import expect, topology
 from runner.experiment.reader import read, tested
 from runner.faults import InvalidExperiment
+from runner.flow import verification
 from runner.record import differences, golden
 from runner.record.golden import Pinned, Place
 from runner.record.model import ProgramRecord, Record
@@ -171,7 +172,7 @@ class ExperimentFile(pytest.File):
 
     def _for(self, target: str, first: Configuration) -> Configuration:
         """Its configuration as it is run for a target."""
-        overrides = [f"dims.{name}={size}" for name, size in self.dims(target).items()]
+        overrides = verification.overrides(self.dims(target))
         # They may be expressions of the dims that they replace.
         overrides += ["~verify_dims"] if overrides else []
         if target != "cpu" or first.plain["target"]["platform"] != "cpu":

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, NamedSharding
 
-from runner import dtypes
 from runner.derivation.derive import TRIES, NotDerived, derive
 from runner.experiment.model import Experiment, Line
 from runner.language.check import Section
@@ -21,7 +20,7 @@ from runner.programs.types import Floats, Typed
 from runner.sharding.plan import Derivation, Plan, whole_axes
 from runner.worker import calls
 from runner.worker.plan import NOWHERE, Place, plan
-from runner.worker.specs import partition
+from runner.worker.specs import partition, structs
 from runner.worker.versions import abstract_mesh
 from runner.worker.walk import REFUSALS, Walker, refusal
 
@@ -85,14 +84,8 @@ def planned(experiment: Experiment) -> tuple[Plan, dict[str, dict[str, Typed | N
         planner.run(experiment.graph, "graph")
         return tuple(planner.values[name] for name in experiment.results)
 
-    structs = [
-        jax.ShapeDtypeStruct(
-            a.shape, dtypes.dtype(a.dtype).numpy, sharding=NamedSharding(mesh, partition(a.layout.spec))
-        )
-        for a in experiment.arrays
-    ]
     with jax.sharding.use_abstract_mesh(mesh):
-        traced = calls.jit(whole).trace(*structs)
+        traced = calls.jit(whole).trace(*structs(experiment, mesh))
         try:
             lowered = traced.lower(lowering_platforms=("cpu",))
         except REFUSALS as error:

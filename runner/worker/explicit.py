@@ -15,7 +15,6 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
-from runner import dtypes
 from runner.experiment.model import Experiment
 from runner.faults import invalid
 from runner.language.syntax import place
@@ -25,7 +24,7 @@ from runner.sharding.repairs import Repair, candidates
 from runner.sharding.results import Held
 from runner.worker import calls
 from runner.worker.gradient import places
-from runner.worker.specs import partition
+from runner.worker.specs import partition, structs
 from runner.worker.versions import abstract_mesh
 from runner.worker.walk import REFUSALS, Walker
 from runner.worker.walk import refusal as describe
@@ -58,14 +57,8 @@ def repairs(experiment: Experiment) -> Repairs:
                 returned[name] = padded
         return list(outputs.values())
 
-    structs = [
-        jax.ShapeDtypeStruct(
-            a.shape, dtypes.dtype(a.dtype).numpy, sharding=NamedSharding(mesh, partition(a.layout.spec))
-        )
-        for a in experiment.arrays
-    ]
     with jax.sharding.use_abstract_mesh(mesh):
-        traced = calls.jit(whole).trace(*structs)
+        traced = calls.jit(whole).trace(*structs(experiment, mesh))
     return Repairs(found, reshard, returned, gathered, constant=not _depends(traced.jaxpr.jaxpr))
 
 

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from runner import dtypes
+from runner.experiment.model import Experiment
 from runner.layout import Spec, SpecEntries
 
 
 def partition(spec: Spec) -> P:
     """JAX's PartitionSpec."""
     return P(*(None if not axes else axes[0] if len(axes) == 1 else axes for axes in spec))
+
+
+def structs(experiment: Experiment, mesh: AbstractMesh) -> list[jax.ShapeDtypeStruct]:
+    """The arrays as they lie on a mesh, without values."""
+    return [
+        jax.ShapeDtypeStruct(
+            array.shape,
+            dtypes.dtype(array.dtype).numpy,
+            sharding=NamedSharding(mesh, partition(array.layout.spec)),
+        )
+        for array in experiment.arrays
+    ]
 
 
 def spec_of(sharding: Any) -> Spec | None:

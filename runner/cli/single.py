@@ -1,0 +1,43 @@
+"""A command line of one experiment, and what is done with it, in; an exit status out: what is wrong is one message."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from runner.cli import app
+from runner.config.compose import Configuration, InvalidConfiguration
+from runner.faults import InvalidExperiment
+from runner.link.process import Worker
+
+if TYPE_CHECKING:
+    from runner.record.model import Status
+
+Work: TypeAlias = "Callable[[Configuration, app.Job, Worker], Status]"
+"""What is done with a configuration. Raises `InvalidExperiment`."""
+
+
+def main(arguments: Sequence[str], work: Work, of_one: str) -> int:
+    """Run the command line; `of_one` says of what there is only one, so that a sweep is refused."""
+    if any(argument in ("-m", "--multirun") for argument in arguments):
+        print(f"command line: --multirun\n  {of_one} one experiment: name one point", file=sys.stderr)
+        return 2
+    return app.main(arguments, functools.partial(_task, work))
+
+
+def _task(work: Work, job: app.Job, worker: Worker) -> Status:
+    """One job of Hydra. Returns its status; never raises."""
+    try:
+        return work(job.resolved(), job, worker)
+    except InvalidConfiguration as error:
+        print(error, file=sys.stderr)
+    except InvalidExperiment as error:
+        print(job.origin.sources.report(error.fault), file=sys.stderr)
+    except Exception as error:
+        traceback.print_exc()
+        print(f"this is a bug in shardproof, please report it: {type(error).__name__}: {error}", file=sys.stderr)
+        return "error"
+    return "invalid"

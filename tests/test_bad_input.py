@@ -9,30 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.faults import GOOD
 from tests.server import Done, command
-
-GOOD = """\
-# @package _global_
-defaults:
-  - override /mesh: x2_y2
-
-name: mine
-dims: {I: 4, J: 4, K: 4}
-
-arrays:
-  A: {shape: [I, J], init: "arange(16)", spec: [null, x]}
-  B: {shape: [J, K], init: "arange(16)", spec: [x, null]}
-
-graph:
-  C: A @ B
-
-per_device:
-  partial: A @ B
-  C: psum(partial, 'x')
-
-outputs:
-  C: [null, null]
-"""
 
 
 def run(folder: Path, text: str, *overrides: str) -> Done:

@@ -145,8 +145,11 @@ def resolved(config: DictConfig, origin: Origin) -> Configuration:
     except OmegaConfBaseException as error:
         raise InvalidConfiguration(composition.in_task(error, origin.sources)) from None
     for misfit in shape.misfits(plain):
-        if misfit.name:
+        kind = shape.at(misfit.fault.key)
+        # OmegaConf has seen to the values of all other keys.
+        if misfit.name or (kind is not None and kind.name == "flag"):
             raise InvalidConfiguration(composition.of_misfit(misfit, origin.sources))
+    plain |= shape.flags(plain)
     _refuse_absent_targets(plain, origin)
     return Configuration(plain, origin)
 

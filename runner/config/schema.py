@@ -10,10 +10,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 MISSING: Any = "???"
 """What a user has to give, as OmegaConf marks it; who only reads the defaults need not wait for its import."""
+
+Flag: TypeAlias = Annotated[Any, "flag"]
+"""True or false. OmegaConf would make true of any number that is not 0; `shape.py` knows better."""
 
 
 @dataclass
@@ -113,10 +116,10 @@ class ExperimentConfig:
     program: str = "all"
     seed: int = 0
     precision: str = "highest"
-    check_vma: bool = True
-    trace: bool = False
+    check_vma: Flag = True
+    trace: Flag = False
     """Whether every value of `per_device` on every device is shown and recorded."""
-    profile: bool = False
+    profile: Flag = False
     """Whether a profiler trace of each program is taken, and the time of each line and collective read off it."""
     show: Any = "auto"
     """What is drawn and printed on the terminal: `auto`, `all`, `none`, or names of arrays and outputs."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.config.schema import ExperimentConfig
+from runner.config.schema import ExperimentConfig, Flag
 from runner.faults import Fault, Key, nearest
 from runner.untyped import is_mapping
 
@@ -28,7 +28,8 @@ class Kind:
     items: Kind | None = None
 
 
-_SCALARS = {str: "text", int: "integer", float: "number", bool: "flag"}
+_SCALARS = {str: "text", int: "integer", float: "number"}
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _IN_WORDS = {"text": "a text", "integer": "an integer", "number": "a number", "flag": "true or false"}
 _FILES = ("defaults", "hydra")
 """What a file may hold besides the keys of an experiment."""
@@ -41,12 +42,15 @@ def root() -> Kind:
 
 
 def _kind(hint: Any) -> Kind:
+    if hint == Flag:
+        return Kind("flag")
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         (one,) = (argument for argument in arguments if argument is not type(None))
         return dataclasses.replace(_kind(one), optional=True)
     if dataclasses.is_dataclass(hint):
-        return Kind("mapping", keys={name: _kind(inner) for name, inner in typing.get_type_hints(hint).items()})
+        hints = typing.get_type_hints(hint, include_extras=True)
+        return Kind("mapping", keys={name: _kind(inner) for name, inner in hints.items()})
     if origin is dict:
         return Kind("mapping", items=_kind(arguments[1]))
     return Kind("list") if origin is list else Kind(_SCALARS.get(hint, "anything"))
@@ -120,11 +124,17 @@ def _fits(value: Any, kind: Kind) -> bool:
         case "text":
             return not isinstance(value, Mapping | list)
         case "flag":
-            return isinstance(value, bool | int) or str(value).lower() in ("true", "false", "yes", "no", "on", "off")
+            return isinstance(value, bool) or (isinstance(value, str) and value.lower() in _FLAGS)
         case _:
             return not isinstance(value, bool | Mapping | list) and _number(
                 value, int if kind.name == "integer" else float
             )
+
+
+def flags(config: Mapping[str, Any]) -> dict[str, bool]:
+    """What the keys of a configuration say that are true or false, and fit."""
+    keys = [name for name, kind in (root().keys or {}).items() if kind.name == "flag" and name in config]
+    return {name: _FLAGS[str(config[name]).lower()] for name in keys}
 
 
 def _number(value: Any, read: type[int] | type[float]) -> bool:

@@ -20,6 +20,7 @@ import yaml
 from tests.server import Done, command
 
 GOOD = """\
+# @package _global_
 defaults:
   - override /mesh: x2_y2
 
@@ -27,8 +28,8 @@ name: mine
 dims: {I: 4, J: 4, K: 4}
 
 arrays:
-  A: {shape: [I, K], init: "arange(16)", spec: [null, x]}
-  B: {shape: [K, J], init: "arange(16)", spec: [x, null]}
+  A: {shape: [I, J], init: "arange(16)", spec: [null, x]}
+  B: {shape: [J, K], init: "arange(16)", spec: [x, null]}
 
 graph:
   C: A @ B
@@ -69,7 +70,7 @@ class Fault:
         if self.text is not None:
             return base64.b64decode(self.text)
         if self.key is None:
-            return f"# @package _global_\n{GOOD}".encode()
+            return GOOD.encode()
         data: dict[str, Any] = yaml.safe_load(GOOD)
         *parents, last = self.key.split(".")
         at = data

@@ -1,13 +1,15 @@
-"""A command line in; what `python -m runner` does with it, in a process that was forked and not started, out.
+"""A command line in; what `python -m runner` or `pytest` does with it, in a process that was forked and not started, out.
 
-Python, Hydra and the runner are imported once. A worker, which imports JAX, is started only where a job comes to it:
+Python, Hydra, pytest and the runner are imported once. A worker, which imports JAX, is started only where a job comes to it:
 most bad input is refused before.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -20,6 +22,8 @@ from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 
@@ -38,12 +42,15 @@ class Done:
     jax: bool
 
 
-def command(folder: Path, *arguments: str, limit: float = 120.0, **environment: str) -> Done:
-    """Do a command line from `folder`, under `environment` variables added to this process's; ended after `limit` s."""
+def command(folder: Path, *arguments: str, module: str = "runner", limit: float = 120.0, **environment: str) -> Done:
+    """Do a command line from `folder`, under `environment` variables added to this process's; ended after `limit` s.
+
+    - `module`: whose: `runner`, another of the runner's (`runner.derive`), or `pytest`.
+    """
     server = _server()
     assert server.stdin is not None
     assert server.stdout is not None
-    asked = {"folder": str(folder), "arguments": arguments, "limit": limit, "environment": environment}
+    asked = {"folder": str(folder), "arguments": (module, *arguments), "limit": limit, "environment": environment}
     server.stdin.write(json.dumps(asked) + "\n")
     server.stdin.flush()
     told = server.stdout.readline()
@@ -70,7 +77,6 @@ def _serve() -> None:
     from runner.link import process
 
     process.Worker = _Late  # pyright: ignore[reportAttributeAccessIssue]
-    from runner.__main__ import main
 
     # What every command line imports before it is judged.
     import hydra.main  # noqa: F401  # isort: skip
@@ -79,12 +85,16 @@ def _serve() -> None:
     import runner.experiment.reader
     import runner.flow.run
     import runner.show.report
+    import runner.testing.items
 
     runner.config.compose.register()
     assert "jax" not in sys.modules
+    # What is there is not gone through again in every process, nor copied to it.
+    gc.collect()
+    gc.freeze()
     for line in sys.stdin:
         asked = json.loads(line)
-        print(json.dumps(asdict(_done(main, **asked))), flush=True)
+        print(json.dumps(asdict(_done(**asked))), flush=True)
 
 
 class _Late:
@@ -107,14 +117,14 @@ class _Late:
         return getattr(self._worker, name)
 
 
-def _done(main: Any, folder: str, arguments: Sequence[str], limit: float, environment: Mapping[str, str]) -> Done:
+def _done(folder: str, arguments: Sequence[str], limit: float, environment: Mapping[str, str]) -> Done:
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         begun = time.monotonic()
         imported, told = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(imported)
-            _be(main, folder, arguments, environment, out, err, told)
+            _be(folder, arguments, environment, out, err, told)
         os.close(told)
         status = _ended(child, limit)
         seconds = time.monotonic() - begun
@@ -126,7 +136,6 @@ def _done(main: Any, folder: str, arguments: Sequence[str], limit: float, enviro
 
 
 def _be(
-    main: Any,
     folder: str,
     arguments: Sequence[str],
     environment: Mapping[str, str],
@@ -143,8 +152,12 @@ def _be(
         nothing = os.open(os.devnull, os.O_RDONLY)
         for held, number in ((nothing, 0), (out.fileno(), 1), (err.fileno(), 2)):
             os.dup2(held, number)
-        sys.argv = ["runner", *arguments]
-        main()
+        sys.argv = list(arguments)
+        module = arguments[0]
+        if module == "pytest":
+            # It would rewrite assertions in modules that have been imported already.
+            sys.exit(pytest.main(["--assert=plain", *arguments[1:]]))
+        runpy.run_module(module, run_name="__main__")
     except SystemExit as left:
         status = left.code if isinstance(left.code, int) else 1
     except BaseException:

@@ -22,6 +22,7 @@ from runner.record.record import begun
 from runner.record.verdicts import FileChecks, NotRun, SectionsVerdict, Verdict
 from tests.command import ROOT
 from tests.evidence import CHECKS, as_json, collective, died, on, output, program, record, value
+from tests.server import command
 
 MINE = """\
 # @package _global_
@@ -60,6 +61,11 @@ run.run = told
 """A conftest.py whose sessions find out what a test says, not what JAX does."""
 
 
+# The entry point is there where the project is installed as it stands; a test must not depend on that.
+_INSTALLED = any(point.name == "shardproof" for point in entry_points(group="pytest11"))
+PLUGIN = () if _INSTALLED else ("-p", "runner.testing.plugin")
+
+
 class Project:
     """A user's folder: `my_conf/experiment/`, goldens, perhaps records that stand for the runs."""
 
@@ -82,21 +88,26 @@ class Project:
 
     def pytest(self, *arguments: str, status: int | None = None, folder: str = ".") -> str:
         """What a session says from a folder of the project; `status` is what its exit status must be."""
-        # The entry point is there where the project is installed as it stands; a test must not depend on that.
-        installed = any(point.name == "shardproof" for point in entry_points(group="pytest11"))
-        plugin = [] if installed else ["-p", "runner.testing.plugin"]
+        done = command(
+            self.folder / folder, *PLUGIN, "-p", "no:cacheprovider", *arguments, module="pytest", COLUMNS="200"
+        )
+        said = done.stdout + done.stderr
+        assert status is None or done.returncode == status, said
+        return said
+
+    def process(self, *arguments: str) -> str:
+        """What a session says that passes, in a process that was started and not forked."""
         result = subprocess.run(
-            [sys.executable, "-W", "error", "-m", "pytest", *plugin, "-p", "no:cacheprovider", *arguments],
-            cwd=self.folder / folder,
+            [sys.executable, "-W", "error", "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", *arguments],
+            cwd=self.folder,
             capture_output=True,
             text=True,
             timeout=300,
             check=False,
             env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
         )
-        said = result.stdout + result.stderr
-        assert status is None or result.returncode == status, said
-        return said
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
 
     def pin(self) -> None:
         """Let the goldens be what the records say."""
@@ -595,6 +606,6 @@ def test_without_experiments_a_session_is_as_if_the_plugin_were_not_there(projec
         "    print('loaded:', sorted(m for m in sys.modules if m.split('.')[0] in ('runner', 'numpy')))\n",
     )
     # Hydra brings a plugin of its own.
-    said = project.pytest("test_own.py", "-s", "-p", "no:hydra_pytest", status=0)
+    said = project.process("test_own.py", "-s", "-p", "no:hydra_pytest")
     modules = ["runner", "runner.config", "runner.config.folders", "runner.testing", "runner.testing.plugin"]
     assert f"loaded: {modules}" in said

@@ -218,6 +218,18 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "dim named true": ("dims: {true: 2}", "", "True is not a name; use letters, digits and '_'; YAML reads yes"),
     "dim a keyword": ("dims: {in: 2}", "dims.in", "'in' is a word of Python's, which no expression can use as a name"),
     "array a keyword": ("arrays: {lambda: {shape: [2]}}", "arrays.lambda", "'lambda' is a word of Python's"),
+    "dim a collective": (
+        "dims: {psum: 2}",
+        "dims.psum",
+        "'psum' is a collective in every expression; a name means one thing",
+    ),
+    "array a collective": ("arrays: {pmax: {shape: [2]}}", "arrays.pmax", "'pmax' is a collective in every expression"),
+    "node a collective": ("graph: {all_gather: A}", "graph.all_gather", "'all_gather' is a collective in every"),
+    "carry a collective": (
+        "graph: {r: {repeat: 2, carry: {ppermute: A}, body: {ppermute: ppermute + 1}}}",
+        "graph.r.carry",
+        "'ppermute' is a collective in every expression",
+    ),
     "node a keyword": ("graph: {if: A}", "graph.if", "'if' is a word of Python's"),
     "array inf": ("arrays: {inf: {shape: [2]}}", "arrays.inf", "'inf' is a number in every expression; a name means"),
     "node with a dash": ("graph: {a-b: A}", "graph.a-b", "'a-b' is not a name; use letters, digits and '_'"),

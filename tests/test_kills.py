@@ -81,6 +81,7 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, case: int) -> None:
         return
     assert "Traceback" not in err, err
     assert "bug in shardproof" not in out + err, err
+    assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
     records = [recorded(path.parent) for path in tmp_path.rglob("result.json")]
     if of_worker or process.returncode == 0:
         assert len(records) == (POINTS if sweep else 1)

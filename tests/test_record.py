@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,10 +32,12 @@ def test_a_file_replaces_the_old_one_and_nothing_else_is_left(tmp_path: Path) ->
     assert os.listdir(tmp_path) == ["shardings.txt"]
 
 
-@pytest.mark.parametrize("failing", ["replace", "chmod"])
+@pytest.mark.parametrize(("failing", "named"), [("replace", False), ("replace", True), ("chmod", True)])
 def test_a_failure_while_writing_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, named: bool
 ) -> None:
+    if named:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
     path = tmp_path / "result.json"
     path.write_text("old")
 
@@ -45,6 +49,59 @@ def test_a_failure_while_writing_leaves_the_old_file(
         files.write_text(path, "new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["result.json"]
+
+
+UNNAMED = pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="every file has a name from the beginning")
+
+
+@UNNAMED
+@pytest.mark.parametrize("before", [None, "old"])
+@pytest.mark.parametrize("moment", ["link", "fdopen"])
+def test_a_process_that_is_killed_while_it_writes_leaves_nothing(
+    tmp_path: Path, before: str | None, moment: str
+) -> None:
+    path = tmp_path / "result.json"
+    if before is not None:
+        path.write_text(before)
+    killed = f"""
+import os, signal, sys
+from pathlib import Path
+from runner.record import files
+genuine = os.fdopen
+def end(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
+def half(*given, **more):
+    file = genuine(*given, **more)
+    class Half:
+        def __enter__(self): return self
+        def __exit__(self, *_): pass
+        def write(self, text): file.write(text[:3]); file.flush(); end()
+    return Half()
+os.{moment} = {"half" if moment == "fdopen" else "end"}
+files.write_text(Path(sys.argv[1]), "new text")
+"""
+    done = subprocess.run([sys.executable, "-c", killed, str(path)], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert os.listdir(tmp_path) == ([] if before is None else ["result.json"])
+    assert before is None or path.read_text() == before
+
+
+def test_where_every_file_has_a_name_it_is_hidden_until_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    seen: list[list[str]] = []
+    genuine = os.replace
+
+    def watched(old: str, new: Path) -> None:
+        seen.append(os.listdir(tmp_path))
+        genuine(old, new)
+
+    monkeypatch.setattr(os, "replace", watched)
+    files.write_text(tmp_path / "result.json", "new")
+    ((hidden,),) = seen
+    assert hidden.startswith(".result.json.")
+    assert os.listdir(tmp_path) == ["result.json"]
+    assert (tmp_path / "result.json").read_text() == "new"
 
 
 def test_what_cannot_be_written_leaves_the_old_record(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from runner.experiment.showing import MESH, WORDS
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.language import static
 from runner.language.check import canonical
-from runner.language.operations import CONSTANTS
+from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.syntax import Expression, SyntaxFault, on_one_line, parse
 from runner.layout import Mesh
 from runner.untyped import is_list
@@ -27,6 +27,9 @@ def check_name(name: object, key: Key) -> None:
         raise invalid(key, f"'{name}' is a word of Python's, which no expression can use as a name")
     if name in CONSTANTS:
         raise invalid(key, f"'{name}' is a number in every expression; a name means one thing")
+    # `mean: mean(A)` is how people write, and cannot be misread; a line called psum that sums nothing over devices can.
+    if name in OPERATIONS and OPERATIONS[name].over is not None:
+        raise invalid(key, f"'{name}' is a collective in every expression; a name means one thing")
 
 
 def yaml_hint(value: object) -> str:

@@ -1,9 +1,10 @@
-"""Names, axes, bytes or devices in; the words for them, as every message and every table has them, out."""
+"""Names, axes, bytes, times or devices in; the words for them, as every message and every table has them, out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -26,6 +27,15 @@ def bytes_text(count: int | None) -> str:
         size /= 1000
         units.pop(0)
     return f"{count} B" if len(units) == len(_UNITS) else f"{size:.{1 if abs(size) < 99.95 else 0}f} {units[0]}"
+
+
+def time_text(seconds: float | None) -> str:
+    """Three digits and a unit: `62.1 µs`."""
+    if seconds is None:
+        return "–"
+    # What rounds to a thousand of one unit is one of the next.
+    size, unit = next(((size, unit) for size, unit in _TIMES if seconds >= 0.9995 * size), _TIMES[-1])
+    return f"{seconds / size:#.3g}".removesuffix(".") + f" {unit}"
 
 
 def devices_text(ids: Sequence[int], platform: str = "", *, whole: bool = False) -> str:

@@ -17,6 +17,7 @@ FLOORS = (
     ("experiment", "sharding"),
     ("programs", "link"),
     ("reference", "evidence", "derivation"),
+    ("estimate",),
     ("record",),
     ("show",),
     ("checks", "worker"),

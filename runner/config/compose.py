@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -151,7 +151,37 @@ def resolved(config: DictConfig, origin: Origin) -> Configuration:
             raise InvalidConfiguration(composition.of_misfit(misfit, origin.sources))
     plain |= shape.flags(plain)
     _refuse_absent_targets(plain, origin)
-    return Configuration(plain, origin)
+    return _with_hardware(Configuration(plain, origin))
+
+
+def _with_hardware(configuration: Configuration) -> Configuration:
+    """The configuration with the hardware of the target's topology, below what it says of hardware itself."""
+    from runner.config import files
+
+    plain, origin = configuration.plain, configuration.origin
+    topology = plain["target"]["topology"]
+    given: Mapping[str, Any] = plain["hardware"] or {}
+    if not isinstance(topology, str) or given.get("name") is not None:
+        return configuration
+    generation = topology.partition(":")[0]
+    found = [file for folder in origin.folders if (file := folder / "hardware" / f"{generation}.yaml").is_file()]
+    if not found:
+        return configuration
+    merged = {**given, **_laid_over(files.content(found[0]), given)}
+    origin = replace(origin, choices={**origin.choices, "hardware": generation})
+    return Configuration({**plain, "hardware": merged}, origin)
+
+
+def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, where `above` says something what it says."""
+    merged = dict(below)
+    for name, value in above.items():
+        if is_dict(value):
+            under: Any = below.get(name)
+            merged[name] = _laid_over(under if is_dict(under) else {}, value)
+        elif value is not None:
+            merged[name] = value
+    return merged
 
 
 def _refuse_absent_targets(plain: Mapping[str, Any], origin: Origin) -> None:

@@ -39,6 +39,73 @@ class TargetConfig:
 
 
 @dataclass
+class MemoryConfig:
+    """The memory of one device."""
+
+    bytes: float | None = None
+    bandwidth: float | None = None
+    """Bytes a second."""
+
+
+@dataclass
+class ChipConfig:
+    """A chip that is several devices."""
+
+    devices: int | None = None
+    bandwidth: float | None = None
+    """Bytes a second between them, one way."""
+
+
+@dataclass
+class TorusConfig:
+    """Chips along so many dimensions, each linked to its neighbours."""
+
+    dimensions: int | None = None
+    bandwidth: float | None = None
+    """Bytes a second of one link, one way."""
+    latency: float | None = None
+    """Seconds a hop."""
+    ring: int | None = None
+    """A dimension whose size is a multiple of it closes to a ring."""
+    chip: ChipConfig | None = field(default_factory=ChipConfig)
+
+
+@dataclass
+class SwitchConfig:
+    """Nodes of so many devices, all linked to each other."""
+
+    devices: int | None = None
+    bandwidth: float | None = None
+    """Bytes a second of one device, one way."""
+    latency: float | None = None
+
+
+@dataclass
+class NetworkConfig:
+    """What links nodes, or slices."""
+
+    bandwidth: float | None = None
+    """Bytes a second of one device, one way."""
+    latency: float | None = None
+
+
+@dataclass
+class HardwareConfig:
+    """Hardware for which the time of a run is estimated."""
+
+    name: str | None = None
+    flops: dict[str, Any] | None = field(default_factory=dict[str, Any])
+    """Operations a second of products, by dtype: `{bfloat16: 1.97e+14, float32/highest: 3.28e+13}`."""
+    memory: MemoryConfig | None = field(default_factory=MemoryConfig)
+    torus: TorusConfig | None = field(default_factory=TorusConfig)
+    switch: SwitchConfig | None = field(default_factory=SwitchConfig)
+    network: NetworkConfig | None = field(default_factory=NetworkConfig)
+    slices: int = 1
+    shape: list[Any] | None = None
+    """The chips along each dimension of a torus; null: those of the topology, else the axes of the mesh."""
+
+
+@dataclass
 class ArrayConfig:
     """One operand."""
 
@@ -102,6 +169,8 @@ class ExperimentConfig:
     source: str = ""
     mesh: MeshConfig = field(default_factory=MeshConfig)
     target: TargetConfig = field(default_factory=TargetConfig)
+    hardware: HardwareConfig | None = field(default_factory=HardwareConfig)
+    """For which the time of a run is estimated; that of the topology, where the target has one."""
     dims: dict[str, Any] | None = field(default_factory=dict[str, Any])
     verify_dims: dict[str, Any] | None = field(default_factory=dict[str, Any])
     """The sizes at which simulated CPU devices verify what is compiled for a topology that is not here."""

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from runner.evidence import custom_calls, groups, hlo
+from runner.evidence import custom_calls, groups
+from runner.evidence.counts import Counts
 from runner.evidence.flow import MOVES, Flow
 from runner.evidence.hlo import Computation, Instruction, Module, Shape
 from runner.evidence.model import Between, Collective
@@ -61,7 +62,7 @@ class _Reader:
         self._mesh = mesh
         self._flow = Flow(module, origins)
         self._result = Collectives()
-        self._counts: dict[str, int | None] = {}
+        self._counts = Counts(module)
         self._continued: set[str] = set()
         """The computations in which a collective that began elsewhere goes on."""
 
@@ -250,32 +251,10 @@ class _Reader:
         return list(dict.fromkeys(found))
 
     def _count_of(self, place: _Place) -> int | None:
-        count = self._count(place.start[0].name)
+        count = self._counts.of(place.start[0].name)
         if count is None:
             self._result.unknown.append(f"how often {place.instruction.name} runs is not known")
         return count
-
-    def _count(self, computation: str) -> int | None:
-        """How often a computation runs; None where it stands in a branch, or in a loop of unknown length."""
-        if computation not in self._counts:
-            entry = self._module.entry
-            self._counts[computation] = 1 if entry and computation == entry.name else self._sum_of_calls(computation)
-        return self._counts[computation]
-
-    def _sum_of_calls(self, computation: str) -> int | None:
-        total = 0
-        for outer, instruction, role in self._module.callers.get(computation, ()):
-            times: int | None = 1
-            if role in ("body", "condition"):
-                times = hlo.trip_count(self._module, instruction, outer)
-                times = times if times is None or role == "body" else times + 1
-            elif role in ("true_computation", "false_computation", "branch_computations"):
-                times = None
-            around = self._count(outer.name)
-            if times is None or around is None:
-                return None
-            total += times * around
-        return total
 
     def _bytes(self, place: _Place) -> tuple[int | None, int | None, str]:
         """Bytes into and out of one device, None where they are not known, and the dtype."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner.evidence import collectives, hlo, profile, warnings
+from runner.evidence import collectives, hlo, profile, warnings, work
 from runner.evidence.model import Evidence
 from runner.evidence.nodes import Origins
 from runner.evidence.planes import Profile
@@ -20,7 +20,7 @@ def gather(
     unreadable: str | None = None,
     taken: Profile | None = None,
 ) -> Evidence:
-    """The evidence of one program; with its profile, where one was `taken`.
+    """The evidence of one program; with its profile, where one was `taken`, and its work, where time is estimated.
 
     `said` is what the compiler wrote to standard error; None where nobody could hear it. `unreadable` is why the module
     could not be printed.
@@ -46,6 +46,7 @@ def gather(
         collectives_missing=list(dict.fromkeys(found.missing)),
         compiler_warnings=heard,
         profile=profile.read(taken, module, origins, found) if taken else None,
+        work=work.read(module, origins) if experiment.hardware and program.on_mesh else None,
     )
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from runner.codec import named
 from runner.link.events import RunTimes
+
+if TYPE_CHECKING:
+    from runner.evidence.work import Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +125,7 @@ class Evidence:
     - `collectives_unknown`: what could not be read, attributed or counted; `collectives_missing`: those of these
       sentences after which a collective may be missing from the list.
     - `compiler_warnings`: null where nobody could hear the compiler.
+    - `work`: what each line computes and moves, where time is estimated.
     """
 
     collectives: list[Collective] | None
@@ -128,3 +133,4 @@ class Evidence:
     collectives_missing: list[str]
     compiler_warnings: list[CompilerWarning] | None
     profile: Profile | None = None
+    work: Work | None = None

@@ -10,6 +10,7 @@ from typing import Any
 
 from runner import dtypes
 from runner.experiment import expect
+from runner.experiment.hardware import Hardware
 from runner.experiment.program import Program
 from runner.experiment.showing import Show
 from runner.experiment.topology import Topology
@@ -214,6 +215,8 @@ class Experiment:
     """The outputs whose `value` check may be blunt."""
     show: Show = "auto"
     """What of the arrays and outputs is shown: a word, or names."""
+    hardware: Hardware | None = None
+    """For which the time of a run is estimated."""
     wrong: Mapping[Program, Mapping[str, str]] = field(default_factory=dict[Program, Mapping[str, str]])
     """Per program the outputs that JAX is known to give wrong, with the versions that do: "" is all of them."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.config import schema
 from runner.config.folders import misnamed
-from runner.experiment import expect, topology
+from runner.experiment import expect, hardware, topology
 from runner.experiment.layouts import read_array, read_mesh, read_spec, read_specs
 from runner.experiment.model import (
     PLATFORMS,
@@ -105,6 +105,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         weak=read_weak(config["expect"]["weak"], outputs),
         expected=expect.read(config["expect"], programs, target.platform, expectable),
         show=read_show(config["show"], (*(array.name for array in arrays), *outputs)),
+        hardware=_hardware(config["hardware"], mesh, target, programs),
         wrong=expect.known_wrong(config["expect"], programs, target.platform, expectable),
         **{key: config[key] for key in _AS_THEY_ARE},
     )
@@ -149,6 +150,16 @@ def _programs(name: str, sections: Mapping[Section, tuple[Statement, ...]]) -> t
             f"{choices(there)}",
         )
     return (program,), True
+
+
+def _hardware(
+    config: Mapping[str, Any], mesh: Mesh, target: Target, programs: tuple[Program, ...]
+) -> hardware.Hardware | None:
+    """For which time is estimated, which is that of what has the whole mesh."""
+    if not any(program.on_mesh for program in programs):
+        return None
+    absent = target.topology
+    return hardware.read(config, mesh, absent.shape if absent and absent.platform == "tpu" else None)
 
 
 def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]) -> Target:

@@ -27,8 +27,10 @@ from runner.checks import (
 )
 from runner.checks.context import Context
 from runner.derivation import derive
+from runner.estimate.model import Estimate
 from runner.evidence import planes
 from runner.evidence.gather import gather
+from runner.evidence.model import Evidence
 from runner.experiment import memory, unread
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
@@ -269,9 +271,27 @@ class Findings:
             compiler_warnings=evidence.compiler_warnings,
             profile=evidence.profile,
             plan=run.plan,
+            estimate=self._estimate(run, evidence),
         )
         checks = replace(checks, **expectations.check(context.experiment, run.program, compiled))
         return replace(compiled, status=record.of_checks(checks), checks=checks)
+
+    def _estimate(self, run: ProgramRun, evidence: Evidence) -> Estimate | None:
+        """What a run takes at least on the hardware that the experiment names, if it names some."""
+        hardware = self._experiment.hardware
+        if hardware is None or evidence.work is None:
+            return None
+        from runner.estimate import estimate
+
+        return estimate.estimate(
+            hardware,
+            self._experiment.mesh,
+            evidence.work,
+            evidence.collectives,
+            coordinates=None if run.coordinates is None else [tuple(place) for place in run.coordinates],
+            peak_bytes=None if run.memory is None else run.memory.peak_bytes,
+            said=[*evidence.collectives_missing, *estimate.doubts(self._experiment)],
+        )
 
     def _hold_sections(self, context: Context, ran: list[ProgramRun]) -> SectionsVerdict | NotRun:
         """The two oracles against each other, and what is wrong where they differ."""

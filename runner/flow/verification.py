@@ -48,6 +48,7 @@ def smaller(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str
         "expect": {name: config["expect"].get(name) for name in _OF_RESULTS},
         # How long simulated devices take at other sizes is of no use.
         "profile": False,
+        "hardware": {},
     }
     config = {**config, **changed}
     try:

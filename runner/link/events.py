@@ -105,6 +105,8 @@ class Ran:
     - `operands`: for each array and device the device's id and the index range.
     - `said`: what the compiler wrote to standard error; null where nobody could hear it.
     - `unreadable`: why the compiled module could not be printed; `plan`: of a program of whole arrays, Shardy's.
+    - `coordinates`: of TPUs that are not here for each device of the mesh its slice, where in the torus its chip is,
+      and its number on the chip.
     """
 
     only_compiled: bool = False
@@ -118,6 +120,7 @@ class Ran:
     cost: Cost | None
     timing: Timing
     layouts: dict[str, ValueLayout] | None = None
+    coordinates: list[list[int]] | None = None
 
 
 @dataclass(kw_only=True)

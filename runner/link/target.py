@@ -121,6 +121,7 @@ class ProgramRun:
     timing: Timing | None = None
     layouts: dict[str, ValueLayout] | None = None
     plan: Planned | None = None
+    coordinates: list[list[int]] | None = None
     said: str | None = None
     """What the compiler wrote to standard error; None where nobody could hear it."""
     unreadable: str | None = None
@@ -264,6 +265,7 @@ def program_run(
         timing=ran.timing,
         layouts=ran.layouts,
         plan=ran.plan,
+        coordinates=ran.coordinates,
         said=ran.said,
         unreadable=ran.unreadable,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from runner.codec import ALWAYS, Numbers, named
+from runner.estimate.model import Estimate
 from runner.evidence.model import Collective, CompilerWarning, Profile
 from runner.layout import SpecEntries
 from runner.link.events import Cost, Devices, Memory, Timing, ValueLayout
@@ -79,6 +80,7 @@ class CompiledProgram(ProgramRecord):
     - `compiler_warnings`: null where nobody could hear the compiler; `memory`, `cost`: where the backend does not say.
     - `layouts`: those that `expect.layouts` asks for; `profile`: where one was asked for.
     - `plan`: of a program of whole arrays, what Shardy planned.
+    - `estimate`: the least time of a run on the `hardware` that the experiment names.
     """
 
     outputs: dict[str, OutputRecord]
@@ -92,6 +94,7 @@ class CompiledProgram(ProgramRecord):
     compiler_warnings: list[CompilerWarning] | None
     profile: Profile | None = None
     plan: Planned | None = None
+    estimate: Estimate | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from runner.evidence.model import Profile, ProfiledCollective, ProfiledNode
+from runner.words import time_text
 
 HEAD = ("line", "collective", "per run", "share")
 
 _ROWS = 6
 """How many rows a program has; what takes less time is told together."""
-
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def rows(profile: Profile) -> list[tuple[str, ...]]:
@@ -26,7 +25,7 @@ def rows(profile: Profile) -> list[tuple[str, ...]]:
     )
     # One row that stands for one other would hide it for nothing.
     shown = shares if len(shares) <= _ROWS else shares[: _ROWS - 1]
-    found = [(line, kind, duration(seconds.median), f"{share:.1%}") for line, kind, seconds, share in shown]
+    found = [(line, kind, time_text(seconds.median), f"{share:.1%}") for line, kind, seconds, share in shown]
     left = shares[len(shown) :]
     if left:
         found.append((f"{len(left)} more", "", "–", f"{sum(share for *_, share in left):.1%}"))
@@ -36,12 +35,3 @@ def rows(profile: Profile) -> list[tuple[str, ...]]:
 def _line(node: ProfiledNode | ProfiledCollective) -> str:
     """The lines of an entry."""
     return (", ".join(node.nodes) or "–") + (" (backward)" if node.gradient else "")
-
-
-def duration(seconds: float | None) -> str:
-    """Three digits and a unit: `62.1 µs`."""
-    if seconds is None:
-        return "–"
-    # What rounds to a thousand of one unit is one of the next.
-    size, unit = next(((size, unit) for size, unit in _UNITS if seconds >= 0.9995 * size), _UNITS[-1])
-    return f"{seconds / size:#.3g}".removesuffix(".") + f" {unit}"

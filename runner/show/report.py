@@ -90,6 +90,7 @@ def run(found: Record, folder: Path, *, brief: bool, show: Show = "auto", comple
         _collectives(found, complete=complete)
         _modes(found)
         _profiles(found)
+        _estimates(found, complete=complete)
     for warning in found.warnings:
         say(f"warning: {warning}", "yellow")
     _failures(found)
@@ -260,6 +261,21 @@ def _profiles(found: Record) -> None:
         say("profile: the median time of a run on one device; a collective's includes waiting for other devices")
         print_table(("program", *profile.HEAD), [[(text, "") for text in row] for row in rows])
         say()
+
+
+def _estimates(found: Record, *, complete: bool) -> None:
+    """What a run takes at least on the hardware that the experiment names."""
+    told = {program: result.estimate for program, result in found.compiled.items() if result.estimate}
+    if not told:
+        return
+    from runner.show import estimates
+
+    for line in estimates.head(told):
+        say(line)
+    print_table(estimates.HEAD, [[(text, "") for text in row] for row in estimates.rows(told)])
+    for line in estimates.beneath(told, complete=complete):
+        say(line)
+    say()
 
 
 def _run_time(timing: Timing) -> str:

@@ -67,7 +67,9 @@ class Absent:
 
     def compile_only(self, program: Program, module: ModuleType, folder: Path) -> Ran:
         """Compile one program; leave its HLO in `folder`. Returns what `execute` returns, as far as it is known."""
-        experiment = self.experiment
+        experiment, coordinates = self.experiment, None
+        wanted = experiment.target.topology
+        assert wanted is not None
         if not program.on_mesh:
             function, operands = module.program(), module.abstract_inputs(self.devices[0])
             device_ids = list(range(experiment.mesh.size))
@@ -75,11 +77,14 @@ class Absent:
             mesh = module.make_mesh(self.devices)
             function, operands = module.program(mesh), module.abstract_inputs(mesh)
             device_ids = [device.id for device in mesh.devices.flat]
+            if wanted.platform == "tpu":
+                coordinates = [_place(device, len(wanted.shape)) for device in mesh.devices.flat]
         compiled = compile_program(program, function, operands, folder)
         outputs = zip(experiment.outputs, compiled.results, compiled.executable.output_shardings, strict=True)
         return Ran(
             only_compiled=True,
             device_ids=device_ids,
+            coordinates=coordinates,
             outputs={
                 name: OutputTold(
                     dtype=str(result.dtype),
@@ -114,6 +119,11 @@ def _order(experiment: Experiment, devices: list[Any]) -> tuple[str | None, str 
     except NotImplementedError:
         return _SPLIT, f"jax.make_mesh cannot make the axes of the mesh {mesh} of whole axes of {wanted.name}"
     return "topology-aware", None
+
+
+def _place(device: Any, dimensions: int) -> list[int]:
+    """Where a TPU is: its slice, its chip's place in the torus, its number on the chip."""
+    return [getattr(device, "slice_index", 0), *device.coords[:dimensions], device.core_on_chip]
 
 
 def _places(sharding: Any, shape: tuple[int, ...]) -> list[tuple[int, Ranges]]:

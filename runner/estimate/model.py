@@ -1,0 +1,66 @@
+"""The estimate of one program, as the record has it. All times are seconds, on one device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Bound: TypeAlias = Literal["flops", "memory", "bandwidth", "latency"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineTime:
+    """What a line computes itself.
+
+    - `flops`, `bytes`: of all executions; `seconds`: the longer of what both take, which `bound` names.
+    - `seconds` is null where the hardware does not say what it takes.
+    """
+
+    nodes: list[str]
+    gradient: bool
+    flops: float
+    bytes: float
+    seconds: float | None
+    bound: Bound | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveTime:
+    """What a collective takes over the links of its mesh axes.
+
+    - `seconds`: of all `count` executions; null where that is not known. `bound`: what decides, `over` which links.
+    - `hidden`: how much of that the schedule hides behind what is computed meanwhile.
+    """
+
+    instruction: str
+    kind: str
+    nodes: list[str]
+    axes: list[str] | None
+    count: int | None
+    seconds: float | None
+    bound: Bound | None
+    over: str | None
+    hidden: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A lower bound of the time of one run.
+
+    - `compute`, `communication`: what the lines and the collectives take; `seconds`: both, without what is `hidden`.
+    - `overlapped`: what the run takes at least if everything that communicates were hidden.
+    - `bottleneck`: what takes longest, in words; `unknown`: what is not in it.
+    - `fits`: whether the memory that the compiler plans is there; null where one of both is not known.
+    """
+
+    hardware: str
+    seconds: float
+    compute: float
+    communication: float
+    hidden: float
+    overlapped: float
+    bottleneck: str | None
+    fits: bool | None
+    lines: list[LineTime]
+    collectives: list[CollectiveTime]
+    unknown: list[str]

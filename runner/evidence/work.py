@@ -1,0 +1,214 @@
+"""A compiled module in; what each line computes and moves through memory on one device out.
+
+Floating-point operations are those of products and convolutions, two to a multiply-add: what matrix units do. Bytes are
+those that an instruction reads and writes where it stands alone; what is inside a fusion stays on the chip. Both are
+lower bounds: a cache may hold less than is hoped, and what else is computed costs something too.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from runner.evidence import custom_calls
+from runner.evidence.counts import Counts
+from runner.evidence.hlo import Computation, Instruction, Module, Shape
+from runner.evidence.nodes import Origins
+from runner.evidence.opcodes import IDLE, kind_of, target_of
+
+Kind = tuple[str, str]
+"""What a product multiplies, and how precisely: `("float32", "highest")`."""
+
+_CALLING = ("while", "conditional", "call", "async-start")
+"""Instructions whose work is that of the computations that they run."""
+
+_PASSED = IDLE - {"copy", "iota"}
+"""What reads and writes nothing."""
+
+
+@dataclass
+class Line:
+    """What the instructions of one line do on one device, over all of their executions.
+
+    - `nodes`: the lines; several where one instruction serves them all, none where the module does not say.
+    - `flops`: by what is multiplied; `bytes`: read and written.
+    """
+
+    nodes: tuple[str, ...]
+    gradient: bool
+    flops: dict[Kind, float] = field(default_factory=dict[Kind, float])
+    bytes: float = 0.0
+
+
+@dataclass
+class Work:
+    """The lines in the order in which they are first met, and the sentences about what is not counted."""
+
+    lines: list[Line] = field(default_factory=list[Line])
+    unknown: list[str] = field(default_factory=list[str])
+
+
+def read(module: Module, origins: Origins) -> Work:
+    """What a module computes and moves; without an entry nothing, and a sentence."""
+    return _Reader(module, origins).read()
+
+
+class _Reader:
+    def __init__(self, module: Module, origins: Origins) -> None:
+        self._module = module
+        self._origins = origins
+        self._counts = Counts(module)
+        self._found: dict[tuple[tuple[str, ...], bool], Line] = {}
+        self._unknown: dict[str, None] = {}
+
+    def read(self) -> Work:
+        if self._module.entry is None:
+            return Work(unknown=["the module has no entry computation that could be read"])
+        for computation in self._run(self._module.entry, set()):
+            times = self._counts.of(computation.name)
+            if times is None:
+                self._unknown[f"how often {computation.name} runs is not known: it counts once"] = None
+            for instruction in computation.instructions.values():
+                self._add(computation, instruction, 1 if times is None else times)
+        return Work(list(self._found.values()), list(self._unknown))
+
+    def _run(self, computation: Computation, visited: set[str]) -> Iterator[Computation]:
+        """The computations that run by themselves, which those of fusions and reductions do not."""
+        if computation.name in visited:
+            return
+        visited.add(computation.name)
+        yield computation
+        for instruction in computation.instructions.values():
+            if instruction.opcode in _CALLING:
+                for _, name in instruction.called:
+                    if name in self._module.computations:
+                        yield from self._run(self._module.computations[name], visited)
+
+    def _add(self, computation: Computation, instruction: Instruction, times: int) -> None:
+        opcode = instruction.opcode
+        if opcode in _PASSED or opcode in _CALLING or kind_of(instruction) or opcode.endswith(("-start", "-done")):
+            return
+        inside = list(self._inside(instruction)) if opcode == "fusion" else []
+        if any(kind_of(inner) for _, inner in inside):
+            return
+        flops: dict[Kind, float] = {}
+        for where, one in [(computation, instruction), *inside]:
+            self._count(where, one, flops)
+        line = self._line(instruction, [one for _, one in inside])
+        for kind, number in flops.items():
+            line.flops[kind] = line.flops.get(kind, 0.0) + number * times
+        line.bytes += self._bytes(computation, instruction) * times
+
+    def _inside(self, fusion: Instruction) -> Iterator[tuple[Computation, Instruction]]:
+        for _, name in fusion.called:
+            where = self._module.computations.get(name)
+            for one in where.instructions.values() if where else ():
+                yield where, one  # type: ignore[misc]
+                if one.opcode == "fusion":
+                    yield from self._inside(one)
+
+    def _line(self, instruction: Instruction, inside: list[Instruction]) -> Line:
+        """The line of an instruction: of a fusion that of its product, where it has one."""
+        products = [one for one in inside if one.opcode in ("dot", "convolution")]
+        origins = [origin for one in products for origin in self._origins.of(one.op_name)]
+        origins = origins or list(self._origins.of(instruction.op_name))
+        origins = origins or [origin for one in inside for origin in self._origins.of(one.op_name)]
+        key = (
+            tuple(dict.fromkeys(origin.node for origin in origins)),
+            bool(origins) and all(origin.gradient for origin in origins),
+        )
+        return self._found.setdefault(key, Line(*key))
+
+    def _count(self, computation: Computation, instruction: Instruction, flops: dict[Kind, float]) -> None:
+        """Add what one instruction multiplies and adds."""
+        shapes = self._operands(computation, instruction)
+        target = target_of(instruction)
+        if target is not None:
+            if custom_calls.computing(target):
+                self._unknown[f"what {target} computes is not counted"] = None
+            return
+        if instruction.opcode not in ("dot", "convolution"):
+            return
+        number = None if len(shapes) < 2 else _multiplied(instruction, *shapes[:2])
+        if number is None:
+            self._unknown[f"what {instruction.name} multiplies could not be read"] = None
+            return
+        widest = max((shape.dtype for shape in shapes[:2]), key=lambda dtype: _bits(dtype, shapes))
+        kind = (widest, _precision(instruction))
+        flops[kind] = flops.get(kind, 0.0) + 2.0 * number
+
+    def _operands(self, computation: Computation, instruction: Instruction) -> list[Shape]:
+        found = [computation.instructions.get(name) for name in instruction.operands]
+        return [one.shapes[0] for one in found if one is not None and one.shapes]
+
+    def _bytes(self, computation: Computation, instruction: Instruction) -> float:
+        """What an instruction reads and writes."""
+        operands = [computation.instructions.get(name) for name in instruction.operands]
+        sizes = [one.bytes if one is not None else 0 for one in operands]
+        match instruction.opcode:
+            case "dynamic-slice" | "slice" | "gather":
+                return 2 * instruction.bytes
+            case "dynamic-update-slice":
+                return 2 * sizes[1] if len(sizes) > 1 else 0
+            case "scatter":
+                return 3 * sizes[-1] if sizes else 0
+            case "fusion":
+                return self._of_fusion(instruction, sizes)
+            case _:
+                return sum(sizes) + instruction.bytes
+
+    def _of_fusion(self, fusion: Instruction, sizes: list[int]) -> float:
+        """Of an operand of which a fusion reads slices, these; of a result that it writes into, what it writes."""
+        called = dict(fusion.called).get("calls", "")
+        where = self._module.computations.get(called)
+        if where is None or where.root is None:
+            return sum(sizes) + fusion.bytes
+        written, total = float(fusion.bytes), 0.0
+        root = where.root
+        while root.opcode in ("bitcast", "copy", "convert") and root.operands[0] in where.instructions:
+            root = where.instructions[root.operands[0]]
+        updated = None
+        if root.opcode == "dynamic-update-slice" and root.operands[1] in where.instructions:
+            written = where.instructions[root.operands[1]].bytes
+            updated = root.operands[0]
+        for number, size in enumerate(sizes):
+            parameter = where.parameters.get(number)
+            if parameter is None or parameter.name == updated:
+                continue
+            users = where.users.get(parameter.name, [])
+            slices = users and all(
+                one.opcode in ("dynamic-slice", "slice", "gather") and one.operands[0] == parameter.name
+                for one in users
+            )
+            total += min(size, sum(one.bytes for one in users)) if slices else size
+        return total + written
+
+
+def _multiplied(instruction: Instruction, left: Shape, right: Shape) -> int | None:
+    """How many products a dot or a convolution adds up."""
+    results = math.prod(instruction.shapes[0].dims)
+    if instruction.opcode == "dot":
+        contracted = _numbers(instruction.attribute("lhs_contracting_dims"))
+        if any(dim >= len(left.dims) for dim in contracted):
+            return None
+        return results * math.prod(left.dims[dim] for dim in contracted)
+    labels = re.match(r"\w+_(\w+)->", instruction.attribute("dim_labels") or "")
+    if labels is None or len(labels[1]) != len(right.dims) or "o" not in labels[1]:
+        return None
+    return results * math.prod(right.dims) // max(1, right.dims[labels[1].index("o")])
+
+
+def _numbers(text: str | None) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text or "")]
+
+
+def _precision(instruction: Instruction) -> str:
+    """The precision of a product's operands, `default` where it says none."""
+    said = re.findall(r"\w+", instruction.attribute("operand_precision") or "")
+    return next((word for word in ("highest", "high") if word in said), "default")
+
+
+def _bits(dtype: str, shapes: list[Shape]) -> int:
+    return next(shape.bits for shape in shapes if shape.dtype == dtype)

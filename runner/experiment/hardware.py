@@ -1,0 +1,249 @@
+"""The `hardware:` of a configuration in; what a device of it does in a second, and how its devices are linked, out.
+
+Units: bytes, seconds, floating-point operations. Bandwidths of links are one way. `conf/hardware/` says of each number
+where it comes from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from runner import dtypes
+from runner.faults import Key, invalid, nearest
+from runner.layout import Mesh
+from runner.untyped import is_mapping
+
+KEY: Key = ("hardware",)
+PRECISIONS = ("high", "highest")
+"""What may stand after the slash in `flops: {float32/highest: …}`: what a product costs that rounds less."""
+
+_FAMILIES = ("float8",)
+"""Names that stand for all dtypes that begin with them."""
+
+
+@dataclass(frozen=True)
+class Torus:
+    """Chips along `dimensions`, each linked to its neighbours.
+
+    - `bandwidth`: of one link, one way; `latency`: of one hop.
+    - `ring`: a dimension whose size is a multiple of it closes to a ring; None: none does.
+    - `per_chip`: the devices on a chip, which share its links; `chip_bandwidth`: between them, one way.
+    """
+
+    dimensions: int
+    bandwidth: float
+    latency: float
+    ring: int | None
+    per_chip: int = 1
+    chip_bandwidth: float = math.inf
+
+    def closes(self, size: int) -> bool:
+        """Whether a dimension of that size is a ring."""
+        return self.ring is not None and size > 2 and size % self.ring == 0
+
+
+@dataclass(frozen=True)
+class Switch:
+    """Nodes of so many devices, all linked to each other; `bandwidth`: of one device, one way; `latency`: of a step."""
+
+    devices: int
+    bandwidth: float
+    latency: float
+
+
+@dataclass(frozen=True)
+class Network:
+    """What links nodes, or slices: `bandwidth` of one device, one way, if all of a node send; `latency` of a step."""
+
+    bandwidth: float
+    latency: float
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A device and its links.
+
+    - `flops`: what it multiplies and adds in a second, by dtype (`bfloat16`, `float32/highest`).
+    - `memory_bytes`, `memory_bandwidth`: what it holds, and what it reads and writes in a second.
+    - `slices`: how many tori there are; `shape`: the chips along each dimension of one.
+    """
+
+    name: str
+    flops: Mapping[str, float]
+    memory_bytes: float | None
+    memory_bandwidth: float | None
+    links: Torus | Switch | None
+    network: Network | None
+    slices: int = 1
+    shape: tuple[int, ...] = ()
+
+    def peak(self, dtype: str, precision: str) -> float | None:
+        """Operations a second of products of that dtype; None where it is not known."""
+        family = next((name for name in _FAMILIES if dtype.startswith(name)), dtype)
+        named = [f"{dtype}/{precision}", dtype, f"{family}/{precision}", family]
+        return next((self.flops[name] for name in named if name in self.flops), None)
+
+
+def read(config: Mapping[str, Any], mesh: Mesh, shape: tuple[int, ...] | None) -> Hardware | None:
+    """The hardware of a configuration; None where it names none.
+
+    `shape` are the chips along each dimension of the target's topology, where it has one.
+
+    Raises `InvalidExperiment` for numbers that no hardware has, and where the mesh does not fit onto it.
+    """
+    if config["name"] is None:
+        given = next(_given(config), None)
+        if given is not None:
+            raise invalid((*KEY, *given), "there is no hardware; name one (hardware=v5e) or give hardware.name")
+        return None
+    rates: Mapping[str, Any] = config["flops"] or {}
+    flops = {name: _above_zero(value, (*KEY, "flops", name)) for name, value in rates.items()}
+    for name in flops:
+        _check_dtype(name)
+    links = _links(config)
+    network = None
+    if _is_given(config, "network"):
+        network = Network(_number(config, "network", "bandwidth"), _latency(config, "network"))
+    slices, wanted = config["slices"], config["shape"]
+    if isinstance(slices, bool) or not isinstance(slices, int) or slices < 1:
+        raise invalid((*KEY, "slices"), f"{slices!r} is not a number of slices; it is an integer of at least 1")
+    if slices > 1 and network is None:
+        raise invalid((*KEY, "slices"), f"{config['name']} has no network between slices: give hardware.network")
+    found = Hardware(
+        name=config["name"],
+        flops=flops,
+        memory_bytes=_number(config, "memory", "bytes") if _is_given(config, "memory", "bytes") else None,
+        memory_bandwidth=_number(config, "memory", "bandwidth") if _is_given(config, "memory", "bandwidth") else None,
+        links=links,
+        network=network,
+        slices=slices,
+    )
+    return _placed(found, mesh, wanted, shape)
+
+
+def _links(config: Mapping[str, Any]) -> Torus | Switch | None:
+    torus, switch = _is_given(config, "torus"), _is_given(config, "switch")
+    if torus and switch:
+        raise invalid((*KEY, "switch"), "hardware has a torus or a switch, not both")
+    if switch:
+        devices = _count(config, "switch", "devices")
+        return Switch(devices, _number(config, "switch", "bandwidth"), _latency(config, "switch"))
+    if not torus:
+        return None
+    chip = _is_given(config, "torus", "chip")
+    return Torus(
+        dimensions=_count(config, "torus", "dimensions"),
+        bandwidth=_number(config, "torus", "bandwidth"),
+        latency=_latency(config, "torus"),
+        ring=_count(config, "torus", "ring") if _is_given(config, "torus", "ring") else None,
+        per_chip=_count(config, "torus", "chip", "devices") if chip else 1,
+        chip_bandwidth=_number(config, "torus", "chip", "bandwidth") if chip else math.inf,
+    )
+
+
+def _placed(hardware: Hardware, mesh: Mesh, wanted: Iterable[Any] | None, known: tuple[int, ...] | None) -> Hardware:
+    """The hardware with the chips along each dimension: the topology's, or those asked for, or the mesh's own axes."""
+    links, slices = hardware.links, hardware.slices
+    if not isinstance(links, Torus):
+        if wanted is not None:
+            raise invalid((*KEY, "shape"), f"{hardware.name} is no torus, and has no shape")
+        return hardware
+    chips = mesh.size // (slices * links.per_chip)
+    if chips * slices * links.per_chip != mesh.size:
+        each = f" of {slices} slices" if slices > 1 else ""
+        raise invalid(KEY, f"the mesh {mesh} has {mesh.size} devices, which do not fill chips{each} of {hardware.name}")
+    shape = known
+    if wanted is not None:
+        shape = tuple(wanted)
+        for i, size in enumerate(shape):
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                message = f"{size!r} is not a number of chips; it is an integer of at least 1"
+                raise invalid((*KEY, "shape", i), message)
+        if math.prod(shape) != chips:
+            message = f"{' × '.join(map(str, shape))} chips are {math.prod(shape)}; the mesh {mesh} needs {chips}"
+            raise invalid((*KEY, "shape"), message)
+        if len(shape) > links.dimensions:
+            message = f"the chips of {hardware.name} lie in {links.dimensions} dimensions, not {len(shape)}"
+            raise invalid((*KEY, "shape"), message)
+    if shape is None:
+        shape = along(mesh, slices, links)
+    return replace(hardware, shape=shape)
+
+
+def along(mesh: Mesh, slices: int, links: Torus) -> tuple[int, ...]:
+    """The chips along each dimension where the axes of the mesh are these, as far as there are enough."""
+    sizes = list(mesh.shape)
+    for part, order in ((slices, 1), (links.per_chip, -1)):
+        for i in range(len(sizes))[::order]:
+            shared = math.gcd(sizes[i], part)
+            sizes[i], part = sizes[i] // shared, part // shared
+    sizes = [size for size in sizes if size > 1] or [1]
+    first, rest = sizes[: links.dimensions - 1], sizes[links.dimensions - 1 :]
+    return (*first, math.prod(rest)) if rest else tuple(first)
+
+
+def _check_dtype(name: str) -> None:
+    dtype, _, precision = name.partition("/")
+    if precision and precision not in PRECISIONS:
+        raise invalid((*KEY, "flops", name), f"no precision '{precision}'; there are {', '.join(PRECISIONS)}")
+    if dtype not in (*dtypes.NAMES, *_FAMILIES):
+        hint = nearest(dtype, (*dtypes.NAMES, *_FAMILIES))
+        raise invalid((*KEY, "flops", name), f"no dtype '{dtype}'{hint or '; for example bfloat16'}")
+
+
+def _at(config: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    value: Any = config
+    for name in path:
+        value = value.get(name) if is_mapping(value) else None
+    return value
+
+
+def _is_given(config: Mapping[str, Any], *path: str) -> bool:
+    """Whether anything is said at a key or below it."""
+    value = _at(config, path)
+    return any(_is_given(value, name) for name in value) if is_mapping(value) else value is not None
+
+
+def _given(config: Mapping[str, Any], key: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The keys at which something is said that is no default."""
+    for name, value in config.items():
+        if is_mapping(value):
+            yield from _given(value, (*key, name))
+        elif value is not None and (name, value) != ("slices", 1):
+            yield (*key, name)
+
+
+def _value(config: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    value = _at(config, path)
+    if value is None:
+        raise invalid((*KEY, *path[:-1]), f"there is no '{path[-1]}' in hardware.{'.'.join(path[:-1])}")
+    return value
+
+
+def _number(config: Mapping[str, Any], *path: str) -> float:
+    return _above_zero(_value(config, path), (*KEY, *path))
+
+
+def _latency(config: Mapping[str, Any], name: str) -> float:
+    value = _at(config, (name, "latency"))
+    if value is None:
+        return 0.0
+    if not 0 <= value < math.inf:
+        raise invalid((*KEY, name, "latency"), f"{value} is not a latency; it is a number of seconds")
+    return float(value)
+
+
+def _count(config: Mapping[str, Any], *path: str) -> int:
+    value = _value(config, path)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise invalid((*KEY, *path), f"{value!r} is not a number of things; it is an integer of at least 1")
+    return value
+
+
+def _above_zero(value: Any, key: Key) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise invalid(key, f"{value!r} is not a rate or a size; it is a number above 0")
+    return float(value)

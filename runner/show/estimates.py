@@ -1,0 +1,62 @@
+"""The estimates of the programs in; a short table, and what is not in it, out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from runner.estimate.model import CollectiveTime, Estimate, LineTime
+from runner.words import time_text
+
+HEAD = ("program", "at least", "computes", "communicates", "hidden", "most of it")
+
+_MOST = 3
+"""So many sentences about what is not known are shown."""
+
+
+def head(told: Mapping[str, Estimate]) -> list[str]:
+    """What the table is of."""
+    hardware = next(iter(told.values())).hardware
+    return [f"estimate: the least time of a run on {hardware}, from its peaks and links; what is hidden overlaps"]
+
+
+def rows(told: Mapping[str, Estimate]) -> list[tuple[str, ...]]:
+    """A row a program, the quickest first."""
+    return [
+        (
+            program,
+            time_text(estimate.seconds),
+            *(time_text(part or None) for part in (estimate.compute, estimate.communication, estimate.hidden)),
+            estimate.bottleneck or "–",
+        )
+        for program, estimate in sorted(told.items(), key=lambda item: item[1].seconds)
+    ]
+
+
+def beneath(told: Mapping[str, Estimate], *, complete: bool) -> list[str]:
+    """Programs that do not fit into memory, and what the estimates do not know; if `complete`, line by line as well."""
+    lines = [f"{program} does not fit into the memory" for program, one in told.items() if one.fits is False]
+    sentences: dict[str, list[str]] = {}
+    for program, estimate in told.items():
+        for sentence in estimate.unknown:
+            sentences.setdefault(sentence, []).append(program)
+    shown = list(sentences.items())[: None if complete else _MOST]
+    for sentence, programs in shown:
+        lines.append(sentence if len(programs) == len(told) else f"{', '.join(programs)}: {sentence}")
+    if len(shown) < len(sentences):
+        lines.append(f"{len(sentences) - len(shown)} more sentences are in result.json")
+    if complete:
+        for program, estimate in told.items():
+            lines += [f"{program}: {_line(line)}" for line in estimate.lines if line.seconds]
+            lines += [f"{program}: {_collective(one)}" for one in estimate.collectives if one.seconds]
+    return lines
+
+
+def _line(line: LineTime) -> str:
+    of = ", ".join(line.nodes) or "what belongs to no line"
+    return f"{of}: {time_text(line.seconds)}, {line.flops:.3g} flops and {line.bytes:.3g} bytes, bound by {line.bound}"
+
+
+def _collective(one: CollectiveTime) -> str:
+    of = f" of {', '.join(one.nodes)}" if one.nodes else ""
+    times = f" {one.count} times" if one.count and one.count > 1 else ""
+    return f"{one.kind}{of}: {time_text(one.seconds)}{times} over {one.over}, bound by {one.bound}"

@@ -91,11 +91,12 @@ class _Reader:
         if opcode in _PASSED or opcode in _CALLING or kind_of(instruction) or opcode.endswith(("-start", "-done")):
             return
         inside = list(self._inside(instruction)) if opcode == "fusion" else []
-        if any(kind_of(inner) for _, inner in inside):
-            return
         flops: dict[Kind, float] = {}
         for where, one in [(computation, instruction), *inside]:
             self._count(where, one, flops)
+        if not flops and any(kind_of(inner) for _, inner in inside):
+            # Nothing but a collective, which takes its time on the links.
+            return
         line = self._line(instruction, [one for _, one in inside])
         for kind, number in flops.items():
             line.flops[kind] = line.flops.get(kind, 0.0) + number * times

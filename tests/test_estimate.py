@@ -1,0 +1,251 @@
+"""What lines compute and move, by compilers' modules and by counting; what a run takes at least."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.config.compose import compose
+from runner.config.folders import conf_folder
+from runner.estimate.estimate import estimate
+from runner.estimate.model import Estimate
+from runner.evidence import collectives, hlo, work
+from runner.evidence.nodes import Origins
+from runner.evidence.work import Line, Work
+from runner.experiment import hardware
+from runner.experiment.hardware import Hardware, Torus
+from runner.experiment.program import Program
+from runner.experiment.reader import read
+from runner.faults import InvalidExperiment
+from runner.layout import Mesh
+from tests.compiled import MODULES, experiment
+from tests.evidence import collective
+
+MESH = Mesh(("x", "y"), (2, 2))
+LINKS = Torus(2, 4.5e10, 1e-6, None)
+V5E = Hardware("v5e", {"bfloat16": 2e14, "float32/highest": 4e13}, 16e9, 8e11, LINKS, None, 1, (2, 2))
+
+
+def counted(name: str) -> Work:
+    path = MODULES / f"{name}.txt"
+    lines = Program(path.name.split(".")[0]).lines
+    return work.read(hlo.read(path.read_text()), Origins(experiment(path.parent.name), lines))
+
+
+def flops(found: Work) -> dict[tuple[str, bool], float]:
+    totals = {(", ".join(line.nodes), line.gradient): sum(line.flops.values()) for line in found.lines}
+    return {line: total for line, total in totals.items() if total}
+
+
+def test_a_layer_and_its_gradient_are_counted_line_by_line() -> None:
+    """16 × 64 by 64 × 32, and 16 × 32 by 32 × 64, on a device: two products forward, and twice as much back."""
+    for name in ("constraint.cpu.jax-0.10.2", "constraint.v5e_2x4.jax-0.10.2", "shard_map.v5e_2x4.jax-0.12.0.1"):
+        found = flops(counted(f"gradient_step/{name}"))
+        assert found["hidden", False] == found["out", False] == 65536
+        assert found["out", True] == found["hidden", True] == 2 * 65536
+
+
+@pytest.mark.parametrize("name", ["constraint.cpu.jax-0.12.0.1", "constraint.v5e_2x2.jax-0.10.2"])
+def test_the_steps_of_a_loop_are_multiplied_in(name: str) -> None:
+    """Six steps, each 32 × 64 by 64 × 64, whose contracted dimension four devices share."""
+    assert flops(counted(f"loop_of_matmuls/{name}")) == {("layers.h", False): 6 * 2 * 32 * 64 * 64 / 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("gathered_weights/constraint.v5e_2x2.jax-0.12.0.1", 2 * 2 * 64 * 32 * 128 / 4),
+        ("gathered_weights/shard_map.v5e_2x2.jax-0.10.2", 2 * 2 * 64 * 32 * 128 / 4),
+        # Every device has the whole product in the end.
+        ("ring_matmul/shard_map.v5e_2x2.jax-0.12.0.1", 2 * 512 * 64 * 64),
+        ("scattered_matmul/constraint.v5e_2x2.jax-0.10.2", 2 * 512 * 128 * 128 / 4),
+    ],
+)
+def test_what_a_tpu_fuses_with_a_collective_is_counted_too(name: str, whole: float) -> None:
+    assert sum(flops(counted(name)).values()) == whole
+
+
+def test_memory_is_what_is_read_and_written_once() -> None:
+    """A product of 1,024² bfloat16 reads both and writes a third; a loop over eight slices reads the whole once."""
+    module = """HloModule m, is_scheduled=true
+%body (p: (s32[], f32[8,64], f32[64])) -> (s32[], f32[8,64], f32[64]) {
+  %p = (s32[], f32[8,64]{1,0}, f32[64]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %whole = f32[8,64]{1,0} get-tuple-element(%p), index=1
+  %sum = f32[64]{0} get-tuple-element(%p), index=2
+  %part = f32[1,64]{1,0} dynamic-slice(%whole, %i, %i), dynamic_slice_sizes={1,64}
+  ROOT %t = (s32[], f32[8,64]{1,0}, f32[64]{0}) tuple(%i, %whole, %sum)
+}
+%cond (p: (s32[], f32[8,64], f32[64])) -> pred[] {
+  %p = (s32[], f32[8,64]{1,0}, f32[64]{0}) parameter(0)
+  ROOT %c = pred[] constant(true)
+}
+ENTRY %main (a: bf16[1024,1024], b: bf16[1024,1024], l: (s32[], f32[8,64], f32[64])) -> bf16[1024,1024] {
+  %a = bf16[1024,1024]{1,0} parameter(0)
+  %b = bf16[1024,1024]{1,0} parameter(1)
+  %l = (s32[], f32[8,64]{1,0}, f32[64]{0}) parameter(2)
+  %w = (s32[], f32[8,64]{1,0}, f32[64]{0}) while(%l), condition=%cond, body=%body, \
+backend_config={"known_trip_count":{"n":"8"}}
+  ROOT %d = bf16[1024,1024]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}, \
+metadata={op_name="jit(f)/C/dot"}
+}
+"""
+    given = read(compose("case3_allreduce", conf_folder()).plain)
+    found = work.read(hlo.read(module), Origins(given, "graph"))
+    lines = {line.nodes: line for line in found.lines}
+    assert lines[("C",)].flops == {("bfloat16", "default"): 2 * 1024**3}
+    assert lines[("C",)].bytes == 3 * 2 * 1024**2
+    assert lines[()].bytes == 8 * 2 * 64 * 4
+    assert found.unknown == []
+
+
+def test_a_loop_of_unknown_length_is_said() -> None:
+    found = counted("pipeline/auto.cpu.jax-0.12.0.1")
+    assert found.unknown == []
+    text = (MODULES / "loop_of_matmuls" / "constraint.cpu.jax-0.12.0.1.txt").read_text()
+    text = text.replace("known_trip_count", "forgotten").replace("direction=LT", "direction=NE")
+    given = experiment("loop_of_matmuls")
+    assert "runs is not known: it counts once" in work.read(hlo.read(text), Origins(given, "graph")).unknown[0]
+
+
+def made(lines: list[Line], *found: Any, **more: Any) -> Estimate:
+    return estimate(V5E, MESH, Work(lines), list(found), **more)
+
+
+def test_a_line_takes_the_longer_of_computing_and_memory() -> None:
+    computing = Line(("C",), False, {("bfloat16", "default"): 2e14}, 8e9)
+    moving = Line(("D",), False, {("bfloat16", "default"): 2e12}, 8e11)
+    found = made([computing, moving])
+    assert [(line.nodes, line.seconds, line.bound) for line in found.lines] == [
+        (["C"], pytest.approx(1.0), "flops"),
+        (["D"], pytest.approx(1.0), "memory"),
+    ]
+    assert found.seconds == found.compute == found.overlapped == pytest.approx(2.0)
+
+
+def test_precise_products_take_longer() -> None:
+    (line,) = made([Line(("C",), False, {("float32", "highest"): 4e13}, 0)]).lines
+    assert line.seconds == pytest.approx(1.0)
+
+
+def test_a_dtype_of_unknown_speed_is_said() -> None:
+    found = made([Line(("C",), False, {("int4", "default"): 1.0}, 8e11)])
+    assert found.unknown == ["v5e does not say how fast it multiplies int4"]
+    assert found.seconds == pytest.approx(1.0)
+
+
+def test_collectives_add_up_over_their_runs_and_hide_behind_what_is_computed_meanwhile() -> None:
+    size = 45_000_000
+    plain = collective(count=3, bytes_in=size, bytes_out=size)
+    hidden = collective(
+        kind="collective-permute", groups=[[0, 1], [1, 0]], bytes_in=size, bytes_out=size, overlapped=["C"], count=2,
+        asynchronous=True,
+    )  # fmt: skip
+    line = Line(("C",), False, {("bfloat16", "default"): 3e11}, 0)
+    found = made([line], plain, hidden)
+    assert [one.seconds for one in found.collectives] == [pytest.approx(3e-3), pytest.approx(2e-3)]
+    assert found.hidden == pytest.approx(1.5e-3)
+    assert found.seconds == pytest.approx(1.5e-3 + 5e-3 - 1.5e-3)
+    assert found.overlapped == pytest.approx(5e-3)
+    assert found.bottleneck == "the all-reduce of C over x: 3.00 ms of 5.00 ms"
+
+
+def test_what_communicates_in_a_way_that_is_not_known_is_said() -> None:
+    sent = collective(kind="send", groups=[[0, 1]], bytes_in=None, bytes_out=None)
+    assert made([], sent).unknown == [f"what {sent.instruction} takes is not known"]
+    assert estimate(V5E, MESH, Work(), None).unknown == ["what it communicates could not be read"]
+
+
+def test_a_program_that_needs_more_memory_than_there_is_does_not_fit() -> None:
+    assert made([], peak_bytes=17 * 10**9).fits is False
+    assert made([], peak_bytes=15 * 10**9).fits is True
+    assert made([]).fits is None
+
+
+def hardware_of(**changes: Any) -> Hardware | None:
+    config = compose("case3_allreduce", conf_folder(), ["hardware=v5e"]).plain["hardware"]
+    return hardware.read({**config, **changes}, MESH, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "message"),
+    [
+        ({"shape": [3]}, "hardware.shape", "3 chips are 3; the mesh x=2 × y=2 needs 4"),
+        ({"shape": [2, 2, 1]}, "hardware.shape", "lie in 2 dimensions, not 3"),
+        ({"shape": [2, 0]}, "hardware.shape[1]", "0 is not a number of chips"),
+        ({"slices": 0}, "hardware.slices", "0 is not a number of slices"),
+        ({"slices": 3}, "hardware", "which do not fill chips of 3 slices"),
+        ({"network": None, "slices": 2}, "hardware.slices", "has no network between slices"),
+        ({"flops": {"bfloat17": 1.0}}, "hardware.flops.bfloat17", "did you mean 'bfloat16'"),
+        ({"flops": {"float32/low": 1.0}}, "hardware.flops.float32/low", "no precision 'low'"),
+        ({"flops": {"float32": 0}}, "hardware.flops.float32", "it is a number above 0"),
+        ({"memory": {"bandwidth": float("inf")}}, "hardware.memory.bandwidth", "it is a number above 0"),
+        ({"torus": {"dimensions": 2}}, "hardware.torus", "there is no 'bandwidth'"),
+        ({"switch": {"devices": 2}}, "hardware.switch", "a torus or a switch, not both"),
+        ({"name": None}, "hardware.flops.bfloat16", "there is no hardware; name one"),
+    ],
+)
+def test_what_no_hardware_is(changes: dict[str, Any], key: str, message: str) -> None:
+    with pytest.raises(InvalidExperiment) as refused:
+        hardware_of(**changes)
+    assert str(refused.value).startswith(f"{key}: ")
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "name", "shape"),
+    [
+        ((4, 4), "v5e", (4, 4)),
+        ((2, 2, 4), "v5e", (2, 8)),
+        ((16,), "v5e", (16,)),
+        ((2, 1, 4), "v5e", (2, 4)),
+        ((4, 4, 2), "tpu7x", (4, 4)),
+        ((4, 6), "tpu7x", (4, 3)),
+    ],
+)
+def test_where_nothing_is_said_the_axes_of_the_mesh_are_the_dimensions(
+    mesh: tuple[int, ...], name: str, shape: tuple[int, ...]
+) -> None:
+    config = compose("case3_allreduce", conf_folder(), [f"hardware={name}"]).plain["hardware"]
+    found = hardware.read(config, Mesh(tuple("abc"[: len(mesh)]), mesh), None)
+    assert found is not None
+    assert found.shape == shape
+
+
+def test_a_topology_has_its_hardware_and_keeps_what_is_said_of_it() -> None:
+    plain = compose("case3_allreduce", conf_folder(), ["target=v5e_2x2", "hardware.torus.latency=5.0e-6"]).plain
+    found = read(plain).hardware
+    assert found is not None
+    assert found.name == "TPU v5e"
+    assert isinstance(found.links, Torus)
+    assert (found.links.latency, found.links.bandwidth) == (5e-6, 4.5e10)
+
+
+@pytest.mark.parametrize("file", sorted((conf_folder() / "hardware").glob("*.yaml")), ids=lambda file: file.stem)
+def test_each_hardware_that_comes_with_the_runner_says_all(file: Path) -> None:
+    mesh = Mesh(("x",), (8,))
+    config = compose("case3_allreduce", conf_folder(), [f"hardware={file.stem}"]).plain["hardware"]
+    found = hardware.read(config, mesh, None)
+    assert found is not None
+    assert None not in (found.peak("bfloat16", "default"), found.memory_bytes, found.memory_bandwidth, found.links)
+    highest, default = found.peak("float32", "highest"), found.peak("float32", "default")
+    assert highest is not None
+    assert default is not None
+    assert highest < default
+    # It says where the numbers come from.
+    assert file.read_text().startswith("# ")
+
+
+def test_collectives_of_a_module_for_a_tpu_take_time() -> None:
+    path = MODULES / "ring_matmul" / "shard_map.v5e_2x2.jax-0.12.0.1.txt"
+    given = experiment("ring_matmul")
+    module, origins = hlo.read(path.read_text()), Origins(given, "per_device")
+    listed = collectives.read(module, origins, given.mesh).found
+    shape = tuple(size for size in given.mesh.shape if size > 1)
+    v5e = Hardware("v5e", V5E.flops, None, 8e11, Torus(len(shape), 4.5e10, 1e-6, None), None, 1, shape)
+    found = estimate(v5e, given.mesh, work.read(module, origins), listed)
+    assert found.unknown == []
+    assert found.communication > 0
+    assert 0 < found.hidden <= found.communication

@@ -1,0 +1,192 @@
+"""What collectives take over links, held to published numbers.
+
+Those are of How to Scale Your Model (jax-ml/scaling-book, sharding.md): the examples of "AllGather" and worked problems
+2, 3 and 10.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from runner.config.compose import compose
+from runner.config.folders import conf_folder
+from runner.estimate.links import Links
+from runner.experiment import hardware
+from runner.experiment.hardware import Hardware, Network, Switch, Torus
+from runner.layout import Mesh
+
+WITHIN = 0.05
+
+
+def named(name: str, mesh: Mesh, **more: object) -> Hardware:
+    config = compose("case3_allreduce", conf_folder(), [f"hardware={name}"]).plain["hardware"]
+    found = hardware.read({**config, **more}, mesh, None)
+    assert found is not None
+    return found
+
+
+def seconds(links: Links, mesh: Mesh, kind: str, axes: str | tuple[str, ...], whole: float) -> float:
+    """What a collective over some axes takes, of an array whose whole is so large along them."""
+    group = mesh.groups(axes)[0]
+    part = int(whole / len(group))
+    sizes = {"all-gather": (part, int(whole)), "reduce-scatter": (int(whole), part), "all-to-all": (part, part)}
+    found = links.time(kind, group, *sizes.get(kind, (int(whole), int(whole))))
+    assert found is not None
+    return found.seconds
+
+
+def torus(mesh: Mesh, ring: int | None, **more: object) -> Links:
+    links = Torus(len(mesh.shape), 4.5e10, 1e-6, ring)
+    return Links(Hardware("one of the book's", {}, None, None, links, None, 1, mesh.shape), mesh)
+
+
+def test_an_all_gather_of_34_mb_on_v5e() -> None:
+    mesh = Mesh(("X", "Y"), (4, 4))
+    v5e, wrapped = Links(named("v5e", mesh), mesh), torus(mesh, ring=4)
+    array = 2 * 2048 * 8192
+    assert seconds(v5e, mesh, "all-gather", "Y", array) == pytest.approx(560e-6, rel=WITHIN)
+    assert seconds(wrapped, mesh, "all-gather", "Y", array) == pytest.approx(377e-6, rel=WITHIN)
+
+
+def test_a_small_all_gather_waits_for_its_hops() -> None:
+    mesh = Mesh(("X", "Y"), (4, 4))
+    found = Links(named("v5e", mesh), mesh).time("all-gather", mesh.groups("Y")[0], 32_768, 131_072)
+    assert found is not None
+    assert (found.seconds, found.bound, found.over) == (pytest.approx(3e-6), "latency", "a line of 4")
+
+
+def test_worked_problems_2_and_3_on_v4() -> None:
+    mesh = Mesh(("X", "Y", "Z"), (4, 4, 4))
+    links = Links(named("v4", mesh), mesh)
+    array = 2 * 1024 * 4096
+    assert seconds(links, mesh, "all-gather", "X", array / 4) == pytest.approx(23e-6, rel=WITHIN)
+    assert seconds(links, mesh, "all-gather", "Y", array / 4) == pytest.approx(23e-6, rel=WITHIN)
+    assert seconds(links, mesh, "all-gather", ("X", "Y"), array) == pytest.approx(46e-6, rel=WITHIN)
+    # The book has 5.8 µs for what an all-reduce does twice.
+    assert seconds(links, mesh, "reduce-scatter", "Z", array / 16) == pytest.approx(5.8e-6, rel=WITHIN)
+    assert seconds(links, mesh, "all-reduce", "Z", array / 16) == pytest.approx(2 * 5.8e-6, rel=WITHIN)
+    assert seconds(links, mesh, "all-gather", "X", 256) == pytest.approx(2e-6)
+
+
+def test_worked_problem_10_an_all_to_all_is_a_quarter() -> None:
+    mesh = Mesh(("X",), (16,))
+    ring = torus(mesh, ring=16)
+    gather, exchange = (seconds(ring, mesh, kind, "X", 1e9) for kind in ("all-gather", "all-to-all"))
+    assert gather / exchange == pytest.approx(4)
+
+
+def test_a_node_of_gpus_and_several() -> None:
+    """How to Scale Your Model, gpus.md: `V (N - 1) / (N W)` in a node, about `V / W` of the node between nodes."""
+    mesh = Mesh(("node", "gpu"), (4, 8))
+    links = Links(named("h100", mesh), mesh)
+    assert seconds(links, mesh, "all-gather", "gpu", 1e9) == pytest.approx(7 / 8 * 1e9 / 4.5e11)
+    assert seconds(links, mesh, "all-reduce", "gpu", 1e9) == pytest.approx(2 * 7 / 8 * 1e9 / 4.5e11)
+    assert seconds(links, mesh, "all-to-all", "gpu", 1e9) == pytest.approx(7 / 64 * 1e9 / 4.5e11)
+    # Both at once: each device brings a part into its node, and the node hands it on.
+    everywhere = seconds(links, mesh, "all-gather", ("node", "gpu"), 1e9)
+    assert everywhere == pytest.approx(max(3 / 4 * 1e9 / 4e11, 7 / 8 * 1e9 / 4.5e11))
+
+
+def test_one_device_and_nobody_else_takes_nothing() -> None:
+    mesh = Mesh(("X",), (1,))
+    assert seconds(torus(mesh, ring=None), mesh, "all-reduce", "X", 1e9) == 0
+
+
+def test_a_permute_by_one_goes_around_a_ring_and_back_along_a_line() -> None:
+    mesh = Mesh(("X",), (4,))
+    pairs = [(i, (i + 1) % 4) for i in range(4)]
+    ring, line = (torus(mesh, ring=closes).permute(pairs, 45_000_000) for closes in (4, None))
+    assert (ring.seconds, ring.over) == (pytest.approx(1e-3), "1 hop of the torus")
+    assert (line.seconds, line.over) == (pytest.approx(1e-3), "3 hops of the torus")
+
+
+def test_messages_that_share_a_link_wait_for_each_other() -> None:
+    mesh = Mesh(("X",), (8,))
+    halves = [(i, i + 4) for i in range(4)]
+    found = torus(mesh, ring=None).permute(halves, 45_000_000)
+    assert (found.seconds, found.over) == (pytest.approx(4e-3), "4 hops of the torus, 4 messages on one link")
+
+
+def test_groups_that_share_a_line_share_its_links() -> None:
+    mesh = Mesh(("X",), (8,))
+    links = torus(mesh, ring=None)
+    together = links.time("all-gather", list(range(4)), 1_000_000, 4_000_000)
+    strewn = links.time("all-gather", [0, 2, 4, 6], 1_000_000, 4_000_000)
+    assert together is not None
+    assert strewn is not None
+    assert strewn.seconds == pytest.approx(2 * together.seconds)
+
+
+def test_slices_are_linked_by_the_network() -> None:
+    mesh = Mesh(("slice", "X", "Y"), (2, 4, 4))
+    links = Links(named("v5e", mesh, slices=2), mesh)
+    assert seconds(links, mesh, "all-reduce", "slice", 1e9) == pytest.approx(2 * 1 / 2 * 1e9 / 3.125e9)
+    # Each chip of a slice brings in its part, and the links of the slice hand it on in much less time.
+    everywhere = seconds(links, mesh, "all-reduce", ("slice", "X", "Y"), 1e9)
+    assert everywhere == pytest.approx(2 * 1 / 2 * 1e9 / 16 / 3.125e9, rel=0.5)
+
+
+def test_the_halves_of_a_chip_share_its_links() -> None:
+    mesh = Mesh(("X", "core"), (4, 2))
+    links = Links(named("tpu7x", mesh), mesh)
+    v4 = torus(Mesh(("X",), (4,)), ring=4)
+    alone = seconds(links, mesh, "all-gather", "X", 1e9)
+    assert alone == pytest.approx(2 * seconds(v4, Mesh(("X",), (4,)), "all-gather", "X", 1e9) * 4.5e10 / 9e10)
+    assert seconds(links, mesh, "all-gather", "core", 1e9) == pytest.approx(1e9 / 2 / 5.4e11)
+
+
+@pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter", "all-reduce", "all-to-all"])
+@pytest.mark.parametrize("ring", [None, 4])
+def test_no_collective_is_quicker_than_its_bytes_come_in(kind: str, ring: int | None) -> None:
+    """Whatever the algorithm, a chip gets what it has not over the links that it has."""
+    mesh = Mesh(("X", "Y"), (4, 4))
+    links, whole = torus(mesh, ring), 1.6e9
+    for axes in ("X", "Y", ("X", "Y")):
+        count = mesh.axis_size(axes)
+        incoming = 4.5e10 * (2 if ring else 1) * (1 if isinstance(axes, str) else len(axes))
+        missing = {"all-reduce": 2 * whole * (count - 1) / count, "all-to-all": whole / count * (count - 1) / count}
+        least = missing.get(kind, whole * (count - 1) / count) / incoming
+        assert seconds(links, mesh, kind, axes, whole) >= least * (1 - 1e-9)
+
+
+def test_an_all_to_all_on_a_ring_is_what_counting_its_messages_gives() -> None:
+    """Every message of an all-to-all, routed one by one: the fullest link."""
+    for size, ring in itertools.product((4, 8), (None, 4)):
+        mesh = Mesh(("X",), (size,))
+        links = torus(mesh, ring)
+        local = 45_000_000
+        loads: dict[tuple[int, int], float] = {}
+        for start, stop in itertools.permutations(range(size), 2):
+            ahead, back = (stop - start) % size, (start - stop) % size
+            ways = [(1, ahead), (-1, back)] if ring and ahead == back else []
+            if not ways:
+                near = (1, ahead) if ahead < back else (-1, back)
+                ways = [near] if ring else [(1, stop - start) if stop > start else (-1, start - stop)]
+            for step, hops in ways:
+                for hop in range(hops):
+                    link = ((start + step * hop) % size, step)
+                    loads[link] = loads.get(link, 0.0) + local / size / len(ways)
+        counted = max(loads.values()) / 4.5e10
+        found = links.time("all-to-all", list(range(size)), local, local)
+        assert found is not None
+        assert found.seconds == pytest.approx(counted)
+
+
+def test_a_kind_that_nobody_knows_has_no_time() -> None:
+    mesh = Mesh(("X",), (4,))
+    assert torus(mesh, None).time("collective-of-tomorrow", [0, 1, 2, 3], 1, 1) is None
+
+
+def test_without_a_network_nodes_are_out_of_reach() -> None:
+    mesh = Mesh(("X",), (4,))
+    nodes = Hardware("two nodes", {}, None, None, Switch(2, 1e9, 0.0), None)
+    found = Links(nodes, mesh).time("all-reduce", [0, 1, 2, 3], 1, 1)
+    assert found is not None
+    assert math.isinf(found.seconds)
+    linked = Hardware("two nodes", {}, None, None, Switch(2, 1e9, 0.0), Network(1e8, 0.0))
+    found = Links(linked, mesh).time("all-gather", [0, 1, 2, 3], 25_000_000, 100_000_000)
+    assert found is not None
+    assert (found.seconds, found.over) == (pytest.approx(1e8 / 4 / 1e8), "the network")

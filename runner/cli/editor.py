@@ -61,6 +61,8 @@ _NARROWER: dict[tuple[str, ...], Schema] = {
     ("mesh", "axes"): {"items": _TEXT},
     ("mesh", "shape"): {"items": {"type": "integer", "minimum": 1}},
     ("target", "platform"): {"enum": list(PLATFORMS)},
+    ("hardware", "flops"): {"additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
+    ("hardware", "shape"): {"items": {"type": "integer", "minimum": 1}},
     ("dims",): {"additionalProperties": _SIZE},
     ("verify_dims",): {"additionalProperties": _SIZE},
     ("arrays", "*", "shape"): {"items": _SIZE},

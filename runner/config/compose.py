@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from runner.config.folders import conf_folder, misnamed
-from runner.config.sources import Sources
+from runner.config.sources import Sources, shown
 from runner.faults import Fault, nearest
 from runner.untyped import is_dict
 
@@ -156,7 +156,11 @@ def resolved(config: DictConfig, origin: Origin) -> Configuration:
 
 def _with_hardware(configuration: Configuration) -> Configuration:
     """The configuration with the hardware of the target's topology, below what it says of hardware itself."""
-    from runner.config import files
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    from runner.config import composition, files, shape
 
     plain, origin = configuration.plain, configuration.origin
     topology = plain["target"]["topology"]
@@ -167,8 +171,17 @@ def _with_hardware(configuration: Configuration) -> Configuration:
     found = [file for folder in origin.folders if (file := folder / "hardware" / f"{generation}.yaml").is_file()]
     if not found:
         return configuration
-    merged = {**given, **_laid_over(files.content(found[0]), given)}
     origin = replace(origin, choices={**origin.choices, "hardware": generation})
+    if (message := files.refusal(found[0], experiment=False)) is not None:
+        raise InvalidConfiguration(message)
+    try:
+        # Hydra's own reader: YAML's takes 2e+12 for a text.
+        below = cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.load(found[0]), resolve=True))
+    except (OmegaConfBaseException, YAMLError) as error:
+        raise InvalidConfiguration(f"{shown(found[0])}\n  {str(error).splitlines()[0]}") from None
+    merged = {**given, **_laid_over(below, given)}
+    for misfit in shape.misfits(merged, ("hardware",)):
+        raise InvalidConfiguration(composition.of_misfit(misfit, origin.sources))
     return Configuration({**plain, "hardware": merged}, origin)
 
 

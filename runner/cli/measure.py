@@ -1,0 +1,109 @@
+"""`python -m runner.measure NAME`: the devices here in; what their collectives take, and a file of hardware, out."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+from runner.config.sources import shown
+from runner.estimate import fit
+from runner.experiment.model import PLATFORMS
+from runner.link.measures import Measure, NotMeasured, Wanted, measure
+from runner.record import files
+from runner.show.console import print_table, say
+from runner.words import bytes_text, time_text
+
+_SIZES = {"": 1, "k": 1000, "M": 1000**2, "G": 1000**3}
+_STEP = 4
+"""From one size to the next."""
+
+_HEAD = ("collective", "size", "time", "algbw", "busbw")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line. Returns 0 where the file is written, 2 for bad input, 3 for devices that cannot be used."""
+    parser = argparse.ArgumentParser(
+        prog="python -m runner.measure",
+        description="Time collectives, products and copies on the devices here, and write the hardware file of them.",
+        epilog="The columns are those of nccl-tests. Exit status: 0 written, 2 bad input, 3 the devices are no use.",
+    )
+    parser.add_argument("name", metavar="NAME", help="of the file, hardware/NAME.yaml: then hardware=NAME estimates")
+    parser.add_argument("--config-dir", type=Path, default=Path("conf"), help="where hardware/ is (conf)")
+    parser.add_argument("--platform", choices=PLATFORMS, default="cpu", help="cpu: devices are simulated (cpu)")
+    parser.add_argument("--devices", type=_count, default=0, help="how many; of cpu 8, else all that are here")
+    parser.add_argument("--smallest", type=_size, default=_size("1k"), help="bytes of the smallest collective (1k)")
+    parser.add_argument("--largest", type=_size, default=_size("16M"), help="bytes of the largest one (16M)")
+    parser.add_argument("--runs", type=_count, default=20, help="of which the middle time is taken (20)")
+    given = parser.parse_args(list(arguments))
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", given.name):
+        parser.error(f"{given.name!r} cannot name a file of hardware; use letters, digits and '_'")
+    if given.smallest > given.largest:
+        parser.error(f"the smallest collective, {given.smallest} bytes, is larger than the largest, {given.largest}")
+    if not given.config_dir.is_dir():
+        parser.error(f"there is no folder {given.config_dir}")
+    devices = given.devices or (8 if given.platform == "cpu" else 0)
+    if devices == 1:
+        parser.error("one device has nobody to communicate with")
+    sizes = [given.smallest]
+    while sizes[-1] * _STEP < given.largest:
+        sizes.append(sizes[-1] * _STEP)
+    sizes += [given.largest] if sizes[-1] < given.largest else []
+    wanted = Wanted(
+        platform=given.platform, devices=devices, kinds=list(fit.KINDS), sizes=sizes, dtypes=["float32", "bfloat16"],
+        runs=given.runs,
+    )  # fmt: skip
+    try:
+        found = list(measure(wanted))
+    except NotMeasured as error:
+        print(f"the devices cannot be used: {error}", file=sys.stderr)
+        return 3
+    _report(found)
+    file = given.config_dir / "hardware" / f"{given.name}.yaml"
+    versions = ", ".join(f"{package} {metadata.version(package)}" for package in ("jax", "jaxlib"))
+    try:
+        file.parent.mkdir(exist_ok=True)
+        files.write_text(file, fit.document(fit.fit(found), given.name, f"{datetime.date.today()}", versions))
+    except OSError as error:
+        print(f"{shown(file)}\n  {error.strerror}", file=sys.stderr)
+        return 3
+    say(f"\n{shown(file)}: hardware={given.name} estimates for it")
+    return 0
+
+
+def _report(found: Sequence[Measure]) -> None:
+    first = found[0]
+    say(f"{first.devices} × {first.device}; a program that does nothing takes {time_text(first.seconds)}", "bold")
+    rows = [
+        (one.kind, bytes_text(one.bytes), time_text(one.seconds), _rate(fit.algbw(one)), _rate(fit.busbw(one)))
+        for one in found
+        if one.kind in fit.KINDS
+    ]
+    print_table(_HEAD, [[(text, "") for text in row] for row in rows])
+    say()
+    for one in found:
+        if one.kind == "product":
+            say(f"products of {one.dtype}: {one.bytes / one.seconds:.3g} operations a second on each device")
+        elif one.kind == "copy":
+            say(f"memory: {_rate(one.bytes / one.seconds)} on each device")
+
+
+def _rate(rate: float) -> str:
+    return f"{bytes_text(round(rate))}/s"
+
+
+def _size(text: str) -> int:
+    found = re.fullmatch(r"(\d+)([kMG]?)(?:i?B)?", text)
+    if found is None or not int(found[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 1k, 16M, 1G or a number of bytes")
+    return int(found[1]) * _SIZES[found[2]]
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= 4096:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 4096")
+    return int(text)

@@ -1,0 +1,80 @@
+"""What the devices here take in; the numbers of a `conf/hardware` file that say so, out.
+
+The columns are those of nccl-tests: `algbw` is the size over the time, and `busbw` what each link carries, whatever the
+number of devices. Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runner.link.measures import Measure
+
+KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+
+
+def bus_factor(kind: str, devices: int) -> float:
+    """What a link carries of the size of a collective."""
+    if kind == "collective-permute":
+        return 1.0
+    return (2 if kind == "all-reduce" else 1) * (devices - 1) / devices
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """One device of those that were measured; bandwidths in bytes a second, `latency` in seconds."""
+
+    device: str
+    devices: int
+    flops: dict[str, float]
+    memory_bandwidth: float
+    bandwidth: float
+    latency: float
+    dispatch: float
+
+
+def fit(measures: Sequence[Measure]) -> Fitted:
+    """The bandwidth at the largest size and the time at the smallest: of the kinds of collectives the middle ones."""
+    first = measures[0]
+    collectives = [one for one in measures if one.kind in KINDS]
+    largest, smallest = max(one.bytes for one in collectives), min(one.bytes for one in collectives)
+    rates = [busbw(one) for one in collectives if one.bytes > largest / 2]
+    waits = [one.seconds / (2 if one.kind == "all-reduce" else 1) for one in collectives if one.bytes < 2 * smallest]
+    (dispatch,) = (one.seconds for one in measures if one.kind == "dispatch")
+    (copy,) = (one.bytes / one.seconds for one in measures if one.kind == "copy")
+    return Fitted(
+        device=first.device,
+        devices=first.devices,
+        flops={one.dtype: one.bytes / one.seconds for one in measures if one.kind == "product"},
+        memory_bandwidth=copy,
+        bandwidth=statistics.median(rates),
+        latency=statistics.median(waits),
+        dispatch=dispatch,
+    )
+
+
+def algbw(one: Measure) -> float:
+    """Bytes a second of a measure."""
+    return one.bytes / one.seconds
+
+
+def busbw(one: Measure) -> float:
+    """Bytes a second that each link carries."""
+    return algbw(one) * bus_factor(one.kind, one.devices)
+
+
+def document(fitted: Fitted, name: str, when: str, versions: str) -> str:
+    """The text of the file."""
+    flops = ", ".join(f"{dtype}: {rate:.2e}" for dtype, rate in fitted.flops.items())
+    lines = [
+        f"# {fitted.devices} × {fitted.device}, measured {when} ({versions}) by python -m runner.measure {name}.",
+        "# Collectives: bandwidth at the largest size, time of the smallest. A program that does nothing takes "
+        f"{fitted.dispatch * 1e6:.0f} µs.",
+        f"name: {name}",
+        f"flops: {{{flops}}}",
+        f"memory: {{bandwidth: {fitted.memory_bandwidth:.2e}}}",
+        f"switch: {{devices: {fitted.devices}, bandwidth: {fitted.bandwidth:.2e}, latency: {fitted.latency:.2e}}}",
+    ]
+    return "\n".join(lines) + "\n"

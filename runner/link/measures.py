@@ -1,0 +1,69 @@
+"""What is to be measured in; what the devices here take, measure by measure, out. The process that measures has JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What to measure: collectives of these `kinds` and `sizes` in bytes, products of these `dtypes`, a copy.
+
+    `devices` are so many, 0: all that are there. Each is run `runs` times.
+    """
+
+    platform: str
+    devices: int
+    kinds: list[str]
+    sizes: list[int]
+    dtypes: list[str]
+    runs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """The median time of one run.
+
+    - `kind`: a collective, or `dispatch` (a program that does nothing), `product`, `copy`.
+    - `bytes`: of a gather and a scatter the whole, of other collectives and of a copy what each device moves; of a
+      product its floating-point operations on each device.
+    """
+
+    kind: str
+    dtype: str
+    bytes: int
+    seconds: float
+    device: str
+    devices: int
+
+
+class NotMeasured(Exception):
+    """The process ended before it had measured all; the message is its last words."""
+
+
+def measure(wanted: Wanted) -> Iterator[Measure]:
+    """Measure, in a process of its own. Raises `NotMeasured`."""
+    command = [sys.executable, "-m", "runner.worker.measure", str(os.getpid()), json.dumps(dataclasses.asdict(wanted))]
+    with tempfile.TemporaryFile() as words:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=words, text=True, encoding="utf-8")
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                yield Measure(**json.loads(line))
+            code = process.wait()
+        finally:
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+        if code:
+            words.seek(0)
+            last = words.read().decode(errors="replace").strip().splitlines()
+            raise NotMeasured(last[-1] if last else f"the process that measures ended with {code}")

@@ -1,0 +1,124 @@
+"""What is to be measured in, as JSON; how long each collective, product and copy takes on the devices here, out.
+
+Its arguments are the process that started it, which it does not outlive, and what to measure. Each measure is a line
+of JSON on standard output; whatever else is written there goes to standard error.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from runner.link import lifeline
+
+if __name__ == "__main__":
+    lifeline.die_with(int(sys.argv[1]))
+
+import functools
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from runner.link.measures import Measure, Wanted
+from runner.worker import calls
+
+_lax, _numpy = cast("Any", jax.lax), cast("Any", jnp)
+_shard_map: Callable[..., Any] = cast("Any", jax).shard_map
+
+_WARM = 2
+"""Runs that are not counted."""
+
+_SIDE = 1024
+"""The rows and columns of the matrices that are multiplied."""
+
+_COPIED = 2**26
+"""The bytes on each device that are copied."""
+
+
+def main() -> None:
+    """Measure, and tell each measure as soon as it is there."""
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    wanted = Wanted(**json.loads(sys.argv[2]))
+    if wanted.platform == "cpu":
+        calls.configure("jax_platforms", "cpu")
+        calls.configure("jax_num_cpu_devices", wanted.devices)
+    for measure in measures(wanted):
+        channel.write(json.dumps(vars(measure)) + "\n")
+        channel.flush()
+
+
+def measures(wanted: Wanted) -> Iterator[Measure]:
+    """What the devices here take, the smallest sizes first."""
+    devices = calls.devices(wanted.platform)[: wanted.devices or None]
+    count = len(devices)
+    mesh = calls.make_mesh((count,), ("x",), axis_types=(AxisType.Auto,), devices=devices)
+    kind = devices[0].device_kind
+    measured = functools.partial(Measure, device=kind, devices=count)
+    few = max(3, wanted.runs // 5)
+    seconds = _time(calls.jit(_nothing), _placed(mesh, P("x"), (count,), jnp.float32), wanted.runs)
+    yield measured(kind="dispatch", dtype="float32", bytes=0, seconds=seconds)
+    for collective, size in ((c, s) for c in wanted.kinds for s in wanted.sizes):
+        # Counted as nccl-tests does: the whole of what is gathered or scattered, else what each device gives.
+        elements = max(count * count, size // 4 // (count * count) * count * count)
+        local = elements // count if collective == "all-gather" else elements
+        function = calls.jit(
+            _shard_map(_COLLECTIVES[collective](count), mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
+        )
+        operand = _placed(mesh, P("x"), (local * count,), jnp.float32)
+        seconds = _time(function, operand, wanted.runs)
+        yield measured(kind=collective, dtype="float32", bytes=4 * elements, seconds=seconds)
+    for dtype in wanted.dtypes:
+        operand = _placed(mesh, P("x"), (count, _SIDE, _SIDE), jnp.dtype(dtype))
+        seconds = _time(calls.jit(_product), operand, few)
+        yield measured(kind="product", dtype=dtype, bytes=2 * _SIDE**3, seconds=seconds)
+    copied = _placed(mesh, P("x"), (count * _COPIED // 4,), jnp.float32)
+    seconds = _time(calls.jit(_copy), copied, few)
+    yield measured(kind="copy", dtype="float32", bytes=2 * _COPIED, seconds=seconds)
+
+
+_COLLECTIVES: dict[str, Callable[[int], Callable[[Any], Any]]] = {
+    "all-gather": lambda _: lambda a: _lax.all_gather(a, "x", tiled=True),
+    "reduce-scatter": lambda _: lambda a: _lax.psum_scatter(a, "x", tiled=True),
+    "all-reduce": lambda _: lambda a: _lax.psum(a, "x"),
+    "all-to-all": lambda _: lambda a: _lax.all_to_all(a, "x", 0, 0, tiled=True),
+    "collective-permute": lambda count: lambda a: _lax.ppermute(a, "x", [(i, (i + 1) % count) for i in range(count)]),
+}
+
+
+def _nothing(a: Any) -> Any:
+    return a
+
+
+def _copy(a: Any) -> Any:
+    return a + 1
+
+
+def _product(a: Any) -> Any:
+    return _numpy.einsum("dij,djk->dik", a, a, precision="highest")
+
+
+def _placed(mesh: jax.sharding.Mesh, spec: P, shape: tuple[int, ...], dtype: Any) -> Any:
+    made = calls.jit(lambda: _numpy.ones(shape, dtype), out_shardings=NamedSharding(mesh, spec))
+    return calls.block_until_ready(made())
+
+
+def _time(function: Callable[[Any], Any], operand: Any, runs: int) -> float:
+    """The median time of a run that waits for its end."""
+    taken: list[float] = []
+    for _ in range(_WARM + runs):
+        start = time.perf_counter()
+        calls.block_until_ready(function(operand))
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken[_WARM:])
+
+
+if __name__ == "__main__":
+    main()

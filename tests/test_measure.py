@@ -1,0 +1,97 @@
+"""What the devices here take, as a file of hardware."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from runner.cli.measure import main
+from runner.estimate import fit
+from runner.experiment import hardware
+from runner.experiment.hardware import Switch
+from runner.layout import Mesh
+from runner.link.measures import Measure, NotMeasured, Wanted, measure
+
+DEVICES = 8
+
+
+def made(bandwidth: float, latency: float) -> list[Measure]:
+    """What devices that are linked so would take."""
+
+    def one(kind: str, size: int, seconds: float, dtype: str = "float32") -> Measure:
+        return Measure(kind=kind, dtype=dtype, bytes=size, seconds=seconds, device="a device", devices=DEVICES)
+
+    found = [one("dispatch", 0, 1e-6)]
+    for kind in fit.KINDS:
+        for size in (1_000, 1_000_000, 1_000_000_000):
+            waiting = latency * (2 if kind == "all-reduce" else 1)
+            found.append(one(kind, size, max(waiting, size * fit.bus_factor(kind, DEVICES) / bandwidth)))
+    found += [one("product", 10**12, 0.5), one("product", 10**12, 0.25, "bfloat16"), one("copy", 10**9, 0.01)]
+    return found
+
+
+def test_the_numbers_that_made_the_measures_are_found_again() -> None:
+    found = fit.fit(made(bandwidth=4.5e11, latency=5e-6))
+    assert found.bandwidth == pytest.approx(4.5e11)
+    assert found.latency == pytest.approx(5e-6)
+    assert found.flops == {"float32": 2e12, "bfloat16": 4e12}
+    assert found.memory_bandwidth == pytest.approx(1e11)
+
+
+@pytest.mark.parametrize(
+    ("kind", "factor"),
+    # nccl-tests, doc/PERFORMANCE.md, for eight ranks.
+    [("all-reduce", 2 * 7 / 8), ("all-gather", 7 / 8), ("reduce-scatter", 7 / 8), ("all-to-all", 7 / 8)],
+)
+def test_the_bandwidth_of_a_link_is_counted_as_nccl_tests_does(kind: str, factor: float) -> None:
+    one = Measure(kind=kind, dtype="float32", bytes=8_000, seconds=1e-3, device="a device", devices=8)
+    assert fit.algbw(one) == pytest.approx(8e6)
+    assert fit.busbw(one) == pytest.approx(8e6 * factor)
+
+
+def test_the_file_is_read_as_hardware() -> None:
+    text = fit.document(fit.fit(made(4.5e11, 5e-6)), "mine", "2026-01-01", "jax 1.2.3")
+    given = {"memory": {}, "torus": {}, "network": {}, "slices": 1, "shape": None, **yaml.safe_load(text)}
+    found = hardware.read(given, Mesh(("x",), (DEVICES,)), None)
+    assert found is not None
+    assert isinstance(found.links, Switch)
+    assert found.links.devices == DEVICES
+    assert (found.links.bandwidth, found.links.latency) == (pytest.approx(4.5e11), pytest.approx(5e-6))
+    assert found.peak("bfloat16", "highest") == pytest.approx(4e12)
+
+
+def test_the_devices_here_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["here", "--config-dir", str(tmp_path), "--devices", "2", "--largest", "4k", "--runs", "1"]
+    assert main(arguments) == 0
+    told = capsys.readouterr().out
+    for kind in fit.KINDS:
+        assert told.count(f"{kind} ") == 2
+    written = yaml.safe_load((tmp_path / "hardware" / "here.yaml").read_text())
+    assert written["switch"]["devices"] == 2
+    assert all(written["flops"][dtype] > 0 for dtype in ("float32", "bfloat16"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["../x"], "cannot name a file of hardware"),
+        (["x", "--smallest", "2M", "--largest", "1M"], "is larger than the largest"),
+        (["x", "--largest", "many"], "'many' is not a size"),
+        (["x", "--devices", "1"], "nobody to communicate with"),
+        (["x", "--devices", "0"], "not a number from 1 to 4096"),
+        (["x", "--config-dir", "nowhere"], "there is no folder nowhere"),
+    ],
+)
+def test_what_cannot_be_measured(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_devices_that_are_not_here_are_one_message() -> None:
+    wanted = Wanted(platform="tpu", devices=0, kinds=["all-reduce"], sizes=[64], dtypes=[], runs=1)
+    with pytest.raises(NotMeasured, match=r"(?i)tpu"):
+        list(measure(wanted))

@@ -114,7 +114,7 @@ def test_largest_is_finite() -> None:
 
 # The tolerance.
 
-MEASURED = Rounding(error=1e-3, mean_square=1e-7, elements=10_000)
+MEASURED = Rounding(error=1e-3, elements=10_000)
 
 
 def test_exact_dtypes_have_no_tolerance() -> None:
@@ -128,7 +128,7 @@ def test_the_tolerance_is_a_multiple_of_what_was_measured() -> None:
 
 
 def test_of_few_measurements_the_next_may_be_larger() -> None:
-    few = Rounding(error=1e-3, mean_square=1e-7, elements=8)
+    few = Rounding(error=1e-3, elements=8)
     assert tolerance("float32", few).atol == pytest.approx(8e-3)
 
 

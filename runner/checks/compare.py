@@ -25,7 +25,7 @@ UNITS = {1: 0.5, 2: 1.0, 4: 4.0, 8: 4.0}
 Elementary functions of two libraries differ by such units in float32; narrower results are rounded once, from float32.
 """
 
-COMMON = {1: 0.25, 2: 0.25, 4: 2.0, 8: 2.0}
+COMMON = {1: 0.0625, 2: 0.25, 4: 2.0, 8: 2.0}
 """How many of these units may be common to all elements, so that they do not average out."""
 
 ROUGH = {1: 0.0, 2: 0.0, 4: 1.0, 8: 1.0}
@@ -90,8 +90,13 @@ def tolerance(dtype: str, rounding: Rounding) -> Tolerance:
     """
     if dtypes.dtype(dtype).exact:
         return NOTHING
-    lucky = 1 + FEW / max(rounding.elements, 1) if rounding.error else 1.0
+    lucky = _lucky(rounding.elements) if rounding.error else 1.0
     return Tolerance(_units(dtype, UNITS), _of_bytes(dtype, SAFE) * rounding.error * lucky)
+
+
+def _lucky(measured: int) -> float:
+    """How many times the largest of so many distances the next may be."""
+    return 1 + FEW / max(measured, 1)
 
 
 @dataclass(frozen=True)
@@ -350,35 +355,35 @@ def as_a_whole(actual: np.ndarray, expected: np.ndarray, dtype: str, rounding: R
     """Hold a whole output to what averages out of rounding, and not of mistakes; None for few elements.
 
     The slope of a straight line through 0 of actual against expected, the mean error and the means along each dimension
-    may lie where those of the measured draws lie, give or take the units of `COMMON` and five standard errors; the
-    root mean square of all errors may be `LIKE` times theirs, and so may the standard errors.
+    may lie where those of the measured draws lie, further out where these are few, give or take the units of `COMMON`
+    and five standard errors; the root mean square of all errors may be `LIKE` times theirs, and so may the standard
+    errors. All errors are scaled as `Moments` says.
     """
     size = expected.size
-    root = float(np.sqrt(np.mean(np.abs(expected) ** 2))) if size else 0.0
     found = moments(actual - expected, expected) if size >= MANY else None
-    if found is None or not rounding.about or not root > 0:
+    if found is None or not rounding.about:
         return None
-    common = _units(dtype, COMMON)
-    like = _of_bytes(dtype, LIKE)
-    deviation = like * max(draw.deviation for draw in rounding.about) / root
-    error = deviation / math.sqrt(size)
-
-    def largest(means: np.ndarray) -> float:
-        return float(np.max(np.abs(means), initial=0.0)) / root
-
-    measures = {"slope": (found.slope, [draw.slope for draw in rounding.about], common + ERRORS * error)}
-    means = [abs(draw.mean) / root for draw in rounding.about]
-    measures["mean"] = (abs(found.mean) / root, means, common + ERRORS * error)
+    drawn = rounding.about
+    common, like = _units(dtype, COMMON), _of_bytes(dtype, LIKE)
+    deviation = like * max(draw.deviation for draw in drawn)
+    # What many elements share, such as a sum by which all are divided, is rounded to either side.
+    slopes = [_lucky(len(drawn)) * side * draw.slope for draw in drawn for side in (-1, 1)]
+    measures = {"slope": (found.slope, slopes, common + ERRORS * deviation / math.sqrt(found.weight))}
+    means = [_lucky(len(drawn)) * abs(draw.mean) for draw in drawn]
+    measures["mean"] = (abs(found.mean), means, common + ERRORS * deviation / math.sqrt(size))
     for axis, along in enumerate(found.along):
         each = size // max(len(along), 1)
         if each >= GROUP:
-            drawn = [largest(draw.along[axis]) for draw in rounding.about]
-            margin = _units(dtype, COMMON_TO_SOME) + (ERRORS + 1) * deviation / math.sqrt(each)
-            measures[f"means along dimension {axis}"] = (largest(along), drawn, margin)
-    # The measured mean square is itself one of so many elements.
-    spread = like * math.sqrt(rounding.mean_square) / root * (1 + ERRORS / math.sqrt(2 * size)) + _units(dtype, ROUGH)
-    measures["spread"] = (float(np.sqrt(np.mean(np.abs(actual - expected) ** 2))) / root, [], spread)
-    least = {name: min(0.0, *drawn, 0.0) - margin for name, (_, drawn, margin) in measures.items()}
-    most = {name: max(0.0, *drawn, 0.0) + margin for name, (_, drawn, margin) in measures.items()}
-    power = min(max(most["slope"], -least["slope"]), most["spread"])
-    return Whole({name: value for name, (value, _, _) in measures.items()}, least, most, power)
+            # Where the elements of an index err more than others, they are held to their own errors.
+            apart = np.maximum(deviation, like * np.max([draw.apart[axis] for draw in drawn], axis=0))
+            margins = _units(dtype, COMMON_TO_SOME) + (ERRORS + 1) * apart / math.sqrt(each)
+            largest = _lucky(len(drawn) * len(along)) * max(float(np.max(np.abs(d.along[axis]))) for d in drawn)
+            worst = int(np.argmax(np.abs(along) / (largest + margins)))
+            measures[f"means along dimension {axis}"] = (abs(along[worst]), [largest], float(margins[worst]))
+    # The measured root mean square is itself one of so many elements.
+    spread = like * max(draw.spread for draw in drawn) * (1 + ERRORS / math.sqrt(2 * size)) + _units(dtype, ROUGH)
+    measures["spread"] = (found.spread, [], spread)
+    least = {name: min(0.0, *where, 0.0) - margin for name, (_, where, margin) in measures.items()}
+    most = {name: max(0.0, *where, 0.0) + margin for name, (_, where, margin) in measures.items()}
+    power = min(max(most["slope"], -least["slope"]), most["spread"] * math.sqrt(size / found.weight))
+    return Whole({name: float(value) for name, (value, _, _) in measures.items()}, least, most, power)

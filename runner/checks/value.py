@@ -70,7 +70,7 @@ def _verdict(context: Context, section: Section, name: str, output: Output) -> V
     excused = total.excused > EXCUSED * total.size
     blunt = total.between + total.excused > EXCUSED * total.size
     power = _of_elements(context, section, name, allowed, blunt=blunt)
-    whole = _as_a_whole(context, section, name, output)
+    whole = None if _overflows(total) else _as_a_whole(context, section, name, output)
     measures: dict[str, Measure] = {}
     if whole is not None:
         measures = {

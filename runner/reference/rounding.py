@@ -31,6 +31,9 @@ SAFETY_OF_FLOAT64 = 64.0
 _DRAWS = ((200_000, 4), (5_000_000, 2))
 """For at most so many computed elements, how often rounding is drawn; for more, once."""
 
+_DRAWS_OF_8_BITS = ((200_000, 32), (5_000_000, 4))
+"""The same where a value has 8-bit floats: what so coarse a rounding does to all elements alike must be known well."""
+
 _FEW = 16
 """Outputs with fewer elements are drawn twice as often, since one number may be lucky."""
 
@@ -46,16 +49,25 @@ _FLOAT32_TO_FLOAT64 = 2.0**-29
 
 @dataclass(frozen=True)
 class Moments:
-    """How some distances lie about an expectation.
+    """How some distances lie about an expectation, as shares of its root mean square.
 
-    - `slope`: of a straight line through 0, the least-squares factor on the expectation, less 1.
-    - `mean`: their mean; `along`: for each dimension, the means over all elements that share an index.
-    - `deviation`: the root mean square of what the line leaves of them.
+    Rounding is the larger the larger a number is, so a few large ones would hide the rest: every distance is divided by
+    √(1 + t²), where t is its expectation as a share of the root mean square, and so is t itself where a line is drawn.
+
+    - `slope`: of a straight line through 0, the least-squares factor on the expectation, less 1; `weight`: the sum of
+      squares that it rests on.
+    - `mean`: their mean; `spread`: their root mean square.
+    - `along`: for each dimension, the means over all elements that share an index; `apart`: the root mean squares of
+      what the line leaves of these elements.
+    - `deviation`: the root mean square of what the line leaves of all.
     """
 
     slope: float
+    weight: float
     mean: float
+    spread: float
     along: tuple[np.ndarray, ...]
+    apart: tuple[np.ndarray, ...]
     deviation: float
 
 
@@ -64,11 +76,24 @@ def moments(distance: np.ndarray, expected: np.ndarray) -> Moments | None:
     squares = float(np.vdot(expected, expected).real)
     if not (np.isfinite(squares) and squares > 0 and np.isfinite(distance).all()):
         return None
-    slope = float(np.vdot(expected, distance).real) / squares
-    rest = distance - slope * expected
+    root = math.sqrt(squares / expected.size)
+    scale = 1 / np.sqrt(np.abs(expected) ** 2 + root**2)
+    line, scaled = expected * scale, distance * scale
+    weight = float(np.vdot(line, line).real)
+    slope = float(np.vdot(line, scaled).real) / weight
+    left = scaled - slope * line
+    left = np.real(left) ** 2 + np.imag(left) ** 2 if left.dtype.kind == "c" else np.square(left, out=left)
     axes = range(distance.ndim)
-    along = tuple(np.mean(distance, axis=tuple(o for o in axes if o != axis)) for axis in axes if distance.ndim > 1)
-    return Moments(slope, float(np.mean(distance).real), along, float(np.sqrt(np.mean(np.abs(rest) ** 2))))
+    others = [tuple(o for o in axes if o != axis) for axis in axes] if distance.ndim > 1 else []
+    return Moments(
+        slope,
+        weight,
+        float(np.mean(scaled).real),
+        float(np.sqrt(np.vdot(scaled, scaled).real / scaled.size)),
+        tuple(np.mean(scaled, axis=axis) for axis in others),
+        tuple(np.sqrt(np.mean(left, axis=axis)) for axis in others),
+        float(np.sqrt(np.mean(left))),
+    )
 
 
 def row_step(shape: tuple[int, ...]) -> int:
@@ -92,9 +117,9 @@ class Undecided:
 class Rounding:
     """What rounding does to one value.
 
-    - `error`: the largest distance of an element from float64's; `mean_square`: the mean of its squares, at most.
+    - `error`: the largest distance of an element from float64's.
     - `elements`: how many distances were taken, of all draws.
-    - `about`: the moments of each draw's distances from the whole array, where there is one.
+    - `about`: the moments of each draw's distances from the whole array, where there is one; what overflows has none.
     - `overflows`: on each device, where a draw left the dtype's range and float64 did not; None: nowhere.
     - `others`: on each device what it is if undecided decisions are taken as rounded numbers take them, and if all are
       taken otherwise; `low`, `high`: the least and the largest of all that was found to be possible. None where nothing
@@ -102,7 +127,6 @@ class Rounding:
     """
 
     error: float = 0.0
-    mean_square: float = 0.0
     elements: int = 0
     about: list[Moments] = field(default_factory=list[Moments])
     overflows: PerDevice | None = None
@@ -114,17 +138,14 @@ class Rounding:
     def take_in(self, exact: PerDevice, drawn: PerDevice, whole: Callable[[PerDevice], np.ndarray | None]) -> None:
         """Add what one draw tells; `whole` puts together what the devices hold, where that is known."""
         pairs = {(id(a), id(b)): (a, plain(b)) for a, b in zip(exact, drawn, strict=True)}
-        squares, size, overflowing = 0.0, 0, False
+        overflowing = False
         for one, other in pairs.values():
             with np.errstate(all="ignore"):
                 distance = np.abs(other - one)
             finite = np.isfinite(distance)
             overflowing = overflowing or bool(np.any(~finite & np.isfinite(one)))
             self.error = max(self.error, float(np.max(distance, initial=0.0, where=finite)))
-            squares += float(np.sum(distance**2, where=finite))
             self.elements += int(np.count_nonzero(finite))
-            size += np.size(one)
-        self.mean_square = max(self.mean_square, squares / size if size else 0.0)
         if overflowing:
             beyond = [~np.isfinite(plain(b)) & np.isfinite(a) for a, b in zip(exact, drawn, strict=True)]
             self.overflows = [a | b for a, b in zip(self.overflows or beyond, beyond, strict=True)]
@@ -132,7 +153,8 @@ class Rounding:
         got = None if expected is None else whole([plain(value) for value in drawn])
         if expected is not None and got is not None:
             with np.errstate(all="ignore"):
-                found = moments(got - expected, expected)
+                gone = np.isfinite(expected) & ~np.isfinite(got)
+                found = moments(dtypes.where(gone, 0, got - expected), expected)
             self.about += [found] if found else []
 
 
@@ -199,7 +221,8 @@ def measure(
     exact = again.interpret(recorded, Arithmetic(floats))
     oracle = Oracle(exact.values, recorded=recorded, work=exact.work)
     oracle.rounding = {name: Rounding() for name in exact.values}
-    for draw in range(_draws(oracle)):
+    draws = _draws(oracle, floats)
+    for draw in range(draws):
         seeded = replace(machine, seed=draw if draw else None)
         _take_in(oracle, oracle.rounding, again.values(Following(recorded, SAFETY), seeded), whole)
     oracle.undecided = _undecided(recorded)
@@ -246,8 +269,10 @@ def of_float64(
     return rounding
 
 
-def _draws(oracle: Oracle) -> int:
-    draws = next((times for work, times in _DRAWS if oracle.work <= work), 1)
+def _draws(oracle: Oracle, floats: Floats) -> int:
+    coarse = any(dtypes.dtype(kind).itemsize == 1 for places in floats.values() for kind in places.values())
+    table = _DRAWS_OF_8_BITS if coarse else _DRAWS
+    draws = next((times for work, times in table if oracle.work <= work), 1)
     sizes = [np.size(held[0]) for held in oracle.values.values() if dtypes.is_floating(held[0])]
     return 2 * draws if draws > 1 and min(sizes, default=_FEW) < _FEW else draws
 

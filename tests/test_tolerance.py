@@ -299,9 +299,9 @@ def apart_beside(actual: Any, expected: Any, beside: Beside) -> Difference:
 # What averages out of rounding, and not of mistakes.
 
 
-def whole_of(dtype: str, mistake: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...] = (64, 64)) -> Whole:
-    """The verdict on a result that is rounded to `dtype` after a mistake."""
-    exact = np.random.default_rng(0).normal(size=shape)
+def whole_of(dtype: str, mistake: Callable[[np.ndarray], np.ndarray], exact: np.ndarray | None = None) -> Whole:
+    """The verdict on a result that is rounded to `dtype` after a mistake; of normal numbers, if it is not `exact`."""
+    exact = np.random.default_rng(0).normal(size=(64, 64)) if exact is None else exact
     rounding = Rounding()
     for seed in range(3):
         drawn = rounded(exact, dtype, Machine(seed=seed))
@@ -336,6 +336,60 @@ def test_what_is_added_to_every_element_is_noticed_by_their_mean() -> None:
 def test_errors_that_are_larger_than_rounding_everywhere_are_noticed_though_none_is_large() -> None:
     noise = np.random.default_rng(1).choice([-0.008, 0.008], size=(64, 64))
     assert whole_of("bfloat16", lambda exact: exact + noise).outside == ["spread"]
+
+
+def columns(seed: int) -> np.ndarray:
+    """Numbers of which some columns are hundreds of times as large as others, as those of a softmax with a bias are."""
+    draw = np.random.default_rng(seed)
+    return np.exp(draw.normal(size=(16, 256)) + 2 * draw.normal(size=256))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e5m2"])
+def test_a_column_of_large_numbers_errs_more_than_the_others_do(dtype: str) -> None:
+    for seed in range(24, 30):
+        assert whole_of(dtype, lambda exact: exact, columns(seed)).outside == []
+
+
+def test_what_is_wrong_in_a_column_of_large_numbers_is_noticed() -> None:
+    exact = columns(0)
+    worst = int(np.argmax(np.abs(exact).sum(axis=0)))
+    factor = np.where(np.arange(256) == worst, 1.02, 1)
+    assert "means along dimension 1" in whole_of("bfloat16", lambda exact: exact * factor, exact).outside
+
+
+def test_a_few_large_numbers_hide_no_scale_of_the_others() -> None:
+    exact = np.random.default_rng(0).normal(size=(64, 64))
+    exact[0, :4] = 1e3
+    assert "slope" in whole_of("bfloat16", lambda exact: np.where(exact < 100, exact * 1.01, exact), exact).outside
+
+
+def normalised(dtype: str, divisor: float) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers, and these divided in `dtype` by 1 as something rounded it to `divisor`."""
+    exact = np.random.default_rng(0).normal(size=(64, 64))
+    return exact, (exact / divisor).astype(dtypes.dtype(dtype).numpy).astype(np.float64)
+
+
+@pytest.mark.parametrize(("divisor", "outside"), [(1.0, []), (1 - 2**-8, []), (1 + 2**-8, []), (1 + 2**-5, ["slope"])])
+def test_what_all_elements_share_may_be_rounded_to_the_side_that_no_draw_took(
+    divisor: float, outside: list[str]
+) -> None:
+    rounding = Rounding()
+    for _ in range(4):
+        exact, drawn = normalised("bfloat16", 1 - 2**-8)
+        rounding.take_in([exact], [drawn], lambda value: value[0])
+    found = as_a_whole(normalised("bfloat16", divisor)[1], exact, "bfloat16", rounding)
+    assert found is not None
+    assert found.outside[:1] == outside
+
+
+def test_what_overflows_does_not_keep_the_rest_from_being_held_as_a_whole() -> None:
+    exact = np.random.default_rng(0).normal(size=(64, 64))
+    drawn = rounded(exact, "float8_e4m3fn", Machine())
+    np.asarray(drawn)[0, 0] = math.nan
+    rounding = Rounding()
+    rounding.take_in([exact], [drawn], lambda value: value[0])
+    assert rounding.overflows is not None
+    assert len(rounding.about) == 1
 
 
 def test_of_few_elements_nothing_averages_out() -> None:

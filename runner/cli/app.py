@@ -187,8 +187,6 @@ def _folders(known: argparse.Namespace, overrides: list[str]) -> list[Path]:
 
 
 def _run(command: Command, arguments: list[str], known: argparse.Namespace, overrides: list[str]) -> int:
-    from runner.record import record
-
     try:
         if known.asks or known.others or not _run_once(command, known, overrides):
             _run_by_hydra(command, arguments, known, overrides)
@@ -200,6 +198,8 @@ def _run(command: Command, arguments: list[str], known: argparse.Namespace, over
         return 2
     if command.raised is not None:
         raise command.raised
+    from runner.record import record
+
     return record.exit_status(record.worst(command.statuses))
 
 
@@ -284,7 +284,6 @@ def _run_by_hydra(command: Command, arguments: list[str], known: argparse.Namesp
 def run_one(job: Job, worker: Worker) -> Status:
     """Run one experiment and show what was found. Returns the run's status; never raises."""
     from runner.flow.run import run
-    from runner.show import report
 
     overrides = job.origin.overrides
     show: Show = "auto"
@@ -307,6 +306,9 @@ def run_one(job: Job, worker: Worker) -> Status:
         traceback.print_exc()
         log.exception("a bug in shardproof")
         found = crashed(job.folder, error, overrides)
+
+    # Not before the worker has its job, for which it waits.
+    from runner.show import report
 
     # The terminal's pictures are a choice; the log has the whole story.
     log.info("%s: %s\n\n%s", found.experiment, found.status, report.story(found, job.folder))

@@ -20,7 +20,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED
 from runner.experiment.reader import read
 from runner.faults import Fault, InvalidExperiment
-from runner.flow import clock, dimensions
+from runner.flow import clock
 from runner.link.events import Died, Finished, Invalid, Log, Started, Types
 from runner.link.process import Worker
 from runner.link.steps import Step, Work
@@ -168,6 +168,7 @@ def _do(
                 arrays = data.make(experiment, data_folder)
         progress.tell("the types")
         events = listen(worker, job(config, folder, data_folder, left_here, steps), experiment.timeout)
+        from runner.flow import dimensions
         from runner.flow.findings import Findings
         from runner.flow.modes import modes
         from runner.record import record

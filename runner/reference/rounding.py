@@ -81,8 +81,7 @@ def moments(distance: np.ndarray, expected: np.ndarray) -> Moments | None:
     line, scaled = expected * scale, distance * scale
     weight = float(np.vdot(line, line).real)
     slope = float(np.vdot(line, scaled).real) / weight
-    left = scaled - slope * line
-    left = np.real(left) ** 2 + np.imag(left) ** 2 if left.dtype.kind == "c" else np.square(left, out=left)
+    left = np.abs(scaled - slope * line) ** 2
     axes = range(distance.ndim)
     others = [tuple(o for o in axes if o != axis) for axis in axes] if distance.ndim > 1 else []
     return Moments(

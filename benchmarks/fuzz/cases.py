@@ -11,6 +11,7 @@ import copy
 import math
 import random
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +37,7 @@ ROLES: dict[str, dict[str, Any]] = yaml.safe_load(ARRAYS % dict.fromkeys("AUWBSV
 """The arrays of the samples: what stands for each in a case has its rank and its kind of dtype."""
 
 MESHES = ((2,), (3,), (4,), (8,), (2, 2), (2, 2), (2, 3), (3, 2), (2, 4), (4, 2), (1, 4), (2, 2, 2), (2, 2, 2))
+LENGTHS = (1, 1, 2, 2, 3, 4, 5, 6)
 AXES = ("x", "y", "z", "data", "model", "i", "a", "expert")
 SIZES = (1, 2, 2, 3, 4, 4, 6, 8, 8, 12, 16)
 DTYPES: dict[str, dict[str, int]] = {
@@ -78,16 +80,25 @@ class Draft:
     operations: list[str] = field(default_factory=list)
 
 
-def case(seed: int, number: int, names: frozenset[str] = frozenset(dtypes.NAMES)) -> tuple[Config, list[str]]:
+def case(
+    seed: int,
+    number: int,
+    names: frozenset[str] = frozenset(dtypes.NAMES),
+    *,
+    meshes: Sequence[tuple[int, ...]] = MESHES,
+    lengths: Sequence[int] = LENGTHS,
+    whole_only: bool = False,
+) -> tuple[Config, list[str]]:
     """The configuration of a case, complete, and the operations of which its lines were made.
 
-    `names` are the dtypes that its arrays may have.
+    `names` are the dtypes that its arrays may have, `lengths` how many lines, each as often as it stands there;
+    `whole_only` asks for a graph alone.
     """
     rng = random.Random(f"{seed}/{number}")
-    shape = rng.choice(MESHES)
+    shape = rng.choice(meshes)
     mesh: dict[str, int] = dict(zip(rng.sample(AXES, len(shape)), shape, strict=True))
     draft = Draft(rng, mesh, _sizes(rng, shape), rng.random() < 0.06, names)
-    for i in range(rng.choice((1, 1, 2, 2, 3, 4, 5, 6))):
+    for i in range(rng.choice(lengths)):
         if rng.random() < 0.06 and draft.types:
             _loop(draft, f"r{i}")
         else:
@@ -110,7 +121,7 @@ def case(seed: int, number: int, names: frozenset[str] = frozenset(dtypes.NAMES)
     plain["outputs"] = {name: _spec(draft, draft.types[name].shape) for name in shown}
     if rng.random() < 0.15:
         _differentiate(draft, plain)
-    if rng.random() < 0.5:
+    if rng.random() < 0.5 and not whole_only:
         per_device(rng, plain, {name: typed.shape for name, typed in draft.types.items()})
     return complete(plain), draft.operations
 
@@ -125,7 +136,7 @@ def _sizes(rng: random.Random, mesh: tuple[int, ...]) -> dict[int, int]:
     if rng.random() < 0.4:
         factor = rng.choice((1, 3 if 3 in mesh else 1, 2, 3))
         return {size: factor * size for size in (2, 4, 8)}
-    divided = [size for size in SIZES if any(size % axis == 0 for axis in mesh if axis > 1)]
+    divided = [size for size in SIZES if any(size % axis == 0 for axis in mesh if axis > 1)] or SIZES
     return {size: rng.choice(divided if rng.random() < 0.8 else SIZES) for size in (2, 4, 8)}
 
 

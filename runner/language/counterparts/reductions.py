@@ -301,7 +301,8 @@ def _segmented(ufunc: np.ufunc, start: Callable[[np.dtype[Any]], Any]) -> Callab
     def reduce(data: Any, segment_ids: Any, num_segments: int | None = None) -> Any:
         data, ids = array(data), np.asarray(segment_ids).astype(np.int64)
         count = int(ids.max(initial=-1)) + 1 if num_segments is None else num_segments
-        result = np.full((count, *data.shape[ids.ndim :]), start(data.dtype), data.dtype)
+        result = np.full((count, *data.shape[1:]), start(data.dtype), data.dtype)
+        data = np.broadcast_to(data, (*ids.shape, *data.shape[1:]))  # JAX's scatter broadcasts its updates
         kept = (ids >= 0) & (ids < count)  # JAX drops an id out of range
         order = np.argsort(ids[kept], kind="stable")
         present, starts = np.unique(ids[kept][order], return_index=True)

@@ -1,0 +1,186 @@
+"""Random graphs, derived, interpreted device by device, held to the graph: `python -m benchmarks.derived [--count 2000]`
+
+Three to eight lines of the whole language on meshes of one to three axes of sizes 1 to 4, under random specs. Nothing
+is compiled or run: what JAX does here is to evaluate abstractly and to lower for Shardy's plan. The folder (`--out`)
+holds `cases.jsonl`, one line a case, from which a later call goes on, and for each case that is wrong its YAML, shrunk:
+`python -m runner.derive --config-dir FOLDER +experiment=wrong_I`. Case I of seed S is the same whenever it is drawn,
+under one version of JAX. The exit status is 1 if anything was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import yaml
+
+from benchmarks.fuzz import cases
+from benchmarks.fuzz.search import template
+from benchmarks.fuzz.shrink import Config, Types, pruned, shrink
+from runner.checks import derivation
+from runner.checks.context import Context
+from runner.experiment import data
+from runner.experiment.program import Program
+from runner.experiment.reader import read
+from runner.faults import InvalidExperiment
+from runner.worker.types import infer
+from tests import harness
+
+MESHES = tuple(shape for axes in (1, 2, 3) for shape in itertools.product((1, 2, 3, 4), repeat=axes))
+LENGTHS = (3, 4, 5, 6, 7, 8)
+PATIENCE = 60.0
+"""Seconds for shrinking one case."""
+
+FORGET = 25
+"""After so many cases what JAX keeps of them is let go."""
+
+Judgement = dict[str, Any]
+
+
+def drawn(seed: int, number: int) -> Config:
+    """One case: a graph, its specs and its mesh."""
+    return cases.case(seed, number, meshes=MESHES, lengths=LENGTHS, whole_only=True)[0]
+
+
+def judged(config: Config) -> Judgement:
+    """What became of a case: `right`, `wrong`, `left out`, `invalid`, or `bug`; and why.
+
+    `notes` are how many of the collectives that were written are ours and not the plan's; `types` those of its values.
+    """
+    try:
+        return _judged(config)
+    except InvalidExperiment as fault:
+        return {"status": "invalid", "why": fault.fault.message}
+    except Exception:
+        return {"status": "bug", "why": traceback.format_exc()}
+
+
+def _judged(config: Config) -> Judgement:
+    experiment = replace(read(config), programs=(Program.DERIVED,))
+    with harness.configured(experiment), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        types = infer(experiment)
+    nodes = {
+        section: {n: {"shape": list(t.shape), "dtype": t.dtype} for n, t in found.items()}
+        for section, found in types.nodes.items()
+    }
+    if types.derivation is None or types.derived is None:
+        return {"status": "left out", "why": types.unsupported[Program.DERIVED], "types": nodes}
+    outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
+    context = Context(experiment, data.make(experiment, None), outputs, types.floats, None, None)
+    verdict = derivation.check(context, types.derived, types.derivation.floats)
+    told = {"notes": len(types.derivation.notes), "check_vma": types.derivation.check_vma, "types": nodes}
+    if verdict.status != "passed":
+        return {"status": "wrong", "why": verdict.reason, **told}
+    return {"status": "right", "why": None, **told}
+
+
+def smallest(config: Config, verdict: Judgement) -> Config:
+    """The case, as small as it is while the same goes wrong."""
+    end = time.monotonic() + PATIENCE
+    mark = _mark(verdict)
+
+    def test(smaller: Config) -> Types | None:
+        if time.monotonic() > end:
+            return None
+        try:
+            found = judged(cases.complete(smaller))
+        except InvalidExperiment:
+            return None
+        return found.get("types", {}) if _mark(found) == mark else None
+
+    return shrink(pruned(config), verdict.get("types", {}), test)
+
+
+def _mark(verdict: Judgement) -> tuple[str, str]:
+    last = verdict["why"].strip().splitlines()[-1] if verdict["status"] == "bug" else ""
+    why = template(verdict["why"]) if verdict["status"] == "left out" else template(last)
+    return verdict["status"], why
+
+
+class Folder:
+    """One folder of cases."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self._path, self._seed, self._log = path, seed, path / "cases.jsonl"
+        (path / "experiment").mkdir(parents=True, exist_ok=True)
+
+    def records(self) -> list[dict[str, Any]]:
+        """What became of each case so far."""
+        if not self._log.is_file():
+            return []
+        lines = [json.loads(line) for line in self._log.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+        return [line for line in lines if line["seed"] == self._seed]
+
+    def run(self, numbers: range) -> None:
+        """Judge the cases that have not been."""
+        done = {record["case"] for record in self.records()}
+        for number in numbers:
+            if number not in done:
+                self.take(number)
+            if number % FORGET == 0:
+                jax.clear_caches()
+
+    def take(self, number: int) -> None:
+        """Judge one case, shrink it if it is wrong, and write down what became of it."""
+        start = time.monotonic()
+        config = drawn(self._seed, number)
+        verdict = judged(config)
+        seconds = round(time.monotonic() - start, 2)
+        record = {"seed": self._seed, "case": number, "seconds": seconds, "lines": len(config["graph"]), **verdict}
+        record.pop("types", None)
+        if verdict["status"] in ("wrong", "bug"):
+            print(f"case {number}: {verdict['status']}: {verdict['why'].strip().splitlines()[-1]}", flush=True)
+            small = smallest(config, verdict) | {"name": f"wrong_{number}"}
+            text = yaml.safe_dump(small, sort_keys=False, default_flow_style=None, width=120)
+            (self._path / "experiment" / f"wrong_{number}.yaml").write_text(f"# @package _global_\n{text}", "utf-8")
+            print(text, flush=True)
+        with self._log.open("a", encoding="utf-8") as log:
+            log.write(json.dumps(record) + "\n")
+
+    def summary(self) -> str:
+        """How many cases there were, and what became of them."""
+        records = self.records()
+        seconds = sum(record["seconds"] for record in records)
+        told = [
+            f"{len(records)} graphs of {sum(r['lines'] for r in records)} lines in {seconds:.0f} s: "
+            f"{dict(Counter(record['status'] for record in records))}",
+            f"unchecked by JAX's types: {sum(r.get('check_vma') is False for r in records)}; "
+            f"with lines of our own: {sum(bool(r.get('notes')) for r in records)}",
+        ]
+        for status in ("left out", "invalid"):
+            why = Counter(template(record["why"]) for record in records if record["status"] == status)
+            told += [f"{status}:", *(f"  {count:5} {what}" for what, count in why.most_common(25))] if why else []
+        return "\n".join(told)
+
+
+def main() -> None:
+    """Judge the cases, and say what became of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--case", type=int, help="this one alone, anew")
+    parser.add_argument("--out", type=Path, default=Path("outputs/derived"))
+    given = parser.parse_args()
+    jax.config.update("jax_platforms", "cpu")
+    folder = Folder(given.out, given.seed)
+    if given.case is not None:
+        folder.take(given.case)
+    else:
+        folder.run(range(given.count))
+    print(folder.summary())
+    sys.exit(any(record["status"] in ("wrong", "bug") for record in folder.records()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""Random graphs, derived, interpreted device by device, held to the graph: `python -m benchmarks.derived [--count 2000]`
+"""Random graphs, derived, interpreted and held to the graph: `python -m benchmarks.derived [--count 2000]`
 
 Three to eight lines of the whole language on meshes of one to three axes of sizes 1 to 4, under random specs. Nothing
 is compiled or run: what JAX does here is to evaluate abstractly and to lower for Shardy's plan. The folder (`--out`)

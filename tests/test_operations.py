@@ -1075,5 +1075,5 @@ def test_a_segment_sum_without_a_number_of_segments_has_as_many_as_the_ids_name(
 
 @pytest.mark.parametrize("name", ["segment_sum", "segment_prod", "segment_max", "segment_min"])
 def test_one_row_of_data_goes_to_every_segment_that_the_ids_name(name):
-    data, ids = np.array([[1.5, -2.0]], np.float32), np.array([0, 2, 2, -1], np.int32)
-    assert_agrees(OPERATIONS[name].numpy(data, ids, 4), jax_function(name)(data, ids, 4), False)
+    data, ids = np.array([[1.5, -2.0]]), np.array([0, 2, 2, -1], np.int32)
+    assert_agrees(OPERATIONS[name].numpy(data, ids, 4), jax_function(name)(np.float32(data), ids, 4), False)

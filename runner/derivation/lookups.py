@@ -1,8 +1,12 @@
-"""Lookups by arrays of indices: of a table that is cut, each device looks up what it has, and the rest is zero."""
+"""Lookups by arrays of indices: of a table that is cut, each device looks up what it has, and the rest is zero.
+
+What scatters by indices is written the other way about: each device adds up what it has, for the segments that it has.
+"""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 
 from runner.derivation.indexing import entries
 from runner.derivation.rules import Assignment, Rule, Value
@@ -10,6 +14,7 @@ from runner.derivation.site import Site
 from runner.derivation.trees import built
 from runner.dtypes import NAMES, dtype
 from runner.layout import Spec
+from runner.programs.types import Typed
 
 
 def take(site: Site) -> Value | None:
@@ -26,7 +31,7 @@ def subscript(site: Site) -> Value | None:
     assert isinstance(site.node, ast.Subscript)
     items = entries(site.node)
     typed = [site.type_of(item) for item in items]
-    arrays = [at for at, each in enumerate(typed) if each is not None and each.shape]
+    arrays = [at for at, each in enumerate(typed) if each is not None]
     others = [item for at, item in enumerate(items) if at not in arrays]
     if len(arrays) != 1 or not all(isinstance(i, ast.Slice) and i.lower is i.upper is i.step is None for i in others):
         return None
@@ -46,22 +51,20 @@ def _lookup(site: Site, part: ast.expr, indices: ast.expr, axis: int, *, clamps:
     sizes = dict(enumerate((*table.shape, *ids.shape)))
     at = site.value(indices)
     known = at.below is not None and at.below <= size
-    numbers = table.dtype in NAMES and dtype(table.dtype).kind in ("float", "int")
+    numbers = _numbers(table)
+
+    def found(x: ast.expr, i: ast.expr) -> ast.expr:
+        if isinstance(site.node, ast.Subscript):
+            return site.rewritten({id(part): x, id(indices): i})
+        return built("take({x}, {i}, axis={d})", x=x, i=i, d=axis)
 
     def write(trees: list[ast.expr], assignment: Assignment) -> ast.expr:
         over = assignment.get(axis, ())
         if not over:
             return site.rewritten({id(part): trees[0], id(indices): trees[1]})
-        local, inside, n = masked(site, trees[1], size, over, known)
-        clipped = built("clip({local}, 0, {last})", local=local, last=n - 1)
-        found = built("take({x}, {i}, axis={d})", x=trees[0], i=clipped, d=axis)
-        if isinstance(site.node, ast.Subscript):
-            found = site.rewritten({id(part): trees[0], id(indices): clipped})
         after = rank - axis - 1
-        if after:
-            index = ", ".join([":"] * count + ["None"] * after)
-            inside = built("{x}[" + index + "]", x=inside)
-        return built("where({inside}, {found}, 0)", inside=inside, found=found)
+        index = "[" + ", ".join([":"] * count + ["None"] * after) + "]" if after and count else ""
+        return _masked(site, trees, size, over, known, found, index)
 
     rule = Rule(
         (dimensions, places),
@@ -74,10 +77,19 @@ def _lookup(site: Site, part: ast.expr, indices: ast.expr, axis: int, *, clamps:
     return writer.apply(site, [site.value(part), at], rule)
 
 
-def masked(site: Site, ids: ast.expr, size: int, over: tuple[str, ...], known: bool) -> tuple[ast.expr, ast.expr, int]:
-    """Indices as those of this device's block, whether they are in it, and how long it is."""
+def _masked(
+    site: Site,
+    trees: list[ast.expr],
+    size: int,
+    over: tuple[str, ...],
+    known: bool,
+    found: Callable[[ast.expr, ast.expr], ast.expr],
+    index: str = "",
+) -> ast.expr:
+    """What `found` finds in this device's block, and 0 for what lies in another's; `index` spreads the mask."""
     writer, wish = site.writer, site.writer.line
     writer.ours("the lookup in a block")
+    table, ids = trees
     n = size // writer.mesh.axis_size(over)
     if not known:
         template = "clip(where({i} < 0, {i} + {size}, {i}), 0, {last})"
@@ -86,7 +98,14 @@ def masked(site: Site, ids: ast.expr, size: int, over: tuple[str, ...], known: b
     local = built("{ids} - {start}", ids=ids, start=writer.offset(over, ast.Constant(n)))
     local = writer.define(writer.fresh(f"{wish}_local"), Value(local, None, Spec())).tree
     inside = built("({local} >= 0) & ({local} < {n})", local=local, n=n)
-    return local, inside, n
+    inside = built("{x}" + index, x=inside) if index else inside
+    here = found(table, built("clip({local}, 0, {last})", local=local, last=n - 1))
+    return built("where({inside}, {found}, 0)", inside=inside, found=here)
+
+
+def _numbers(typed: Typed) -> bool:
+    """Whether a sum over the devices may complete it."""
+    return typed.dtype in NAMES and dtype(typed.dtype).kind in ("float", "int", "complex")
 
 
 def along_axis(site: Site) -> Value | None:
@@ -107,16 +126,16 @@ def along_axis(site: Site) -> Value | None:
     sizes = {**dict(enumerate(shape)), axis: table.shape[axis], rank: ids.shape[axis]}
     at = site.value(indices)
     known = at.below is not None and at.below <= table.shape[axis]
-    numbers = table.dtype in NAMES and dtype(table.dtype).kind in ("float", "int")
+    numbers = _numbers(table)
+
+    def found(x: ast.expr, i: ast.expr) -> ast.expr:
+        return site.rewritten({id(part): x, id(indices): i})
 
     def write(trees: list[ast.expr], assignment: Assignment) -> ast.expr:
         over = assignment.get(axis, ())
         if not over:
             return site.rewritten({id(part): trees[0], id(indices): trees[1]})
-        local, inside, n = masked(site, trees[1], table.shape[axis], over, True)
-        clipped = built("clip({local}, 0, {last})", local=local, last=n - 1)
-        found = site.rewritten({id(part): trees[0], id(indices): clipped})
-        return built("where({inside}, {found}, 0)", inside=inside, found=found)
+        return _masked(site, trees, table.shape[axis], over, True, found)
 
     rule = Rule(
         (dimensions, places),
@@ -127,3 +146,59 @@ def along_axis(site: Site) -> Value | None:
         allowed=lambda assignment: not assignment.get(axis) or (known and numbers),
     )
     return writer.apply(site, [site.value(part), at], rule)
+
+
+_SEGMENTS = {"segment_sum": "sum", "segment_prod": "prod", "segment_max": "max", "segment_min": "min"}
+
+
+def segments(site: Site) -> Value | None:
+    """`segment_sum`, …: the data of each device by itself; an id that lies in another block of segments is dropped."""
+    data, ids = site.arguments["data"], site.arguments["segment_ids"]
+    one, other = site.type_of(data), site.type_of(ids)
+    if one is None or other is None or len(other.shape) != 1 or one.shape[:1] != other.shape or not one.shape:
+        return None
+    count, given, writer = site.static("num_segments"), site.arguments.get("num_segments"), site.writer
+    if not isinstance(count, int) or given is None or not _numbers(one) or 0 in one.shape:
+        return None
+    rank = len(one.shape)
+    rest = tuple((d,) for d in range(1, rank))
+
+    def write(trees: list[ast.expr], assignment: Assignment) -> ast.expr:
+        over = assignment.get(rank, ())
+        replaced = {id(data): trees[0], id(ids): trees[1]}
+        if over:
+            writer.ours("the scattering into a block")
+            n = count // writer.mesh.axis_size(over)
+            local = built("{ids} - {start}", ids=trees[1], start=writer.offset(over, ast.Constant(n)))
+            replaced |= {id(ids): local, id(given): ast.Constant(n)}
+        return site.rewritten(replaced)
+
+    rule = Rule(
+        (((0,), *rest), ((0,),)),
+        ((rank,), *rest),
+        dict(enumerate((*one.shape, count))),
+        write,
+        {0: _SEGMENTS[site.name]},
+    )
+    return writer.apply(site, [site.value(data), site.value(ids)], rule)
+
+
+def counted(site: Site) -> Value | None:
+    """`bincount`: what each device counts is added up."""
+    x, weights = site.arguments["x"], site.arguments.get("weights")
+    typed = site.type_of(x)
+    if typed is None or site.static("length") is None or (weights is not None and site.type_of(weights) is None):
+        return None
+    parts = [x] if weights is None else [x, weights]
+    return site.run([(part, ((0,),)) for part in parts], ((),), {0: typed.shape[0]}, {0: "sum"})
+
+
+def searched(site: Site) -> Value | None:
+    """`searchsorted`, `digitize`, `interp`: element by element, in a table that every device has."""
+    name = {"searchsorted": "v", "digitize": "x", "interp": "x"}[site.name]
+    part = site.arguments[name]
+    typed = site.type_of(part)
+    if typed is None:
+        return None
+    dimensions = tuple((d,) for d in range(len(typed.shape)))
+    return site.run([(part, dimensions)], dimensions, dict(enumerate(typed.shape)))

@@ -31,6 +31,15 @@ def called(site: Site) -> Value | None:
     return _pointwise(site, list(site.arguments.values()))
 
 
+def selected(site: Site) -> Value | None:
+    """`select`: of lists of conditions and of choices."""
+    lists = [site.arguments["condlist"], site.arguments["choicelist"]]
+    parts = [part for each in lists if isinstance(each, ast.Tuple | ast.List) for part in each.elts]
+    if any(not isinstance(each, ast.Tuple | ast.List) for each in lists):
+        return None
+    return _pointwise(site, [*parts, *([site.arguments["default"]] if "default" in site.arguments else [])])
+
+
 def operator(site: Site) -> Value | None:
     """`+`, `<`, `~`, …"""
     match site.node:
@@ -58,8 +67,7 @@ def _pointwise(site: Site, parts: list[ast.expr]) -> Value | None:
     operands = tuple(aligned(value.shape or (), shape) for _, value in kept)
     run = {factor for dimensions in operands for factors in dimensions for factor in factors}
     result = tuple((d,) if d in run else () for d in range(len(shape)))
-    rule = Rule(operands, result, dict(enumerate(shape)), write)
-    return site.writer.apply(site, [value for _, value in kept], rule)
+    return site.writer.apply(site, [value for _, value in kept], Rule(operands, result, dict(enumerate(shape)), write))
 
 
 def aligned(mine: tuple[int, ...], shape: tuple[int, ...]) -> Dimensions:

@@ -6,7 +6,7 @@ import ast
 import string
 from collections.abc import Callable
 
-from runner.derivation.rules import Assignment, Rule, Value
+from runner.derivation.rules import Assignment, Dimensions, Rule, Value
 from runner.derivation.site import NotStatic, Site
 
 Take = Callable[[int], str]
@@ -145,3 +145,36 @@ def _einsum(site: Site, shapes: list[tuple[int, ...]]) -> tuple[list[str], str] 
     if len(operands) != len(shapes) or any(len(a) != len(b) for a, b in zip(operands, shapes, strict=True)):
         return None
     return operands, right
+
+
+def attention(site: Site) -> Value | None:
+    """`dot_product_attention`: batch, heads and queries by themselves; every query needs all keys and values."""
+    names = ("query", "key", "value")
+    parts = [site.arguments[name] for name in names]
+    typed = [site.type_of(part) for part in parts]
+    shapes = [each.shape for each in typed if each is not None]
+    if len(shapes) < 3 or any(len(shape) != 4 for shape in shapes) or len({shape[0] for shape in shapes}) > 1:
+        return None
+    batch, length, heads, _ = shapes[0]
+    shared = shapes[1][2]
+    # Factors: 0 the batch, 1 the queries, 2 the heads of the keys, 3 those of the queries that share one.
+    sizes = {0: batch, 1: length, 2: shared, 3: heads // shared}
+    queries: Dimensions = ((0,), (1,), (2, 3), ())
+    operands: list[tuple[ast.expr, Dimensions]] = [(parts[0], queries), *((p, ((0,), (), (2,), ())) for p in parts[1:])]
+    full = (batch, heads, length, shapes[1][1])
+    for name in ("bias", "mask"):
+        extra = site.arguments.get(name)
+        known = None if extra is None else site.type_of(extra)
+        if extra is None or known is None:
+            continue
+        if len(known.shape) != 4:
+            return None
+        factors = ((0,), (2, 3), (1,), ())
+        operands.append((extra, tuple(f if n == m else () for f, n, m in zip(factors, known.shape, full, strict=True))))
+    causal = bool(site.static("is_causal", False))
+
+    def allowed(assignment: Assignment) -> bool:
+        # Groups of queries' heads stay with the keys' head that they share; what is causal counts from the first query.
+        return not assignment.get(3) and not (causal and assignment.get(1))
+
+    return site.run(operands, queries, sizes, allowed=allowed)

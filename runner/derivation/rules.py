@@ -33,6 +33,7 @@ class Value:
     - `make` writes it under any layout without communication, since no array enters it.
     - `below` is a bound that every integer of it lies under, from 0, where that is known.
     - `halo`: the dimensions of which a device has its block and its neighbours' edges.
+    - `elements`: of a tuple of arrays, each of them.
     """
 
     tree: ast.expr
@@ -43,6 +44,7 @@ class Value:
     static: bool = False
     below: int | None = None
     halo: frozenset[int] = frozenset()
+    elements: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Rule:
     - `reduced`: for the factors that the result lacks, what completes it: `sum`, `mean`, `max`, `min`.
     - `write`: from the operands' expressions and the assignment, the expression of one device, not completed.
     - `inner`: the bytes that a device sends inside of what `write` writes.
-    - `parts`: whether what is written for an assignment has collectives of its own.
+    - `allowed`: whether it can be written for an assignment.
     """
 
     operands: tuple[Dimensions, ...]
@@ -112,22 +114,31 @@ def assigned(mesh: Mesh, rule: Rule, dimensions: Dimensions, spec: Spec) -> dict
     return found
 
 
-def choose(
-    mesh: Mesh,
-    rule: Rule,
-    values: Sequence[Value],
-    shape: tuple[int, ...],
-    itemsize: int,
-    wanted: Spec | None,
-    cost_of: Callable[[Value, Spec], float],
-) -> Choice:
+@dataclass(frozen=True)
+class Question:
+    """How to run an operation by `rule`.
+
+    `shape` and `itemsize` are those of its result, `wanted` is the layout in which it has to end; `cost_of` says what a
+    device sends to have a value in another layout.
+    """
+
+    mesh: Mesh
+    rule: Rule
+    values: Sequence[Value]
+    shape: tuple[int, ...]
+    itemsize: int
+    wanted: Spec | None
+    cost_of: Callable[[Value, Spec], float]
+
+
+def choose(asked: Question) -> Choice:
     """The way to run the operation for which a device sends the fewest bytes, and of these the one with most shards."""
-    best: tuple[tuple[float, float, int], Choice] | None = None
-    for order, assignment in enumerate(_candidates(mesh, rule, values, wanted)):
-        choice = _evaluate(mesh, rule, values, shape, itemsize, wanted, cost_of, assignment)
+    rule, best = asked.rule, None
+    for order, assignment in enumerate(_candidates(asked)):
+        choice = _evaluate(asked, assignment)
         if choice is None:
             continue
-        work = math.prod(rule.sizes.values()) / math.prod(mesh.axis_size(axes) for axes in assignment.values())
+        work = math.prod(rule.sizes.values()) / math.prod(asked.mesh.axis_size(axes) for axes in assignment.values())
         key = (round(choice.cost, 3), work, order)
         if best is None or key < best[0]:
             best = key, choice
@@ -135,9 +146,8 @@ def choose(
     return best[1]
 
 
-def _candidates(
-    mesh: Mesh, rule: Rule, values: Sequence[Value], wanted: Spec | None
-) -> Iterator[dict[int, tuple[str, ...]]]:
+def _candidates(asked: Question) -> Iterator[dict[int, tuple[str, ...]]]:
+    mesh, rule, values, wanted = asked.mesh, asked.rule, asked.values, asked.wanted
     sources = [
         assigned(mesh, rule, dimensions, value.spec)
         for value, dimensions in zip(values, rule.operands, strict=True)
@@ -166,31 +176,23 @@ def _candidates(
         yield {}
 
 
-def _evaluate(
-    mesh: Mesh,
-    rule: Rule,
-    values: Sequence[Value],
-    shape: tuple[int, ...],
-    itemsize: int,
-    wanted: Spec | None,
-    cost_of: Callable[[Value, Spec], float],
-    assignment: dict[int, tuple[str, ...]],
-) -> Choice | None:
+def _evaluate(asked: Question, assignment: dict[int, tuple[str, ...]]) -> Choice | None:
+    mesh, rule, values, wanted = asked.mesh, asked.rule, asked.values, asked.wanted
     if not rule.allowed(assignment):
         return None
     operands = [layout(mesh, rule, dimensions, assignment) for dimensions in rule.operands]
     partial = layout(mesh, rule, rule.result, assignment)
     if partial is None:
         return None
-    asked = [spec for spec in operands if spec is not None]
-    if len(asked) < len(operands):
+    needed = [spec for spec in operands if spec is not None]
+    if len(needed) < len(operands):
         return None
-    cost = sum(cost_of(value, spec) for value, spec in zip(values, asked, strict=True)) + rule.inner(assignment)
+    cost = sum(asked.cost_of(value, spec) for value, spec in zip(values, needed, strict=True)) + rule.inner(assignment)
     over: dict[str, tuple[str, ...]] = {}
     for factor, kind in rule.reduced.items():
         if assignment.get(factor):
             over[kind] = over.get(kind, ()) + assignment[factor]
-    held = moves.local_bytes(mesh, shape, itemsize, partial)
+    held = moves.local_bytes(mesh, asked.shape, asked.itemsize, partial)
     spec = partial
     scattered: list[tuple[int, tuple[str, ...]]] = []
     for kind, axes in over.items():
@@ -209,5 +211,5 @@ def _evaluate(
         cost += 2 * (n - 1) / n * held
         over[kind] = tuple(axis for axis in mesh.axes if axis in rest)
     if wanted is not None:
-        cost += moves.sent(mesh, shape, itemsize, spec, wanted)
-    return Choice(assignment, tuple(asked), partial, over, tuple(scattered), spec, cost)
+        cost += moves.sent(mesh, asked.shape, asked.itemsize, spec, wanted)
+    return Choice(assignment, tuple(needed), partial, over, tuple(scattered), spec, cost)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from runner.derivation.rules import Value
 from runner.derivation.site import Statics
-from runner.derivation.trees import text
+from runner.derivation.trees import built, text
 from runner.experiment.model import Experiment, Line, Loop, Node, Statement
 from runner.language.operations import CONSTANTS
 from runner.language.syntax import parse, place
@@ -17,6 +17,11 @@ from runner.programs.types import Typed
 
 Parts = Mapping[str, Mapping[str, Typed | None]]
 """The type of every array in the expressions: for each line, by its place; None where a loop's steps differ."""
+
+
+def element(where: str, index: int) -> str:
+    """Where the type of an element of a tuple stands."""
+    return f"{where}[{index}]"
 
 
 class NotDerived(Exception):
@@ -76,7 +81,9 @@ class Names:
     def define(self, written: str, value: Value, name: str | None = None) -> Value:
         """Write a line and let `name` stand for it."""
         self.scopes[-1].put(written, value.tree)
-        named = replace(value, tree=ast.Name(written), make=None)
+        trees = [built("{x}[{i}]", x=ast.Name(written), i=i) for i in range(len(value.elements))]
+        elements = tuple(replace(e, tree=tree, make=None) for e, tree in zip(value.elements, trees, strict=True))
+        named = replace(value, tree=ast.Name(written), make=None, elements=elements)
         self.scopes[-1].names[name or written] = Binding(named)
         return named
 
@@ -98,6 +105,14 @@ class Names:
         if typed is None:
             raise NotDerived(f"the shapes in {self.path.replace('/', '.')} are others in each step")
         return typed
+
+    def elements_of(self, node: ast.expr) -> tuple[Typed, ...]:
+        """The types of the arrays of a tuple; none where the expression is no tuple of arrays."""
+        where, known = place(node), self._parts.get(self.path, {})
+        found: list[Typed] = []
+        while where is not None and (typed := known.get(element(where, len(found)))) is not None:
+            found.append(typed)
+        return tuple(found)
 
     def type_at(self, path: str, node: ast.expr) -> Typed | None:
         """The type of an expression of another line."""

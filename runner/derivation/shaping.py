@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import ast
 import math
+from collections.abc import Callable
 
 from runner.derivation.reductions import operand
 from runner.derivation.rules import Assignment, Dimensions, Rule, Value
 from runner.derivation.site import Site
 from runner.derivation.trees import built, constant, divided
-
-
-def _of_one(site: Site, part: ast.expr, dimensions: Dimensions, result: Dimensions, sizes: dict[int, int]) -> Value:
-    def write(trees: list[ast.expr], _: Assignment) -> ast.expr:
-        return site.rewritten({id(part): trees[0]})
-
-    return site.writer.apply(site, [site.value(part)], Rule((dimensions,), result, sizes, write))
 
 
 def transposed(site: Site) -> Value | None:
@@ -41,7 +35,7 @@ def transposed(site: Site) -> Value | None:
             return None
         order.insert(destination % rank, order.pop(source % rank))
     dimensions = tuple((d,) for d in range(rank))
-    return _of_one(site, part, dimensions, tuple((d,) for d in order), dict(enumerate(typed.shape)))
+    return site.run([(part, dimensions)], tuple((d,) for d in order), dict(enumerate(typed.shape)))
 
 
 def common(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[Dimensions, Dimensions, dict[int, int]] | None:
@@ -132,7 +126,7 @@ def reshaped_by_name(site: Site) -> Value | None:
     if found is None:
         return None
     dimensions, result, sizes = found
-    return _of_one(site, part, dimensions, result, sizes)
+    return site.run([(part, dimensions)], result, sizes)
 
 
 def broadcast(site: Site) -> Value | None:
@@ -153,27 +147,53 @@ def broadcast(site: Site) -> Value | None:
     return site.writer.apply(site, [site.value(part)], Rule((dimensions,), result, dict(enumerate(shape)), write))
 
 
+_PILED = {"vstack": 0, "hstack": 1, "dstack": 2, "column_stack": 1}
+
+
 def joined(site: Site) -> Value | None:
-    """`concatenate`, `stack`: whole along the dimension that is joined."""
-    parts = operand(site)
-    if not isinstance(parts, ast.Tuple | ast.List) or not parts.elts:
+    """`concatenate`, `stack`, …: whole along the dimension that is joined."""
+    first = operand(site)
+    parts = list(first.elts) if isinstance(first, ast.Tuple | ast.List) else []
+    if site.name == "append":
+        parts = [site.arguments["arr"], site.arguments["values"]]
+    typed = [site.type_of(part) for part in parts]
+    ranks = {len(each.shape) for each in typed if each is not None}
+    rank = len(site.result.shape)
+    if not parts or None in typed or len(ranks) > 1 or (site.name == "append" and not site.given("axis")):
         return None
-    typed = [site.type_of(part) for part in parts.elts]
-    shapes = [each.shape for each in typed if each is not None]
-    if len(shapes) < len(parts.elts):
+    axis: int | None = _PILED[site.name] if site.name in _PILED else site.static("axis", 0)
+    if axis is None:
         return None
-    shape, rank = site.result.shape, len(site.result.shape)
-    axis = site.static("axis", 0) % rank
-    rest = tuple((d,) for d in range(rank) if d != axis)
+    axis %= rank
+    if site.name == "hstack" and rank == 1:
+        axis = 0
+    lacks = ranks == {rank - 1}
+    if ranks != {rank} and not lacks:
+        return None
     whole = tuple((d,) if d != axis else () for d in range(rank))
-    dimensions = rest if site.name == "stack" else whole
+    dimensions = tuple((d,) for d in range(rank) if d != axis) if lacks else whole
+    return site.run([(part, dimensions) for part in parts], whole, dict(enumerate(site.result.shape)))
 
-    def write(trees: list[ast.expr], _: Assignment) -> ast.expr:
-        return site.rewritten({id(part): tree for part, tree in zip(parts.elts, trees, strict=True)})
 
-    values = [site.value(part) for part in parts.elts]
-    rule = Rule((dimensions,) * len(values), whole, dict(enumerate(shape)), write)
-    return site.writer.apply(site, values, rule)
+def repeated(site: Site) -> Value | None:
+    """`repeat`: every element becomes a few, which stay together."""
+    part = operand(site)
+    typed = site.type_of(part)
+    times, axis = site.static("repeats"), site.static("axis")
+    if typed is None or not isinstance(times, int) or site.given("total_repeat_length"):
+        return None
+    rank = len(typed.shape)
+    dimensions = tuple((d,) for d in range(rank))
+    sizes = dict(enumerate(typed.shape)) | {rank: times}
+    if axis is None:
+        return site.run([(part, dimensions)], ((*range(rank), rank),), sizes, allowed=_whole(rank))
+    result = tuple((d, rank) if d == axis % rank else (d,) for d in range(rank))
+    return site.run([(part, dimensions)], result, sizes, allowed=_whole(rank))
+
+
+def _whole(factor: int) -> Callable[[Assignment], bool]:
+    """Assignments that do not split a factor."""
+    return lambda assignment: not assignment.get(factor)
 
 
 def triangle(site: Site) -> Value | None:
@@ -221,4 +241,4 @@ def tiled(site: Site) -> Value | None:
     dimensions = tuple((d + offset,) if reps[d + offset] == 1 else () for d in range(len(typed.shape)))
     result = tuple((d,) if d >= offset and reps[d] == 1 else () for d in range(rank))
     sizes = {d + offset: size for d, size in enumerate(typed.shape)}
-    return _of_one(site, part, dimensions, result, sizes)
+    return site.run([(part, dimensions)], result, sizes)

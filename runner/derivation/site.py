@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from runner.derivation.rules import Value
+from runner.derivation.rules import Assignment, Dimensions, Rule, Value
 from runner.derivation.trees import constant
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.programs.types import Typed
@@ -119,12 +119,44 @@ class Site:
     node: ast.expr
     typed: Typed | None
     goal: Spec | None
+    elements: tuple[Typed, ...] = ()
+    """Of an operation that gives several arrays, the type of each."""
 
     @property
     def result(self) -> Typed:
-        """The type of the result."""
-        assert self.typed is not None
-        return self.typed
+        """The type of the result; of several, of the first."""
+        typed = self.elements[0] if self.elements else self.typed
+        assert typed is not None
+        return typed
+
+    @property
+    def wanted(self) -> Spec | None:
+        """The layout in which the result has to end, or in which the plan has it; None where neither says any."""
+        return self.writer.wanted(self)
+
+    def run(
+        self,
+        operands: Sequence[tuple[ast.expr, Dimensions]],
+        result: Dimensions,
+        sizes: Mapping[int, int],
+        reduced: Mapping[int, str] | None = None,
+        *,
+        replaced: Callable[[Assignment], Mapping[int, ast.expr]] = lambda _: {},
+        allowed: Callable[[Assignment], bool] = lambda _: True,
+    ) -> Value:
+        """Run the operation as it is written, on the operands' blocks.
+
+        `replaced` are the arguments, by their `id`, that are others on a block.
+        """
+        parts = [part for part, _ in operands]
+
+        def write(trees: list[ast.expr], assignment: Assignment) -> ast.expr:
+            blocks = {id(part): tree for part, tree in zip(parts, trees, strict=True)}
+            return self.rewritten(blocks | dict(replaced(assignment)))
+
+        dimensions = tuple(each for _, each in operands)
+        rule = Rule(dimensions, result, sizes, write, dict(reduced or {}), allowed=allowed)
+        return self.writer.apply(self, [self.value(part) for part in parts], rule)
 
     @cached_property
     def arguments(self) -> dict[str, ast.expr]:

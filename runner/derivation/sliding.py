@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import math
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from runner.derivation.indexing import entries
 from runner.derivation.reductions import operand
@@ -13,8 +15,11 @@ from runner.derivation.site import NotStatic, Site
 from runner.derivation.trees import built, constant
 from runner.dtypes import NAMES, dtype
 from runner.experiment.model import Loop, Node
-from runner.layout import Spec
+from runner.layout import Mesh, Spec
 from runner.untyped import is_sequence
+
+if TYPE_CHECKING:
+    from runner.derivation.writer import Writer
 
 
 def _part(rank: int, axis: int, text: str) -> str:
@@ -33,145 +38,183 @@ def _held(site: Site, assignment: Assignment, size: int = 1, axis: int | None = 
     return math.prod(parts) * (dtype(typed.dtype).itemsize if typed.dtype in NAMES else 8)
 
 
-def _ordered(site: Site, over: tuple[str, ...]) -> bool:
+def ordered(mesh: Mesh, over: tuple[str, ...]) -> bool:
     """Whether a permutation over these axes may name them: in the mesh's order."""
-    axes = site.writer.mesh.axes
-    return list(over) == sorted(over, key=axes.index)
+    return list(over) == sorted(over, key=mesh.axes.index)
 
 
-def _one_axis(site: Site, name: str = "axis") -> tuple[int, int, tuple[int, ...]] | None:
-    """The one dimension that the operation works along, the rank, and the shape."""
+@dataclass(frozen=True)
+class Along:
+    """The one dimension that an operation works along, and the shape."""
+
+    axis: int
+    shape: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        """How many dimensions there are."""
+        return len(self.shape)
+
+
+_FLIPPED = {"fliplr": 1, "flipud": 0}
+_FIRST = frozenset({"cummax", "cummin", "cumlogsumexp"})
+"""The operations whose `axis` is 0 by default."""
+
+
+def _along(site: Site) -> Along | None:
     typed = site.type_of(operand(site))
-    axis = site.static(name)
+    axis = site.static("axis", _FLIPPED.get(site.name, 0 if site.name in _FIRST else None))
     axis = 0 if axis is None and typed is not None and len(typed.shape) == 1 else axis
     if typed is None or not isinstance(axis, int) or not typed.shape or 0 in typed.shape:
         return None
-    return axis % len(typed.shape), len(typed.shape), typed.shape
+    return Along(axis % len(typed.shape), typed.shape)
 
 
-def cumsum(site: Site) -> Value | None:
-    """The sums within the block, and those of the blocks before."""
-    found = _one_axis(site)
-    part = operand(site)
-    typed = site.type_of(part)
-    if found is None or typed is None or site.given("dtype") or typed.dtype != site.result.dtype:
-        return None
-    axis, rank, shape = found
-    writer = site.writer
+def _slid(
+    site: Site,
+    along: Along,
+    write: Callable[[ast.expr, tuple[str, ...]], ast.expr],
+    sent: Callable[[Assignment], float],
+    *,
+    permutes: bool,
+) -> Value:
+    """Run the operation as it is where its dimension is whole; `write` says how from a block where it is cut.
 
-    def write(trees: list[ast.expr], assignment: Assignment) -> ast.expr:
+    `sent` are the bytes that a device then sends; `permutes` says whether it permutes blocks.
+    """
+    part, writer, axis = operand(site), site.writer, along.axis
+
+    def written(trees: list[ast.expr], assignment: Assignment) -> ast.expr:
         over = assignment.get(axis, ())
-        if not over:
-            return site.rewritten({id(part): trees[0]})
-        writer.ours("the sum of the blocks before")
-        n = writer.mesh.axis_size(over)
-        x = writer.named(Value(trees[0], None, Spec()), f"{writer.line}_of").tree
-        template = "all_gather(sum({x}, axis={d}, keepdims=True), {over}, axis={d}, tiled=True)"
-        sums = writer.define(
-            writer.fresh(f"{writer.line}_sums"), Value(built(template, x=x, d=axis, over=over), None, Spec())
-        )
-        before = built("arange({n}) < axis_index({over})", n=n, over=over)
+        return write(trees[0], over) if over else site.rewritten({id(part): trees[0]})
+
+    dimensions = tuple((d,) for d in range(along.rank))
+    rule = Rule(
+        (dimensions,),
+        dimensions,
+        dict(enumerate(along.shape)),
+        written,
+        inner=lambda assignment: sent(assignment) if assignment.get(axis) else 0.0,
+        allowed=lambda assignment: not permutes or ordered(writer.mesh, assignment.get(axis, ())),
+    )
+    return writer.apply(site, [site.value(part)], rule)
+
+
+_SCANS = {
+    "cumsum": ("sum", "0", "{mine} + {before}"),
+    "cumprod": ("prod", "1", "{mine} * {before}"),
+    "cummax": ("max", "-inf", "maximum({mine}, {before})"),
+    "cummin": ("min", "inf", "minimum({mine}, {before})"),
+    "cumlogsumexp": ("logsumexp", "-inf", "logaddexp({mine}, {before})"),
+}
+"""For each scan what makes one number of a block, its identity, and how the blocks before are added."""
+
+
+def scan(site: Site) -> Value | None:
+    """`cumsum`, …: within the block, and what the blocks before come to."""
+    along, part = _along(site), operand(site)
+    typed = site.type_of(part)
+    if along is None or typed is None or site.given("dtype") or typed.dtype != site.result.dtype:
+        return None
+    axis, rank, writer = along.axis, along.rank, site.writer
+    block, identity, joined = _SCANS[site.name]
+    kinds = ("float",) if identity.endswith("inf") else ("float", "int", "complex")
+    if typed.dtype not in NAMES or dtype(typed.dtype).kind not in kinds:
+        return None
+    order = ">" if site.static("reverse", False) else "<"
+
+    def write(tree: ast.expr, over: tuple[str, ...]) -> ast.expr:
+        writer.ours("what the blocks before come to")
+        n, f = writer.mesh.axis_size(over), ast.Name(block)
+        x = writer.named(Value(tree, None, Spec()), f"{writer.line}_of").tree
+        template = "all_gather({f}({x}, axis={d}, keepdims=True), {over}, axis={d}, tiled=True)"
+        blocks = Value(built(template, f=f, x=x, d=axis, over=over), None, Spec())
+        blocks = writer.define(writer.fresh(f"{writer.line}_blocks"), blocks).tree
+        before = built("arange({n}) " + order + " axis_index({over})", n=n, over=over)
         if axis < rank - 1:
             before = built("({x})[:, " + ", ".join(["None"] * (rank - 1 - axis)) + "]", x=before)
-        before = built(
-            "sum(where({before}, {sums}, 0), axis={d}, keepdims=True)", before=before, sums=sums.tree, d=axis
-        )
-        return built("{mine} + {before}", mine=site.rewritten({id(part): x}), before=before)
+        template = "{f}(where({before}, {blocks}, " + identity + "), axis={d}, keepdims=True)"
+        before = built(template, f=f, before=before, blocks=blocks, d=axis)
+        return built(joined, mine=site.rewritten({id(part): x}), before=before)
 
-    def inner(assignment: Assignment) -> float:
-        return (writer.mesh.axis_size(assignment.get(axis, ())) - 1) * _held(site, assignment, 1, axis)
+    def sent(assignment: Assignment) -> float:
+        return (writer.mesh.axis_size(assignment[axis]) - 1) * _held(site, assignment, 1, axis)
 
-    dimensions = tuple((d,) for d in range(rank))
-    rule = Rule((dimensions,), dimensions, dict(enumerate(shape)), write, inner=inner)
-    return writer.apply(site, [site.value(part)], rule)
+    return _slid(site, along, write, sent, permutes=False)
 
 
 def roll(site: Site) -> Value | None:
     """A shift: what leaves a block goes to the next one."""
-    found = _one_axis(site)
+    along = _along(site)
     shift = site.static("shift")
-    if found is None or not isinstance(shift, int):
+    if along is None or not isinstance(shift, int):
         return None
-    axis, rank, shape = found
-    part, writer = operand(site), site.writer
-    by = shift % shape[axis]
+    axis, rank, writer = along.axis, along.rank, site.writer
+    size = along.shape[axis]
 
-    def split(assignment: Assignment) -> tuple[int, int, int]:
-        size = shape[axis] // writer.mesh.axis_size(assignment.get(axis, ()))
-        return size, *divmod(by, size)
-
-    def write(trees: list[ast.expr], assignment: Assignment) -> ast.expr:
-        over = assignment.get(axis, ())
-        if not over:
-            return site.rewritten({id(part): trees[0]})
+    def write(tree: ast.expr, over: tuple[str, ...]) -> ast.expr:
         writer.ours("the shift between blocks")
-        _, blocks, rest = split(assignment)
         n = writer.mesh.axis_size(over)
+        blocks, rest = divmod(shift % size, size // n)
 
         def from_before(tree: ast.expr, count: int) -> ast.expr:
             return built("ppermute({x}, {over}, shift={s})", x=tree, over=over, s=count % n) if count % n else tree
 
         if not rest:
-            return from_before(trees[0], blocks)
-        x = writer.named(Value(trees[0], None, Spec()), f"{writer.line}_of").tree
+            return from_before(tree, blocks)
+        x = writer.named(Value(tree, None, Spec()), f"{writer.line}_of").tree
         last = built("{x}" + _part(rank, axis, f"-{rest}:"), x=x)
         first = built("{x}" + _part(rank, axis, f":-{rest}"), x=x)
-        if rest == shape[axis] // n:
-            return from_before(last, blocks + 1)
         template = "concatenate([{last}, {first}], axis={d})"
         return built(template, last=from_before(last, blocks + 1), first=from_before(first, blocks), d=axis)
 
-    def inner(assignment: Assignment) -> float:
-        if not assignment.get(axis):
-            return 0.0
-        size, blocks, rest = split(assignment)
+    def sent(assignment: Assignment) -> float:
         n = writer.mesh.axis_size(assignment[axis])
-        moved = (rest if (blocks + 1) % n else 0) + (size - rest if blocks % n else 0)
+        blocks, rest = divmod(shift % size, size // n)
+        moved = (rest if (blocks + 1) % n else 0) + (size // n - rest if blocks % n else 0)
         return _held(site, assignment, moved, axis)
 
-    dimensions = tuple((d,) for d in range(rank))
-    rule = Rule(
-        (dimensions,),
-        dimensions,
-        dict(enumerate(shape)),
-        write,
-        inner=inner,
-        allowed=lambda assignment: _ordered(site, assignment.get(axis, ())),
-    )
-    return writer.apply(site, [site.value(part)], rule)
+    return _slid(site, along, write, sent, permutes=True)
 
 
 def flip(site: Site) -> Value | None:
     """Blocks in the other order, each of them flipped."""
-    found = _one_axis(site)
-    if found is None:
+    along, part, writer = _along(site), operand(site), site.writer
+    if along is None:
         return None
-    axis, rank, shape = found
-    part, writer = operand(site), site.writer
 
-    def write(trees: list[ast.expr], assignment: Assignment) -> ast.expr:
-        over = assignment.get(axis, ())
-        local = site.rewritten({id(part): trees[0]})
-        if not over:
-            return local
+    def write(tree: ast.expr, over: tuple[str, ...]) -> ast.expr:
         writer.ours("the exchange of blocks")
         n = writer.mesh.axis_size(over)
         pairs = constant([[i, n - 1 - i] for i in range(n)])
+        local = site.rewritten({id(part): tree})
         return built("ppermute({x}, {over}, perm={pairs})", x=local, over=over, pairs=pairs)
 
-    def inner(assignment: Assignment) -> float:
-        return _held(site, assignment) if assignment.get(axis) else 0.0
+    return _slid(site, along, write, lambda assignment: _held(site, assignment), permutes=True)
 
-    dimensions = tuple((d,) for d in range(rank))
-    rule = Rule(
-        (dimensions,),
-        dimensions,
-        dict(enumerate(shape)),
-        write,
-        inner=inner,
-        allowed=lambda assignment: _ordered(site, assignment.get(axis, ())),
-    )
-    return writer.apply(site, [site.value(part)], rule)
+
+def edges(
+    writer: Writer, tree: ast.expr, rank: int, d: int, over: tuple[str, ...], widths: tuple[int, int], fill: str = "0"
+) -> ast.expr:
+    """A block with so many elements of the blocks before and after it; at the ends of the whole, `fill`."""
+    n, line = writer.mesh.axis_size(over), writer.line
+    x = writer.named(Value(tree, None, Spec()), f"{line}_of").tree
+    parts = [x]
+    for width, by, part in ((widths[0], 1, f"-{widths[0]}:"), (widths[1], -1, f":{widths[1]}")):
+        if not width:
+            continue
+        # Nobody sends to the ends, and they receive zeros.
+        perm = constant([[i, i + by] for i in range(n) if 0 <= i + by < n])
+        edge = built("{x}" + _part(rank, d, part), x=x)
+        edge = built("ppermute({edge}, {over}, perm={perm})", edge=edge, over=over, perm=perm)
+        if fill != "0":
+            end = "axis_index({over}) == {last}"
+            end = built(end, over=over, last=0 if by > 0 else n - 1)
+            edge = built("where({end}, " + fill + ", {edge})", end=end, edge=edge)
+        wish = writer.fresh(f"{line}_{'before' if by > 0 else 'after'}")
+        edge = writer.define(wish, Value(edge, None, Spec())).tree
+        parts = [edge, *parts] if by > 0 else [*parts, edge]
+    return built("concatenate({parts}, axis={d})", parts=ast.List(parts), d=d)
 
 
 def pad(site: Site) -> Value | None:
@@ -189,10 +232,7 @@ def pad(site: Site) -> Value | None:
     if halo:
         return _with_edges(site, value, pairs, halo)
 
-    def write(trees: list[ast.expr], _: Assignment) -> ast.expr:
-        return site.rewritten({id(part): trees[0]})
-
-    return site.writer.apply(site, [value], Rule((whole,), whole, dict(enumerate(typed.shape)), write))
+    return site.run([(part, whole)], whole, dict(enumerate(typed.shape)))
 
 
 def _pairs(widths: Any, rank: int) -> list[tuple[int, int]]:
@@ -268,25 +308,13 @@ def _from_edges(site: Site, item: ast.expr) -> bool:
 
 
 def _with_edges(site: Site, value: Value, pairs: list[tuple[int, int]], cut: dict[int, tuple[str, ...]]) -> Value:
-    writer, line = site.writer, site.writer.line
+    writer = site.writer
     assert value.shape is not None
-    rank, x = len(value.shape), writer.named(value, f"{line}_of").tree
+    rank, x = len(value.shape), value.tree
     held = dict(enumerate(value.spec))
     for d, axes in cut.items():
-        low, high = pairs[d]
-        n = writer.mesh.axis_size(axes)
-        parts = [x]
-        # Nobody sends to the ends, and they receive the zeros that the padding asks for.
-        for width, by, text in ((low, 1, f"-{low}:"), (high, -1, f":{high}")):
-            if width:
-                perm = constant([[i, i + by] for i in range(n) if 0 <= i + by < n])
-                edge = built("{x}" + _part(rank, d, text), x=x)
-                edge = built("ppermute({edge}, {over}, perm={perm})", edge=edge, over=axes, perm=perm)
-                wish = writer.fresh(f"{line}_{'before' if by > 0 else 'after'}")
-                edge = writer.define(wish, Value(edge, None, Spec())).tree
-                parts = [edge, *parts] if by > 0 else [*parts, edge]
-                writer.spend(_held(site, held, width, d))
-        x = built("concatenate({parts}, axis={d})", parts=ast.List(parts), d=d)
+        x = edges(writer, x, rank, d, axes, pairs[d])
+        writer.spend(sum(_held(site, held, width, d) for width in pairs[d] if width))
     rest = [(0, 0) if d in cut else pair for d, pair in enumerate(pairs)]
     if any(pair != (0, 0) for pair in rest):
         x = built("pad({x}, {rest})", x=x, rest=constant(tuple(rest)))

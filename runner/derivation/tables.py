@@ -8,7 +8,21 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from runner.derivation import creation, indexing, inner, lookups, pointwise, products, reductions, shaping, sliding
+from runner.derivation import (
+    creation,
+    draws,
+    indexing,
+    inner,
+    lookups,
+    matrices,
+    pointwise,
+    products,
+    reductions,
+    several,
+    shaping,
+    sliding,
+    windows,
+)
 from runner.derivation.rules import Assignment, Rule, Value
 from runner.derivation.site import NotStatic, Site
 from runner.layout import Spec
@@ -27,37 +41,72 @@ def _rows(names: str, *ways: Written) -> None:
 
 
 _rows(" ".join(pointwise.NAMES), pointwise.called)
-_rows("sum mean max min amax amin any all nansum nanmax nanmin count_nonzero prod", reductions.reduced)
+_rows("select", pointwise.selected)
+_rows("sum max min amax amin any all nansum nanmax nanmin count_nonzero prod nanprod", reductions.reduced)
+_rows("mean", reductions.reduced, reductions.along)
+_rows("allclose array_equal", reductions.alike)
 _rows("argmax argmin", reductions.chosen, reductions.along)
 _rows("var std", inner.moment, reductions.along)
 _rows("softmax log_softmax", inner.softmax, reductions.along)
 _rows("logsumexp", inner.logsumexp, reductions.along)
 _rows("standardize", inner.standardize, reductions.along)
 _rows("norm vector_norm", inner.norm, reductions.along)
-_rows("cumsum", sliding.cumsum, reductions.along)
+_rows("cumsum cumprod cummax cummin cumlogsumexp", sliding.scan, reductions.along)
 _rows("roll", sliding.roll, reductions.along)
-_rows("flip", sliding.flip, reductions.along)
+_rows("flip fliplr flipud", sliding.flip, reductions.along)
 _rows(
-    "cumprod cummax cummin cumlogsumexp sort argsort median ptp nanmean average diff fft ifft rfft irfft logmeanexp "
-    "trapezoid glu",
+    "sort argsort median ptp nanmean average diff fft ifft rfft irfft logmeanexp trapezoid glu quantile percentile "
+    "fftshift ifftshift",
     reductions.along,
 )
 _rows("matmul dot einsum inner outer tensordot vecdot matvec vecmat vdot", products.product)
+_rows("dot_product_attention", products.attention)
+_rows("inv det slogdet cholesky matrix_power svdvals eigvalsh", matrices.stacked)
+_rows("solve solve_triangular", matrices.solved)
+_rows("kron", matrices.kronecker)
+_rows("trace diagonal", matrices.diagonals)
+_rows("cross", matrices.crossed)
+_rows("vander", matrices.powers)
+_rows("conv_general_dilated conv", windows.convolved)
+_rows("conv_transpose", windows.transposed)
+_rows("reduce_window", windows.reduced)
 _rows("transpose permute_dims matrix_transpose swapaxes moveaxis", shaping.transposed)
 _rows("reshape ravel", shaping.reshaped)
-_rows("expand_dims squeeze", shaping.reshaped_by_name)
+_rows("expand_dims squeeze atleast_1d atleast_2d atleast_3d", shaping.reshaped_by_name)
 _rows("broadcast_to", shaping.broadcast)
-_rows("concatenate concat stack", shaping.joined)
+_rows("concatenate concat stack vstack hstack dstack column_stack append", shaping.joined)
+_rows("repeat", shaping.repeated)
 _rows("tril triu", shaping.triangle)
 _rows("tile", shaping.tiled)
+_rows("split array_split hsplit vsplit unstack", several.pieces)
+_rows("divmod", several.quotients)
+_rows("meshgrid", several.grid)
+_rows("top_k", several.largest, several.pieces)
 _rows("arange zeros ones full tri eye identity iota broadcasted_iota", creation.created)
 _rows("zeros_like ones_like full_like", creation.like)
 _rows("one_hot", creation.one_hot)
+_rows("categorical", draws.categorical)
+_rows("bernoulli", draws.bernoulli)
+_rows("permutation", draws.permutation)
 _rows("take", lookups.take)
 _rows("take_along_axis", lookups.along_axis)
+_rows("segment_sum segment_prod segment_max segment_min", lookups.segments)
+_rows("bincount", lookups.counted)
+_rows("searchsorted digitize interp", lookups.searched)
 _rows("pad", sliding.pad)
+_rows("slice slice_in_dim index_in_dim", indexing.static_slice)
 _rows("dynamic_slice dynamic_slice_in_dim dynamic_index_in_dim", indexing.dynamic_slice)
 _rows("dynamic_update_slice dynamic_update_slice_in_dim dynamic_update_index_in_dim", indexing.dynamic_update)
+
+WHOLE = {
+    "convolve correlate": "one-dimensional signals, which are short",
+    "polyval": "the coefficients; the elements are not kept cut",
+    "diag rot90": "elements move between dimensions",
+    "linspace key PRNGKey key_data fold_in split_key bits uniform normal exponential gumbel randint": (
+        "no array enters, so that every device makes it and takes its part"
+    ),
+}
+"""The operations that get whole operands, and why."""
 
 
 def written(site: Site) -> Value:
@@ -71,12 +120,12 @@ def written(site: Site) -> Value:
         case ast.Attribute(attr="T"):
             ways = (shaping.transposed,)
         case ast.Subscript():
-            ways = (lookups.subscript, indexing.subscript)
+            ways = (several.one_of, lookups.subscript, indexing.subscript)
         case ast.Call(func=ast.Name(id=name)):
             ways = RULES.get(name, ())
         case _:
             raise AssertionError(ast.dump(site.node))
-    if site.typed is not None:
+    if site.typed is not None or site.elements:
         for way in ways:
             try:
                 value = way(site)

@@ -15,7 +15,7 @@ from typing import Any
 from runner.derivation import tables
 from runner.derivation.inlining import inlined
 from runner.derivation.laying import Layouts, Unmade, itemsize
-from runner.derivation.rules import Choice, Rule, Value, assigned, choose, layout
+from runner.derivation.rules import Choice, Question, Rule, Value, assigned, choose, layout
 from runner.derivation.scopes import Binding, NotDerived, Parts, Scope
 from runner.derivation.site import NotStatic, Site, Statics
 from runner.derivation.trees import built, text
@@ -100,6 +100,8 @@ class Writer(Layouts):
             value = self.value(first.tree, None)
             if value.static:
                 value = Value(value.tree, (), Spec(), _number(value))
+            if value.elements:
+                value = Value(self.whole(first.tree), None, Spec())
             firsts.append(value)
         best: tuple[float, int, tuple[Spec, ...]] | None = None
         tried = list(itertools.islice(itertools.product(*self._layouts(loop, path, firsts)), _TRIALS))
@@ -178,18 +180,22 @@ class Writer(Layouts):
                 return Value(self.whole(node), None, Spec())
             case _:
                 pass
-        site = Site(self, node, self.type_of(node), goal)
+        site = Site(self, node, self.type_of(node), goal, self.elements_of(node))
         return tables.written(site)
 
     def apply(self, site: Site, values: Sequence[Value], rule: Rule) -> Value:
         """Run an operation by its rule."""
         typed = site.result
-        wanted = self._wanted(site.node, typed.shape, site.goal)
+        wanted = site.wanted
         width = itemsize(typed.dtype)
-        choice = choose(self.mesh, rule, values, typed.shape, width, wanted, self.cost_of)
+        choice = choose(Question(self.mesh, rule, values, typed.shape, width, wanted, self.cost_of))
         trees = [self.reshard(value, spec).tree for value, spec in zip(values, choice.operands, strict=True)]
         tree = self._completed(rule.write(trees, choice.assignment), choice, typed)
-        self.cost += (rule.inner(choice.assignment)) * self.scopes[-1].steps
+        self.spend(rule.inner(choice.assignment))
+        if site.elements:
+            each = enumerate(site.elements)
+            elements = tuple(Value(built("{x}[{i}]", x=tree, i=i), t.shape, choice.spec, t.dtype) for i, t in each)
+            return Value(tree, None, Spec(), elements=elements)
         value = Value(tree, typed.shape, choice.spec, typed.dtype, make=self._maker(values, rule))
         if wanted is not None and wanted != choice.spec:
             steps = moves.moves(self.mesh, typed.shape, width, choice.spec, wanted)
@@ -266,12 +272,18 @@ class Writer(Layouts):
             parts = (None if part is None else self.whole(part) for part in (node.lower, node.upper, node.step))
             return ast.Slice(*parts)
         value = self.value(node)
+        if any(any(element.spec) for element in value.elements):
+            return ast.Tuple([self.reshard(e, Spec().padded(len(e.shape or ()))).tree for e in value.elements])
         return value.tree if value.shape is None else self.reshard(value, Spec().padded(len(value.shape))).tree
 
-    def _wanted(self, node: ast.expr, shape: tuple[int, ...], goal: Spec | None) -> Spec | None:
-        if goal is not None:
-            return moves.plain(self.mesh, goal, len(shape))
-        return self._hint(node, shape, self.path)
+    def wanted(self, site: Site) -> Spec | None:
+        """The layout in which the result of an operation has to end, or in which the plan has it."""
+        shape = site.result.shape
+        if any(element.shape != shape for element in site.elements):
+            return None
+        if site.goal is not None and len(site.goal) <= len(shape):
+            return moves.plain(self.mesh, site.goal, len(shape))
+        return self._hint(site.node, shape, self.path)
 
     def _hint(self, node: ast.expr, shape: tuple[int, ...], path: str) -> Spec | None:
         where = place(node)

@@ -12,12 +12,14 @@ import jax
 from jax.sharding import AxisType, NamedSharding
 
 from runner.derivation.derive import TRIES, NotDerived, derive
+from runner.derivation.scopes import element
 from runner.experiment.model import Experiment, Line
 from runner.language.check import Section
 from runner.language.syntax import Expression, place
 from runner.layout import Spec
 from runner.programs.types import Floats, Typed
 from runner.sharding.plan import Derivation, Plan, whole_axes
+from runner.untyped import is_sequence
 from runner.worker import calls
 from runner.worker.plan import NOWHERE, Place, plan
 from runner.worker.specs import partition, structs
@@ -52,6 +54,8 @@ class _Planner(Walker):
 
     def _record(self, where: str, value: Any) -> None:
         assert self.parts is not None
+        for index, each in enumerate(value if is_sequence(value) else ()):
+            self._record(element(where, index), each)
         if not hasattr(value, "shape") or not hasattr(value, "dtype"):
             return
         kind = jax.typeof(value)

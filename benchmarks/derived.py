@@ -41,6 +41,9 @@ LENGTHS = (3, 4, 5, 6, 7, 8)
 PATIENCE = 60.0
 """Seconds for shrinking one case."""
 
+DEVICES = 64
+"""As many as the largest mesh has."""
+
 FORGET = 25
 """After so many cases what JAX keeps of them is let go."""
 

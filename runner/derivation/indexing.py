@@ -68,6 +68,8 @@ def _read(site: Site, part: ast.expr, takes: list[Taken], new: list[int], base: 
         result.insert(at, ())
     if len(result) != len(site.result.shape):
         return None
+    # With the neighbours' edges an array is longer than its blocks; what is read of it is not.
+    sizes |= {each[0]: site.result.shape[at] for at, each in enumerate(result) if each}
 
     def write(trees: list[ast.expr], assignment: Assignment) -> ast.expr:
         cut = [d for d in read if assignment.get(d)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from runner.derivation.reductions import operand
 from runner.derivation.rules import Assignment, Rule, Value
@@ -13,8 +14,18 @@ from runner.derivation.trees import built
 from runner.dtypes import NAMES, dtype
 from runner.layout import Spec
 
-Parts = Callable[[ast.expr, tuple[int, ...], tuple[str, ...]], ast.expr]
-"""From the operand's name, the dimensions that are reduced and the mesh axes that cut them, to the last part."""
+
+@dataclass(frozen=True)
+class Cut:
+    """The dimensions that are reduced, the mesh axes that cut them, and what a device sends for one sum."""
+
+    axes: tuple[int, ...]
+    over: tuple[str, ...]
+    sent: float
+
+
+Parts = Callable[[ast.expr, Cut], ast.expr]
+"""From the operand's name to the last part."""
 
 
 def _in_parts(site: Site, rounds: int, keeps: bool, parts: Parts, default: int | None = -1) -> Value | None:
@@ -39,15 +50,16 @@ def _in_parts(site: Site, rounds: int, keeps: bool, parts: Parts, default: int |
         if not cut:
             return site.rewritten({id(part): trees[0]})
         named = writer.named(Value(trees[0], None, Spec()), f"{site.writer.line}_of").tree
-        return parts(named, axes, tuple(axis for axis in writer.mesh.axes if axis in cut))
+        return parts(named, Cut(axes, tuple(axis for axis in writer.mesh.axes if axis in cut), one(assignment)))
 
-    def inner(assignment: Assignment) -> float:
+    def one(assignment: Assignment) -> float:
         n = writer.mesh.axis_size(over(assignment))
         rest = math.prod(size for d, size in enumerate(typed.shape) if d not in axes)
         rest /= writer.mesh.axis_size([a for f, found in assignment.items() if f not in axes for a in found])
-        return rounds * 2 * (n - 1) / n * rest * dtype(typed.dtype).itemsize
+        return 2 * (n - 1) / n * rest * dtype(typed.dtype).itemsize
 
-    rule = Rule((dimensions,), result, dict(enumerate(typed.shape)), write, inner=inner)
+    sizes = dict(enumerate(typed.shape))
+    rule = Rule((dimensions,), result, sizes, write, inner=lambda assignment: rounds * one(assignment))
     return writer.apply(site, [site.value(part)], rule)
 
 
@@ -65,10 +77,10 @@ def _keepdims(site: Site) -> bool:
     return bool(site.static("keepdims", False))
 
 
-def _largest(site: Site, x: ast.expr, axes: tuple[int, ...], cut: tuple[str, ...]) -> ast.expr:
+def _largest(site: Site, x: ast.expr, cut: Cut) -> ast.expr:
     """The maximum, which no derivative passes."""
     template = "pmax(stop_gradient(max({x}, axis={axis}, keepdims=True)), {cut})"
-    tree = built(template, x=x, axis=_axis(site, axes), cut=cut)
+    tree = built(template, x=x, axis=_axis(site, cut.axes), cut=cut.over)
     return _define(site, "max", tree)
 
 
@@ -80,15 +92,15 @@ def _define(site: Site, part: str, tree: ast.expr) -> ast.expr:
 def softmax(site: Site) -> Value | None:
     """`exp(x - m) / sum(exp(x - m))`, and its logarithm."""
 
-    def parts(x: ast.expr, axes: tuple[int, ...], cut: tuple[str, ...]) -> ast.expr:
-        largest, axis = _largest(site, x, axes, cut), _axis(site, axes)
+    def parts(x: ast.expr, cut: Cut) -> ast.expr:
+        largest, axis = _largest(site, x, cut), _axis(site, cut.axes)
         if site.name == "softmax":
             each = _define(site, "exp", built("exp({x} - {m})", x=x, m=largest))
             template = "{e} / psum(sum({e}, axis={axis}, keepdims=True), {cut})"
-            return built(template, e=each, axis=axis, cut=cut)
+            return built(template, e=each, axis=axis, cut=cut.over)
         shifted = _define(site, "shifted", built("{x} - {m}", x=x, m=largest))
         template = "{s} - log(psum(sum(exp({s}), axis={axis}, keepdims=True), {cut}))"
-        return built(template, s=shifted, axis=axis, cut=cut)
+        return built(template, s=shifted, axis=axis, cut=cut.over)
 
     return _in_parts(site, 2, True, parts)
 
@@ -96,31 +108,33 @@ def softmax(site: Site) -> Value | None:
 def logsumexp(site: Site) -> Value | None:
     """`m + log(sum(exp(x - m)))`, with 0 for an `m` that is not finite."""
 
-    def parts(x: ast.expr, axes: tuple[int, ...], cut: tuple[str, ...]) -> ast.expr:
-        largest, axis = _largest(site, x, axes, cut), _axis(site, axes)
+    def parts(x: ast.expr, cut: Cut) -> ast.expr:
+        largest, axis = _largest(site, x, cut), _axis(site, cut.axes)
         largest = _define(site, "shift", built("where(isfinite({m}), {m}, 0.0)", m=largest))
         template = "log(psum(sum(exp({x} - {m}), axis={axis}, keepdims=True), {cut})) + {m}"
-        tree = built(template, x=x, m=largest, axis=axis, cut=cut)
+        tree = built(template, x=x, m=largest, axis=axis, cut=cut.over)
         return tree if _keepdims(site) else built("squeeze({x}, axis={axis})", x=tree, axis=axis)
 
     return _in_parts(site, 2, False, parts, default=None)
 
 
-def _moments(
-    site: Site, x: ast.expr, axes: tuple[int, ...], cut: tuple[str, ...], keep: bool
-) -> tuple[ast.expr, ast.expr]:
+def _moments(site: Site, x: ast.expr, cut: Cut, keep: bool) -> tuple[ast.expr, ast.expr]:
     """The mean, and the mean of the squares around it."""
-    axis = _axis(site, axes)
-    mean = _define(site, "mean", built("pmean(mean({x}, axis={axis}, keepdims=True), {cut})", x=x, axis=axis, cut=cut))
+    axis = _axis(site, cut.axes)
+    mean = built("pmean(mean({x}, axis={axis}, keepdims=True), {cut})", x=x, axis=axis, cut=cut.over)
+    known = site.writer.written(mean)
+    if known is not None:
+        site.writer.spend(-cut.sent)
+    mean = _define(site, "mean", mean) if known is None else ast.Name(known)
     template = "pmean(mean(({x} - {m}) ** 2, axis={axis}, keepdims={keep}), {cut})"
-    return mean, built(template, x=x, m=mean, axis=axis, keep=keep, cut=cut)
+    return mean, built(template, x=x, m=mean, axis=axis, keep=keep, cut=cut.over)
 
 
 def moment(site: Site) -> Value | None:
     """`var` and `std`: the mean first, then the mean of the squares around it."""
 
-    def parts(x: ast.expr, axes: tuple[int, ...], cut: tuple[str, ...]) -> ast.expr:
-        _, variance = _moments(site, x, axes, cut, _keepdims(site))
+    def parts(x: ast.expr, cut: Cut) -> ast.expr:
+        _, variance = _moments(site, x, cut, _keepdims(site))
         return variance if site.name == "var" else built("sqrt({x})", x=variance)
 
     return _in_parts(site, 2, False, parts, default=None)
@@ -130,8 +144,8 @@ def standardize(site: Site) -> Value | None:
     """`(x - mean) * rsqrt(var + epsilon)`."""
     epsilon = site.static("epsilon", 1e-5)
 
-    def parts(x: ast.expr, axes: tuple[int, ...], cut: tuple[str, ...]) -> ast.expr:
-        mean, variance = _moments(site, x, axes, cut, True)
+    def parts(x: ast.expr, cut: Cut) -> ast.expr:
+        mean, variance = _moments(site, x, cut, True)
         return built("({x} - {m}) * rsqrt({v} + {epsilon})", x=x, m=mean, v=variance, epsilon=epsilon)
 
     return _in_parts(site, 2, True, parts)
@@ -146,8 +160,8 @@ def norm(site: Site) -> Value | None:
     if not (order is None or (order == 2 and one)) or (order is None and isinstance(axis, tuple)):
         return None
 
-    def parts(x: ast.expr, axes: tuple[int, ...], cut: tuple[str, ...]) -> ast.expr:
+    def parts(x: ast.expr, cut: Cut) -> ast.expr:
         template = "sqrt(psum(sum({x} ** 2, axis={axis}, keepdims={keep}), {cut}))"
-        return built(template, x=x, axis=_axis(site, axes), keep=_keepdims(site), cut=cut)
+        return built(template, x=x, axis=_axis(site, cut.axes), keep=_keepdims(site), cut=cut.over)
 
     return _in_parts(site, 1, False, parts, default=None)

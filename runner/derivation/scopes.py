@@ -87,6 +87,16 @@ class Names:
         self.scopes[-1].names[name or written] = Binding(named)
         return named
 
+    def written(self, tree: ast.expr) -> str | None:
+        """The name of a line of this scope that says the same, while it still stands for that."""
+        said = parse(text(tree)).text
+        lines = self.scopes[-1].lines
+        for at, line in enumerate(lines):
+            if isinstance(line, Node) and line.expression.text == said:
+                gone = {name for later in lines[at + 1 :] for name in later.defines}
+                return None if gone & (line.names | {line.name}) else line.name
+        return None
+
     @property
     def statics(self) -> Statics:
         """What is known without arrays where the writer is."""

@@ -1,0 +1,140 @@
+"""What a device sends under `derived` and under the `per_device` of the file: `python -m benchmarks.derived_bytes`
+
+Of every shipped experiment that has both, as the programs ask for it before any compiler, gradients included: the
+collectives of the traced programs, each as often as its loops run, by the ring formulas (n - 1)/n of the whole for a
+gather, a scatter and an exchange, twice that for a reduction, a block for a permutation. Prints a table; the exit
+status is 1 where `derived` sends more in an experiment that `MORE` does not name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from benchmarks.derived import DEVICES
+from runner.config.compose import compose
+from runner.experiment import expect
+from runner.experiment.model import Experiment
+from runner.experiment.program import Program
+from runner.experiment.reader import read
+from runner.programs import WRITERS
+from runner.worker.specs import structs
+from runner.worker.types import infer
+from tests import harness
+from tests.command import ROOT
+
+PROGRAMS = (Program.DERIVED, Program.SHARD_MAP)
+
+KINDS = {
+    "psum": "all-reduce", "psum_invariant": "all-reduce", "psum2": "all-reduce", "pmax": "all-reduce",
+    "pmin": "all-reduce", "all_gather": "all-gather", "all_gather_invariant": "all-gather",
+    "reduce_scatter": "reduce-scatter", "all_to_all": "all-to-all", "ppermute": "collective-permute",
+}  # fmt: skip
+"""JAX's primitives that communicate, and what XLA calls them."""
+
+MORE: dict[str, str] = {}
+"""The experiments in which `derived` sends more, and why."""
+
+
+def asked(program: Any, operands: Any, sizes: dict[str, int]) -> tuple[float, Counter[str]]:
+    """The bytes that a device sends for a program, and how many collectives of each kind."""
+    sent, counts = 0.0, Counter[str]()
+    for equation, times in _equations(jax.make_jaxpr(program)(*operands).jaxpr, 1):
+        kind = KINDS.get(equation.primitive.name)
+        if kind is None:
+            continue
+        named = equation.params["axes"] if "axes" in equation.params else equation.params["axis_name"]
+        axes = [axis for axis in (named if isinstance(named, tuple | list) else (named,)) if isinstance(axis, str)]
+        n = math.prod(sizes[axis] for axis in axes)
+        if n == 1:
+            continue
+        held = sum(_bytes(each) for each in equation.invars)
+        share = {"all-reduce": 2 * (n - 1) / n, "all-gather": n - 1, "collective-permute": 1.0}.get(kind, (n - 1) / n)
+        sent += times * share * held
+        counts[kind] += times
+    return sent, counts
+
+
+def _bytes(operand: Any) -> float:
+    return math.prod(operand.aval.shape) * operand.aval.dtype.itemsize
+
+
+def _equations(jaxpr: Any, times: int) -> Iterator[tuple[Any, int]]:
+    """Every equation, and how often it runs."""
+    for equation in jaxpr.eqns:
+        yield equation, times
+        more = times * equation.params.get("length", 1) if equation.primitive.name == "scan" else times
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from _equations(inner, more)
+
+
+def both(experiment: Experiment, folder: Path) -> dict[Program, tuple[float, Counter[str]]] | str:
+    """What each of the two programs asks for; or why there is one only."""
+    experiment = replace(experiment, programs=PROGRAMS)
+    found: dict[Program, tuple[float, Counter[str]]] = {}
+    with harness.configured(experiment):
+        types = infer(experiment)
+        if types.unsupported:
+            return "; ".join(f"{program}: {why}" for program, why in types.unsupported.items())
+        for program in PROGRAMS:
+            module: dict[str, Any] = {"__name__": "written"}
+            source = WRITERS[program](experiment, folder, types)
+            exec(compile("\n".join(_without_settings(source)), str(program), "exec"), module)
+            mesh = module["make_mesh"](jax.devices()[: experiment.mesh.size])
+            operands = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in structs(experiment, mesh)]
+            found[program] = asked(module["program"](mesh), operands, dict(experiment.mesh.sizes))
+    return found
+
+
+def _without_settings(source: str) -> Iterator[str]:
+    """A program without what it says of the process, which has its devices already."""
+    yield from (
+        line for line in source.splitlines() if "jax_num_cpu_devices" not in line and "jax_platforms" not in line
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="experiments; all where none is named")
+    names = parser.parse_args().names
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    wrong = False
+    print("| experiment | derived | per_device | of it | collectives of derived | of per_device |")
+    print("|---|---|---|---|---|---|")
+    for name in names or sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")):
+        with tempfile.TemporaryDirectory() as scratch:
+            plain = compose(name, Path(scratch)).plain
+            if expect.refusal(plain) or not plain["graph"] or not plain["per_device"]:
+                continue
+            experiment = read(plain)
+            found = both(experiment, ROOT)
+        if isinstance(found, str):
+            print(f"| {name} | – | – | – | {found} | – |")
+            continue
+        (mine, kinds), (theirs, others) = (found[program] for program in PROGRAMS)
+        ratio = "1" if mine == theirs else f"{mine / theirs:.2f}" if theirs else "∞"
+        wrong |= mine > theirs * 1.0001 and name not in MORE
+        print(f"| {name} | {mine:,.0f} | {theirs:,.0f} | {ratio} | {_told(kinds)} | {_told(others)} |", flush=True)
+    sys.exit(wrong)
+
+
+def _told(counts: Counter[str]) -> str:
+    return ", ".join(kind if count == 1 else f"{kind} × {count}" for kind, count in sorted(counts.items())) or "none"
+
+
+if __name__ == "__main__":
+    main()

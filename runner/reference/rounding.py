@@ -269,9 +269,9 @@ def of_float64(
 
 
 def _draws(oracle: Oracle, floats: Floats) -> int:
-    coarse = any(dtypes.dtype(kind).itemsize == 1 for places in floats.values() for kind in places.values())
-    table = _DRAWS_OF_8_BITS if coarse else _DRAWS
-    draws = next((times for work, times in table if oracle.work <= work), 1)
+    if any(dtypes.dtype(kind).itemsize == 1 for places in floats.values() for kind in places.values()):
+        return next((times for work, times in _DRAWS_OF_8_BITS if oracle.work <= work), 1)
+    draws = next((times for work, times in _DRAWS if oracle.work <= work), 1)
     sizes = [np.size(held[0]) for held in oracle.values.values() if dtypes.is_floating(held[0])]
     return 2 * draws if draws > 1 and min(sizes, default=_FEW) < _FEW else draws
 

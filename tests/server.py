@@ -1,7 +1,7 @@
 """A command line in; what `python -m runner` or `pytest` does with it, in a process that was forked, out.
 
-Python, Hydra, pytest and the runner are imported once. A worker, which imports JAX, is started only where a job comes to
-it: most bad input is refused before.
+Python, Hydra, pytest and the runner are imported once. A worker, which imports JAX, is started only where a job comes
+to it: most bad input is refused before.
 """
 
 from __future__ import annotations

@@ -374,8 +374,8 @@ def test_what_all_elements_share_may_be_rounded_to_the_side_that_no_draw_took(
     divisor: float, outside: list[str]
 ) -> None:
     rounding = Rounding()
+    exact, drawn = normalised("bfloat16", 1 - 2**-8)
     for _ in range(4):
-        exact, drawn = normalised("bfloat16", 1 - 2**-8)
         rounding.take_in([exact], [drawn], lambda value: value[0])
     found = as_a_whole(normalised("bfloat16", divisor)[1], exact, "bfloat16", rounding)
     assert found is not None

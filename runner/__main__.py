@@ -1,7 +1,8 @@
-"""`python -m runner` and the console script `shardproof`."""
+"""`python -m runner` and the console script `shardproof`; signals and streams for every command of the runner."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -16,10 +17,10 @@ _MACHINE = 3
 """The exit status where the machine is in the way: a full disk, no permission."""
 
 
-def main() -> None:
-    """Run the command line and leave with its exit status."""
+def main(module: str = "runner.cli.app") -> None:
+    """Run this process's command line by the `main` of a module, and leave with its exit status."""
     try:
-        status = _run()
+        status = _run(module)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         status = _INTERRUPTED
@@ -35,14 +36,15 @@ def main() -> None:
     sys.exit(status)
 
 
-def _run() -> int:
+def _run(module: str) -> int:
     """The exit status of the command line; what can be interrupted is imported where that is handled."""
     from runner.cli import signals
 
     try:
         with signals.handled():
             from runner.cli import streams
-            from runner.cli.app import main as run
+
+            run = importlib.import_module(module).main
 
             try:
                 streams.ready()

@@ -1,8 +1,6 @@
 """`python -m runner.derive`: the per-device lines that a graph and its specs determine (`runner/cli/derive.py`)."""
 
-import sys
-
-from runner.cli.derive import main
+from runner.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main("runner.cli.derive")

@@ -1,8 +1,6 @@
 """`python -m runner.editor`: see `runner/cli/editor.py`."""
 
-import sys
-
-from runner.cli.editor import main
+from runner.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main("runner.cli.editor")

@@ -1,8 +1,6 @@
 """`python -m runner.mutate`: which mistakes in an experiment its checks notice (`runner/cli/mutate.py`)."""
 
-import sys
-
-from runner.cli.mutate import main
+from runner.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main("runner.cli.mutate")

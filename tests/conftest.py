@@ -1,9 +1,12 @@
 """Eight simulated CPU devices: JAX reads the number once, before its first backend exists."""
 
 from collections import Counter
+from typing import Any
 
 import jax
 import pytest
+
+from tests.server import TIMED
 
 jax.config.update("jax_num_cpu_devices", 8)
 
@@ -37,3 +40,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if seen[test] % marker.args[0]:
             item.add_marker(pytest.mark.whole)
         seen[test] += 1
+
+
+_SLOWEST = 10
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say which command lines computed longest, where many were timed: waiting for others is not theirs."""
+    reports = [report for each in terminalreporter.stats.values() for report in each if hasattr(report, "nodeid")]
+    timed = sorted(
+        ((value, report.nodeid) for report in reports for name, value in report.user_properties if name == TIMED),
+        reverse=True,
+    )
+    if len(timed) > _SLOWEST:
+        longer = sum(seconds > 2 for seconds, _ in timed)
+        terminalreporter.section(f"{len(timed)} command lines, {longer} computed longer than 2 s")
+        for seconds, nodeid in timed[:_SLOWEST]:
+            terminalreporter.write_line(f"{seconds:6.2f} s  {nodeid}")

@@ -1,7 +1,7 @@
 """A command line in; what `python -m runner` or `pytest` does with it, in a process that was forked, out.
 
-Python, Hydra, pytest and the runner are imported once. A worker, which imports JAX, is started only where a job comes
-to it: most bad input is refused before.
+Python, Hydra, pytest and the runner are imported once. A worker, which imports JAX, is started only where a job comes:
+most bad input is refused before.
 """
 
 from __future__ import annotations
@@ -27,10 +27,15 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
+TIMED = "computed seconds"
+"""The property of a test's report that says how long its command line computed."""
+
 
 @dataclass(frozen=True)
 class Done:
     """What a command line did: its exit status, what it wrote, how long it took; `jax`: whether it imported JAX.
+
+    - `cpu`: the seconds that it computed, with the processes that it started and saw end.
 
     A status below 0 is the signal that ended it.
     """
@@ -39,6 +44,7 @@ class Done:
     stdout: str
     stderr: str
     seconds: float
+    cpu: float
     jax: bool
 
 
@@ -126,13 +132,13 @@ def _done(folder: str, arguments: Sequence[str], limit: float, environment: Mapp
             os.close(imported)
             _be(folder, arguments, environment, out, err, told)
         os.close(told)
-        status = _ended(child, limit)
+        status, cpu = _ended(child, limit)
         seconds = time.monotonic() - begun
         with os.fdopen(imported, "rb") as pipe:
             jax = pipe.read() == b"jax"
         out.seek(0)
         err.seek(0)
-        return Done(status, out.read().decode(), err.read().decode(), seconds, jax)
+        return Done(status, out.read().decode(), err.read().decode(), seconds, cpu, jax)
 
 
 def _be(
@@ -169,8 +175,8 @@ def _be(
         os._exit(status)
 
 
-def _ended(child: int, limit: float) -> int:
-    """The exit status of a process, which is killed with all that it started where it takes longer than the limit."""
+def _ended(child: int, limit: float) -> tuple[int, float]:
+    """The exit status and the computing time of a process, killed with all that it started after the limit."""
 
     def late(number: int, frame: FrameType | None) -> None:
         os.killpg(child, signal.SIGKILL)
@@ -178,7 +184,8 @@ def _ended(child: int, limit: float) -> int:
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, limit)
     try:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        _, status, used = os.wait4(child, 0)
+        return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

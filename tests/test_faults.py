@@ -5,12 +5,14 @@ A session tries a sample of it; `make faults` tries all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests import faults
 from tests.faults import Fault
+from tests.server import TIMED
 
 FAULTS = faults.read()
 SAMPLE = 50
@@ -32,8 +34,11 @@ def test_there_are_a_thousand_of_them_and_none_stands_twice() -> None:
         for number, fault in enumerate(FAULTS)
     ],
 )
-def test_a_mistake_gets_one_message(tmp_path: Path, fault: Fault) -> None:
+def test_a_mistake_gets_one_message(
+    tmp_path: Path, fault: Fault, record_property: Callable[[str, object], None]
+) -> None:
     done = fault.done(tmp_path, LIMIT)
+    record_property(TIMED, done.cpu)
     told = done.stdout + done.stderr
     assert done.returncode == fault.status, told
     assert "Traceback" not in told

@@ -27,8 +27,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _derive(configuration: Configuration, job: app.Job, worker: Worker) -> Status:
+    asked = read(configuration.plain)
     config = {**configuration.plain, "program": Program.DERIVED.value}
-    types = types_of(worker, config, job.folder, job.folder, read(config).timeout)
+    # What is known of it without its program may not hold of this one.
+    read(config)
+    types = types_of(worker, config, job.folder, job.folder, asked.timeout)
     if types.derivation is None:
         reason = types.unsupported[Program.DERIVED]
         raise invalid(("program",), f"the graph cannot be written for one device: {reason}")

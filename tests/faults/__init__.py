@@ -4,6 +4,7 @@ A line has what is wrong with the good experiment, and what the command has to s
 
 - `key` and `value`: the YAML that stands there instead; `expression`: a text that does; `overrides`: what is appended
   to the command line; `text`: the bytes of the whole file, in base64.
+- `module`: whose command line it is, `runner` unless it is said.
 - `status`: the exit status, 2 unless it is said; `says`: a part of the message.
 """
 
@@ -56,14 +57,16 @@ class Fault:
     expression: str | None = None
     overrides: tuple[str, ...] = ()
     text: str | None = None
+    module: str = "runner"
 
     @property
     def name(self) -> str:
         """What a test of it is called."""
         what = self.expression if self.expression is not None else self.value
+        whose = "" if self.module == "runner" else f"{self.module} "
         if self.key is not None:
-            return f"{self.key}: {what}"[:60]
-        return " ".join(self.overrides)[:60] or "a file"
+            return f"{whose}{self.key}: {what}"[:60]
+        return f"{whose}{' '.join(self.overrides)}"[:60] or "a file"
 
     def file(self) -> bytes:
         """The experiment's file."""
@@ -89,7 +92,8 @@ class Fault:
         (folder / "conf" / "experiment" / "mine.yaml").write_bytes(self.file())
         named = any(override.lstrip("+").startswith("experiment=") for override in self.overrides)
         chosen = () if named else ("+experiment=mine",)
-        return command(folder, "--config-dir", "conf", *chosen, "hydra.run.dir=run", *self.overrides, limit=limit)
+        given = ("--config-dir", "conf", *chosen, "hydra.run.dir=run", *self.overrides)
+        return command(folder, *given, module=self.module, limit=limit)
 
 
 def read() -> list[Fault]:

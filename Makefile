@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= auto
+# The tests start hundreds of processes, each of which would compile the runner anew.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS)
+FAULTS = tests/test_faults.py tests/test_hostile.py tests/test_kills.py
 
 .PHONY: run test whole faults lint docs schema bench fuzz studies clean
 
@@ -11,15 +14,15 @@ run: $(VENV)/.installed
 	$(BIN)/python -m runner +experiment=case3_allreduce
 
 test: $(VENV)/.tests
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(PYTEST)
 
 # What the tests try a sample of.
 whole: $(VENV)/.tests
-	$(BIN)/python -m pytest -n $(WORKERS) -m whole tests conf/experiment --ignore tests/test_faults.py --ignore tests/test_kills.py
+	$(PYTEST) -m whole tests conf/experiment $(FAULTS:%=--ignore %)
 
-# All the bad input, of which the tests try a sample.
+# All the bad input and all the signals, of which the tests try a sample.
 faults: $(VENV)/.tests
-	$(BIN)/python -m pytest -n $(WORKERS) -m 'whole or not whole' tests/test_faults.py tests/test_machine.py tests/test_kills.py --durations 5
+	$(PYTEST) -m 'whole or not whole' $(FAULTS) tests/test_machine.py
 
 lint: $(VENV)/.tests
 	$(BIN)/ruff check .

@@ -1,5 +1,6 @@
 """Eight simulated CPU devices: JAX reads the number once, before its first backend exists."""
 
+import gc
 from collections import Counter
 from typing import Any
 
@@ -43,6 +44,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 _SLOWEST = 10
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays, and need not be gone through again whenever JAX has made new objects."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

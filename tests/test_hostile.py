@@ -32,7 +32,8 @@ from runner.faults import InvalidExperiment
 from runner.language.operations import OPERATIONS
 from tests.faults import GOOD
 
-FEW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
+FEW = settings(max_examples=150, deadline=None, suppress_health_check=LARGE, database=None)
 MANY = settings(FEW, max_examples=5_000)
 FEW_FILES = settings(FEW, max_examples=25)
 MANY_FILES = settings(FEW, max_examples=1_500)
@@ -156,15 +157,18 @@ def _deeper(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         st.builds(lambda a, b: f"[{a} for q in {b}]", inner, inner),
         st.builds(lambda a, b, c: f"({a} if {b} else {c})", inner, inner, inner),
         st.builds(lambda a: f"(q := {a})", inner),
-        st.builds(lambda a, n: "(" * n + a + ")" * n, inner, st.integers(1, 300)),
-        st.builds(lambda a, n: "-" * n + a, inner, st.integers(1, 3000)),
-        st.builds(lambda a, n: f"{a}{'.T' * n}", inner, st.integers(1, 3000)),
-        st.builds(lambda a, n: " ** ".join([a] * n), inner, st.integers(1, 60)),
-        st.builds(lambda a, n: " + ".join([a] * n), inner, st.integers(1, 500)),
     )
 
 
-well_formed = st.recursive(atoms, _deeper, max_leaves=12)
+# Of atoms alone: what is repeated in what is repeated has no bounds.
+repeated = st.one_of(
+    st.builds(lambda a, n: "(" * n + a + ")" * n, atoms, st.integers(1, 300)),
+    st.builds(lambda a, n: "-" * n + a, atoms, st.integers(1, 3000)),
+    st.builds(lambda a, n: f"{a}{'.T' * n}", atoms, st.integers(1, 3000)),
+    st.builds(lambda a, n: " ** ".join([a] * n), atoms, st.integers(1, 60)),
+    st.builds(lambda a, n: " + ".join([a] * n), atoms, st.integers(1, 500)),
+)
+well_formed = st.recursive(atoms | repeated, _deeper, max_leaves=12)
 expressions = (
     well_formed | st.text(max_size=40) | st.lists(atoms | st.sampled_from(OPERATORS), max_size=8).map(" ".join)
 )
@@ -201,21 +205,26 @@ def with_expression(place: tuple[str, ...], text: str) -> dict[str, Any]:
     return config
 
 
-def judged(trap: Trap, sources: Sources, judge: Callable[[], Experiment]) -> None:
-    """An experiment comes of it, or one message, with its place."""
+def _told(trap: Trap, read: Callable[[], Experiment], sources: Sources) -> str | None:
+    """The message with which an experiment is refused; None where it is one."""
     try:
         with trap.reading():
-            judge()
+            read()
     except InvalidExperiment as error:
-        message = sources.report(error.fault)
-        assert _PLACE.match(message), message
-        assert error.fault.message.strip()
-        # It is written to a stream as it is.
-        message.encode("utf-8", "backslashreplace")
+        return sources.report(error.fault)
+    return None
+
+
+def _is_one_message(told: str | None) -> None:
+    """It has a place, and says something, in characters that a stream can be given."""
+    if told is not None:
+        assert _PLACE.match(told), told
+        assert told.partition("\n")[2].strip(), told
+        assert told.encode("utf-8", "backslashreplace")
 
 
 def _reads(trap: Trap, place: tuple[str, ...], text: str) -> None:
-    judged(trap, Sources(), lambda: read(with_expression(place, text)))
+    _is_one_message(_told(trap, lambda: read(with_expression(place, text)), Sources()))
 
 
 @FEW
@@ -352,14 +361,16 @@ def _composed(trap: Trap, folder: Path, content: bytes, given: list[str]) -> Non
     file = folder / "experiment" / "mine.yaml"
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(content)
+    _is_one_message(_refused(trap, folder, given))
+
+
+def _refused(trap: Trap, folder: Path, given: list[str]) -> str | None:
     try:
         with trap.reading():
             configuration = compose("mine", folder, given)
     except InvalidConfiguration as error:
-        assert _PLACE.match(str(error)), str(error)
-        str(error).encode("utf-8", "backslashreplace")
-        return
-    judged(trap, configuration.sources, lambda: validate(configuration))
+        return str(error)
+    return _told(trap, lambda: validate(configuration), configuration.sources)
 
 
 @FEW_FILES

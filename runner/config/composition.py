@@ -54,7 +54,7 @@ def _chain(folders: Sequence[Path], group: str, option: str, seen: tuple[Path, .
 
 def _defaults(text: str) -> list[Any]:
     try:
-        content = yaml.safe_load(text)
+        content = files.load(text)
     except yaml.YAMLError:
         return []
     found = content.get("defaults") if is_dict(content) else None
@@ -88,6 +88,10 @@ def report(error: Exception, folders: Sequence[Path], overrides: Sequence[str]) 
     missing = _caused_by(error, MissingConfigException)
     if missing is not None and missing.missing_cfg_file is not None:
         return _of_missing(str(missing.missing_cfg_file), sources, folders)
+    for layer in sources.layers:
+        if (unread := files.unread(layer.file)) is not None:
+            # What Hydra's loader raised of it is no error of YAML's.
+            return _of_yaml(unread, layer.file)
     if _caused_by(error, HydraException, OmegaConfBaseException) is None:
         raise error
     return _of_defaults(error, sources) or _of_config(error, sources)
@@ -201,12 +205,12 @@ def _caused_by(error: BaseException | None, *kinds: type[Any]) -> Any:
     return None
 
 
-def _of_yaml(error: yaml.YAMLError) -> str:
+def _of_yaml(error: yaml.YAMLError, file: Path | None = None) -> str:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     problem = getattr(error, "problem", None) or str(error)
     where = "configuration"
     if mark is not None:
-        where = f"{shown(Path(mark.name))}:{mark.line + 1}:{mark.column + 1}"
+        where = f"{shown(file or Path(mark.name))}:{mark.line + 1}:{mark.column + 1}"
     duplicate = re.match(r"found duplicate key (.*)", problem)
     message = f"the key '{duplicate.group(1)}' stands twice" if duplicate else f"not YAML: {problem}"
     context = getattr(error, "context", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -19,6 +19,43 @@ PACKAGE = "# @package _global_"
 _BOM = "\ufeff"
 
 
+class Unmade(yaml.MarkedYAMLError):
+    """What a tag says is made of a value cannot be made of it."""
+
+
+class _Loader(yaml.SafeLoader):
+    """OmegaConf's, as far as values go: a date is a text. Whatever it cannot make is an error of YAML's."""
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        try:
+            return cast("Any", super()).construct_document(node)
+        except yaml.YAMLError:
+            raise
+        except Exception as error:
+            raise Unmade(None, None, f"{error}", node.start_mark) from error
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return cast("Any", super()).construct_object(node, deep)
+        except yaml.YAMLError:
+            raise
+        except Exception as error:
+            kind = node.tag.rsplit(":", 1)[-1]
+            raise Unmade(None, None, f"{node.value!r:.60} is no {kind}", node.start_mark) from error
+
+
+_OF_DATES = "tag:yaml.org,2002:timestamp"
+cast("Any", _Loader).yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _OF_DATES]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def load(text: str) -> Any:
+    """What a text of YAML holds. Raises `yaml.YAMLError`."""
+    return yaml.load(text, _Loader)
+
+
 def refusal(file: Path, *, experiment: bool) -> str | None:
     """Why a file cannot be read, as a message with its place; None where it can."""
     try:
@@ -30,7 +67,11 @@ def refusal(file: Path, *, experiment: bool) -> str | None:
     if text.startswith(_BOM):
         return f"{shown(file)}:1:1\n  a byte order mark hides this line from Hydra; save the file as UTF-8 without BOM"
     try:
-        content = yaml.safe_load(text)
+        content = load(text)
+    except Unmade as error:
+        mark = error.problem_mark
+        place = f"{mark.line + 1}:{mark.column + 1}" if mark else "1:1"
+        return f"{shown(file)}:{place}\n  not YAML: {error.problem}"
     except yaml.YAMLError:
         # Hydra's own loader refuses more, and has the words for it.
         return None
@@ -72,6 +113,15 @@ def _header(file: Path, text: str) -> str | None:
 def content(file: Path) -> Any:
     """What a file holds; None where it cannot be read."""
     try:
-        return yaml.safe_load(file.read_text(encoding="utf-8", errors="replace"))
+        return load(file.read_text(encoding="utf-8", errors="replace"))
     except yaml.YAMLError:
         return None
+
+
+def unread(file: Path) -> yaml.YAMLError | None:
+    """Why a file cannot be read, in PyYAML's words; None where it can."""
+    try:
+        load(file.read_text(encoding="utf-8", errors="replace"))
+    except yaml.YAMLError as error:
+        return error
+    return None

@@ -1,6 +1,6 @@
 """`python -m runner.derive`: the per-device lines that a graph and its specs determine (`runner/cli/derive.py`)."""
 
-from runner.__main__ import main
+from runner.cli.command import main
 
 if __name__ == "__main__":
     main("runner.cli.derive")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from runner.cli import streams
+from runner.cli import single, streams
 from tests.command import ROOT, recorded
 from tests.server import command
 
@@ -28,10 +30,12 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """What begins a process as a terminal does, which has interrupts, after something else was done to it."""
 
 
-def started(*arguments: str, folder: Path, before: str = "", strict: bool = True, **more: Any) -> subprocess.Popen[str]:
-    """The command in a process of its own, in which something was done `before`; `strict`: warnings are errors."""
+def started(
+    *arguments: str, folder: Path, before: str = "", strict: bool = True, module: str = "runner", **more: Any
+) -> subprocess.Popen[str]:
+    """A command in a process of its own, in which something was done `before`; `strict`: warnings are errors."""
     return subprocess.Popen(
-        [sys.executable, "-c", BEFORE, before, *(("-W", "error") if strict else ()), "-m", "runner", *arguments],
+        [sys.executable, "-c", BEFORE, before, *(("-W", "error") if strict else ()), "-m", module, *arguments],
         cwd=folder,
         text=True,
         encoding="utf-8",
@@ -66,6 +70,27 @@ def test_a_sweep_without_room_ends_with_its_table(tmp_path: Path) -> None:
     assert process.returncode == 3, out + err
     assert "Traceback" not in out + err
     assert "2 points: 2 error; sweep" in out
+
+
+@pytest.mark.parametrize("module", ["runner.derive", "runner.mutate"])
+def test_the_other_commands_have_one_message_too(tmp_path: Path, module: str) -> None:
+    limit = small_files(300)
+    process = started(RUN[0], "hydra.run.dir=run", folder=tmp_path, before=limit, module=module)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 3, out + err
+    assert "File too large" in err
+    assert "Traceback" not in out + err
+    assert "bug in shardproof" not in out + err
+
+
+def test_what_the_machine_refuses_another_command_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(*_: object) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device", "mutants.json")
+
+    job: Any = SimpleNamespace(resolved=lambda: None, folder=Path("run"))
+    worker: Any = None
+    assert single._task(work, job, worker) == "error"
+    assert capsys.readouterr().err == "mutants.json: No space left on device\n"
 
 
 @pytest.mark.parametrize("folder", ["file/run", "file", "/proc/nowhere"])

@@ -36,6 +36,9 @@ def _task(work: Work, job: app.Job, worker: Worker) -> Status:
         print(error, file=sys.stderr)
     except InvalidExperiment as error:
         print(job.origin.sources.report(error.fault), file=sys.stderr)
+    except OSError as error:
+        print(f"{error.filename or job.folder}: {error.strerror or error}", file=sys.stderr)
+        return "error"
     except Exception as error:
         traceback.print_exc()
         print(f"this is a bug in shardproof, please report it: {type(error).__name__}: {error}", file=sys.stderr)

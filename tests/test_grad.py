@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import itertools
 import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,6 +84,7 @@ def by_hand(outcome, folder):
     return arrays["x"].T @ (arrays["x"] @ arrays["w"] - arrays["t"])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_program_computes_the_gradient_that_one_derives_by_hand(layout, tmp_path):
     outcome = least_squares(layout, tmp_path)
@@ -98,6 +101,7 @@ def test_the_gradient_is_right_without_check_vma(layout, tmp_path):
     assert outcome.failures() == []
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_no_sum_that_differentiation_asks_for_is_said_to_be_the_compilers(layout, check_vma, tmp_path):
@@ -112,6 +116,7 @@ def test_no_sum_that_differentiation_asks_for_is_said_to_be_the_compilers(layout
         assert any(one.gradient for one in module.found)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("spec", [["x"], ["y", "x"], [None, ["y", "x"]], []])
 def test_a_gradient_lies_as_the_outputs_say(spec, tmp_path):
     # [x] of a replicated w: the optimizer of ZeRO, whose gradient is reduce-scattered.
@@ -165,6 +170,7 @@ grad: {of: loss, wrt: [w2, b1, w1]}
 """
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_a_network_with_a_cross_entropy(dtype, tmp_path):
     outcome = harness.run(NETWORK.replace("DTYPE", dtype), tmp_path)
@@ -206,6 +212,7 @@ def test_through_a_loop(tmp_path):
     assert outcome.failures() == []
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("program", ["auto", "constraint", "shard_map", "vmap"])
 def test_through_a_fori_loop(program, tmp_path):
     # Without explicit: JAX 0.12 refuses to lower its transpose, and the program is left out.
@@ -388,12 +395,18 @@ def test_a_per_device_program_with_the_right_loss_and_another_gradient_is_told_f
     assert told.note == "per_device's scalar has another derivative than graph's in grad.w"
 
 
-def consulted(text, folder, edit=lambda gradients: gradients):
-    """The oracles of an experiment, with JAX's gradient edited."""
+@functools.cache
+def differentiated(text):
+    """An experiment that loads nothing, its arrays, and what JAX says of its gradient."""
     experiment = harness.experiment(text)
-    arrays = data.make(experiment, folder)
+    arrays = data.make(experiment, Path())
     with harness.configured(experiment):
-        exact, draws = unsharded(experiment, arrays, {})
+        return experiment, arrays, *unsharded(experiment, arrays, {})
+
+
+def consulted(text, edit=lambda gradients: gradients):
+    """The oracles of an experiment, with JAX's gradient edited."""
+    experiment, arrays, exact, draws = differentiated(text)
     context = oracles.consult(experiment, arrays, {}, {})
     assert experiment.grad is not None
     named = [dict(zip(experiment.grad.wrt, each, strict=True)) for each in (edit(exact), *draws)]
@@ -401,32 +414,32 @@ def consulted(text, folder, edit=lambda gradients: gradients):
     return context.gradients
 
 
-def test_differences_confirm_no_gradient_that_is_wrong_in_one_element(tmp_path):
+def test_differences_confirm_no_gradient_that_is_wrong_in_one_element():
     def edit(gradients):
         changed = gradients[0].copy()
         changed[2, 3] += 1e-4 * np.abs(changed).max()
         return [changed]
 
     text = LEAST_SQUARES % LAYOUTS["data parallel"]
-    assert consulted(text, tmp_path).faults == []
-    assert consulted(text, tmp_path, edit).faults == [
+    assert consulted(text).faults == []
+    assert consulted(text, edit).faults == [
         "differences of the NumPy reference do not confirm the oracle's grad.w: the scalar has a kink at these values, "
         "or JAX's gradient of the graph or the reference is wrong"
     ]
 
 
 @pytest.mark.parametrize("order", ["rows", "columns", "both"])
-def test_differences_confirm_no_gradient_whose_elements_stand_elsewhere(order, tmp_path):
+def test_differences_confirm_no_gradient_whose_elements_stand_elsewhere(order):
     # Along a direction that is alike in all elements, their order would make no difference.
     def edit(gradients):
         axis = {"rows": 0, "columns": 1, "both": (0, 1)}[order]
         return [np.flip(gradients[0], axis)]
 
-    [fault] = consulted(LEAST_SQUARES % LAYOUTS["data parallel"], tmp_path, edit).faults
+    [fault] = consulted(LEAST_SQUARES % LAYOUTS["data parallel"], edit).faults
     assert "do not confirm the oracle's grad.w:" in fault
 
 
-def test_errors_that_cancel_in_one_direction_are_seen_in_another(tmp_path):
+def test_errors_that_cancel_in_one_direction_are_seen_in_another():
     def off_in(i, j):
         def edit(gradients):
             wrong = gradients[0].copy()
@@ -438,20 +451,20 @@ def test_errors_that_cancel_in_one_direction_are_seen_in_another(tmp_path):
 
     text = LEAST_SQUARES % LAYOUTS["data parallel"]
     pairs = list(itertools.combinations(range(0, 24, 3), 2))
-    seen = [pair for pair in pairs if consulted(text, tmp_path, off_in(*pair)).faults]
+    seen = [pair for pair in pairs if consulted(text, off_in(*pair)).faults]
     # Each of three directions sees every second one.
     assert len(seen) >= 0.8 * len(pairs)
 
 
 @pytest.mark.parametrize(("sign", "element"), [(1, 0), (-1, 0), (1, 23), (-1, 23), (1, 10)])
 @pytest.mark.parametrize(("times", "confirmed"), [(0.3, True), (3, False)])
-def test_what_is_confirmed_is_a_millionth_of_the_terms(times, confirmed, sign, element, tmp_path):
+def test_what_is_confirmed_is_a_millionth_of_the_terms(times, confirmed, sign, element):
     def edit(gradients):
         changed = gradients[0].copy()
         changed.flat[element] += sign * times * 1e-6 * np.abs(changed).sum()
         return [changed]
 
-    found = consulted(LEAST_SQUARES % LAYOUTS["data parallel"], tmp_path, edit)
+    found = consulted(LEAST_SQUARES % LAYOUTS["data parallel"], edit)
     assert (found.faults == []) == confirmed
     assert found.apart["graph"]["grad.w"] == pytest.approx(times, rel=0.1)
 
@@ -459,23 +472,23 @@ def test_what_is_confirmed_is_a_millionth_of_the_terms(times, confirmed, sign, e
 @pytest.mark.parametrize(
     ("wrong", "names"), [((0,), "grad.w"), ((1,), "grad.x"), ((2,), "grad.t"), ((0, 2), "grad.w and grad.t")]
 )
-def test_every_gradient_is_held_to_differences(wrong, names, tmp_path):
+def test_every_gradient_is_held_to_differences(wrong, names):
     def edit(gradients):
         return [g * (1.001 if i in wrong else 1) for i, g in enumerate(gradients)]
 
     text = (LEAST_SQUARES % LAYOUTS["data parallel"]).replace("wrt: [w]", "wrt: [w, x, t]")
-    assert consulted(text, tmp_path).faults == []
-    [fault] = consulted(text, tmp_path, edit).faults
+    assert consulted(text).faults == []
+    [fault] = consulted(text, edit).faults
     assert f"do not confirm the oracle's {names}:" in fault
 
 
-def test_differences_confirm_nothing_that_is_no_number(tmp_path):
+def test_differences_confirm_nothing_that_is_no_number():
     def edit(gradients):
         changed = gradients[0].copy()
         changed[1, 1] = np.nan
         return [changed]
 
-    assert len(consulted(LEAST_SQUARES % LAYOUTS["data parallel"], tmp_path, edit).faults) == 1
+    assert len(consulted(LEAST_SQUARES % LAYOUTS["data parallel"], edit).faults) == 1
 
 
 def test_what_rounding_does_is_tried_upwards_and_downwards(tmp_path):
@@ -499,25 +512,25 @@ grad: {of: loss, wrt: [w]}
     np.testing.assert_array_equal(moved["n"], arrays["n"])
 
 
-def test_at_a_kink_there_is_nothing_to_confirm(tmp_path):
+def test_at_a_kink_there_is_nothing_to_confirm():
     text = """
 arrays: {w: {shape: [4], init: zeros}}
 graph: {loss: sum(relu(w))}
 outputs: {loss: []}
 grad: {of: loss, wrt: [w]}
 """
-    [fault] = consulted(text, tmp_path).faults
+    [fault] = consulted(text).faults
     assert "the scalar has a kink at these values" in fault
 
 
-def test_near_a_kink_a_smaller_step_confirms(tmp_path):
+def test_near_a_kink_a_smaller_step_confirms():
     text = """
 arrays: {w: {shape: [4], init: [1.0, -1.0, 4.e-7, -4.e-7]}}
 graph: {loss: sum(relu(w) * 2)}
 outputs: {loss: []}
 grad: {of: loss, wrt: [w]}
 """
-    assert consulted(text, tmp_path).faults == []
+    assert consulted(text).faults == []
 
 
 def test_a_gradient_that_is_zero(tmp_path):

@@ -22,10 +22,9 @@ SAMPLE = (
     "case4_forbidden",
     "collective_allgather_matmul",
     "distributed_axis_index",
-    "expert_parallel_moe",
     "intro_contract_constraint",
-    "tensor_parallel_attention",
     "vector_psum",
+    "vocab_parallel_embedding",
 )
 """The experiments that are tried as a sweep's points and as scripts in every session; `make whole` tries all."""
 

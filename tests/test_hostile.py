@@ -273,7 +273,17 @@ KEYS = (
     *("constraints", "outputs", "outputs.C", "grad.of", "grad.wrt", "expect", "expect.values", "expect.collectives"),
     *("expect.wrong", "expect.weak", "expect.invalid", "expect.layouts", "expect.sections", "expect.overlapped"),
     *("test", "test.targets", "program", "seed", "precision", "check_vma", "trace", "profile", "show", "timeout"),
-    *("defaults", "hydra", "nosuch", "arrays.nosuch", "dims.psum", "hydra.run.dir", "hydra.sweeper"),
+    *(
+        "defaults",
+        "hydra",
+        "hardware",
+        "hardware.name",
+        "nosuch",
+        "arrays.nosuch",
+        "dims.psum",
+        "hydra.run.dir",
+        "hydra.sweeper",
+    ),
 )
 RAW = (
     *("!!python/object/apply:builtins.pwned []", "!!python/name:builtins.pwned", "!!python/object/new:os.system [ls]"),

@@ -55,7 +55,9 @@ def pytest_collection_finish() -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say which command lines computed longest, where many were timed: waiting for others is not theirs."""
-    reports = [report for each in terminalreporter.stats.values() for report in each if hasattr(report, "nodeid")]
+    reports = [
+        report for each in terminalreporter.stats.values() for report in each if getattr(report, "when", "") == "call"
+    ]
     timed = sorted(
         ((value, report.nodeid) for report in reports for name, value in report.user_properties if name == TIMED),
         reverse=True,

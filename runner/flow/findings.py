@@ -40,7 +40,7 @@ from runner.experiment.topology import Topology
 from runner.faults import LEFT_OUT, Fault, invalid
 from runner.flow.dimensions import Names
 from runner.flow.drawing import draw
-from runner.flow.recording import output_of, shards
+from runner.flow.recording import lines, output_of, shards
 from runner.layout import Layout
 from runner.link import handover
 from runner.link.events import Devices, Finished, Gradients, Profiled, Ran, Traced, Types
@@ -94,6 +94,7 @@ class Findings:
         if types.derivation is not None:
             self._derived = derive.read(self._experiment, types.derivation)
             found.derivation = types.derivation
+        found.lines = lines(self._experiment, self._derived, types)
         not_pinned = pinned.not_pinned(found.overrides)
         self._context = oracles.consult(self._experiment, self._arrays, types.outputs, types.floats, not_pinned)
         self._context.jax = types.jax

@@ -1,15 +1,20 @@
-"""The arrays and outputs of a run in; what the record says of them out."""
+"""The lines, arrays and outputs of a run in; what the record says of them out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from runner import dtypes
-from runner.link.events import Ranges
+from runner.experiment.model import Experiment, Line, Node, Statement
+from runner.language.operations import OPERATIONS
+from runner.language.syntax import Expression, name_of
+from runner.link.events import Ranges, Types
 from runner.link.target import Output, ProgramRun
-from runner.record.model import Held, OutputRecord
+from runner.record.model import Held, OutputRecord, RecordedLine
 
 _RECORDED_VALUES = 1000
 """Outputs of up to this many elements are recorded with their values."""
@@ -51,3 +56,63 @@ def output_of(run: ProgramRun, output: Output) -> OutputRecord:
         text=text,
         values=values,
     )
+
+
+_Types: TypeAlias = Mapping[str, tuple[tuple[int, ...], str]]
+
+
+def lines(experiment: Experiment, derived: Experiment | None, types: Types) -> dict[str, list[RecordedLine]]:
+    """The lines of `graph`, of `per_device` and of what was `derived`, as far as there are any."""
+    arrays = {array.name: array.name for array in experiment.arrays}
+    sections: dict[str, Sequence[Statement]] = {"graph": experiment.graph, "per_device": experiment.per_device}
+    if derived is not None:
+        sections["derived"] = derived.per_device
+    return {
+        name: list(_lines(statements, dict(arrays), types.nodes.get(name, {})))
+        for name, statements in sections.items()
+        if statements
+    }
+
+
+def _lines(statements: Iterable[Statement], scope: dict[str, str], types: _Types) -> Iterator[RecordedLine]:
+    """The statements and what stands inside them; `scope` has whose value each name is, and gets what they define."""
+    for statement in statements:
+        path = statement.line.path
+        if isinstance(statement, Node):
+            yield _line(statement.line, statement.expression, scope, types)
+            scope[statement.name] = path
+            continue
+        yield RecordedLine(path=path, line=str(statement.line), expression=None, reads=[], steps=statement.steps)
+        inside = {name: of for name, of in scope.items() if name != statement.index}
+        for carried, first in statement.carry:
+            yield _line(statement.first(carried), first, scope, types)
+            inside[carried] = statement.first(carried).path
+        yield from _lines(statement.body, inside, types)
+        scope.update({f"{statement.name}.{carried}": inside[carried] for carried, _ in statement.carry})
+
+
+def _line(line: Line, expression: Expression, scope: Mapping[str, str], types: _Types) -> RecordedLine:
+    calls = [
+        node
+        for node in ast.walk(expression.tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if (row := OPERATIONS.get(node.func.id)) is not None and row.kind == "collective"
+    ]
+    shape, dtype = types.get(line.path, (None, None))
+    return RecordedLine(
+        path=line.path,
+        line=str(line),
+        expression=expression.text,
+        reads=_read([expression.tree], scope),
+        sent=_read(calls, scope),
+        shape=None if shape is None else list(shape),
+        dtype=dtype,
+    )
+
+
+def _read(trees: Iterable[ast.AST], scope: Mapping[str, str]) -> list[str]:
+    """Whose values some trees read, in the order in which they stand."""
+    nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)]
+    nodes.sort(key=lambda node: (node.lineno, node.col_offset))
+    names = (name_of(node) for node in nodes)
+    return list(dict.fromkeys(scope[name] for name in names if name is not None and name in scope))

@@ -203,6 +203,28 @@ class Trace:
     dims: dict[str, int] | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecordedLine:
+    """A line of a section or of the body of a repeat, or what a carried name starts as; in their order.
+
+    - `path`: what no other line of the section is: `C`, `ring/body/acc`, of what a carried name starts as
+      `ring/carry/acc`; `line`: as collectives name it, `ring.acc`.
+    - `expression`: null of a repeat, which has `steps`.
+    - `reads`: the arrays, and the paths of the lines, whose values are in the expression; `sent`: those of them that
+      stand in a collective that it calls.
+    - `shape`, `dtype`: in `graph` of the whole value, else of one device's; null where they are not known.
+    """
+
+    path: str
+    line: str
+    expression: str | None
+    reads: list[str]
+    sent: list[str] = field(default_factory=list[str])
+    shape: list[int] | None = None
+    dtype: str | None = None
+    steps: int | None = None
+
+
 View: TypeAlias = Literal["global", "per device"]
 Placer: TypeAlias = Literal["compiler", "constraints", "types", "specs"]
 Asker: TypeAlias = Literal["program", "differentiation", "compiler"]
@@ -261,6 +283,7 @@ class Record:
     - `mesh`, `target`: null where the experiment did not come so far.
     - `not_supported`: the programs that were left out, each with the reason.
     - `modes`: what each program leaves to the compiler, where the programs were not chosen.
+    - `lines`: those of `graph`, of `per_device` and of `derived`, as far as there are any.
     """
 
     schema: int = field(default=SCHEMA, metadata=ALWAYS)
@@ -282,6 +305,7 @@ class Record:
     pictures: Pictures | None = None
     derivation: Derivation | None = None
     modes: list[Mode] | None = None
+    lines: dict[str, list[RecordedLine]] = field(default_factory=dict[str, list[RecordedLine]])
     environment: Environment
 
     @property

@@ -1,0 +1,37 @@
+"""The lines of a record: what each of them reads, and what of that a collective sends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.harness import run
+
+
+def test_the_lines_of_a_record_say_whose_values_they_read(tmp_path: Path) -> None:
+    text = """
+    arrays:
+      x: {shape: [8], spec: [x]}
+      w: {shape: [4, 8], spec: [null, x]}
+    graph:
+      layers: {repeat: 4, carry: {h: x}, body: {s: "sum(w[i])", h: h * s}}
+      y: layers.h + x
+    per_device:
+      layers: {repeat: 4, carry: {h: x}, body: {s: "psum(sum(w[i]), 'x')", h: h * s}}
+      y: layers.h + x
+    outputs: {y: [x]}
+    """
+    found = run(text, tmp_path, program="all").record.lines
+    assert {line.path: line.reads for line in found["per_device"]} == {
+        "layers": [],
+        "layers/carry/h": ["x"],
+        "layers/body/s": ["w"],
+        "layers/body/h": ["layers/carry/h", "layers/body/s"],
+        "y": ["layers/body/h", "x"],
+    }
+    by_path = {line.path: line for line in found["per_device"]}
+    assert (by_path["layers"].steps, by_path["layers"].expression) == (4, None)
+    assert by_path["layers/body/s"].sent == ["w"]
+    assert by_path["layers/body/h"].sent == []
+    assert (by_path["y"].shape, by_path["y"].dtype) == ([4], "float32")
+    assert [line.shape for line in found["graph"] if line.path == "y"] == [[8]]
+    assert [line.sent for line in found["derived"] if line.sent], "what was derived sends something, too"

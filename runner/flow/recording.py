@@ -92,11 +92,13 @@ def _lines(statements: Iterable[Statement], scope: dict[str, str], types: _Types
 
 
 def _line(line: Line, expression: Expression, scope: Mapping[str, str], types: _Types) -> RecordedLine:
-    calls = [
-        node
+    given = [
+        argument
         for node in ast.walk(expression.tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         if (row := OPERATIONS.get(node.func.id)) is not None and row.kind == "collective"
+        for argument in node.args
+        if name_of(argument) is not None
     ]
     shape, dtype = types.get(line.path, (None, None))
     return RecordedLine(
@@ -104,7 +106,7 @@ def _line(line: Line, expression: Expression, scope: Mapping[str, str], types: _
         line=str(line),
         expression=expression.text,
         reads=_read([expression.tree], scope),
-        sent=_read(calls, scope),
+        sent=_read(given, scope),
         shape=None if shape is None else list(shape),
         dtype=dtype,
     )

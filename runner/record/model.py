@@ -210,8 +210,8 @@ class RecordedLine:
     - `path`: what no other line of the section is: `C`, `ring/body/acc`, of what a carried name starts as
       `ring/carry/acc`; `line`: as collectives name it, `ring.acc`.
     - `expression`: null of a repeat, which has `steps`.
-    - `reads`: the arrays, and the paths of the lines, whose values are in the expression; `sent`: those of them that
-      stand in a collective that it calls.
+    - `reads`: the arrays, and the paths of the lines, whose values are in the expression; `sent`: those of them that a
+      collective in it is given as they are.
     - `shape`, `dtype`: in `graph` of the whole value, else of one device's; null where they are not known.
     """
 

@@ -211,6 +211,11 @@ def draw(exchanges: Sequence[Exchange], platform: str, title: str, summary: str)
 
 
 def _card(exchange: Exchange, platform: str) -> Card:
+    return card(exchange.name, [(exchange.expression, "t")], [exchange.over], figure(exchange, platform))
+
+
+def figure(exchange: Exchange, platform: str) -> Box:
+    """What every device has before and after a collective."""
     paint = colours(place.device for place in exchange.devices)
     sides = [[place.before for place in exchange.devices], [place.after for place in exchange.devices]]
     heads = [(f"{platform.upper()} {place.device}", place.at) for place in exchange.devices]
@@ -230,8 +235,7 @@ def _card(exchange: Exchange, platform: str) -> Card:
         parts.append(text(_ARROW, starts[1] - _TO / 2, middle + 5, "n m"))
         parts.append(after.at(starts[1], middle - after.height / 2))
         y += height + 8
-    body = Box(starts[1] + spans[1], y - 8, "".join(parts))
-    return card(exchange.name, [(exchange.expression, "t")], [exchange.over], body)
+    return Box(starts[1] + spans[1], y - 8, "".join(parts))
 
 
 _TO = 56

@@ -64,20 +64,28 @@ def sheet(figures: Sequence[tuple[MeshPicture, Sequence[ArrayPicture]]], title: 
 
 def _card(picture: Picture, paint: dict[int, str]) -> Card:
     """One picture: what it is in words, and its grid or slices with notes on what is left out."""
-    grids = picture.grids()
-    shown = grids[: max(1, min(_SLICES, _CELLS // (len(grids[0].rows) * len(grids[0].columns))))]
-    frame = _frame(shown, picture, sliced=len(grids) > 1)
-    notes = list(frame.notes)
-    if len(grids) > len(shown):
-        notes.append(f"{len(grids)} slices, {len(shown)} shown")
-    if picture.without():
-        notes.append(picture.without())
-    body = noted(evenly([_grid(grid, frame, picture, paint) for grid in shown], INNER), notes)
+    body = figure(picture, paint)
     first, *rest = picture.lines()
     typed = [(first, "t")] if first else []
     if isinstance(picture, ArrayPicture):
         typed.append((rest.pop(0), "s"))
     return card(picture.name, typed, rest, body)
+
+
+def figure(picture: Picture, paint: dict[int, str], *, marked: bool = False, room: float = INNER) -> Box:
+    """The grid or slices of one picture in so much room, with notes on what is left out.
+
+    Where it is `marked`, the cells say in `data-d` which devices they are of.
+    """
+    grids = picture.grids()
+    shown = grids[: max(1, min(_SLICES, _CELLS // (len(grids[0].rows) * len(grids[0].columns))))]
+    frame = _frame(shown, picture, sliced=len(grids) > 1, marked=marked, room=room)
+    notes = list(frame.notes)
+    if len(grids) > len(shown):
+        notes.append(f"{len(grids)} slices, {len(shown)} shown")
+    if picture.without():
+        notes.append(picture.without())
+    return noted(evenly([_grid(grid, frame, picture, paint) for grid in shown], room), notes)
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,7 @@ class _Frame:
 
     - `rows`, `columns`: the indices that are drawn; `xs`, `ys`: from where to where each of them goes.
     - `left`, `top`: the room for headings. `size`, `platform`, `whole`: how labels are written, as `_fit` has it.
+    - `marked`: as `figure` has it.
     """
 
     rows: Sequence[int | None]
@@ -98,9 +107,10 @@ class _Frame:
     platform: str
     whole: bool
     notes: tuple[str, ...]
+    marked: bool
 
 
-def _frame(grids: Sequence[Grid], picture: Picture, *, sliced: bool) -> _Frame:
+def _frame(grids: Sequence[Grid], picture: Picture, *, sliced: bool, marked: bool, room: float) -> _Frame:
     """As large as the labels of all slices need, and the page allows; with notes on what it leaves out."""
     first = grids[0]
     columns = clip(len(first.columns), _LINES)
@@ -118,7 +128,7 @@ def _frame(grids: Sequence[Grid], picture: Picture, *, sliced: bool) -> _Frame:
     side = 132 if sliced else _SIDE
     # Platform and ids where eight or fewer columns can have them, else the ids, else as much as there is.
     natural = across * (full_width if across <= 8 else ids_width)
-    width = min(max(side, natural), INNER - left)
+    width = min(max(side, natural), room - left)
     aspect = sum(first.heights) / max(sum(first.widths), 1)
     copies = max(map(len, holders))
     least = min(down * (46 if down <= 2 else 32 if 1 < copies <= _STRIPES else 24), 620)
@@ -138,7 +148,7 @@ def _frame(grids: Sequence[Grid], picture: Picture, *, sliced: bool) -> _Frame:
         notes.append("too small for labels: point at a cell to read its devices")
     elif not whole:
         notes.append("each cell names the first of its devices: point at it to read all")
-    return _Frame(rows, columns, xs, ys, left, top, size, platform, whole, tuple(notes))
+    return _Frame(rows, columns, xs, ys, left, top, size, platform, whole, tuple(notes), marked)
 
 
 def _grid(grid: Grid, frame: _Frame, picture: Picture, paint: dict[int, str]) -> Box:
@@ -196,7 +206,8 @@ def _cell(
     # Lines around cells of a few pixels would be all that there is to see.
     small = min(w, h)
     line, thick = (DARK, 1) if small >= 12 else ("#FFFFFF", 0.4) if small >= 3 else (mean(fills), 0.2)
-    parts = [f"<g><title>{escape(tip + cell.index)}</title>"]
+    mark = f' data-d="{" ".join(map(str, cell.devices))}" data-i="{escape(cell.index)}"' if frame.marked else ""
+    parts = [f"<g{mark}><title>{escape(tip + cell.index)}</title>"]
     striped = copies > 1 and small >= 12
     if striped:
         parts += [stripes(x, y, w, h, fills), rect(x, y, w, h, "none", line, thick)]

@@ -1,0 +1,1 @@
+"""Records in; pages of HTML that need nothing else, and what they are made of, out."""

@@ -1,0 +1,27 @@
+"""A drawing in; the SVG element that a page shows of it, with a name and a description for who cannot see it, out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.show.page.markup import Inside, Markup, scrolling, tag
+from runner.show.shapes import Box, number
+
+
+def svg(box: Box, id: str, title: str, words: Sequence[str]) -> Markup:
+    """The drawing; `id` is no other element's."""
+    width, height = number(box.width + 2), number(box.height + 2)
+    inside = [
+        tag("title", title, id=f"{id}-t"),
+        tag("desc", "; ".join(words), id=f"{id}-d"),
+        Markup(f'<g transform="translate(1 1)">{box.body}</g>'),
+    ]
+    return tag(
+        "svg", inside, class_="sp", viewBox=f"0 0 {width} {height}", width=width, height=height, role="img",
+        aria_labelledby=f"{id}-t {id}-d",
+    )  # fmt: skip
+
+
+def figure(image: Markup, title: str, caption: Inside, *, data_name: str | None = None) -> Markup:
+    """The image, which may be wider than the page, under its caption."""
+    return tag("figure", tag("figcaption", caption), scrolling(image, title), data_name=data_name)

@@ -1,0 +1,71 @@
+"""The sections of a page in; the whole document out: one file that asks nothing of any network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from runner.show.page.markup import Inside, Markup, joined, tag
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section: the id by which it is linked to, its heading, and what it holds."""
+
+    id: str
+    title: str
+    inside: Inside
+
+
+def document(title: str, head: Inside, parts: Sequence[Part], data: Any, foot: Inside) -> str:
+    """The page: `head` stands above all `parts`, `data` in it as JSON, `foot` below.
+
+    The same arguments give the same bytes.
+    """
+    links = [tag("li", tag("a", part.title, href=f"#{part.id}")) for part in parts]
+    sections = [
+        tag(
+            "section", tag("h2", part.title, id=f"{part.id}-h"), part.inside, id=part.id, aria_labelledby=f"{part.id}-h"
+        )
+        for part in parts
+    ]
+    body = [
+        tag("a", "Skip to the content", href="#content", class_="skip"),
+        tag("header", head),
+        tag("nav", tag("ul", links), aria_label="Sections"),
+        tag("main", sections, id="content", tabindex="-1"),
+        tag("footer", foot),
+        _json(data),
+        Markup(f"<script>{_file('script.js')}</script>"),
+    ]
+    return "".join(
+        (
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
+            '<meta name="color-scheme" content="light dark">\n',
+            '<meta name="generator" content="Shardproof">\n<link rel="icon" href="data:,">\n',
+            tag("title", title),
+            f"\n<style>{_file('style.css')}</style>\n</head>\n<body>\n",
+            joined(
+                part + "\n" if isinstance(part, str) and not isinstance(part, Markup) else [part, "\n"] for part in body
+            ),
+            "</body>\n</html>\n",
+        )
+    )
+
+
+def _json(data: Any) -> Markup:
+    """Data of which no text can end the element that it stands in."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return Markup(f'<script type="application/json" id="data">{text}</script>')
+
+
+@cache
+def _file(name: str) -> str:
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")

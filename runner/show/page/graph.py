@@ -1,0 +1,299 @@
+"""The lines of a section and the collectives of a program in; its graph, with the collectives on its edges, out."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from runner.evidence.model import Collective
+from runner.record.model import ArrayRecord, RecordedLine
+from runner.show.page.layered import Name, place
+from runner.show.shapes import GLYPH, Box, number, text
+from runner.words import bytes_text
+
+_SIZE = 12.5
+_ROW = 18
+_PAD = 10
+_WRAP = 38
+
+
+@dataclass(frozen=True)
+class Pill:
+    """A collective, or several that are alike, as an edge shows them: two lines, and how it came about."""
+
+    what: str
+    told: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A drawing and what it says, in words for those who cannot see it."""
+
+    box: Box
+    words: list[str]
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """What all levels of a graph share: the lines by their paths, the arrays, where pills go."""
+
+    lines: Mapping[str, RecordedLine]
+    arrays: Mapping[str, ArrayRecord]
+    outputs: Mapping[str, str]
+    on_edges: Mapping[tuple[str, str], Sequence[Pill]]
+    at_lines: Mapping[str, Sequence[Pill]]
+
+
+def draw(
+    lines: Sequence[RecordedLine],
+    arrays: Mapping[str, ArrayRecord],
+    outputs: Mapping[str, str],
+    collectives: Sequence[Collective],
+) -> Graph:
+    """The graph of a section; `outputs` has the layout of each in words."""
+    by_path = {line.path: line for line in lines}
+    on_edges, at_lines, elsewhere = _placed(lines, arrays, collectives)
+    figure = _Figure(by_path, arrays, outputs, on_edges, at_lines)
+    read = [name for name in arrays if any(name in line.reads for line in lines)]
+    box = _level(figure, _children(lines, ""), read, "")
+    words = [*_words(lines), *(f"in no line of it: {_said(pill)}" for pill in elsewhere)]
+    for (a, b), pills in on_edges.items():
+        words += [f"from {_named(by_path, a)} to {_named(by_path, b)}: {_said(pill)}" for pill in pills]
+    for path, pills in at_lines.items():
+        words += [f"at {_named(by_path, path)}: {_said(pill)}" for pill in pills]
+    return Graph(box, words)
+
+
+def _said(pill: Pill) -> str:
+    return f"{pill.what}, {pill.told}"
+
+
+def _named(lines: Mapping[str, RecordedLine], path: str) -> str:
+    return lines[path].line if path in lines else path
+
+
+def _words(lines: Sequence[RecordedLine]) -> Iterator[str]:
+    for line in lines:
+        if line.expression is None:
+            yield f"{line.line} repeats {line.steps} times"
+        else:
+            yield f"{line.line} = {line.expression}"
+
+
+# Where the collectives go.
+
+
+def pill(one: Collective, times: int) -> Pill:
+    """A collective in words; `times` is how many instructions are alike."""
+    over = "groups of no axis" if one.axes is None else ", ".join(one.axes) or "no axis"
+    runs = "" if one.count == 1 else " × ?" if one.count is None else f" × {one.count}"
+    several = f"{times} × " if times > 1 else ""
+    size = bytes_text(one.bytes) if one.bytes is not None else "? B"
+    how = "inserted by the compiler" if one.inserted else "of the backward pass" if one.gradient else "as written"
+    how = f"{how}, backward" if one.inserted and one.gradient else how
+    kind = "inserted" if one.inserted else "backward" if one.gradient else "written"
+    return Pill(f"{several}{one.kind} over {over}", f"{size}{runs} · {how}", kind)
+
+
+def _placed(
+    lines: Sequence[RecordedLine], arrays: Mapping[str, ArrayRecord], collectives: Sequence[Collective]
+) -> tuple[dict[tuple[str, str], list[Pill]], dict[str, list[Pill]], list[Pill]]:
+    """The pills on edges, those at lines, and those for which the section has neither."""
+    by_name: dict[str, list[RecordedLine]] = {}
+    for line in lines:
+        # What a carried name starts as has the name of what it becomes, which does the work.
+        by_name.setdefault(line.line, []).insert(0, line)
+    alike: dict[tuple[object, ...], list[Collective]] = {}
+    for one in collectives:
+        between = (tuple(one.between.source), tuple(one.between.to)) if one.between else None
+        key = (one.kind, one.node, one.gradient, one.inserted, between, tuple(one.axes or ()), one.bytes, one.count)
+        alike.setdefault(key, []).append(one)
+    on_edges: dict[tuple[str, str], list[Pill]] = {}
+    at_lines: dict[str, list[Pill]] = {}
+    elsewhere: list[Pill] = []
+    for group in alike.values():
+        one, shown = group[0], pill(group[0], len(group))
+        edge = None if one.gradient else _edge(one, by_name, arrays)
+        if edge is not None:
+            on_edges.setdefault(edge, []).append(shown)
+        elif one.node in by_name:
+            at_lines.setdefault(by_name[one.node][0].path, []).append(shown)
+        elif one.node in arrays:
+            at_lines.setdefault(one.node, []).append(shown)
+        else:
+            elsewhere.append(shown)
+    return on_edges, at_lines, elsewhere
+
+
+def _edge(
+    one: Collective, by_name: Mapping[str, Sequence[RecordedLine]], arrays: Mapping[str, ArrayRecord]
+) -> tuple[str, str] | None:
+    """The edge whose value a collective moves; None where there is none."""
+    if one.between is not None:
+        for to in one.between.to:
+            for source in one.between.source:
+                for line in by_name.get(to, ()):
+                    paths = {source} if source in arrays else {other.path for other in by_name.get(source, ())}
+                    for read in line.reads:
+                        if read in paths:
+                            return read, line.path
+        return None
+    for line in by_name.get(one.node or "", ()):
+        if len(line.sent) == 1:
+            return line.sent[0], line.path
+    return None
+
+
+# The drawing, level by level: a repeat is a box with a graph of its own.
+
+
+def _children(lines: Sequence[RecordedLine], parent: str) -> list[RecordedLine]:
+    """The lines right below a repeat, or of the section itself."""
+    return [line for line in lines if _parent(line.path) == parent]
+
+
+def _parent(path: str) -> str:
+    """The path of the repeat in which a line stands; "" outside of all."""
+    return "/".join(path.split("/")[:-2])
+
+
+def _inside(path: str, parent: str) -> bool:
+    return not parent or path.startswith(f"{parent}/")
+
+
+def _level(figure: _Figure, lines: Sequence[RecordedLine], read: Sequence[str], parent: str) -> Box:
+    """The lines of one level; `read` are the values from outside, which stand at the top of it."""
+    boxes: dict[Name, Box] = {name: _value(figure, name, port=bool(parent)) for name in read}
+    edges: list[tuple[Name, Name]] = []
+    for line in lines:
+        inner = [] if line.expression is not None else list(_within(figure, line.path))
+        outer = list(dict.fromkeys(name for each in inner for name in each.reads if not _inside(name, line.path)))
+        boxes[line.path] = _repeat(figure, line, inner, outer) if inner else _line(figure, line)
+    here = {line.path for line in lines}
+    for line in lines:
+        for name in _needs(figure, line):
+            start = name if name in read or name in here else _holder(name, here)
+            if start is None or start == line.path:
+                continue
+            pills = figure.on_edges.get((name, line.path), ()) if line.expression is not None else ()
+            for k, shown in enumerate(pills):
+                stop = ("pill", name, line.path, k)
+                boxes[stop] = _pill(shown)
+                edges.append((start, stop))
+                start = stop
+            edges.append((start, line.path))
+    sizes = {name: (box.width, box.height) for name, box in boxes.items()}
+    placed = place(sizes, edges, between=30 if parent else 34)
+    parts = [_path(points) for points in placed.paths.values()]
+    parts += [box.at(*placed.corners[name]) for name, box in boxes.items()]
+    return Box(placed.width, placed.height, "".join(parts))
+
+
+def _within(figure: _Figure, path: str) -> Iterator[RecordedLine]:
+    """Everything inside a repeat."""
+    return (line for other, line in figure.lines.items() if other.startswith(f"{path}/"))
+
+
+def _needs(figure: _Figure, line: RecordedLine) -> list[str]:
+    if line.expression is not None:
+        return line.reads
+    names = (name for each in _within(figure, line.path) for name in each.reads if not _inside(name, line.path))
+    return list(dict.fromkeys(names))
+
+
+def _holder(path: str, here: set[str]) -> str | None:
+    """The repeat of this level in which a line stands."""
+    while path and path not in here:
+        path = _parent(path)
+    return path or None
+
+
+def _repeat(figure: _Figure, line: RecordedLine, inner: Sequence[RecordedLine], outer: Sequence[str]) -> Box:
+    """A repeat: what is inside, with a frame around it."""
+    body = _level(figure, _children(inner, line.path), outer, line.path)
+    title = f"{line.line} × {line.steps}"
+    width = max(body.width, len(title) * _SIZE * GLYPH) + 2 * 16
+    height = body.height + 52
+    frame = (
+        f'<rect class="gl" width="{number(width)}" height="{number(height)}" rx="12"/>'
+        + text(title, 16, 23, "gn")
+        + body.at((width - body.width) / 2, 38)
+    )
+    return Box(width, height, f"<g>{frame}</g>")
+
+
+def _value(figure: _Figure, name: str, *, port: bool) -> Box:
+    """An array; or at the top of a repeat the name of a value from outside."""
+    if port or name not in figure.arrays:
+        words = _named(figure.lines, name)
+        width = len(words) * _SIZE * GLYPH + 2 * _PAD
+        shape = f'<rect class="gp" width="{number(width)}" height="24" rx="12"/>'
+        return Box(width, 24, shape + text(words, width / 2, 16.5, "gt m"))
+    array = figure.arrays[name]
+    told = [f"{array.dtype}{array.shape}", _spec(array)]
+    return _boxed(name, told, "ga", figure.at_lines.get(name, ()))
+
+
+def _spec(array: ArrayRecord) -> str:
+    if array.spec is None:
+        return "no PartitionSpec"
+    entries = [
+        "None" if entry is None else f"'{entry}'" if isinstance(entry, str) else str(tuple(entry))
+        for entry in array.spec
+    ]
+    return f"P({', '.join(entries)})"
+
+
+def _line(figure: _Figure, line: RecordedLine) -> Box:
+    first = "/carry/" in line.path and line.path.split("/")[-2] == "carry"
+    name = line.path.split("/")[-1]
+    told = textwrap.wrap(("starts as " if first else "= ") + (line.expression or ""), _WRAP, subsequent_indent="  ")
+    if line.dtype is not None and line.shape is not None:
+        told.append(f"{line.dtype}{line.shape}")
+    output = figure.outputs.get(line.line) if "/" not in line.path else None
+    if output is not None:
+        told.append(f"output {output}")
+    style = "gc" if first else "go" if output is not None else "gb"
+    return _boxed(name, told, style, figure.at_lines.get(line.path, ()))
+
+
+def _boxed(name: str, told: Sequence[str], style: str, pills: Sequence[Pill]) -> Box:
+    """A box with a name, lines of code below it, and the collectives that belong to it as a whole."""
+    drawn = [_pill(each) for each in pills]
+    longest = max(len(name) + 1, *map(len, told)) * _SIZE * GLYPH
+    width = max(longest + 2 * _PAD, 96, *(each.width + 2 * _PAD for each in drawn))
+    top = 2 * _PAD + _ROW * (len(told) + 1) - 6
+    height = top + sum(each.height + 6 for each in drawn) + (4 if drawn else 0)
+    parts = [f'<rect class="{style}" width="{number(width)}" height="{number(height)}" rx="8"/>']
+    parts.append(text(name, _PAD, _PAD + 12, "gn"))
+    parts += [text(line, _PAD, _PAD + 12 + _ROW * (k + 1), "gt") for k, line in enumerate(told)]
+    y = top
+    for each in drawn:
+        parts.append(each.at((width - each.width) / 2, y))
+        y += each.height + 6
+    return Box(width, height, f"<g>{''.join(parts)}</g>")
+
+
+def _pill(shown: Pill) -> Box:
+    width = max(len(shown.what), len(shown.told) * 0.92) * 11.5 * GLYPH + 24
+    body = (
+        f'<rect class="q {shown.kind}" width="{number(width)}" height="40" rx="20"/>'
+        f'<text class="qn {shown.kind}" x="{number(width / 2)}" y="17">{escape(shown.what)}</text>'
+        f'<text class="qt" x="{number(width / 2)}" y="32">{escape(shown.told)}</text>'
+    )
+    return Box(width, 40, f"<g>{body}</g>")
+
+
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    """A smooth line through points, that leaves and arrives upright, with an arrow at its end."""
+    (x, y), *rest = points
+    told = [f"M{number(x)} {number(y)}"]
+    for a, b in rest:
+        half = max((b - y) / 2, 8)
+        told.append(f"C{number(x)} {number(y + half)} {number(a)} {number(b - half)} {number(a)} {number(b)}")
+        x, y = a, b
+    tip = f"M{number(x - 4)} {number(y - 7)}L{number(x)} {number(y)}L{number(x + 4)} {number(y - 7)}"
+    return f'<path class="ge" d="{"".join(told)}"/><path class="gh" d="{tip}Z"/>'

@@ -1,0 +1,183 @@
+"""Boxes and the edges between them in; where each stands, in layers from top to bottom, and how the edges run, out.
+
+The method is Sugiyama, Tagawa and Toda's ("Methods for Visual Understanding of Hierarchical System Structures", 1981):
+layers, then an order within each that crosses few edges, then places. An edge over several layers has a stop in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Name: TypeAlias = Hashable
+Size: TypeAlias = tuple[float, float]
+Edge: TypeAlias = tuple[Name, Name]
+Point: TypeAlias = tuple[float, float]
+
+_SWEEPS = 12
+_BESIDE = 26.0
+_STOP = 10.0
+"""How wide a stop of an edge is."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The upper left corner of each box, the points that each edge runs through, and the size of the whole."""
+
+    corners: dict[Name, Point]
+    paths: dict[Edge, list[Point]]
+    width: float
+    height: float
+
+
+@dataclass
+class _Layers:
+    """The boxes and stops of each layer in their order, with their sizes and neighbours."""
+
+    rows: list[list[Name]]
+    sizes: dict[Name, Size]
+    above: dict[Name, list[Name]] = field(default_factory=dict[Name, list[Name]])
+    below: dict[Name, list[Name]] = field(default_factory=dict[Name, list[Name]])
+
+    def link(self, a: Name, b: Name) -> None:
+        self.below.setdefault(a, []).append(b)
+        self.above.setdefault(b, []).append(a)
+
+
+def place(sizes: Mapping[Name, Size], edges: Sequence[Edge], between: float = 46) -> Placed:
+    """Place boxes of some sizes; the edges have no cycle, and each leads down. `between` is the room between layers."""
+    edges = list(dict.fromkeys(edges))
+    depth = _depths(list(sizes), edges)
+    layers = _Layers([[] for _ in range(max(depth.values(), default=0) + 1)], dict(sizes))
+    for name in sizes:
+        layers.rows[depth[name]].append(name)
+    runs: dict[Edge, list[Name]] = {}
+    for a, b in edges:
+        stops: list[Name] = [(a, b, k) for k in range(depth[a] + 1, depth[b])]
+        for k, stop in enumerate(stops, start=depth[a] + 1):
+            layers.sizes[stop] = (_STOP, 0)
+            layers.rows[k].append(stop)
+        runs[a, b] = [a, *stops, b]
+        for one, next_ in zip(runs[a, b], runs[a, b][1:], strict=False):
+            layers.link(one, next_)
+    _order(layers)
+    centres = _centres(layers)
+    left = min((x - layers.sizes[name][0] / 2 for name, x in centres.items()), default=0)
+    tops, height = _tops(layers, between)
+    middle = {name: (x - left, tops[name] + layers.sizes[name][1] / 2) for name, x in centres.items()}
+    paths: dict[Edge, list[Point]] = {}
+    for edge, run in runs.items():
+        (xa, ya), (xb, yb) = middle[run[0]], middle[run[-1]]
+        ends = (xa, ya + sizes[run[0]][1] / 2), (xb, yb - sizes[run[-1]][1] / 2)
+        paths[edge] = [ends[0], *(middle[stop] for stop in run[1:-1]), ends[1]]
+    corners = {name: (middle[name][0] - w / 2, middle[name][1] - h / 2) for name, (w, h) in sizes.items()}
+    width = max((middle[name][0] + layers.sizes[name][0] / 2 for name in middle), default=0)
+    return Placed(corners, paths, width, height)
+
+
+def _depths(names: Sequence[Name], edges: Sequence[Edge]) -> dict[Name, int]:
+    """The layer of each box: below all that leads to it; what nothing leads to stands just above its first reader."""
+    after: dict[Name, list[Name]] = {}
+    missing = dict.fromkeys(names, 0)
+    for a, b in edges:
+        after.setdefault(a, []).append(b)
+        missing[b] += 1
+    first = {name for name, count in missing.items() if not count}
+    depth = dict.fromkeys(names, 0)
+    ready = [name for name in names if name in first]
+    for name in ready:
+        for reader in after.get(name, ()):
+            depth[reader] = max(depth[reader], depth[name] + 1)
+            missing[reader] -= 1
+            if not missing[reader]:
+                ready.append(reader)
+    for name in first:
+        if readers := after.get(name):
+            depth[name] = min(depth[reader] for reader in readers) - 1
+    return depth
+
+
+def _order(layers: _Layers) -> None:
+    """Order each layer by where its neighbours stand, up and down, and keep the order with the fewest crossings."""
+    best, fewest = [list(row) for row in layers.rows], _crossings(layers)
+    for sweep in range(_SWEEPS):
+        down = sweep % 2 == 0
+        near = layers.above if down else layers.below
+        for row in layers.rows if down else reversed(layers.rows):
+            at = {name: k for other in layers.rows for k, name in enumerate(other)}
+
+            def wanted(name: Name, at: dict[Name, int] = at) -> float:
+                places = [at[other] for other in near.get(name, ())]
+                return sum(places) / len(places) if places else at[name]
+
+            row.sort(key=wanted)
+        count = _crossings(layers)
+        if count < fewest:
+            best, fewest = [list(row) for row in layers.rows], count
+    layers.rows = best
+
+
+def _crossings(layers: _Layers) -> int:
+    count = 0
+    for upper, lower in zip(layers.rows, layers.rows[1:], strict=False):
+        at = {name: k for k, name in enumerate(lower)}
+        ends = [at[b] for a in upper for b in sorted(layers.below.get(a, ()), key=at.__getitem__)]
+        count += sum(ends[i] > ends[j] for i in range(len(ends)) for j in range(i + 1, len(ends)))
+    return count
+
+
+def _centres(layers: _Layers) -> dict[Name, float]:
+    """Where the middle of each box is: as near to the middle of its neighbours as the boxes beside it allow."""
+    centre: dict[Name, float] = {}
+    for row in layers.rows:
+        x = 0.0
+        for name in row:
+            width = layers.sizes[name][0]
+            centre[name] = x + width / 2
+            x += width + _BESIDE
+    for sweep in range(2 * _SWEEPS):
+        down = sweep % 2 == 0
+        near = layers.above if down else layers.below
+        for row in layers.rows if down else reversed(layers.rows):
+            wanted = [
+                sum(centre[other] for other in others) / len(others) if (others := near.get(name)) else centre[name]
+                for name in row
+            ]
+            # A stop wants its edge straight more than a box wants its middle.
+            weights = [4.0 if layers.sizes[name][1] == 0 else 1.0 for name in row]
+            room = [(layers.sizes[a][0] + layers.sizes[b][0]) / 2 + _BESIDE for a, b in zip(row, row[1:], strict=False)]
+            centre.update(zip(row, _apart(wanted, weights, room), strict=True))
+    return centre
+
+
+def _apart(wanted: Sequence[float], weights: Sequence[float], room: Sequence[float]) -> list[float]:
+    """The places nearest to those `wanted`, in weighted squares, that keep their order and the room between them.
+
+    With the room taken off it is isotonic regression, which pooling neighbours that are out of order solves.
+    """
+    offsets = [0.0]
+    for gap in room:
+        offsets.append(offsets[-1] + gap)
+    pools: list[tuple[float, float, int]] = []
+    for value, weight, offset in zip(wanted, weights, offsets, strict=True):
+        mean, total, count = value - offset, weight, 1
+        while pools and pools[-1][0] > mean:
+            other, heavy, several = pools.pop()
+            mean = (other * heavy + mean * total) / (heavy + total)
+            total, count = total + heavy, count + several
+        pools.append((mean, total, count))
+    flat = [mean for mean, _, count in pools for _ in range(count)]
+    return [mean + offset for mean, offset in zip(flat, offsets, strict=True)]
+
+
+def _tops(layers: _Layers, between: float) -> tuple[dict[Name, float], float]:
+    """Where each box begins, in the middle of its layer, and where the last layer ends."""
+    tops: dict[Name, float] = {}
+    y = 0.0
+    for row in layers.rows:
+        tallest = max((layers.sizes[name][1] for name in row), default=0)
+        for name in row:
+            tops[name] = y + (tallest - layers.sizes[name][1]) / 2
+        y += tallest + between
+    return tops, y - between

@@ -1,0 +1,84 @@
+"""The pictures of a record in; its mesh and every array, with the devices to highlight in all of them, out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from runner.record.model import Pictures, Record
+from runner.show import figures, svg
+from runner.show.page import drawing
+from runner.show.page.frame import Part
+from runner.show.page.markup import Inside, Markup, tag
+from runner.show.pictures import ArrayPicture, MeshPicture, Picture, figure_colours, merge
+
+_CHOSEN = 128
+"""Of up to so many devices each has a button."""
+
+_ROOM = 560.0
+
+
+def parts(found: Record) -> Iterator[Part]:
+    """The sections, where the record has pictures."""
+    if found.pictures is None:
+        return
+    mesh, arrays = figures.read(found.pictures)
+    every = merge(arrays)
+    paint = figure_colours(mesh, every)
+    yield Part("mesh", "Mesh", [_mesh(mesh, paint), _chooser(mesh, paint)])
+    told = "A cell is a shard, labelled with every device that holds a copy and striped in the colours of all of these."
+    drawn = [_array(picture, paint, k) for k, picture in enumerate(every)]
+    yield Part("arrays", "Arrays", [tag("p", told, class_="lead"), tag("div", drawn, class_="cards")])
+
+
+def names(drawn: Pictures) -> dict[str, str]:
+    """The layout of each output in words, where all programs have it alike; else `several layouts`."""
+    _, arrays = figures.read(drawn)
+    found: dict[str, str] = {}
+    for picture in merge(arrays):
+        if picture.role == "output":
+            found[picture.name] = picture.spec if picture.name not in found else "in several layouts"
+    return found
+
+
+def _mesh(mesh: MeshPicture, paint: Mapping[int, str]) -> Markup:
+    return _figure(mesh, paint, "mesh-f", [tag("span", part, class_="type") for part in mesh.lines()])
+
+
+def _array(picture: ArrayPicture, paint: Mapping[int, str], number: int) -> Markup:
+    kind, spec, *rest = picture.lines()
+    caption = [
+        tag("h3", picture.name),
+        tag("code", kind, class_="type"),
+        tag("code", spec, class_="spec"),
+        [tag("span", line.replace("  ", " · "), class_="told") for line in rest],
+    ]
+    return _figure(picture, paint, f"array-{number}", caption)
+
+
+def _figure(picture: Picture, paint: Mapping[int, str], id: str, caption: Inside) -> Markup:
+    box = svg.figure(picture, dict(paint), marked=True, room=_ROOM)
+    image = drawing.svg(box, id, picture.name, picture.lines())
+    return drawing.figure(image, picture.name, caption, data_name=picture.name)
+
+
+def _chooser(mesh: MeshPicture, paint: Mapping[int, str]) -> Markup | None:
+    """A button for each device, which a script shows; without one there is nothing to choose."""
+    ids = sorted(mesh.device_ids)
+    if len(ids) > _CHOSEN:
+        low, high = str(ids[0]), str(ids[-1])
+        field = tag("input", type="number", id="device", min=low, max=high, inputmode="numeric")
+        chosen: Inside = tag("label", f"Device ({low} to {high}) ", field)
+    else:
+        radios = [
+            tag(
+                "label",
+                tag("input", type="radio", name="device", value=str(device)),
+                tag("span", str(device), style=f"--c:{paint[device]}"),
+            )
+            for device in ids
+        ]
+        chosen = [tag("label", tag("input", type="radio", name="device", value="", checked=True), tag("span", "all"))]
+        chosen += radios
+    legend = tag("legend", "Highlight a device in every picture")
+    told = tag("p", id="held", aria_live="polite")
+    return tag("fieldset", legend, tag("div", chosen, class_="chips"), told, class_="devices", hidden=True)

@@ -1,0 +1,107 @@
+"""A record in; its graph with the collectives on the edges, the table of these, and what was planned, out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from runner.evidence.model import Collective
+from runner.experiment.program import Program
+from runner.record.model import Record, RecordedLine
+from runner.show import collectives
+from runner.show.page import drawing, graph, layouts
+from runner.show.page.frame import Part
+from runner.show.page.markup import Inside, table, tag
+from runner.show.page.verdicts import callout
+from runner.words import bytes_text, listed
+
+_LINES = 120
+"""Of more lines there is no drawing."""
+
+
+def parts(found: Record) -> Iterator[Part]:
+    """The section of the graph and that of the collectives, as far as the record has what they show."""
+    drawn = list(_graphs(found))
+    if drawn:
+        key = tag(
+            "ul",
+            [
+                tag("li", tag("span", class_=f"key {kind}"), words)
+                for kind, words in (
+                    ("written", "as written: a line asks for it"),
+                    ("inserted", "inserted by the compiler"),
+                    ("backward", "of the backward pass of the line"),
+                )
+            ],
+            class_="legend",
+        )
+        told = (
+            "Values flow down. A collective stands on the edge whose value it moves, with what it moves on one device."
+        )
+        yield Part("graph", "Graph", [tag("p", told, class_="lead"), key, drawn])
+    inside = list(_collectives(found))
+    if inside:
+        yield Part("collectives", "Collectives", inside)
+
+
+def section(program: Program) -> str:
+    """The lines of the record from which a program is written."""
+    return "derived" if program is Program.DERIVED else program.section
+
+
+def _graphs(found: Record) -> Iterator[Inside]:
+    """A drawing for all programs whose graphs and collectives are alike."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    told: dict[tuple[str, str], tuple[list[RecordedLine], list[Collective]]] = {}
+    for name, program in found.compiled.items():
+        if not Program(name).on_mesh or program.collectives is None:
+            continue
+        lines = found.lines.get(section(Program(name)))
+        if not lines:
+            continue
+        pills = sorted(str((graph.pill(one, 1), one.node, one.between)) for one in program.collectives)
+        key = section(Program(name)), str(pills)
+        groups.setdefault(key, []).append(name)
+        told[key] = lines, program.collectives
+    outputs = layouts.names(found.pictures) if found.pictures else {}
+    for number, (key, programs) in enumerate(groups.items()):
+        lines, moved = told[key]
+        title = f"{listed(programs)}: {key[0] if key[0] != 'derived' else 'the derived lines'}"
+        caption = [tag("h3", listed(programs)), tag("span", _caption(key[0], moved), class_="told")]
+        if len(lines) > _LINES:
+            yield tag("p", tag("b", title), f" has {len(lines)} lines, too many to be drawn; the table below has all.")
+            continue
+        shown = graph.draw(lines, found.arrays, outputs, moved)
+        image = drawing.svg(shown.box, f"graph-{number}", title, shown.words)
+        words = tag("details", tag("summary", "In words"), tag("ul", [tag("li", word) for word in shown.words]))
+        yield [drawing.figure(image, title, caption), words]
+
+
+def _caption(name: str, moved: list[Collective]) -> str:
+    lines = {"graph": "the lines of graph, of whole arrays", "per_device": "the lines of per_device, on each device"}
+    how = lines.get(name, "the lines that were derived from graph, on each device")
+    return f"{how}; {len(moved) or 'no'} collective{'' if len(moved) == 1 else 's'}"
+
+
+def _collectives(found: Record) -> Iterator[Inside]:
+    if rows := collectives.rows(found):
+        yield table("What the compiled programs communicate", collectives.HEAD, rows)
+    for line in collectives.lines(found):
+        yield tag("p", line)
+    for name, program in found.compiled.items():
+        for warning in program.compiler_warnings or ():
+            of = f" of {warning.node}" if warning.node else ""
+            times = f" ({warning.times} times)" if warning.times > 1 else ""
+            yield callout("weak", f"{name}: the compiler warns: {warning.kind}{of}{times}", tag("p", warning.text))
+    planned = [
+        [
+            one.kind, name, one.of, ", ".join(one.axes), one.line or "–", one.operation,
+            f"{bytes_text(one.bytes_in)} → {bytes_text(one.bytes_out)}", one.reduction or "–",
+            "yes" if one.gradient else "no",
+        ]
+        for name, program in found.compiled.items()
+        for one in (program.plan.collectives if program.plan else None) or ()
+    ]  # fmt: skip
+    if planned:
+        head = ("collective", "of", "moves", "over", "for", "operation", "per device", "reduction", "backward")
+        summary = tag("summary", "What Shardy planned, which is not what was compiled")
+        yield tag("details", summary, table("The plan of each program of whole arrays", head, planned, kind="small"))

@@ -1,0 +1,184 @@
+"""A record and its run folder in; the programs side by side out: what they cost, and what ran."""
+
+from __future__ import annotations
+
+import ast
+import io
+import keyword
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+from runner.record.model import CompiledProgram, Record
+from runner.show import modes, profile
+from runner.show.page.frame import Part
+from runner.show.page.markup import Inside, Markup, joined, scrolling, table, tag
+from runner.words import bytes_text
+
+_MOVING = frozenset(
+    ("psum", "pmean", "pmax", "pmin", "all_gather", "psum_scatter", "all_to_all", "ppermute", "pshuffle", "pswapaxes")
+)
+_PLACING = frozenset(("with_sharding_constraint", "reshard", "out_sharding", "NamedSharding", "shard_map", "pcast"))
+
+
+def part(found: Record, folder: Path) -> Part | None:
+    """The section, where the record has a program that was compiled."""
+    compiled = found.compiled
+    if not compiled:
+        return None
+    head = ("", *compiled)
+    rows = [(title, *cells) for title, cells in _rows(found, compiled) if any(cell != "–" for cell in cells)]
+    right = frozenset(range(1, len(head)))
+    inside: list[Inside] = [table("Each program, per device", head, rows, right=right)]
+    if listed := modes.rows(found):
+        inside.append(table("What each program leaves to the compiler", modes.HEAD, listed))
+    inside += list(_profiles(compiled))
+    inside += list(_sources(compiled, folder))
+    if found.derivation is not None:
+        inside.append(_derivation(found))
+    return Part("programs", "Programs", inside)
+
+
+def _rows(found: Record, compiled: dict[str, CompiledProgram]) -> Iterator[tuple[str, list[str]]]:
+    def of(name: str, field: str) -> list[str]:
+        held = [getattr(program.memory, field, None) for program in compiled.values()]
+        return ["–" if size is None else bytes_text(size) for size in held]
+
+    for title, field in (
+        ("peak memory", "peak_bytes"),
+        ("arguments", "argument_bytes"),
+        ("outputs", "output_bytes"),
+        ("temporary", "temp_bytes"),
+    ):
+        yield title, of(title, field)
+    costs = [program.cost for program in compiled.values()]
+    yield "flops", [_count(cost.flops) if cost else "–" for cost in costs]
+    yield "bytes accessed", [_bytes(cost.bytes_accessed) if cost else "–" for cost in costs]
+    yield "the compiler's own time", [profile.duration(cost.optimal_seconds) if cost else "–" for cost in costs]
+    times = [program.timing for program in compiled.values()]
+    yield "compiled in", [profile.duration(timing.compile_s) for timing in times]
+    yield "placed in", [profile.duration(timing.place_s) for timing in times]
+    yield "ran in", [profile.duration(timing.run_s.median) if timing.run_s else "–" for timing in times]
+    yield (
+        "between",
+        [f"{profile.duration(t.run_s.min)} … {profile.duration(t.run_s.max)}" if t.run_s else "–" for t in times],
+    )
+    yield "runs", [str(t.run_s.n) if t.run_s else "–" for t in times]
+
+
+def _count(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}" if value < 1e6 else f"{value:.3g}"
+
+
+def _bytes(value: float | None) -> str:
+    return "–" if value is None else bytes_text(round(value))
+
+
+def _profiles(compiled: dict[str, CompiledProgram]) -> Iterator[Inside]:
+    rows = [(name, *row) for name, p in compiled.items() if p.profile for row in profile.rows(p.profile)]
+    if rows:
+        caption = "The median time of a run on one device; a collective's has the waiting for other devices in it"
+        shown = [[*row[:-1], _bar(row[-1])] for row in rows]
+        yield tag("h3", "Profile")
+        yield table(caption, ("program", *profile.HEAD), shown)
+
+
+def _bar(share: str) -> Markup:
+    bar = tag("span", class_="bar", style=f"width:{float(share.rstrip('%')) * 0.09:.2f}rem", aria_hidden="true")
+    return tag("span", bar, share, class_="bars")
+
+
+def _sources(compiled: dict[str, CompiledProgram], folder: Path) -> Iterator[Inside]:
+    """The function `program` of each file, in columns of which a reader chooses some, with no script."""
+    found = {name: text for name in compiled if (text := _source(folder / f"program_{name}.py")) is not None}
+    if not found:
+        yield tag("p", "The programs' files are not beside the record, so their code is not shown.")
+        return
+    yield tag("h3", "What ran")
+    first = [name for name in ("auto", "shard_map") if name in found]
+    first = first if len(first) == 2 else list(found)[:2]
+    boxes = [
+        tag("label", tag("input", type="checkbox", id=f"s-{name}", checked=name in first), tag("span", name))
+        for name in found
+    ]
+    columns = [
+        tag(
+            "figure",
+            tag("figcaption", tag("a", f"program_{name}.py", href=f"program_{name}.py")),
+            scrolling(tag("pre", tag("code", _painted(text))), f"program {name}"),
+            class_=f"s-{name}",
+        )
+        for name, text in found.items()
+    ]
+    rules = "".join(f".sources:has(#s-{name}:not(:checked)) .s-{name}{{display:none}}" for name in found)
+    chosen = tag("fieldset", tag("legend", "Programs to show"), tag("div", boxes, class_="chips"))
+    style = Markup(f"<style>@media screen{{{rules}}}</style>")
+    yield tag("div", style, chosen, tag("div", columns, class_="columns"), class_="sources")
+
+
+def _source(file: Path) -> str | None:
+    """The function `program` of a program's file; None where there is no such file."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        body = ast.parse(text).body
+    except (FileNotFoundError, NotADirectoryError, SyntaxError):
+        return None
+    function = next((node for node in body if isinstance(node, ast.FunctionDef) and node.name == "program"), None)
+    return text if function is None else "\n".join(text.splitlines()[function.lineno - 1 : function.end_lineno])
+
+
+def _painted(text: str) -> Markup:
+    """Python with its keywords, strings, comments and what moves or places values in colours of their own."""
+    parts: list[Inside] = []
+    lines = text.splitlines(keepends=True)
+    row, column = 1, 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        style = _style(token)
+        if style is None or token.start < (row, column):
+            continue
+        parts.append(_between(lines, (row, column), token.start))
+        parts.append(tag("span", token.string, class_=style))
+        row, column = token.end
+    parts.append(_between(lines, (row, column), (len(lines) + 1, 0)))
+    return joined(parts)
+
+
+def _style(token: tokenize.TokenInfo) -> str | None:
+    if token.type == tokenize.NAME:
+        if keyword.iskeyword(token.string):
+            return "k"
+        return "mv" if token.string in _MOVING else "pl" if token.string in _PLACING else None
+    return {tokenize.STRING: "st", tokenize.COMMENT: "cm", tokenize.NUMBER: "nu"}.get(token.type)
+
+
+def _between(lines: list[str], start: tuple[int, int], end: tuple[int, int]) -> str:
+    (row, column), (last, stop) = start, end
+    if row == last:
+        return lines[row - 1][column:stop] if row <= len(lines) else ""
+    middle = lines[row : last - 1]
+    tail = lines[last - 1][:stop] if last <= len(lines) else ""
+    return (lines[row - 1][column:] if row <= len(lines) else "") + "".join(middle) + tail
+
+
+def _derivation(found: Record) -> Markup:
+    derivation = found.derivation
+    assert derivation is not None
+    lines = "\n".join(_yaml(derivation.per_device, 0))
+    told = f"On a ring each device sends {bytes_text(derivation.sent_bytes)}, without a backward pass."
+    notes = [tag("li", note) for note in derivation.notes]
+    return tag(
+        "details",
+        tag("summary", "The lines that follow from graph and the specs"),
+        tag("p", told),
+        tag("ul", notes) if notes else None,
+        scrolling(tag("pre", tag("code", lines)), "derived lines"),
+    )
+
+
+def _yaml(section: object, depth: int) -> Iterator[str]:
+    for name, value in section.items() if isinstance(section, dict) else ():  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        if isinstance(value, dict):
+            yield f"{'  ' * depth}{name}:"
+            yield from _yaml(value, depth + 1)  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            yield f"{'  ' * depth}{name}: {value}"

@@ -1,0 +1,119 @@
+"""A record in; the section of its verdicts out: what was checked of each program, what failed, what to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from runner.record.model import Record
+from runner.record.verdicts import OutputVerdict, SectionsVerdict, ValueOutput, ValueVerdict
+from runner.show import refused, report
+from runner.show.page.badge import badge
+from runner.show.page.frame import Part
+from runner.show.page.markup import Inside, Markup, table, tag
+
+_STATUSES = frozenset(("passed", "known", "weak", "failed", "invalid", "error"))
+
+
+def part(found: Record) -> Part:
+    """The section; every record has one."""
+    inside: list[Inside] = []
+    if found.error:
+        inside.append(callout("failed", "The run ended here", tag("pre", found.error)))
+    if (told := refused.message(found)) is not None:
+        inside.append(callout("passed", "Refused, as expect.invalid has it", tag("pre", told)))
+    inside += [
+        callout("weak" if "weak" in head or "known" in head else "failed", head, _lines(lines))
+        for (head, _), lines in report.failures(found)
+    ]
+    if found.programs:
+        head, rows = report.programs(found)
+        shown = [[_cell(text, k) for k, (text, _) in enumerate(row)] for row in rows]
+        inside.append(table("What was checked of each program", head, shown, kind="verdicts"))
+    sections = found.checks.sections
+    if sections is not None:
+        status = tag(
+            "p", tag("b", "graph and per_device: "), badge(sections.status), " ", sections.note or sections.reason
+        )
+        inside.append(status)
+    inside += [callout("weak", "Warning", tag("p", warning)) for warning in found.warnings]
+    noted: dict[str, list[str]] = {}
+    for program, result in found.programs.items():
+        for name, check in result.checks.named():
+            if check.note:
+                noted.setdefault(f"{name}: {check.note}", []).append(program)
+    inside += [tag("p", tag("b", ", ".join(of), ": "), note, class_="told") for note, of in noted.items()]
+    inside.append(_outputs(found))
+    return Part("verdicts", "Verdicts", inside)
+
+
+def callout(kind: str, title: str, inside: Inside) -> Markup:
+    """A box with a title at which a reader should stop."""
+    return tag("div", tag("p", title, class_="title"), inside, class_=f"callout {kind}")
+
+
+def _lines(lines: list[str]) -> Markup | None:
+    return tag("ul", [tag("li", line) for line in lines], class_="plain") if lines else None
+
+
+def _cell(text: str, column: int) -> Inside:
+    if column == 1:
+        return badge(text)
+    if text == "passed":
+        # A column of ticks, so that whatever is none stands out.
+        return tag("span", tag("span", "✓", aria_hidden="true"), tag("span", text, class_="aloud"), class_="tick")
+    if column and text in _STATUSES:
+        return badge(text)
+    return tag("span", "–", title="not run") if text == "–" else text
+
+
+def _outputs(found: Record) -> Markup | None:
+    """What the checks of values measured of every output."""
+    rows = list(_measures(found))
+    if not rows:
+        return None
+    head = (
+        "output", "of", "status", "against", "largest error", "allowed", "share used", "rounding", "wrong", "notices",
+        "undecided", "the whole",
+    )  # fmt: skip
+    summary = tag("summary", "What was measured of every output")
+    return tag(
+        "details", summary, table("Errors are absolute; shares are of what is allowed", head, rows, kind="small")
+    )
+
+
+def _measures(found: Record) -> Iterator[list[Inside]]:
+    sections = found.checks.sections
+    for name, output in sections.outputs.items() if isinstance(sections, SectionsVerdict) else ():
+        allowed = f"{output.atol:.1e} + {output.rtol:.1e}·|x|"
+        error, wrong = f"{output.max_abs_error:.2e}", f"{output.wrong} of {output.of}"
+        undecided = str(output.undecided.count) if output.undecided else "–"
+        yield [
+            name, "per_device", badge(output.status), "graph", error, allowed, "–", "–", wrong, "–", undecided,
+            output.reason or "–",
+        ]  # fmt: skip
+    for program, result in found.programs.items():
+        value = result.checks.value
+        for name, output in value.outputs.items() if isinstance(value, ValueVerdict) else ():
+            yield [name, program, badge(output.status), *_measured(output)]
+
+
+def _measured(output: OutputVerdict) -> list[Inside]:
+    if not isinstance(output, ValueOutput):
+        return ["–"] * 8 + [output.reason or "–"]
+    whole = ", ".join(f"{name} {m.found:.1e} in {m.least:.1e} … {m.most:.1e}" for name, m in output.whole.items())
+    notes = [
+        whole,
+        f"{output.nan} NaN in both" if output.nan else "",
+        f"{output.overflowing} overflow" if output.overflowing else "",
+    ]
+    return [
+        output.oracle,
+        f"{output.max_abs_error:.2e} ({output.max_rel_error:.1e} relative)",
+        f"{output.atol:.1e} + {output.rtol:.1e}·|x|",
+        f"{output.share:.1%}",
+        f"{output.rounding:.1e}",
+        f"{output.wrong} of {output.of}",
+        "not known" if output.power is None else f"{output.power:.1e} rms",
+        str(output.undecided.count) if output.undecided else "–",
+        "; ".join(filter(None, [*notes, output.reason or ""])) or "–",
+    ]

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from runner.show.page.markup import Inside, Markup, joined, tag
+from runner.show.page.markup import Inside, Markup, tag
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,9 @@ def document(title: str, head: Inside, parts: Sequence[Part], data: Any, foot: I
     """
     links = [tag("li", tag("a", part.title, href=f"#{part.id}")) for part in parts]
     sections = [
-        tag(
-            "section", tag("h2", part.title, id=f"{part.id}-h"), part.inside, id=part.id, aria_labelledby=f"{part.id}-h"
-        )
+        tag("section", tag("h2", part.title, id=name), part.inside, id=part.id, aria_labelledby=name)
         for part in parts
+        for name in (f"{part.id}-h",)
     ]
     body = [
         tag("a", "Skip to the content", href="#content", class_="skip"),
@@ -50,10 +49,8 @@ def document(title: str, head: Inside, parts: Sequence[Part], data: Any, foot: I
             '<meta name="generator" content="Shardproof">\n<link rel="icon" href="data:,">\n',
             tag("title", title),
             f"\n<style>{_file('style.css')}</style>\n</head>\n<body>\n",
-            joined(
-                part + "\n" if isinstance(part, str) and not isinstance(part, Markup) else [part, "\n"] for part in body
-            ),
-            "</body>\n</html>\n",
+            "\n".join(body),
+            "\n</body>\n</html>\n",
         )
     )
 

@@ -119,9 +119,9 @@ def _placed(
         edge = None if one.gradient else _edge(one, by_name, arrays)
         if edge is not None:
             on_edges.setdefault(edge, []).append(shown)
-        elif one.node in by_name:
+        elif one.node is not None and one.node in by_name:
             at_lines.setdefault(by_name[one.node][0].path, []).append(shown)
-        elif one.node in arrays:
+        elif one.node is not None and one.node in arrays:
             at_lines.setdefault(one.node, []).append(shown)
         else:
             elsewhere.append(shown)

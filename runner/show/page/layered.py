@@ -6,6 +6,7 @@ layers, then an order within each that crosses few edges, then places. An edge o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -106,12 +107,9 @@ def _order(layers: _Layers) -> None:
         near = layers.above if down else layers.below
         for row in layers.rows if down else reversed(layers.rows):
             at = {name: k for other in layers.rows for k, name in enumerate(other)}
-
-            def wanted(name: Name, at: dict[Name, int] = at) -> float:
-                places = [at[other] for other in near.get(name, ())]
-                return sum(places) / len(places) if places else at[name]
-
-            row.sort(key=wanted)
+            places = {name: [at[other] for other in near.get(name, ())] or [at[name]] for name in row}
+            wanted = {name: sum(among) / len(among) for name, among in places.items()}
+            row.sort(key=wanted.__getitem__)
         count = _crossings(layers)
         if count < fewest:
             best, fewest = [list(row) for row in layers.rows], count
@@ -146,7 +144,7 @@ def _centres(layers: _Layers) -> dict[Name, float]:
             ]
             # A stop wants its edge straight more than a box wants its middle.
             weights = [4.0 if layers.sizes[name][1] == 0 else 1.0 for name in row]
-            room = [(layers.sizes[a][0] + layers.sizes[b][0]) / 2 + _BESIDE for a, b in zip(row, row[1:], strict=False)]
+            room = [(layers.sizes[a][0] + layers.sizes[b][0]) / 2 + _BESIDE for a, b in itertools.pairwise(row)]
             centre.update(zip(row, _apart(wanted, weights, room), strict=True))
     return centre
 

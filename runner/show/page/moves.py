@@ -34,9 +34,7 @@ def parts(found: Record) -> Iterator[Part]:
             ],
             class_="legend",
         )
-        told = (
-            "Values flow down. A collective stands on the edge whose value it moves, with what it moves on one device."
-        )
+        told = "Values flow down. A collective stands on the edge whose value it moves, with its bytes on one device."
         yield Part("graph", "Graph", [tag("p", told, class_="lead"), key, drawn])
     inside = list(_collectives(found))
     if inside:

@@ -99,7 +99,7 @@ def _measures(found: Record) -> Iterator[list[Inside]]:
 
 def _measured(output: OutputVerdict) -> list[Inside]:
     if not isinstance(output, ValueOutput):
-        return ["–"] * 8 + [output.reason or "–"]
+        return [*("–" for _ in range(8)), output.reason or "–"]
     whole = ", ".join(f"{name} {m.found:.1e} in {m.least:.1e} … {m.most:.1e}" for name, m in output.whole.items())
     notes = [
         whole,

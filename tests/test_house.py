@@ -23,7 +23,7 @@ FLOORS = (
     ("checks", "worker"),
     ("flow",),
     ("cli", "testing"),
-    ("__main__", "api", "compare", "mutate", "derive", "measure", "catalogue", "editor", "conf"),
+    ("__main__", "api", "compare", "mutate", "derive", "measure", "catalogue", "editor", "report", "runs", "conf"),
 )
 """The rooms from the ground up; those of one floor do not know of each other."""
 

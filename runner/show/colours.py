@@ -22,6 +22,11 @@ def colours(device_ids: Iterable[int]) -> dict[int, str]:
     return {device: _mix(position * scale) for position, device in enumerate(ids)}
 
 
+def ramp(place: float) -> str:
+    """A colour between light, for 0, and dark, for 1, that tells which is more without telling hues apart."""
+    return _mix(place * (len(_RAMP) - 1))
+
+
 def ink(background: str) -> str:
     """Black or white: at least one of them has a contrast of 4.58 on any colour (WCAG asks for 4.5)."""
     return "#000000" if _luminance(background) > 0.179 else "#FFFFFF"

@@ -8,8 +8,8 @@ from runner.show.page.markup import Inside, Markup, scrolling, tag
 from runner.show.shapes import Box, number
 
 
-def svg(box: Box, id: str, title: str, words: Sequence[str]) -> Markup:
-    """The drawing; `id` is no other element's."""
+def svg(box: Box, id: str, title: str, words: Sequence[str], *, interactive: bool = False) -> Markup:
+    """The drawing; `id` is no other element's. Where it is `interactive`, it has links of its own."""
     width, height = number(box.width + 2), number(box.height + 2)
     inside = [
         tag("title", title, id=f"{id}-t"),
@@ -17,11 +17,12 @@ def svg(box: Box, id: str, title: str, words: Sequence[str]) -> Markup:
         Markup(f'<g transform="translate(1 1)">{box.body}</g>'),
     ]
     return tag(
-        "svg", inside, class_="sp", viewBox=f"0 0 {width} {height}", width=width, height=height, role="img",
+        "svg", inside, class_="sp", viewBox=f"0 0 {width} {height}", width=width, height=height,
+        role="group" if interactive else "img",
         aria_labelledby=f"{id}-t {id}-d",
     )  # fmt: skip
 
 
 def figure(image: Markup, title: str, caption: Inside, *, data_name: str | None = None) -> Markup:
     """The image, which may be wider than the page, under its caption."""
-    return tag("figure", tag("figcaption", caption), scrolling(image, title), data_name=data_name)
+    return tag("figure", tag("figcaption", caption) if caption else None, scrolling(image, title), data_name=data_name)

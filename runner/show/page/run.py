@@ -21,17 +21,17 @@ _LARGEST = 2_000_000
 """A record of so many characters is not in the page a second time."""
 
 
-def page(found: Record, folder: Path) -> str:
-    """The page of a run; what it links to lies beside it in `folder`."""
+def page(found: Record, folder: Path, way: str = "") -> str:
+    """The page of a run; `way` leads from where it is to lie to the files in `folder`, and ends in a slash."""
     parts: list[Part | None] = [
         verdicts.part(found),
         *layouts.parts(found),
         *moves.parts(found),
-        sources.part(found, folder),
+        sources.part(found, folder, way),
         _outputs(found),
         traced.part(found),
         _unknown(found),
-        _about(found, folder),
+        _about(found, folder, way),
     ]
     title = f"{found.experiment or 'no experiment'}: {found.status}"
     return document(title, _head(found), [part for part in parts if part], _data(folder), _foot(found))
@@ -118,7 +118,7 @@ def _unknown(found: Record) -> Part | None:
     return Part("unknown", "Not known", tag("ul", items))
 
 
-def _about(found: Record, folder: Path) -> Part:
+def _about(found: Record, folder: Path, way: str) -> Part:
     environment = found.environment
     git = environment.git
     rows: list[tuple[str, Inside]] = [
@@ -136,8 +136,8 @@ def _about(found: Record, folder: Path) -> Part:
         verified = found.verification
         dims = ", ".join(f"{name}={size}" for name, size in verified.dims.items())
         told = f"{verified.status} at {dims} on {verified.target.devices} simulated devices"
-        rows.append(("verification", [told, ", ", tag("a", verified.folder, href=f"{verified.folder}/")]))
-    rows.append(("files", list(_files(folder))))
+        rows.append(("verification", [told, ", ", tag("a", verified.folder, href=f"{way}{verified.folder}/")]))
+    rows.append(("files", list(_files(folder, way))))
     return Part("about", "About", table("What it ran with, and its files", ("what", ""), rows, kind="about"))
 
 
@@ -145,10 +145,10 @@ _FILES = ("result.json", "runner.log", "worker.log", "shardings.svg", "shardings
 _OF_PROGRAMS = ("program_*.py", "stablehlo_*.txt", "hlo_*.txt", "plan_*.json")
 
 
-def _files(folder: Path) -> Iterator[Markup]:
+def _files(folder: Path, way: str) -> Iterator[Markup]:
     """Links to what lies beside the page."""
     names = [name for name in _FILES if (folder / name).is_file()]
     for pattern in _OF_PROGRAMS:
         names += sorted(file.name for file in folder.glob(pattern))
     for name in names:
-        yield tag("span", tag("a", name, href=name), " ", class_="file")
+        yield tag("span", tag("a", name, href=f"{way}{name}"), " ", class_="file")

@@ -21,7 +21,7 @@ _MOVING = frozenset(
 _PLACING = frozenset(("with_sharding_constraint", "reshard", "out_sharding", "NamedSharding", "shard_map", "pcast"))
 
 
-def part(found: Record, folder: Path) -> Part | None:
+def part(found: Record, folder: Path, way: str) -> Part | None:
     """The section, where the record has a program that was compiled."""
     compiled = found.compiled
     if not compiled:
@@ -33,7 +33,7 @@ def part(found: Record, folder: Path) -> Part | None:
     if listed := modes.rows(found):
         inside.append(table("What each program leaves to the compiler", modes.HEAD, listed))
     inside += list(_profiles(compiled))
-    inside += list(_sources(compiled, folder))
+    inside += list(_sources(compiled, folder, way))
     if found.derivation is not None:
         inside.append(_derivation(found))
     return Part("programs", "Programs", inside)
@@ -88,7 +88,7 @@ def _bar(share: str) -> Markup:
     return tag("span", bar, share, class_="bars")
 
 
-def _sources(compiled: dict[str, CompiledProgram], folder: Path) -> Iterator[Inside]:
+def _sources(compiled: dict[str, CompiledProgram], folder: Path, way: str) -> Iterator[Inside]:
     """The function `program` of each file, in columns of which a reader chooses some, with no script."""
     found = {name: text for name in compiled if (text := _source(folder / f"program_{name}.py")) is not None}
     if not found:
@@ -104,7 +104,7 @@ def _sources(compiled: dict[str, CompiledProgram], folder: Path) -> Iterator[Ins
     columns = [
         tag(
             "figure",
-            tag("figcaption", tag("a", f"program_{name}.py", href=f"program_{name}.py")),
+            tag("figcaption", tag("a", f"program_{name}.py", href=f"{way}program_{name}.py")),
             scrolling(tag("pre", tag("code", _painted(text))), f"program {name}"),
             class_=f"s-{name}",
         )

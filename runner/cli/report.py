@@ -1,0 +1,137 @@
+"""`python -m runner.report FOLDER…`: run folders and sweeps in; their pages, made of the records alone, out.
+
+No JAX is imported, nothing is run, and the programs' devices need not be there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from runner.config.sources import shown
+from runner.record import folders, record
+from runner.record.files import write_text
+from runner.record.model import Record
+from runner.show.page import measured, run, sweep, vega
+
+PAGE = "report.html"
+"""What the page of a folder is called."""
+
+EXPORT = "report.vl.json"
+"""What the charts of a sweep are called as Vega-Lite."""
+
+
+class InvalidReport(Exception):
+    """There is nothing to make a page of; the message says where, and what there should be."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line. Returns 0, or 2 for bad input, of which nothing is written, and 3 where writing fails."""
+    parser = argparse.ArgumentParser(
+        prog="python -m runner.report",
+        description="Make report.html of a run folder, of a sweep and its points, or of several of them together.",
+        epilog="It is made of the records alone, so no devices are needed. Exit status: 0 it is there, 2 it cannot be.",
+    )
+    parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="+", help="a run folder, or one that holds some")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="the page; by default report.html in FOLDER")
+    parser.add_argument("--only", action="store_true", help="of several runs the one page, without one for each")
+    given = parser.parse_args(list(arguments))
+    try:
+        _report([path.parent if path.name == folders.RECORD else path for path in given.folders], given)
+    except InvalidReport as error:
+        print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"{error.filename or given.output}: {error.strerror or error}", file=sys.stderr)
+        return 3
+    return 0
+
+
+def _report(given: list[Path], options: argparse.Namespace) -> None:
+    found, unreadable = _read(given)
+    if len(found) == 1 and (given[0] / folders.RECORD).is_file():
+        folder, only = next(iter(found.items()))
+        print(shown(write_run(only, folder, options.output)))
+        return
+    if not options.only:
+        for folder, each in found.items():
+            write_run(each, folder)
+    page = options.output or _common(given) / PAGE
+    print(shown(write_sweep(found, given, page, unreadable)))
+
+
+def _read(given: Sequence[Path]) -> tuple[dict[Path, Record], list[str]]:
+    """The records of all run folders in those that are given, and what is to be said of those that cannot be read.
+
+    Raises `InvalidReport`.
+    """
+    found: dict[Path, Record] = {}
+    unreadable: list[str] = []
+    for path in given:
+        if not path.is_dir():
+            raise InvalidReport(f"{path}: there is no such folder")
+        inside = folders.runs(path)
+        if not inside:
+            raise InvalidReport(f"{shown(path)}: no run folder, and none in it: there is no {folders.RECORD}")
+        for folder in inside:
+            try:
+                found[folder] = record.read(folder)
+            except record.UnreadableRecord as error:
+                unreadable.append(str(error))
+    if not found:
+        raise InvalidReport("\n".join(unreadable))
+    for message in unreadable:
+        print(message, file=sys.stderr)
+    return found, unreadable
+
+
+def write_run(found: Record, folder: Path, page: Path | None = None) -> Path:
+    """Write the page of a run, beside its record or elsewhere; return its path."""
+    page = page or folder / PAGE
+    write_text(page, run.page(found, folder, _relative(folder, page)))
+    return page
+
+
+def write_sweep(found: dict[Path, Record], given: Sequence[Path], page: Path, unreadable: Sequence[str]) -> Path:
+    """Write the page of several runs and, beside it, their charts as Vega-Lite; return the page's path."""
+    points = [measured.Point(_name(folder, given), each, _link(folder, page)) for folder, each in found.items()]
+    names = list(dict.fromkeys(each.experiment for each in found.values() if each.experiment))
+    name = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "no experiment"
+    swept = measured.gather(points)
+    export = page.with_name(EXPORT) if page.name == PAGE else page.with_suffix(".vl.json")
+    text = json.dumps(vega.specification(name, swept), ensure_ascii=False, allow_nan=False)
+    write_text(export, text + "\n")
+    notes = [f"{' '.join(line.strip() for line in message.splitlines())}" for message in unreadable]
+    write_text(page, sweep.page(name, swept, notes, quote(export.name)))
+    return page
+
+
+def _name(folder: Path, given: Sequence[Path]) -> str:
+    """What a point is called: its number in its sweep, after which of the folders that are given it is in."""
+    home = next(path for path in given if folder == path or path in folder.parents)
+    inside = folder.relative_to(home).as_posix()
+    if len(given) == 1:
+        return inside
+    return home.name if inside == "." else f"{home.name}/{inside}"
+
+
+def _link(folder: Path, page: Path) -> str:
+    """The page of a point, or its record where it has none."""
+    there = folder / (PAGE if (folder / PAGE).is_file() else folders.RECORD)
+    return quote(Path(os.path.relpath(there, page.parent)).as_posix())
+
+
+def _relative(folder: Path, page: Path) -> str:
+    """What leads from a page to the files of a run folder: "" where it lies there."""
+    way = Path(os.path.relpath(folder, page.parent)).as_posix()
+    return "" if way == "." else quote(way) + "/"
+
+
+def _common(given: Sequence[Path]) -> Path:
+    """The folder that holds all that are given."""
+    return Path(os.path.commonpath([os.path.abspath(path) for path in given]))

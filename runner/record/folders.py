@@ -1,0 +1,44 @@
+"""A folder in; the run folders in it, in an order that a reader expects, out."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+RECORD = "result.json"
+"""What makes a folder a run folder."""
+
+
+def runs(folder: Path) -> list[Path]:
+    """The run folders in a folder, itself one of them; those in a run folder, as `verification`, are part of it."""
+    return list(_runs(folder))
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder holds the points of a sweep: run folders whose names are numbers."""
+    return not (folder / RECORD).is_file() and any(
+        path.name.isdigit() and (path / RECORD).is_file() for path in _folders(folder)
+    )
+
+
+def _runs(folder: Path) -> Iterator[Path]:
+    if (folder / RECORD).is_file():
+        yield folder
+        return
+    for path in sorted(_folders(folder), key=lambda path: natural(path.name)):
+        yield from _runs(path)
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    """The folders right below one; links are not followed, which may lead anywhere, and in circles."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                yield Path(entry.path)
+
+
+def natural(text: str) -> list[tuple[int, str]]:
+    """A key by which 10 stands after 9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]

@@ -1,0 +1,259 @@
+"""The records of a sweep in; flat rows out, one per point and program, and which row is best by each measure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runner.evidence.model import Collective
+from runner.experiment.expect import KINDS
+from runner.record.files import write_text
+from runner.record.model import CompiledProgram, MeshShape, Record
+
+MEASURES: tuple[str, ...] = ("bytes_sent", "peak_bytes", "flops", "compile_s", "run_s")
+"""What programs are compared in; of each the least is best.
+
+- `bytes_sent`: bytes that a device sends over all executions, on a ring.
+- `peak_bytes`: bytes of memory per device; `flops`: per device, as the compiler estimates.
+- `compile_s`, `run_s`: seconds, of lowering and compiling once, and the median run.
+"""
+
+PASSED = ("passed", "known")
+"""The statuses of what may be the best: a wrong program is no answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One program of one point, or a point none of whose programs came so far.
+
+    - `keys`: what the point overrides of what varies; `same_as`: the point that stands for it, since a symmetry of the
+      mesh makes them one; `collectives`: how often each kind runs, null where that is not known.
+    """
+
+    point: int
+    experiment: str | None
+    keys: Mapping[str, str]
+    status: str
+    program: str | None = None
+    collectives: Mapping[str, int] | None = None
+    measures: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
+    error: str | None = None
+    same_as: int | None = None
+
+    def value(self, name: str) -> Any:
+        """What it has of a column: a measure, a swept key, or what identifies it."""
+        if name in self.measures:
+            return self.measures[name]
+        if name in self.keys:
+            return self.keys[name]
+        if name in KINDS:
+            return None if self.collectives is None else self.collectives.get(name, 0)
+        return {"point": self.point, "experiment": self.experiment, "program": self.program, "status": self.status}.get(
+            name
+        )
+
+    def measure(self, name: str) -> float | None:
+        """A measure, or how often a kind of collective runs."""
+        found = self.value(name)
+        return float(found) if isinstance(found, int | float) else None
+
+
+def rows(points: Mapping[int, Record], same_as: Mapping[int, int], overrides: Mapping[int, Sequence[str]]) -> list[Row]:
+    """The rows of a sweep. Points in `same_as` have the record of the point that stands for them."""
+    told = {number: overridden(given) for number, given in overrides.items()}
+    varying = [key for key in dict.fromkeys(k for keys in told.values() for k in keys) if _varies(key, told)]
+    found: list[Row] = []
+    for number, keys in told.items():
+        record = points.get(same_as.get(number, number))
+        if record is None:
+            continue
+        mine = {key: keys.get(key, "") for key in varying if key not in ("experiment", "program")}
+        same = same_as.get(number)
+        for name, program in record.programs.items():
+            compiled = program if isinstance(program, CompiledProgram) else None
+            found.append(
+                Row(
+                    point=number,
+                    experiment=record.experiment,
+                    keys=mine,
+                    status=program.status,
+                    program=name,
+                    collectives=None if compiled is None else counts(compiled),
+                    measures=dict.fromkeys(MEASURES) if compiled is None else _measured(compiled, record.mesh),
+                    error=program.error,
+                    same_as=same,
+                )
+            )
+        if not record.programs or record.error:
+            nothing = dict.fromkeys(MEASURES)
+            found.append(
+                Row(
+                    point=number,
+                    experiment=record.experiment,
+                    keys=mine,
+                    status=record.status,
+                    measures=nothing,
+                    error=record.error,
+                    same_as=same,
+                )
+            )
+    return found
+
+
+def _varies(key: str, told: Mapping[int, Mapping[str, str]]) -> bool:
+    return len({keys.get(key) for keys in told.values()}) > 1
+
+
+def overridden(overrides: Iterable[str]) -> dict[str, str]:
+    """The keys of some overrides, as the command line names them, with their values."""
+    found: dict[str, str] = {}
+    for override in overrides:
+        key, _, value = override.lstrip("+~").partition("=")
+        found[key] = value
+    return found
+
+
+def _measured(program: CompiledProgram, mesh: MeshShape | None) -> dict[str, float | None]:
+    run = program.timing.run_s
+    return {
+        "bytes_sent": bytes_sent(program, mesh),
+        "peak_bytes": program.memory.peak_bytes if program.memory else None,
+        "flops": program.cost.flops if program.cost else None,
+        "compile_s": program.timing.compile_s,
+        "run_s": run.median if run else None,
+    }
+
+
+def counts(program: CompiledProgram) -> dict[str, int] | None:
+    """How often each kind of collective runs; None where that is not known."""
+    if program.collectives is None or program.collectives_missing:
+        return None
+    found: Counter[str] = Counter()
+    for one in program.collectives:
+        if one.count is None:
+            return None
+        found[one.kind] += one.count
+    return dict(found)
+
+
+def bytes_sent(program: CompiledProgram, mesh: MeshShape | None) -> float | None:
+    """The bytes that a device sends in a run, on a ring; None where a collective is not known well enough.
+
+    Source: How to Scale Your Model, "Sharding", of n devices: an all-gather and a reduce-scatter send (n-1)/n of the
+    whole array, an all-reduce twice that, an all-to-all (n-1)/n of what the device has, a permute all of it.
+    """
+    if program.collectives is None or program.collectives_missing or mesh is None:
+        return None
+    sizes = dict(zip(mesh.axes, mesh.shape, strict=True))
+    sent = 0.0
+    for one in program.collectives:
+        each = _sent(one, sizes)
+        if each is None or one.count is None:
+            return None
+        sent += each * one.count
+    return sent
+
+
+def _sent(one: Collective, sizes: Mapping[str, int]) -> float | None:
+    if one.bytes_in is None or one.bytes_out is None:
+        return None
+    if one.kind == "collective-permute":
+        return float(one.bytes_in)
+    n = math.prod(sizes[axis] for axis in one.axes) if one.axes is not None else max(map(len, one.groups or [[]]))
+    if not n:
+        return None
+    share = (n - 1) / n
+    if one.kind == "all-reduce":
+        return 2 * share * one.bytes_in
+    return share * (one.bytes_out if one.kind in ("all-gather", "collective-broadcast") else one.bytes_in)
+
+
+# The best.
+
+
+@dataclass(frozen=True)
+class Best:
+    """By one measure the rows that passed and are best, all alike, the next one that is not, and the worst."""
+
+    measure: str
+    rows: tuple[Row, ...]
+    next: Row | None
+    worst: Row
+
+    @property
+    def value(self) -> float:
+        """What the best have."""
+        return self.of(self.rows[0])
+
+    def of(self, row: Row) -> float:
+        """What another has."""
+        value = row.measure(self.measure)
+        assert value is not None
+        return value
+
+
+def best(found: Sequence[Row], measure: str) -> Best | None:
+    """Which rows are best by a measure; None where fewer than two of those that passed have it, or all are alike."""
+    having = [row for row in found if row.status in PASSED and row.measure(measure) is not None]
+    ordered = sorted(having, key=lambda row: (_number(row, measure), row.point))
+    if len(ordered) < 2 or _number(ordered[0], measure) == _number(ordered[-1], measure):
+        return None
+    least = _number(ordered[0], measure)
+    first = tuple(row for row in ordered if _number(row, measure) == least)
+    return Best(measure, first, ordered[len(first)], ordered[-1])
+
+
+def _number(row: Row, measure: str) -> float:
+    value = row.measure(measure)
+    return math.inf if value is None else value
+
+
+def ordered(found: Sequence[Row], by: str) -> list[Row]:
+    """The rows by a column, the least first; those that did not pass, or have none of it, last."""
+
+    def place(row: Row) -> tuple[bool, bool, float, str]:
+        value = row.value(by)
+        number = float(value) if isinstance(value, int | float) else _as_number(value)
+        return row.status not in PASSED, value is None, number, "" if value is None else str(value)
+
+    return sorted(found, key=place)
+
+
+def _as_number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.inf
+
+
+# The files.
+
+
+def columns(found: Sequence[Row]) -> list[str]:
+    """The columns of the flat files: what identifies a row, the swept keys, collectives by kind, the measures."""
+    keys = list(found[0].keys) if found else []
+    return ["point", "experiment", *keys, "program", "status", *KINDS, *MEASURES, "same_as", "error", "folder"]
+
+
+def leave(found: Sequence[Row], folder: Path) -> None:
+    """Write `results.csv` and `results.jsonl` into the folder of a sweep, each whole or not at all."""
+    names = columns(found)
+    flat = [_flat(row, names) for row in found]
+    page = io.StringIO()
+    writer = csv.DictWriter(page, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    write_text(folder / "results.csv", page.getvalue())
+    write_text(folder / "results.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in flat))
+
+
+def _flat(row: Row, names: Sequence[str]) -> dict[str, Any]:
+    own = {"same_as": row.same_as, "error": row.error, "folder": str(row.point if row.same_as is None else row.same_as)}
+    return {name: own[name] if name in own else row.value(name) for name in names}

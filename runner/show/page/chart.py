@@ -1,0 +1,162 @@
+"""Points in; charts as SVG out: what each costs against another cost, with the front; and lines over what was swept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from runner.show.page.scale import Scale, of_sizes, scale
+from runner.show.shapes import GLYPH, Box, number, text
+
+COLOURS = 6
+"""So many series have a colour, a mark and a dash of their own: `c0` to `c5` in the style sheet."""
+
+_LEFT, _TOP, _BELOW = 74, 14, 46
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A point of a scatter plot: the kind decides its mark and its colour; `id` joins it with its row."""
+
+    x: float
+    y: float
+    kind: int
+    name: str
+    link: str | None
+    id: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line: points by their x, and which colour it has; None is that of the many."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    kind: int | None
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What an axis shows, and how its values are written."""
+
+    title: str
+    text: Callable[[float], str]
+
+
+def front(dots: Sequence[Dot]) -> list[Dot]:
+    """Those than which no other is better in one and as good in the other; least is best."""
+    found: list[Dot] = []
+    for dot in sorted(dots, key=lambda dot: (dot.x, dot.y)):
+        if not found or dot.y < found[-1].y:
+            found.append(dot)
+    return found
+
+
+def scatter(dots: Sequence[Dot], x: Axis, y: Axis, width: float = 760, height: float = 440) -> Box:
+    """The dots, and through those on the front the steps that bound what there is."""
+    across, up = scale([dot.x for dot in dots]), scale([dot.y for dot in dots])
+    best = front(dots)
+    parts = [_frame(across, up, x, y, width, height)]
+
+    def place(dot: Dot) -> tuple[float, float]:
+        return _LEFT + across.at(dot.x) * (width - _LEFT - 20), _at(up, dot.y, height)
+
+    corners = [place(dot) for dot in best]
+    steps = f"M{number(corners[0][0])} {number(_TOP)}L" + "L".join(
+        f"{number(a)} {number(b)}L{number(c)} {number(b)}"
+        for (a, b), (c, _) in zip(corners, [*corners[1:], (width - 20, 0.0)], strict=True)
+    )
+    parts.append(f'<path class="front" d="{steps}"/>')
+    on_front = {dot.id for dot in best}
+    for dot in sorted(dots, key=lambda dot: dot.id in on_front):
+        parts.append(_dot(dot, *place(dot), first=dot.id in on_front))
+    return Box(width, height, "".join(parts))
+
+
+def _dot(dot: Dot, x: float, y: float, *, first: bool) -> str:
+    style = f"d c{dot.kind % COLOURS}{' best' if first else ''}"
+    shape = mark(dot.kind, x, y, 5.5 if first else 4.2)
+    drawn = f'<path class="{style}" d="{shape}"><title>{escape(dot.name)}</title></path>'
+    if dot.link is None:
+        return f'<g data-p="{escape(dot.id)}">{drawn}</g>'
+    # By keyboard the few of the front are enough: the table leads to all.
+    reached = "" if first else ' tabindex="-1"'
+    return f'<a href="{escape(dot.link)}" data-p="{escape(dot.id)}"{reached}>{drawn}</a>'
+
+
+def mark(kind: int, x: float, y: float, r: float) -> str:
+    """The outline of a mark: a disc, a square, a triangle, a diamond, a triangle on its tip, a cross."""
+    shape = kind % COLOURS
+    if shape == 0:
+        half = f"a{number(r)} {number(r)} 0 1 0"
+        return f"M{number(x - r)} {number(y)}{half} {number(2 * r)} 0{half} {number(-2 * r)} 0Z"
+    s = 1.1 * r
+    outlines = {
+        1: [(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)],
+        2: [(0, -1.1), (1.05, 0.8), (-1.05, 0.8)],
+        3: [(0, -1.2), (1.2, 0), (0, 1.2), (-1.2, 0)],
+        4: [(0, 1.1), (1.05, -0.8), (-1.05, -0.8)],
+        5: [
+            (-0.35, -1.1), (0.35, -1.1), (0.35, -0.35), (1.1, -0.35), (1.1, 0.35), (0.35, 0.35), (0.35, 1.1),
+            (-0.35, 1.1), (-0.35, 0.35), (-1.1, 0.35), (-1.1, -0.35), (-0.35, -0.35),
+        ],
+    }  # fmt: skip
+    return "M" + "L".join(f"{number(x + s * a)} {number(y + s * b)}" for a, b in outlines[shape]) + "Z"
+
+
+def lines(series: Sequence[Series], x: Axis, y: Axis, width: float = 380, height: float = 280) -> Box:
+    """A line for each series, those of the many first."""
+    sizes = sorted({a for one in series for a, _ in one.points})
+    across, up = of_sizes(sizes), scale([b for one in series for _, b in one.points])
+    parts = [_frame(across, up, x, y, width, height, sizes)]
+    for one in sorted(series, key=lambda one: one.kind is not None):
+        points = [(_LEFT + across.at(a) * (width - _LEFT - 20), _at(up, b, height)) for a, b in one.points]
+        style = "many" if one.kind is None else f"c{one.kind}"
+        d = "M" + "L".join(f"{number(a)} {number(b)}" for a, b in points)
+        parts.append(f'<g><title>{escape(one.name)}</title><path class="ln {style}" d="{d}"/>')
+        if one.kind is not None:
+            parts += [f'<path class="d {style}" d="{mark(one.kind, a, b, 3.6)}"/>' for a, b in points]
+        parts.append("</g>")
+    return Box(width, height, "".join(parts))
+
+
+def swatch(kind: int, *, line: bool = False) -> Box:
+    """What a legend shows of a series."""
+    drawn = f'<path class="ln c{kind}" d="M1 8L27 8"/>' if line else ""
+    return Box(28, 16, drawn + f'<path class="d c{kind}" d="{mark(kind, 14, 8, 4.6)}"/>')
+
+
+def _at(up: Scale, value: float, height: float) -> float:
+    return _TOP + (1 - up.at(value)) * (height - _TOP - _BELOW)
+
+
+def _frame(
+    across: Scale, up: Scale, x: Axis, y: Axis, width: float, height: float, sizes: Sequence[float] | None = None
+) -> str:
+    """The axes with their ticks and titles."""
+    parts: list[str] = []
+    right, bottom = width - 20, height - _BELOW
+    for value in up.ticks(5):
+        at = _at(up, value, height)
+        parts.append(f'<path class="grid" d="M{_LEFT} {number(at)}H{number(right)}"/>')
+        parts.append(text(y.text(value), _LEFT - 8, at + 4, "tk e"))
+    shown = list(sizes) if sizes is not None and len(sizes) <= 6 else across.ticks(6)
+    last = -1e9
+    for value in shown:
+        at, words = _LEFT + across.at(value) * (right - _LEFT), x.text(value)
+        half = len(words) * 11 * GLYPH / 2
+        parts.append(f'<path class="grid" d="M{number(at)} {number(_TOP)}V{number(bottom)}"/>')
+        if at - half > last:
+            parts.append(text(words, at, bottom + 17, "tk m"))
+            last = at + half + 6
+    parts.append(f'<path class="axis" d="M{_LEFT} {_TOP}V{number(bottom)}H{number(right)}"/>')
+    parts.append(text(f"{x.title}{_scaled(across)}", (right + _LEFT) / 2, height - 8, "a m"))
+    middle = number((_TOP + bottom) / 2)
+    turned = f' transform="rotate(-90 13 {middle})"'
+    parts.append(text(f"{y.title}{_scaled(up)}", 13, (_TOP + bottom) / 2, "a m", extra=turned))
+    return "".join(parts)
+
+
+def _scaled(scale: Scale) -> str:
+    return " (log)" if scale.logarithmic else ""

@@ -1,0 +1,129 @@
+"""The rows of a sweep in; for two of its keys a table whose cells are coloured by a measure out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from runner.record.measures import PASSED, Row
+from runner.show.colours import ink, ramp
+from runner.show.page.badge import MARKS
+from runner.show.page.markup import Inside, Markup, scrolling, tag
+from runner.show.page.measured import Sweep, text, title
+
+_ACROSS = 40
+"""A key with more values than that is not laid out."""
+
+_PROGRAMS = 3
+"""Up to so many programs have a table each; of more, the least of them is shown."""
+
+
+def chosen(sweep: Sweep) -> tuple[str, str] | None:
+    """The two keys that are laid out: those of layouts first, then meshes, then those with the most values.
+
+    None where there are no two.
+    """
+    values = {key: len({row.keys[key] for row in sweep.rows}) for key in sweep.keys}
+    usable = [key for key, count in values.items() if 1 < count <= _ACROSS]
+
+    def rank(key: str) -> tuple[int, int]:
+        layout = key.endswith(".spec") or key.startswith(("outputs.", "constraints."))
+        return (0 if layout else 1 if key.split(".")[0] == "mesh" else 2), -values[key]
+
+    first = sorted(usable, key=rank)[:2]
+    return (first[0], first[1]) if len(first) == 2 else None
+
+
+def maps(sweep: Sweep, measure: str) -> list[Markup]:
+    """The tables, one for each program where these are few; none where there are no two keys."""
+    keys = chosen(sweep)
+    if keys is None:
+        return []
+    programs = sweep.programs
+    groups = [[program] for program in programs] if len(programs) <= _PROGRAMS else [programs]
+    least: dict[tuple[str, ...], float] = {}
+    for row in sweep.passed:
+        if (value := row.measures.get(measure)) is not None:
+            place = (*(row.keys[key] for key in keys), row.program or "" if len(groups) > 1 else "")
+            least[place] = min(value, least.get(place, value))
+    known = list(least.values())
+    if not known:
+        return []
+    left = [key for key in sweep.keys if key not in keys]
+    drawn = [_map(sweep, measure, keys, group, known, left) for group in groups]
+    return [tag("div", drawn, class_="heats"), _legend(measure, min(known), max(known))]
+
+
+def _map(
+    sweep: Sweep,
+    measure: str,
+    keys: tuple[str, str],
+    programs: Sequence[str],
+    known: Sequence[float],
+    left: Sequence[str],
+) -> Markup:
+    down, across = keys
+    rows = [row for row in sweep.rows if row.program is None or row.program in programs]
+    heads = [list(dict.fromkeys(row.keys[key] for row in sweep.rows)) for key in keys]
+    places: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        places.setdefault((row.keys[down], row.keys[across]), []).append(row)
+    over = [*left, *(["program"] if len(programs) > 1 else [])]
+    least = f", the least over {', '.join(over)}" if over else ""
+    what = programs[0] if len(programs) == 1 else "all programs"
+    label = f"{title(measure)} of {what} by {down} and {across}"
+    caption = [tag("b", what), f": {title(measure)} per device{least}" if "bytes" in measure else f": {title(measure)}"]
+    corner = tag("td", tag("span", f"{down} ↓"), " ", tag("span", f"{across} →"), class_="corner")
+    head = [corner, *(tag("th", name or "–", scope="col") for name in heads[1])]
+    body = [
+        tag(
+            "tr",
+            tag("th", row or "–", scope="row"),
+            [_cell(sweep, measure, places.get((row, column), []), known) for column in heads[1]],
+        )
+        for row in heads[0]
+    ]
+    table = tag("table", tag("caption", caption), tag("thead", tag("tr", head)), tag("tbody", body), class_="heat")
+    return scrolling(table, label)
+
+
+def _cell(sweep: Sweep, measure: str, rows: Sequence[Row], known: Sequence[float]) -> Markup:
+    having = [row for row in rows if row.status in PASSED and row.measures.get(measure) is not None]
+    if not having:
+        return _without(sweep, rows)
+    best = min(having, key=lambda row: _value(row, measure))
+    value = _value(best, measure)
+    paint = ramp(_place(value, known))
+    shown: Inside = text(measure, value)
+    if (link := sweep.link(best)) is not None:
+        shown = tag("a", shown, href=link, title=sweep.name(best))
+    number = str(best.point)
+    return tag("td", shown, style=f"background:{paint};color:{ink(paint)}", data_p=f"{number}.{best.program}")
+
+
+def _without(sweep: Sweep, rows: Sequence[Row]) -> Markup:
+    """A place in which nothing passed, or of which the measure is not known."""
+    if not rows:
+        return tag("td", "", class_="none", title="not in the sweep")
+    status = rows[0].status if all(row.status not in PASSED for row in rows) else "not known"
+    shown: Inside = [tag("span", MARKS.get(status, "?"), aria_hidden="true"), " ", status]
+    if (link := sweep.link(rows[0])) is not None:
+        shown = tag("a", shown, href=link, title=sweep.name(rows[0]))
+    return tag("td", shown, class_="none")
+
+
+def _value(row: Row, measure: str) -> float:
+    value = row.measures.get(measure)
+    return math.inf if value is None else value
+
+
+def _place(value: float, known: Sequence[float]) -> float:
+    """Where between the least and the most: by the root, so that what is small is told apart too."""
+    low, high = min(known), max(known)
+    return math.sqrt((value - low) / (high - low)) if high > low else 0.0
+
+
+def _legend(measure: str, low: float, high: float) -> Markup:
+    colours = ",".join(ramp(k / 8) for k in range(9))
+    bar = tag("span", class_="ramp", style=f"background:linear-gradient(90deg,{colours})", aria_hidden="true")
+    return tag("p", text(measure, low), " ", bar, " ", text(measure, high), class_="told")

@@ -1,0 +1,119 @@
+"""The records of one or several sweeps in; the rows of their page, with where each leads to, out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner.experiment.expect import KINDS
+from runner.record import measures
+from runner.record.measures import MEASURES, PASSED, Row
+from runner.record.model import Record
+from runner.show.profile import duration
+from runner.words import bytes_text
+
+_WORDS = {
+    "bytes_sent": "bytes sent", "peak_bytes": "peak memory", "compile_s": "time to compile", "run_s": "time of a run",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point: what it is called, the record, and what the page links to; None where there is nothing."""
+
+    name: str
+    record: Record
+    link: str | None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The points by numbers of their own, one row for each program of each of them, and the keys that vary."""
+
+    points: Mapping[int, Point]
+    rows: Sequence[Row]
+
+    @property
+    def keys(self) -> list[str]:
+        """The swept keys, as the command line names them."""
+        return list(self.rows[0].keys) if self.rows else []
+
+    @property
+    def passed(self) -> list[Row]:
+        """What may be an answer."""
+        return [row for row in self.rows if row.status in PASSED and row.program is not None]
+
+    @property
+    def measures(self) -> list[str]:
+        """The measures that some row has."""
+        return [name for name in MEASURES if any(row.measures.get(name) is not None for row in self.rows)]
+
+    @property
+    def programs(self) -> list[str]:
+        """The programs in the order in which they are met."""
+        return list(dict.fromkeys(row.program for row in self.rows if row.program is not None))
+
+    def name(self, row: Row) -> str:
+        """What tells a row from the others: the point, the program, what was overridden."""
+        keys = " ".join(f"{key}={value}" for key, value in row.keys.items() if value)
+        parts = [
+            f"point {self.points[row.point].name}",
+            *([row.program] if row.program else []),
+            *([keys] if keys else []),
+        ]
+        return ", ".join(parts)
+
+    def link(self, row: Row) -> str | None:
+        """Where its point is shown."""
+        return self.points[row.point].link
+
+
+def gather(points: Sequence[Point]) -> Sweep:
+    """The rows of all points, whichever sweep they are of; the keys are those that vary among them."""
+    numbered = dict(enumerate(points))
+    records = {number: point.record for number, point in numbered.items()}
+    overrides = {number: record.overrides for number, record in records.items()}
+    return Sweep(numbered, measures.rows(records, {}, overrides))
+
+
+def title(measure: str) -> str:
+    """A measure in words."""
+    return _WORDS.get(measure, measure.removesuffix("_s").replace("_", " "))
+
+
+def text(measure: str, value: float | None) -> str:
+    """A value of a measure with its unit."""
+    if value is None:
+        return "–"
+    if measure.endswith("_s"):
+        return duration(value)
+    if "bytes" in measure:
+        return bytes_text(round(value))
+    return f"{value:,.0f}" if value < 1e6 else f"{value:.3g}"
+
+
+def moved(row: Row) -> str:
+    """`all-gather, 2 all-reduce`."""
+    if row.collectives is None:
+        return "–" if row.program is None else "not known"
+    kinds = [kind for kind in KINDS if row.collectives.get(kind)]
+    return (
+        ", ".join(kind if row.collectives[kind] == 1 else f"{row.collectives[kind]} {kind}" for kind in kinds) or "none"
+    )
+
+
+def flat(sweep: Sweep) -> dict[str, Any]:
+    """The rows as plain data, a list for each, under the names of their columns."""
+    columns = ["point", "experiment", *sweep.keys, "program", "status", *KINDS, *MEASURES, "error"]
+    return {
+        "columns": columns,
+        "rows": [
+            [
+                sweep.points[row.point].name, row.experiment, *row.keys.values(), row.program, row.status,
+                *(None if row.collectives is None else row.collectives.get(kind, 0) for kind in KINDS),
+                *(row.measures.get(name) for name in MEASURES), row.error,
+            ]
+            for row in sweep.rows
+        ],
+    }  # fmt: skip

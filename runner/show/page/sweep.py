@@ -1,0 +1,386 @@
+"""The points of one or several sweeps in; their page out: what is best, a table, heat maps, charts, what failed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from runner.record import measures
+from runner.record.measures import Row
+from runner.show.page import chart, drawing, heat
+from runner.show.page.badge import badge
+from runner.show.page.chart import Axis, Dot, Series
+from runner.show.page.frame import Part, document
+from runner.show.page.markup import Inside, Markup, scrolling, table, tag
+from runner.show.page.measured import Sweep, flat, moved, text, title
+from runner.show.shapes import number as coordinate
+
+_SERIES = 6
+"""So many lines have a colour; the others are grey."""
+
+_ALIKE = 3
+"""So many points that are alike best are named."""
+
+_LISTED = 24
+"""So many points that failed alike are linked."""
+
+TIMES = ("run_s",)
+"""What of a program's time is drawn against its memory, the first that there is."""
+
+
+def page(name: str, sweep: Sweep, notes: Sequence[str] = (), exported: str | None = None) -> str:
+    """The page; `notes` are what the reader should know of how it was made, `exported` the Vega-Lite file beside it."""
+    parts: list[Part | None] = [
+        _answer(sweep),
+        _heat(sweep),
+        _against(sweep),
+        _sizes(sweep),
+        _failures(sweep),
+        _table(sweep),
+        _unknown(sweep, notes),
+    ]
+    foot: list[Inside] = ["Made by shardproof from the records of the points."]
+    if exported:
+        foot += [" The same data with its charts: ", tag("a", exported, href=exported), " (Vega-Lite)."]
+    return document(f"{name}: sweep", _head(name, sweep), [part for part in parts if part], flat(sweep), foot)
+
+
+def _head(name: str, sweep: Sweep) -> list[Inside]:
+    points = sweep.points
+    counts = Counter(point.record.status for point in points.values())
+    first = next(iter(points.values())).record if points else None
+    summaries = {point.record.summary for point in points.values() if point.record.summary}
+    told = [
+        tag("li", badge(status), f" {count}") for status, count in sorted(counts.items(), key=lambda item: -item[1])
+    ]
+    times = sorted(point.record.time for point in points.values())
+    facts = [f"{len(points)} point{'' if len(points) == 1 else 's'}, {len(sweep.rows)} rows"]
+    if sweep.keys:
+        facts.append("swept: " + ", ".join(sweep.keys))
+    facts += _where(sweep)
+    facts.append(times[0][:19].replace("T", " ") + " UTC" if times else "")
+    return [
+        tag("p", "Shardproof sweep", class_="over"),
+        tag("h1", name),
+        tag("p", next(iter(summaries)), class_="summary") if len(summaries) == 1 and first else None,
+        tag("ul", told, class_="facts"),
+        tag("ul", [tag("li", fact) for fact in facts if fact], class_="facts"),
+    ]
+
+
+def _where(sweep: Sweep) -> Iterator[str]:
+    targets = [point.record.target for point in sweep.points.values() if point.record.target]
+    kinds = dict.fromkeys((t.topology, t.platform, t.kind) for t in targets)
+    for topology, platform, kind in kinds:
+        simulated = "simulated " if platform == "cpu" else ""
+        yield f"compiled for {topology}, not here" if topology else f"on {simulated}{kind or platform} devices"
+
+
+def _answer(sweep: Sweep) -> Part:
+    """By each measure the best, and by how much; where sizes were swept for each of them, since they are no choice."""
+    sizes = [key for key in sweep.keys if key.startswith("dims.")]
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in sweep.rows:
+        groups.setdefault(tuple(row.keys[key] for key in sizes), []).append(row)
+    found = {size: _best(sweep, rows) for size, rows in groups.items()}
+    if not any(found.values()):
+        told = "Nothing passed." if not sweep.passed else "No measure tells the points that passed apart."
+        return Part("answer", "Answer", tag("p", told))
+    if len(groups) > 1:
+        lead = f"For each size of {', '.join(sizes)} and by each measure the least, of what passed every check."
+        shown: Inside = _by_size(sweep, sizes, found)
+    else:
+        lead = "By each measure the least, of what passed every check."
+        shown = tag("div", [_card(sweep, best) for best in found[next(iter(groups))].values()], class_="answers")
+    return Part("answer", "Answer", [tag("p", lead, class_="lead"), shown])
+
+
+def _best(sweep: Sweep, rows: Sequence[Row]) -> dict[str, measures.Best]:
+    return {name: best for name in sweep.measures if (best := measures.best(list(rows), name))}
+
+
+def _by_size(
+    sweep: Sweep, sizes: Sequence[str], found: Mapping[tuple[str, ...], Mapping[str, measures.Best]]
+) -> Markup:
+    """A row for each size, a column for each measure."""
+    names = [name for name in sweep.measures if any(name in of for of in found.values())]
+
+    def cell(of: Mapping[str, measures.Best], name: str) -> Inside:
+        best = of.get(name)
+        if best is None:
+            return tag("span", "all alike or not known", class_="told")
+        first, others = best.rows[0], len(best.rows) - 1
+        told = " ".join([*([first.program] if first.program else []), *_chosen(first, sizes)]) or sweep.name(first)
+        link = sweep.link(first)
+        more = f", and {others} alike" if others else ""
+        most = f"the most {text(name, best.of(best.worst))}"
+        return [
+            tag("b", text(name, best.value)), tag("br"), tag("a", told, href=link) if link else told, more, tag("br"),
+            tag("span", most, class_="told"),
+        ]  # fmt: skip
+
+    rows = [
+        [
+            " ".join(f"{key}={value}" for key, value in zip(sizes, size, strict=True)),
+            *(cell(of, name) for name in names),
+        ]
+        for size, of in found.items()
+    ]
+    return table("The best for each size", ("size", *map(title, names)), rows, kind="small")
+
+
+def _chosen(row: Row, sizes: Sequence[str]) -> list[str]:
+    """What was chosen, of what was swept: all but the sizes."""
+    return [f"{key}={value}" for key, value in row.keys.items() if value and key not in sizes]
+
+
+def _card(sweep: Sweep, best: measures.Best) -> Markup:
+    named = [_link(sweep, row) for row in best.rows[:_ALIKE]]
+    more = len(best.rows) - _ALIKE
+    items = [tag("li", name) for name in named]
+    if more > 0:
+        items.append(tag("li", f"and {more} more, all alike"))
+    compared = [f"the next has {text(best.measure, best.of(best.next))}"] if best.next not in (None, best.worst) else []
+    times = f", {_factor(best.of(best.worst) / best.value)} times that" if best.value else ""
+    compared.append(f"the most {text(best.measure, best.of(best.worst))}{times}")
+    return tag(
+        "div",
+        tag("h3", title(best.measure)),
+        tag("p", text(best.measure, best.value), class_="big"),
+        tag("ul", items, class_="plain"),
+        tag("p", "; ".join(compared), class_="told"),
+    )
+
+
+def _factor(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def _link(sweep: Sweep, row: Row) -> Inside:
+    link = sweep.link(row)
+    return sweep.name(row) if link is None else tag("a", sweep.name(row), href=link)
+
+
+def _heat(sweep: Sweep) -> Part | None:
+    measure = "bytes_sent"
+    drawn = heat.maps(sweep, measure)
+    if not drawn:
+        return None
+    lead = "Light is little. A cell leads to its point."
+    return Part("heat", "Layouts by bytes", [tag("p", lead, class_="lead"), drawn])
+
+
+def _against(sweep: Sweep) -> Part | None:
+    """Time against memory."""
+    time = next((name for name in TIMES if name in sweep.measures), None)
+    if time is None or "peak_bytes" not in sweep.measures:
+        return None
+    programs = sweep.programs
+    dots = [
+        Dot(x, y, programs.index(row.program), _dot_name(sweep, row, time, x, y), sweep.link(row), _id(row))
+        for row in sweep.passed
+        if row.program is not None
+        if (x := row.measures.get(time)) is not None and (y := row.measures.get("peak_bytes")) is not None
+    ]
+    if len(dots) < 2:
+        return None
+    best = chart.front(dots)
+    box = chart.scatter(dots, _axis(time), _axis("peak_bytes"))
+    label = f"{title(time)} against peak memory of {len(dots)} programs"
+    words = [f"on the front: {dot.name}" for dot in best]
+    lead = "Nothing that passed is both quicker and smaller than what stands on the line."
+    items = [tag("li", tag("a", dot.name, href=dot.link) if dot.link else dot.name) for dot in best]
+    inside: list[Inside] = [tag("p", lead, class_="lead"), _key([(name, k) for k, name in enumerate(programs)])]
+    inside.append(drawing.figure(drawing.svg(box, "against", label, words, interactive=True), label, None))
+    inside.append(tag("details", tag("summary", f"The front: {len(best)}"), tag("ul", items)))
+    return Part("against", "Time against memory", inside)
+
+
+def _dot_name(sweep: Sweep, row: Row, time: str, x: float, y: float) -> str:
+    return f"{sweep.name(row)}: {text(time, x)}, {text('peak_bytes', y)}"
+
+
+def _id(row: Row) -> str:
+    return f"{row.point}.{row.program}"
+
+
+def _axis(measure: str) -> Axis:
+    return Axis(title(measure), lambda value: text(measure, value) if value else "0")
+
+
+def _key(named: Sequence[tuple[str, int]], *, line: bool = False) -> Markup | None:
+    """The legend; of one series there is nothing to tell apart."""
+    if len(named) < 2:
+        return None
+    items: list[Markup] = []
+    for name, kind in named:
+        box = chart.swatch(kind, line=line)
+        size = f'width="{coordinate(box.width)}" height="{coordinate(box.height)}"'
+        image = Markup(f'<svg class="sp swatch" {size} aria-hidden="true">{box.body}</svg>')
+        items.append(tag("li", image, name))
+    return tag("ul", items, class_="legend")
+
+
+def _sizes(sweep: Sweep) -> Part | None:
+    """For each key whose values are numbers a line per what else was swept, by each measure."""
+    inside: list[Inside] = []
+    for key in sweep.keys:
+        sizes = {row.keys[key]: size for row in sweep.passed if (size := _size(row.keys[key])) is not None}
+        if len(set(sizes.values())) >= 3:
+            inside.append(_lines(sweep, key, sizes))
+    if not inside:
+        return None
+    lead = "A line joins points that differ in nothing else."
+    return Part("sizes", "By size", [tag("p", lead, class_="lead"), inside])
+
+
+def _size(value: str) -> float | None:
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+def _lines(sweep: Sweep, key: str, sizes: Mapping[str, float]) -> Inside:
+    others = [name for name in sweep.keys if name != key]
+    named: dict[tuple[str, ...], list[Row]] = {}
+    for row in sweep.passed:
+        if row.keys[key] in sizes:
+            named.setdefault((row.program or "", *(row.keys[name] for name in others)), []).append(row)
+    named = {name: rows for name, rows in named.items() if len({row.keys[key] for row in rows}) > 1}
+    varying = [k for k in range(len(others) + 1) if len({name[k] for name in named}) > 1]
+    titles = ["program", *others]
+    shown = {name: " ".join(_told(titles[k], name[k]) for k in varying) or "all" for name in named}
+    measure = next((name for name in ("bytes_sent", "run_s", "peak_bytes") if name in sweep.measures), None)
+    order = sorted(named, key=lambda name: _total(named[name], measure)) if len(named) > _SERIES else list(named)
+    kinds = {name: k for k, name in enumerate(order[:_SERIES])}
+    figures: list[Inside] = []
+    for each in sweep.measures:
+        drawn = [
+            Series(shown[name], points, kinds.get(name))
+            for name in named
+            if (points := _points(named[name], key, sizes, each))
+        ]
+        if not drawn:
+            continue
+        box = chart.lines(drawn, Axis(key, lambda value: f"{value:g}"), _axis(each))
+        id = f"line-{key}-{each}".replace(".", "-")
+        words = [
+            f"{one.name}: " + ", ".join(f"{a:g}: {text(each, b)}" for a, b in one.points) for one in drawn[:_SERIES]
+        ]
+        figures.append(drawing.figure(drawing.svg(box, id, f"{title(each)} by {key}", words), title(each), None))
+    grey = len(named) - len(kinds)
+    told = f"{grey} more in grey; coloured are those with the least {title(measure or '')}" if grey > 0 else None
+    return [
+        tag("h3", key),
+        _key([(shown[name], k) for name, k in kinds.items()], line=True),
+        tag("p", told, class_="told") if told else None,
+        tag("div", figures, class_="panels"),
+    ]
+
+
+def _told(name: str, value: str) -> str:
+    return value if name == "program" else f"{name}={value or '–'}"
+
+
+def _total(rows: Sequence[Row], measure: str | None) -> float:
+    return sum(row.measures.get(measure or "") or 0.0 for row in rows)
+
+
+def _points(rows: Sequence[Row], key: str, sizes: Mapping[str, float], measure: str) -> list[tuple[float, float]]:
+    """The least of each size."""
+    found: dict[float, float] = {}
+    for row in rows:
+        value = row.measures.get(measure)
+        if value is not None:
+            size = sizes[row.keys[key]]
+            found[size] = min(value, found.get(size, value))
+    return sorted(found.items())
+
+
+def _failures(sweep: Sweep) -> Part | None:
+    """What did not pass, with the reasons, each reason once."""
+    reasons: dict[tuple[str, str], list[Row]] = {}
+    for row in sweep.rows:
+        if row.status not in measures.PASSED:
+            reasons.setdefault((row.status, _reason(sweep, row)), []).append(row)
+    if not reasons:
+        return None
+    inside: list[Inside] = []
+    for (status, reason), rows in sorted(reasons.items(), key=lambda item: -len(item[1])):
+        links = [tag("li", _link(sweep, row)) for row in rows[:_LISTED]]
+        if len(rows) > _LISTED:
+            links.append(tag("li", f"and {len(rows) - _LISTED} more, which the table has"))
+        listed = tag("details", tag("summary", f"{len(rows)} of {len(sweep.rows)} rows"), tag("ul", links))
+        inside.append(tag("div", tag("p", badge(status)), tag("pre", reason), listed, class_=f"callout {status}"))
+    return Part("failures", "What did not pass", inside)
+
+
+def _reason(sweep: Sweep, row: Row) -> str:
+    """Why a row did not pass: the message, or which checks failed and the first reason of each."""
+    record = sweep.points[row.point].record
+    if row.error or row.program is None:
+        return row.error or record.error or "no reason was recorded"
+    checks = record.programs[row.program].checks
+    told = [
+        f"{name} {check.status}: {check.reason or (check.details or ['see its page'])[0]}"
+        for name, check in checks.named()
+        if check.status in ("failed", "weak")
+    ]
+    return "\n".join(told) or "no reason was recorded"
+
+
+def _table(sweep: Sweep) -> Part:
+    experiments = len({row.experiment for row in sweep.rows}) > 1
+    messages = any(row.error for row in sweep.rows)
+    head = ["point", *(["experiment"] if experiments else []), *sweep.keys, "program", "status", "collectives"]
+    head += [title(name) for name in sweep.measures] + (["message"] if messages else [])
+    numbers = len(head) - len(sweep.measures) - messages
+    titles = [
+        tag("th", name, scope="col", class_="n" if numbers <= k < numbers + len(sweep.measures) else None)
+        for k, name in enumerate(head)
+    ]
+    body = [_row(sweep, row, experiments=experiments, messages=messages) for row in sweep.rows]
+    field = tag("input", type="search", id="rows-filter", autocomplete="off", spellcheck="false")
+    count = tag("span", f"{len(sweep.rows)} of {len(sweep.rows)} rows", id="rows-count", role="status", class_="told")
+    narrowing = tag("p", tag("label", "Show rows with ", field), " ", count, hidden=True)
+    whole = tag(
+        "table",
+        tag("caption", "A row for each program of each point; per device"),
+        tag("thead", tag("tr", titles)),
+        tag("tbody", Markup("\n".join(body))),
+        id="rows",
+        class_="sortable",
+    )
+    return Part("table", "Every point", [narrowing, scrolling(whole, "Every point")])
+
+
+def _row(sweep: Sweep, row: Row, *, experiments: bool, messages: bool) -> Markup:
+    point = sweep.points[row.point]
+    name: Inside = point.name if point.link is None else tag("a", point.name, href=point.link)
+    cells = [tag("th", name, scope="row")]
+    if experiments:
+        cells.append(tag("td", row.experiment or "–"))
+    cells += [tag("td", value or "–") for value in row.keys.values()]
+    cells += [tag("td", row.program or "–"), tag("td", badge(row.status)), tag("td", moved(row))]
+    for measure in sweep.measures:
+        value = row.measures.get(measure)
+        cells.append(tag("td", text(measure, value), class_="n", data_v="" if value is None else f"{value:g}"))
+    if messages:
+        cells.append(tag("td", " ".join(line.strip() for line in (row.error or "").splitlines()[:2])))
+    return tag("tr", cells, data_p=_id(row))
+
+
+def _unknown(sweep: Sweep, notes: Sequence[str]) -> Part | None:
+    """What the records do not know, and what the page leaves out."""
+    told = list(notes)
+    for name in measures.MEASURES:
+        lacking = [row for row in sweep.passed if row.measures.get(name) is None]
+        if lacking:
+            rows = "all rows" if len(lacking) == len(sweep.passed) else f"{len(lacking)} of {len(sweep.passed)} rows"
+            told.append(f"{title(name)}: not known of {rows} that passed")
+    if any(t.platform == "cpu" for p in sweep.points.values() if (t := p.record.target)):
+        told.append(
+            "times are those of simulated devices on this machine's processor; they tell nothing of accelerators"
+        )
+    return Part("unknown", "Not known", tag("ul", [tag("li", line) for line in told])) if told else None

@@ -1,4 +1,4 @@
-"""`python -m runner.compare A B`: two records, sweeps or goldens in; what differs, in the field's words, out.
+"""`python -m runner.compare A B…`: records, sweeps or goldens in; what differs from the first, in words, out.
 
 Differences are in what was decided or found: collectives, bytes, layouts, memory, statuses. Times, estimates, rounding
 and versions are told beside them, for information.
@@ -42,19 +42,29 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0 where nothing differs, 1 where something does, 2 for bad input."""
     parser = argparse.ArgumentParser(
         prog="python -m runner.compare",
-        description="What differs between two run folders, sweeps, result.json files, or goldens (files or folders).",
+        description="What differs between run folders, sweeps, result.json files, or goldens (files or folders): "
+        "between the first and each of the others.",
         epilog="Exit status: 0 nothing differs, 1 something does, 2 they cannot be compared.",
     )
     parser.add_argument("a", metavar="A", type=Path)
-    parser.add_argument("b", metavar="B", type=Path, nargs="?", help="left out: A's two series of JAX are compared")
+    parser.add_argument("b", metavar="B", type=Path, nargs="*", help="left out: A's two series of JAX are compared")
     parser.add_argument("--series", nargs="+", metavar="S", help="of goldens, one for A and one for B: 'jax 0.10'")
     given = parser.parse_args(list(arguments))
     try:
-        before, after = _sides(given.a, given.b, given.series or [])
+        pairs = {b: _sides(given.a, b, given.series or []) for b in dict.fromkeys(given.b or [None])}
     except (InvalidComparison, golden.InvalidGolden) as error:
         print(error, file=sys.stderr)
         return 2
-    return _report(before, after)
+    differing = 0
+    for b, sides in pairs.items():
+        if b is not None and len(pairs) > 1:
+            print(f"{shown(given.a)} → {shown(b)}")
+        differing += _report(*sides)
+        if len(pairs) > 1:
+            print()
+    if len(pairs) > 1:
+        print(f"{differing} of {len(pairs)} differ from {shown(given.a)}")
+    return min(differing, 1)
 
 
 # What is compared with what.

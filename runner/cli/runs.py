@@ -1,0 +1,177 @@
+"""`python -m runner.runs`: a folder and what to look for in; the runs and sweeps there, listed or deleted, out."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from runner.config.sources import shown
+from runner.record import shelf
+from runner.record.shelf import Entry
+from runner.show.console import print_table, say
+from runner.words import bytes_text
+
+_STYLES = {"passed": "green", "known": "yellow", "weak": "bold yellow", "failed": "bold red", "error": "bold magenta"}
+
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+class InvalidQuestion(Exception):
+    """The command line asks for what there is not; the message says what, and what there may be."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line.
+
+    Returns 0; 1 where something was not deleted, or the answer was no; 2 for bad input.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m runner.runs",
+        description="List the runs and sweeps in a folder, the oldest first; with --delete, delete what is listed.",
+        epilog="A folder in which there is anything that no run wrote stays. Exit status: 0 done, 1 something was left, "
+        "2 bad input.",
+    )
+    parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="*", help="where to look; by default outputs")
+    parser.add_argument("--experiment", metavar="PATTERN", help="of this name: 'case*'")
+    parser.add_argument("--status", metavar="S[,S]", help="that ended so; of a sweep, some point: failed,error")
+    parser.add_argument("--with", metavar="OVERRIDE", action="append", default=[], dest="having", help="dims.J=8")
+    parser.add_argument("--older", metavar="AGE", help="that began longer ago: 30m, 12h, 7d, 2w")
+    parser.add_argument("--newer", metavar="AGE", help="that began less long ago")
+    parser.add_argument("--delete", action="store_true", help="delete them, after asking")
+    parser.add_argument("--yes", action="store_true", help="delete without asking")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each")
+    given = parser.parse_args(list(arguments))
+    try:
+        found = _found(given)
+    except InvalidQuestion as error:
+        print(error, file=sys.stderr)
+        return 2
+    if given.json:
+        _as_json(found)
+    else:
+        _listing(found)
+    return _delete(found, asked=not given.yes) if given.delete and found else 0
+
+
+def _found(given: argparse.Namespace) -> list[Entry]:
+    """The runs and sweeps that are asked for. Raises `InvalidQuestion`."""
+    wanted = list(_filters(given, datetime.now(UTC)))
+    if given.yes and not given.delete:
+        raise InvalidQuestion("--yes: it is an answer to --delete, which is not there")
+    if given.delete and not wanted and not given.folders:
+        raise InvalidQuestion(
+            "--delete: of which runs? name a folder, or say --experiment, --status, --with or --older"
+        )
+    found: dict[Path, Entry] = {}
+    for folder in given.folders or [Path("outputs")]:
+        if not folder.is_dir():
+            raise InvalidQuestion(f"{folder}: there is no such folder")
+        found.update({entry.folder.resolve(): entry for entry in shelf.entries(folder)})
+    return [entry for entry in found.values() if all(test(entry) for test in wanted)]
+
+
+def _filters(given: argparse.Namespace, now: datetime) -> list[Callable[[Entry], bool]]:
+    tests: list[Callable[[Entry], bool]] = []
+    if (pattern := given.experiment) is not None:
+        tests.append(lambda entry: any(fnmatch.fnmatchcase(name, pattern) for name in entry.experiments))
+    if given.status is not None:
+        statuses = set(given.status.split(","))
+        if unknown := sorted(statuses - set(shelf.STATUSES)):
+            raise InvalidQuestion(f"--status: there is no status '{unknown[0]}'; there are {', '.join(shelf.STATUSES)}")
+        tests.append(lambda entry: bool(statuses & entry.statuses.keys()))
+    for text in given.having:
+        tests.append(lambda entry, text=text: text in [override.lstrip("+") for override in entry.overrides])
+    if (age := given.older) is not None:
+        before = (now - _age("--older", age)).isoformat(timespec="seconds")
+        tests.append(lambda entry: entry.time < before)
+    if (age := given.newer) is not None:
+        after = (now - _age("--newer", age)).isoformat(timespec="seconds")
+        tests.append(lambda entry: entry.time >= after)
+    return tests
+
+
+def _age(flag: str, text: str) -> timedelta:
+    number, unit = text[:-1], text[-1:]
+    if not number.isdecimal() or unit not in _UNITS:
+        raise InvalidQuestion(f"{flag}: '{text}' is no age; 30m, 12h, 7d and 2w are")
+    try:
+        return timedelta(**{_UNITS[unit]: int(number)})
+    except OverflowError:
+        raise InvalidQuestion(f"{flag}: '{text}' is longer ago than there are dates") from None
+
+
+def _listing(found: Sequence[Entry]) -> None:
+    if not found:
+        say("no runs")
+        return
+    rows = [
+        [
+            (shown(entry.folder), ""),
+            (", ".join(entry.experiments[:3]) + (", …" if len(entry.experiments) > 3 else ""), ""),
+            (entry.time.replace("T", " ")[:19] or "–", ""),
+            (str(entry.points) if entry.sweep else "–", ""),
+            (_statuses(entry), _STYLES.get(max(entry.statuses, key=shelf.STATUSES.index), "")),
+            (bytes_text(shelf.size(entry)), ""),
+            (
+                " ".join(o.lstrip("+") for o in entry.overrides if not o.lstrip("+").startswith("experiment=")) or "–",
+                "",
+            ),
+        ]
+        for entry in found
+    ]
+    print_table(("folder", "experiment", "began (UTC)", "points", "status", "size", "overrides"), rows)
+    sweeps = sum(entry.sweep for entry in found)
+    runs = len(found) - sweeps
+    counted = f"{runs} run{'' if runs == 1 else 's'}, {sweeps} sweep{'' if sweeps == 1 else 's'}"
+    say(f"\n{counted}, {bytes_text(sum(map(shelf.size, found)))}")
+
+
+def _statuses(entry: Entry) -> str:
+    if not entry.sweep:
+        return next(iter(entry.statuses))
+    return ", ".join(f"{entry.statuses[status]} {status}" for status in shelf.STATUSES if entry.statuses[status])
+
+
+def _as_json(found: Sequence[Entry]) -> None:
+    for entry in found:
+        told = {
+            "folder": str(entry.folder),
+            "experiments": entry.experiments,
+            "time": entry.time,
+            "sweep": entry.sweep,
+            "statuses": entry.statuses,
+            "overrides": entry.overrides,
+            "bytes": shelf.size(entry),
+        }
+        print(json.dumps(told, ensure_ascii=False))
+
+
+def _delete(found: Sequence[Entry], *, asked: bool) -> int:
+    """Delete what was listed, as far as it is all ours, and say what is left and why."""
+    if asked:
+        if not sys.stdin.isatty():
+            print("--delete: nobody can be asked here; --yes deletes without asking", file=sys.stderr)
+            return 2
+        print(f"\nDelete these {len(found)}? [y/N] ", end="", flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            print("nothing was deleted")
+            return 1
+    left = 0
+    for entry in found:
+        try:
+            strangers = shelf.delete(entry)
+        except OSError as error:
+            print(f"{error.filename or entry.folder}: {error.strerror or error}", file=sys.stderr)
+            left += 1
+            continue
+        if strangers:
+            left += 1
+            more = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
+            print(f"{shown(entry.folder)} stays: no run wrote {shown(strangers[0])}{more}", file=sys.stderr)
+    say(f"{len(found) - left} deleted" + (f", {left} left" if left else ""))
+    return 1 if left else 0

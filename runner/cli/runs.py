@@ -33,8 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m runner.runs",
         description="List the runs and sweeps in a folder, the oldest first; with --delete, delete what is listed.",
-        epilog="A folder in which there is anything that no run wrote stays. Exit status: 0 done, 1 something was left, "
-        "2 bad input.",
+        epilog="A folder in which there is anything that no run wrote stays. "
+        "Exit status: 0 done, 1 something was left, 2 bad input.",
     )
     parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="*", help="where to look; by default outputs")
     parser.add_argument("--experiment", metavar="PATTERN", help="of this name: 'case*'")

@@ -27,11 +27,8 @@ def document(title: str, head: Inside, parts: Sequence[Part], data: Any, foot: I
     The same arguments give the same bytes.
     """
     links = [tag("li", tag("a", part.title, href=f"#{part.id}")) for part in parts]
-    sections = [
-        tag("section", tag("h2", part.title, id=name), part.inside, id=part.id, aria_labelledby=name)
-        for part in parts
-        for name in (f"{part.id}-h",)
-    ]
+    # Named by a text, not by the heading: of a section that is not rendered yet a reader has no heading.
+    sections = [tag("section", tag("h2", part.title), part.inside, id=part.id, aria_label=part.title) for part in parts]
     body = [
         tag("a", "Skip to the content", href="#content", class_="skip"),
         tag("header", head),

@@ -18,6 +18,9 @@ _WORDS = {
 }  # fmt: skip
 
 
+_UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
+
+
 @dataclass(frozen=True)
 class Point:
     """A point: what it is called, the record, and what the page links to; None where there is nothing."""
@@ -90,7 +93,8 @@ def text(measure: str, value: float | None) -> str:
         return duration(value)
     if "bytes" in measure:
         return bytes_text(round(value))
-    return f"{value:,.0f}" if value < 1e6 else f"{value:.3g}"
+    size, unit = next(((size, unit) for size, unit in _UNITS if abs(value) >= 0.9995 * size), (1.0, ""))
+    return f"{value:,.0f}" if value < 1e6 else f"{value / size:#.3g}".removesuffix(".") + f" {unit}"
 
 
 def moved(row: Row) -> str:

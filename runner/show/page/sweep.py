@@ -7,19 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from runner.record import measures
 from runner.record.measures import Row
-from runner.show.page import chart, drawing, heat
+from runner.show.page import answers, chart, drawing, heat
 from runner.show.page.badge import badge
 from runner.show.page.chart import Axis, Dot, Series
 from runner.show.page.frame import Part, document
-from runner.show.page.markup import Inside, Markup, scrolling, table, tag
+from runner.show.page.markup import Inside, Markup, scrolling, tag
 from runner.show.page.measured import Sweep, flat, moved, text, title
 from runner.show.shapes import number as coordinate
 
 _SERIES = 6
 """So many lines have a colour; the others are grey."""
-
-_ALIKE = 3
-"""So many points that are alike best are named."""
 
 _LISTED = 24
 """So many points that failed alike are linked."""
@@ -31,7 +28,7 @@ TIMES = ("run_s",)
 def page(name: str, sweep: Sweep, notes: Sequence[str] = (), exported: str | None = None) -> str:
     """The page; `notes` are what the reader should know of how it was made, `exported` the Vega-Lite file beside it."""
     parts: list[Part | None] = [
-        _answer(sweep),
+        answers.part(sweep),
         _heat(sweep),
         _against(sweep),
         _sizes(sweep),
@@ -74,91 +71,6 @@ def _where(sweep: Sweep) -> Iterator[str]:
     for topology, platform, kind in kinds:
         simulated = "simulated " if platform == "cpu" else ""
         yield f"compiled for {topology}, not here" if topology else f"on {simulated}{kind or platform} devices"
-
-
-def _answer(sweep: Sweep) -> Part:
-    """By each measure the best, and by how much; where sizes were swept for each of them, since they are no choice."""
-    sizes = [key for key in sweep.keys if key.startswith("dims.")]
-    groups: dict[tuple[str, ...], list[Row]] = {}
-    for row in sweep.rows:
-        groups.setdefault(tuple(row.keys[key] for key in sizes), []).append(row)
-    found = {size: _best(sweep, rows) for size, rows in groups.items()}
-    if not any(found.values()):
-        told = "Nothing passed." if not sweep.passed else "No measure tells the points that passed apart."
-        return Part("answer", "Answer", tag("p", told))
-    if len(groups) > 1:
-        lead = f"For each size of {', '.join(sizes)} and by each measure the least, of what passed every check."
-        shown: Inside = _by_size(sweep, sizes, found)
-    else:
-        lead = "By each measure the least, of what passed every check."
-        shown = tag("div", [_card(sweep, best) for best in found[next(iter(groups))].values()], class_="answers")
-    return Part("answer", "Answer", [tag("p", lead, class_="lead"), shown])
-
-
-def _best(sweep: Sweep, rows: Sequence[Row]) -> dict[str, measures.Best]:
-    return {name: best for name in sweep.measures if (best := measures.best(list(rows), name))}
-
-
-def _by_size(
-    sweep: Sweep, sizes: Sequence[str], found: Mapping[tuple[str, ...], Mapping[str, measures.Best]]
-) -> Markup:
-    """A row for each size, a column for each measure."""
-    names = [name for name in sweep.measures if any(name in of for of in found.values())]
-
-    def cell(of: Mapping[str, measures.Best], name: str) -> Inside:
-        best = of.get(name)
-        if best is None:
-            return tag("span", "all alike or not known", class_="told")
-        first, others = best.rows[0], len(best.rows) - 1
-        told = " ".join([*([first.program] if first.program else []), *_chosen(first, sizes)]) or sweep.name(first)
-        link = sweep.link(first)
-        more = f", and {others} alike" if others else ""
-        most = f"the most {text(name, best.of(best.worst))}"
-        return [
-            tag("b", text(name, best.value)), tag("br"), tag("a", told, href=link) if link else told, more, tag("br"),
-            tag("span", most, class_="told"),
-        ]  # fmt: skip
-
-    rows = [
-        [
-            " ".join(f"{key}={value}" for key, value in zip(sizes, size, strict=True)),
-            *(cell(of, name) for name in names),
-        ]
-        for size, of in found.items()
-    ]
-    return table("The best for each size", ("size", *map(title, names)), rows, kind="small")
-
-
-def _chosen(row: Row, sizes: Sequence[str]) -> list[str]:
-    """What was chosen, of what was swept: all but the sizes."""
-    return [f"{key}={value}" for key, value in row.keys.items() if value and key not in sizes]
-
-
-def _card(sweep: Sweep, best: measures.Best) -> Markup:
-    named = [_link(sweep, row) for row in best.rows[:_ALIKE]]
-    more = len(best.rows) - _ALIKE
-    items = [tag("li", name) for name in named]
-    if more > 0:
-        items.append(tag("li", f"and {more} more, all alike"))
-    compared = [f"the next has {text(best.measure, best.of(best.next))}"] if best.next not in (None, best.worst) else []
-    times = f", {_factor(best.of(best.worst) / best.value)} times that" if best.value else ""
-    compared.append(f"the most {text(best.measure, best.of(best.worst))}{times}")
-    return tag(
-        "div",
-        tag("h3", title(best.measure)),
-        tag("p", text(best.measure, best.value), class_="big"),
-        tag("ul", items, class_="plain"),
-        tag("p", "; ".join(compared), class_="told"),
-    )
-
-
-def _factor(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
-
-
-def _link(sweep: Sweep, row: Row) -> Inside:
-    link = sweep.link(row)
-    return sweep.name(row) if link is None else tag("a", sweep.name(row), href=link)
 
 
 def _heat(sweep: Sweep) -> Part | None:
@@ -308,7 +220,7 @@ def _failures(sweep: Sweep) -> Part | None:
         return None
     inside: list[Inside] = []
     for (status, reason), rows in sorted(reasons.items(), key=lambda item: -len(item[1])):
-        links = [tag("li", _link(sweep, row)) for row in rows[:_LISTED]]
+        links = [tag("li", answers.link(sweep, row)) for row in rows[:_LISTED]]
         if len(rows) > _LISTED:
             links.append(tag("li", f"and {len(rows) - _LISTED} more, which the table has"))
         listed = tag("details", tag("summary", f"{len(rows)} of {len(sweep.rows)} rows"), tag("ul", links))

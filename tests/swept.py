@@ -1,0 +1,44 @@
+"""Records of sweeps that nobody ran: as many points as asked for, what each is known by what it overrides."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from runner.link.events import Cost
+from runner.record import record
+from runner.record.model import Record
+from tests import evidence
+
+SPECS = ("[null,null]", "[x,null]", "[y,null]", "[null,x]", "[x,y]")
+
+
+def point(number: int, a: str, b: str, size: int, program: str) -> Record:
+    """One point of a sweep of two specs, a size and the program; every eleventh is invalid."""
+    overrides = [
+        "+experiment=case", f"arrays.A.spec={a}", f"arrays.B.spec={b}", f"dims.I={size}", f"program={program}",
+    ]  # fmt: skip
+    if number % 11 == 10:
+        error = f"command line: dims.I={size}\n  dimension 0 (I) of 'A' has size {size}, which x=3 does not divide"
+        return evidence.record({}, overrides=overrides, status="invalid", error=error)
+    bytes_in = 64 * size * (1 + SPECS.index(a)) // (1 + SPECS.index(b))
+    made = evidence.program(
+        *(evidence.collective(bytes_in=bytes_in) for _ in range(SPECS.index(b))),
+        cost=Cost(flops=2.0 * size**2),
+        memory=evidence.memory(peak=4 * size * (6 - SPECS.index(a))),
+        timing=evidence.timing(0.05, 1e-5 * (1 + number % 7) + 1e-9 * size),
+    )
+    return evidence.record({program: made}, overrides=overrides)
+
+
+def write(folder: Path, count: int) -> list[Path]:
+    """So many points in `folder/0`, `folder/1`, …, no two alike."""
+    base = list(itertools.product(SPECS, SPECS, (64, 256, 1024, 4096, 16384), ("auto", "shard_map")))
+    made: list[Path] = []
+    for number in range(count):
+        a, b, size, program = base[number % len(base)]
+        path = folder / str(number)
+        path.mkdir(parents=True)
+        record.write(point(number, a, b, size + number // len(base), program), path)
+        made.append(path)
+    return made

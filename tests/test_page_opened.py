@@ -1,0 +1,178 @@
+"""The pages as a browser has them: no complaint, no request, what is hidden without a script, by keyboard and aloud."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.cli import report
+from tests import browser, swept
+from tests.browser import Browser
+from tests.harness import run
+
+EXECUTABLE = browser.found()
+
+pytestmark = [
+    pytest.mark.skipif(EXECUTABLE is None, reason="there is no Chromium on the path, nor in $CHROMIUM"),
+    pytest.mark.xdist_group("browser"),
+]
+
+LOOP = """
+name: looped
+arrays:
+  x: {shape: [8], init: "linspace(0, 1, 8)", spec: [x]}
+  w: {shape: [4, 8], init: normal, spec: [null, x]}
+graph:
+  layers: {repeat: 4, carry: {h: x}, body: {s: "sum(w[i])", h: h * s}}
+  y: layers.h + x
+per_device:
+  layers: {repeat: 4, carry: {h: x}, body: {s: "psum(sum(w[i]), 'x')", h: h * s}}
+  y: layers.h + x
+outputs: {y: [x]}
+"""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    assert EXECUTABLE is not None
+    with browser.browsing(EXECUTABLE) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def of_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a run of every program, with its trace."""
+    folder = tmp_path_factory.mktemp("run")
+    run(LOOP, folder, trace=True)
+    assert report.main([str(folder)]) == 0
+    return folder / report.PAGE
+
+
+@pytest.fixture(scope="module")
+def of_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a sweep of 1,000 points."""
+    folder = tmp_path_factory.mktemp("sweep")
+    swept.write(folder, 1000)
+    assert report.main([str(folder), "--only"]) == 0
+    return folder / report.PAGE
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("kind", ["of_run", "of_sweep"])
+def test_a_page_complains_of_nothing_and_asks_for_nothing(
+    request: pytest.FixtureRequest, chromium: Browser, kind: str, width: int, scheme: str
+) -> None:
+    page: Path = request.getfixturevalue(kind)
+    chromium.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    chromium.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+    chromium.open(page)
+    assert chromium.complaints() == []
+    assert chromium.requests() == [page.as_uri()]
+    assert chromium.evaluate("document.documentElement.scrollWidth") <= width, "it does not scroll sideways"
+    ink = chromium.evaluate("getComputedStyle(document.body).color")
+    assert (ink == "rgb(26, 31, 38)") == (scheme == "light")
+
+
+def test_without_a_script_everything_is_there_but_what_only_a_script_can_do(
+    chromium: Browser, of_run: Path, of_sweep: Path
+) -> None:
+    texts = {}
+    for scripted in (False, True):
+        chromium.call("Emulation.setScriptExecutionDisabled", value=not scripted)
+        for page in (of_run, of_sweep):
+            chromium.open(page)
+            texts[page, scripted] = chromium.evaluate(
+                "[...document.querySelectorAll('main>section')].map(s => s.textContent.length)"
+            )
+            hidden = chromium.evaluate("[...document.querySelectorAll('[hidden]')].length")
+            assert (hidden > 0) == (not scripted)
+    assert texts[of_run, True] == texts[of_run, False]
+    assert texts[of_sweep, True] == texts[of_sweep, False]
+
+
+def test_a_device_is_highlighted_in_every_picture_by_keyboard(chromium: Browser, of_run: Path) -> None:
+    chromium.open(of_run)
+    chromium.evaluate("document.querySelector('.devices input').focus()")
+    chromium.press("ArrowRight", 39)
+    assert chromium.evaluate("document.querySelector('.devices input:checked').value") == "0"
+    held = chromium.evaluate("document.getElementById('held').textContent")
+    assert held == "Device 0: mesh x=0, y=0  x[0:4]  w[0:4, 0:4]  y[0:4]"
+    lit = chromium.evaluate("[...document.querySelectorAll('[data-d].on')].map(cell => cell.dataset.d)")
+    assert lit, "some cell is lit"
+    assert all("0" in devices.split() for devices in lit)
+    dark = chromium.evaluate("[...document.querySelectorAll('[data-d]:not(.on)')].map(cell => cell.dataset.d)")
+    assert not any("0" in devices.split() for devices in dark)
+
+
+def test_a_table_is_sorted_by_a_button_that_says_so(chromium: Browser, of_sweep: Path) -> None:
+    chromium.open(of_sweep)
+    heads = chromium.evaluate("[...document.querySelectorAll('#rows thead th')].map(th => th.textContent)")
+    at = heads.index("bytes sent")
+    column = f"[...document.querySelectorAll('#rows tbody tr')].map(row => row.cells[{at}].dataset.v)"
+    for order in ("ascending", "descending"):
+        chromium.evaluate(f"document.querySelectorAll('#rows thead button')[{at}].focus()")
+        chromium.press("Enter", 13, "\r")
+        assert chromium.evaluate("document.querySelector('#rows th[aria-sort]').getAttribute('aria-sort')") == order
+        values = chromium.evaluate(column)
+        known = [float(value) for value in values if value != ""]
+        assert known == sorted(known, reverse=order == "descending")
+        assert values[: len(known)] == [value for value in values if value != ""], "what is not known comes last"
+
+
+def test_rows_are_narrowed_by_words(chromium: Browser, of_sweep: Path) -> None:
+    chromium.open(of_sweep)
+    chromium.evaluate(
+        "const field = document.getElementById('rows-filter'); field.value = 'shard_map [x,y]';"
+        "field.dispatchEvent(new Event('input'))"
+    )
+    shown = chromium.evaluate(
+        "[...document.querySelectorAll('#rows tbody tr')].filter(row => !row.hidden).map(row => row.textContent)"
+    )
+    assert shown
+    assert all("shard_map" in text and "[x,y]" in text for text in shown)
+    assert chromium.evaluate("document.getElementById('rows-count').textContent") == f"{len(shown)} of 1000 rows"
+
+
+def test_a_row_and_its_mark_in_the_chart_light_up_together(chromium: Browser, of_sweep: Path) -> None:
+    chromium.open(of_sweep)
+    chromium.evaluate("document.querySelector('#rows tbody a').focus()")
+    lit = chromium.evaluate("[...document.querySelectorAll('.lit')].map(e => [e.localName, e.dataset.p])")
+    assert {name for name, _ in lit} >= {"a", "tr"}
+    assert {id for _, id in lit} == {"0.auto"}
+
+
+def test_what_a_screen_reader_is_told_has_names(chromium: Browser, of_run: Path, of_sweep: Path) -> None:
+    for page in (of_run, of_sweep):
+        chromium.open(page)
+        nodes = chromium.call("Accessibility.getFullAXTree")["nodes"]
+        heard = [node for node in nodes if not node["ignored"]]
+        said = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in heard]
+        named = {"region", "image", "table", "link", "button", "textbox", "searchbox", "radio", "checkbox"}
+        assert [role for role, name in said if role in named and not name.strip()] == []
+        roles = {role for role, _ in said}
+        assert {"main", "navigation", "table", "columnheader", "rowheader", "heading"} <= roles
+
+
+def test_it_prints_as_pages_that_hold_everything(chromium: Browser, of_run: Path) -> None:
+    chromium.open(of_run)
+    printed = chromium.call("Page.printToPDF", printBackground=True)["data"]
+    assert len(printed) > 20_000
+    chromium.call("Emulation.setEmulatedMedia", media="print", features=[])
+    try:
+        assert chromium.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
+        closed = "[...document.querySelectorAll('details:not([open]) > :not(summary)')]"
+        heights = chromium.evaluate(f"{closed}.map(each => each.getBoundingClientRect().height)")
+        assert heights
+        assert min(heights) > 0, "what is folded on the screen is open on paper"
+    finally:
+        chromium.call("Emulation.setEmulatedMedia", media="", features=[])
+
+
+def test_the_data_is_in_the_page(chromium: Browser, of_run: Path) -> None:
+    chromium.open(of_run)
+    there = chromium.evaluate("JSON.parse(document.getElementById('data').textContent)")
+    assert there == json.loads((of_run.parent / "result.json").read_text("utf-8"))

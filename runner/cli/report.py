@@ -9,12 +9,13 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
 from runner.config.sources import shown
-from runner.record import folders, record
+from runner.record import folders, measures, record
 from runner.record.files import write_text
 from runner.record.model import Record
 from runner.show.page import measured, run, sweep, vega
@@ -99,7 +100,11 @@ def write_run(found: Record, folder: Path, page: Path | None = None) -> Path:
 
 def write_sweep(found: dict[Path, Record], given: Sequence[Path], page: Path, unreadable: Sequence[str]) -> Path:
     """Write the page of several runs and, beside it, their charts as Vega-Lite; return the page's path."""
-    points = [measured.Point(_name(folder, given), each, _link(folder, page)) for folder, each in found.items()]
+    points = [
+        measured.Point(_name(folder, given), each, each.overrides, _link(folder, page))
+        for folder, each in found.items()
+    ]
+    points += _alike(found, points)
     names = list(dict.fromkeys(each.experiment for each in found.values() if each.experiment))
     name = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "no experiment"
     swept = measured.gather(points)
@@ -109,6 +114,26 @@ def write_sweep(found: dict[Path, Record], given: Sequence[Path], page: Path, un
     notes = [f"{' '.join(line.strip() for line in message.splitlines())}" for message in unreadable]
     write_text(page, sweep.page(name, swept, notes, quote(export.name)))
     return page
+
+
+def _alike(found: dict[Path, Record], points: Sequence[measured.Point]) -> Iterator[measured.Point]:
+    """The points that were not run since another one stands for them, as the `results.jsonl` of their sweep has it."""
+    at = {folder: k for k, folder in enumerate(found)}
+    for home in dict.fromkeys(folder.parent for folder in found):
+        file = home / "results.jsonl"
+        told = [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.is_file() else []
+        for number, row in {row["point"]: row for row in told if row.get("same_as") is not None}.items():
+            same = at.get(home / str(row["same_as"]))
+            if same is not None:
+                keys = [name for name in row if name not in measures.columns([])]
+                like = points[same]
+                overrides = [*like.overrides, *(f"{key}={row[key]}" for key in keys)]
+                yield replace(like, name=_beside(like.name, str(number)), overrides=overrides, same_as=same)
+
+
+def _beside(name: str, number: str) -> str:
+    """The name of another point of the same sweep."""
+    return "/".join([*name.split("/")[:-1], number])
 
 
 def _name(folder: Path, given: Sequence[Path]) -> str:

@@ -8,7 +8,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from runner.experiment.expect import KINDS
 from runner.record.files import write_text
 from runner.record.model import CompiledProgram, MeshShape, Record
 
-MEASURES: tuple[str, ...] = ("bytes_sent", "peak_bytes", "flops", "compile_s", "run_s")
+MEASURES = ("bytes_sent", "peak_bytes", "flops", "compile_s", "run_s")
 """What programs are compared in; of each the least is best.
 
 - `bytes_sent`: bytes that a device sends over all executions, on a ring.
@@ -43,7 +43,7 @@ class Row:
     status: str
     program: str | None = None
     collectives: Mapping[str, int] | None = None
-    measures: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
+    measures: Mapping[str, float | None] = field(default_factory=lambda: dict.fromkeys(MEASURES))
     error: str | None = None
     same_as: int | None = None
 
@@ -65,50 +65,34 @@ class Row:
         return float(found) if isinstance(found, int | float) else None
 
 
-def rows(points: Mapping[int, Record], same_as: Mapping[int, int], overrides: Mapping[int, Sequence[str]]) -> list[Row]:
-    """The rows of a sweep. Points in `same_as` have the record of the point that stands for them."""
-    told = {number: overridden(given) for number, given in overrides.items()}
-    varying = [key for key in dict.fromkeys(k for keys in told.values() for k in keys) if _varies(key, told)]
+def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | None = None) -> list[Row]:
+    """The rows of a point; `record` is that of the point which stands for it, where it is the `same_as` another."""
+    shared: dict[str, Any] = {
+        "point": point,
+        "experiment": record.experiment,
+        "keys": overridden(overrides),
+        "same_as": same_as,
+    }
     found: list[Row] = []
-    for number, keys in told.items():
-        record = points.get(same_as.get(number, number))
-        if record is None:
-            continue
-        mine = {key: keys.get(key, "") for key in varying if key not in ("experiment", "program")}
-        same = same_as.get(number)
-        for name, program in record.programs.items():
-            compiled = program if isinstance(program, CompiledProgram) else None
-            found.append(
-                Row(
-                    point=number,
-                    experiment=record.experiment,
-                    keys=mine,
-                    status=program.status,
-                    program=name,
-                    collectives=None if compiled is None else counts(compiled),
-                    measures=dict.fromkeys(MEASURES) if compiled is None else _measured(compiled, record.mesh),
-                    error=program.error,
-                    same_as=same,
-                )
-            )
-        if not record.programs or record.error:
-            nothing = dict.fromkeys(MEASURES)
-            found.append(
-                Row(
-                    point=number,
-                    experiment=record.experiment,
-                    keys=mine,
-                    status=record.status,
-                    measures=nothing,
-                    error=record.error,
-                    same_as=same,
-                )
-            )
+    for name, program in record.programs.items():
+        row = Row(**shared, status=program.status, program=name, error=program.error)
+        if isinstance(program, CompiledProgram):
+            row = replace(row, collectives=counts(program), measures=_measured(program, record.mesh))
+        found.append(row)
+    if record.error or not found:
+        found.append(Row(**shared, status=record.status, error=record.error))
     return found
 
 
-def _varies(key: str, told: Mapping[int, Mapping[str, str]]) -> bool:
-    return len({keys.get(key) for keys in told.values()}) > 1
+_NAMED = ("experiment", "program")
+"""What has a column of its own, whether it is swept or not."""
+
+
+def varying(found: Sequence[Row]) -> list[Row]:
+    """The rows with those keys only that are not the same in all points."""
+    names = dict.fromkeys(name for row in found for name in row.keys if name not in _NAMED)
+    kept = [name for name in names if len({row.keys.get(name) for row in found}) > 1]
+    return [replace(row, keys={name: row.keys.get(name, "") for name in kept}) for row in found]
 
 
 def overridden(overrides: Iterable[str]) -> dict[str, str]:
@@ -180,7 +164,7 @@ def _sent(one: Collective, sizes: Mapping[str, int]) -> float | None:
 
 @dataclass(frozen=True)
 class Best:
-    """By one measure the rows that passed and are best, all alike, the next one that is not, and the worst."""
+    """Of what passed, by one measure: the rows that are best and alike, the next one that is not, the worst."""
 
     measure: str
     rows: tuple[Row, ...]
@@ -231,6 +215,17 @@ def _as_number(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         return math.inf
+
+
+def objective(found: Sequence[Row], name: str) -> float | None:
+    """The number that a sweeper minimises: of a program `auto.bytes_sent`, or the least of all that passed.
+
+    None where what is asked for did not pass, or is not known.
+    """
+    program, _, measure = name.rpartition(".")
+    having = [row.measure(measure) for row in found if row.status in PASSED and program in ("", row.program)]
+    known = [value for value in having if value is not None]
+    return min(known, default=None)
 
 
 # The files.

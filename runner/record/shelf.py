@@ -83,7 +83,7 @@ def _brief(folder: Path) -> dict[str, Any] | None:
 
 _FILE = re.compile(
     r"result\.json|runner\.log|worker\.log|shardings\.(txt|svg)|collectives\.svg|report\.html|report\.vl\.json"
-    r"|(program|trace)_\w+\.py|(stablehlo|hlo)_\w+\.txt|plan_\w+\.json|results\.(csv|jsonl)|multirun\.yaml"
+    r"|(program|trace)_\w+\.py|(stablehlo|hlo)_\w+\.txt|plan_\w+\.json|results\.(csv|jsonl)|sweep\.json|multirun\.yaml"
 )
 """The files of run folders and sweeps, docs/record.md."""
 

@@ -23,11 +23,16 @@ _UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 @dataclass(frozen=True)
 class Point:
-    """A point: what it is called, the record, and what the page links to; None where there is nothing."""
+    """A point: what it is called, the record, what it overrides, and what the page links to.
+
+    - `same_as`: the place in the list of the point that stands for it, whose record it has.
+    """
 
     name: str
     record: Record
+    overrides: Sequence[str]
     link: str | None
+    same_as: int | None = None
 
 
 @dataclass(frozen=True)
@@ -75,9 +80,8 @@ class Sweep:
 def gather(points: Sequence[Point]) -> Sweep:
     """The rows of all points, whichever sweep they are of; the keys are those that vary among them."""
     numbered = dict(enumerate(points))
-    records = {number: point.record for number, point in numbered.items()}
-    overrides = {number: record.overrides for number, record in records.items()}
-    return Sweep(numbered, measures.rows(records, {}, overrides))
+    every = (measures.rows(k, point.record, point.overrides, point.same_as) for k, point in numbered.items())
+    return Sweep(numbered, measures.varying([row for rows in every for row in rows]))
 
 
 def title(measure: str) -> str:

@@ -270,6 +270,8 @@ def _table(sweep: Sweep) -> Part:
 def _row(sweep: Sweep, row: Row, *, experiments: bool, messages: bool) -> Markup:
     point = sweep.points[row.point]
     name: Inside = point.name if point.link is None else tag("a", point.name, href=point.link)
+    if row.same_as is not None:
+        name = [name, f" as {sweep.points[row.same_as].name}"]
     cells = [tag("th", name, scope="row")]
     if experiments:
         cells.append(tag("td", row.experiment or "–"))
@@ -286,6 +288,8 @@ def _row(sweep: Sweep, row: Row, *, experiments: bool, messages: bool) -> Markup
 def _unknown(sweep: Sweep, notes: Sequence[str]) -> Part | None:
     """What the records do not know, and what the page leaves out."""
     told = list(notes)
+    if same := sum(point.same_as is not None for point in sweep.points.values()):
+        told.append(f"{same} of the points are another one up to a symmetry of the mesh, which was run in their place")
     for name in measures.MEASURES:
         lacking = [row for row in sweep.passed if row.measures.get(name) is None]
         if lacking:

@@ -309,3 +309,20 @@ def test_as_a_command_it_imports_no_jax(here: Path) -> None:
         "  all-gather of w over x appeared in shard_map: +2.1 MB per device",
         "1 False",
     ], result.stderr
+
+
+def test_each_of_many_is_compared_with_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+    write("a")
+    write("b")
+    write("c", programs={"shard_map": program(collective(), GATHER)})
+    assert said(capsys, "a", "b", "c", status=1) == [
+        "a → b",
+        "case: the same",
+        "",
+        "a → c",
+        "case",
+        "  all-gather of w over x appeared in shard_map: +2.1 MB per device",
+        "",
+        "1 of 2 differ from a",
+    ]
+    assert said(capsys, "a", "b", "a", status=0)[-1] == "0 of 2 differ from a"

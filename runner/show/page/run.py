@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from runner.record.model import Record
-from runner.record.verdicts import NotRun
 from runner.show import values
 from runner.show.console import PLAIN
 from runner.show.page import layouts, moves, sources, traced, verdicts
@@ -89,7 +88,7 @@ def _unknown(found: Record) -> Part | None:
     told: dict[str, list[str]] = {}
     for program, result in found.programs.items():
         for name, check in result.checks.named():
-            if isinstance(check, NotRun):
+            if check.status == "not_run":
                 told.setdefault(f"{name} was not run: {check.reason}", []).append(program)
     for program, result in found.compiled.items():
         for sentence in result.collectives_unknown:

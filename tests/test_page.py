@@ -1,0 +1,451 @@
+"""The pages as text: well formed, alone, the same every time, with everything in them and nothing that breaks out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.cli import report
+from runner.evidence.model import Collective
+from runner.record import record
+from runner.record.model import ArrayRecord, MeshShape, RecordedLine
+from runner.record.verdicts import NotRun
+from runner.show.page import chart, graph, heat, measured, run, scale, sweep
+from runner.show.page.chart import Dot
+from runner.show.page.layered import place
+from runner.show.page.markup import Markup, joined, tag
+from tests import evidence, swept
+from tests.command import ROOT
+from tests.harness import run as ran
+
+VOID = {"meta", "link", "input", "br"}
+
+
+class Page(HTMLParser):
+    """A page as a strict reader has it: every element is closed where it has to be."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len(dict(attrs)) == len(attrs), f"an attribute of {tag} is there twice"
+        self.elements.append((tag, dict(attrs)))
+        if (id := dict(attrs).get("id")) is not None:
+            self.ids.append(id)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+
+def of_sweep(folder: Path, count: int = 60) -> str:
+    swept.write(folder, count)
+    assert report.main([str(folder)]) == 0
+    return (folder / report.PAGE).read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def ran_with_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of every program, with a gradient and a trace, and its page."""
+    folder = tmp_path_factory.mktemp("run")
+    text = """
+    name: little
+    summary: What it shows.
+    arrays:
+      x: {shape: [8, 4], spec: [x]}
+      w: {shape: [4, 8], spec: [null, y]}
+    graph: {y: tanh(x @ w), loss: mean(y ** 2)}
+    per_device: {y: tanh(x @ w), loss: "pmean(mean(y ** 2), ('x', 'y'))"}
+    outputs: {y: [x, y], loss: [], grad.w: [null, y]}
+    grad: {of: loss, wrt: [w]}
+    """
+    ran(text, folder, trace=True)
+    assert report.main([str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(ran_with_trace: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return {
+        "run": (ran_with_trace / report.PAGE).read_text("utf-8"),
+        "sweep": of_sweep(tmp_path_factory.mktemp("sweep")),
+    }
+
+
+@pytest.mark.parametrize("kind", ["run", "sweep"])
+def test_a_page_is_well_formed_and_what_it_refers_to_is_there(pages: dict[str, str], kind: str) -> None:
+    page = Page(pages[kind])
+    assert len(page.ids) == len(set(page.ids))
+    for name, attributes in page.elements:
+        for key in ("aria-labelledby", "for"):
+            assert set((attributes.get(key) or "").split()) <= set(page.ids), (name, attributes)
+        if (href := attributes.get("href") or "").startswith("#"):
+            assert href[1:] in page.ids
+        if name == "svg" and attributes.get("aria-hidden") != "true":
+            assert attributes["role"] in ("img", "group")
+        if name == "table":
+            assert attributes.get("class") != ""
+    tables = sum(name == "table" for name, _ in page.elements)
+    assert tables == sum(name == "caption" for name, _ in page.elements)
+    assert all(attributes.get("scope") in ("row", "col") for name, attributes in page.elements if name == "th")
+
+
+@pytest.mark.parametrize("kind", ["run", "sweep"])
+def test_a_page_needs_nothing_from_anywhere(pages: dict[str, str], kind: str) -> None:
+    page = Page(pages[kind])
+    for name, attributes in page.elements:
+        assert name not in ("img", "iframe", "object", "embed", "base")
+        assert "src" not in attributes
+        assert not any(key.startswith("on") for key in attributes), "no script stands in an attribute"
+        href = attributes.get("href") or ""
+        assert href == "data:," or not re.match(r"[a-z]+:|//|/", href), href
+    assert not re.search(r"url\(|@import|@font-face|fetch\(|XMLHttpRequest|https?://", pages[kind].split("<body>")[0])
+    script = pages[kind].rsplit("<script>", 1)[1]
+    assert not re.search(r"fetch|XMLHttpRequest|import\(|https?:|eval", script)
+
+
+def test_what_a_page_links_to_is_there(ran_with_trace: Path, tmp_path: Path) -> None:
+    of_sweep(tmp_path / "a b", 12)
+    for folder in (ran_with_trace, tmp_path / "a b"):
+        links = [a["href"] or "" for name, a in Page((folder / report.PAGE).read_text("utf-8")).elements if name == "a"]
+        files = {link for link in links if not link.startswith("#")}
+        assert files
+        assert [link for link in files if not (folder / link).exists()] == []
+
+
+NASTY = "</script><script>alert(1)</script> \" ' & <b> \u2028 ünï𝛼 ]]> -->"
+
+
+def test_no_text_breaks_out_of_the_page(tmp_path: Path) -> None:
+    line = RecordedLine(path="C", line="C", expression=f"A @ '{NASTY}'", reads=["A"])
+    moved = evidence.collective(node="C", axes=[NASTY])
+    checks = replace(evidence.CHECKS, layout=NotRun(reason=NASTY))
+    made = evidence.program(moved, collectives_unknown=[NASTY], checks=checks)
+    found = evidence.record(
+        {"shard_map": made},
+        experiment=NASTY,
+        summary=NASTY,
+        mesh=MeshShape(axes=[NASTY], shape=[4]),
+        overrides=[f"summary={NASTY}"],
+        warnings=[NASTY],
+        not_supported={NASTY: NASTY},
+        lines={"per_device": [line]},
+    )
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        each = replace(found, overrides=[f"+a.b={NASTY}{number}"], status="failed", error=NASTY)
+        record.write(each if number else found, tmp_path / str(number))
+    assert report.main([str(tmp_path)]) == 0
+    for file in (tmp_path / "0" / report.PAGE, tmp_path / "1" / report.PAGE, tmp_path / report.PAGE):
+        text = file.read_text("utf-8")
+        page = Page(text)
+        assert sum(name == "script" for name, _ in page.elements) == 2
+        assert " ".join(NASTY.split()) in page.text
+        data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+        assert data is not None
+        assert NASTY in json.dumps(json.loads(data[1]), ensure_ascii=False).replace('\\"', '"')
+
+
+def test_everything_in_the_record_is_on_the_page(ran_with_trace: Path, pages: dict[str, str]) -> None:
+    found = record.read(ran_with_trace)
+    text = Page(pages["run"]).text
+    assert found.mesh is not None
+    assert found.trace is not None
+    assert found.environment.jax is not None
+    expected = [
+        found.experiment, found.summary, found.status, found.environment.jax, found.environment.python,
+        *found.mesh.axes, *found.arrays, *found.programs, *found.warnings,
+        *(check.note for program in found.programs.values() for check in program.checks if check.note),
+        *(check.reason for program in found.programs.values() for check in program.checks if check.reason),
+        *(name for program in found.programs.values() for name, _ in program.checks.named()),
+        *(name for program in found.compiled.values() for name in program.outputs),
+        *(one.kind for program in found.compiled.values() for one in program.collectives or ()),
+        *(line.line for lines in found.lines.values() for line in lines),
+        *(line.expression for lines in found.lines.values() for line in lines),
+        *(node.expression for node in found.trace.nodes),
+        *(f"program_{program}.py" for program in found.compiled),
+    ]  # fmt: skip
+    assert [each for each in expected if each is None or " ".join(each.split()) not in text] == []
+
+
+def test_the_same_records_give_the_same_bytes(tmp_path: Path, pages: dict[str, str]) -> None:
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    told: list[bytes] = []
+    swept.write(folder, 24)
+    for seed in ("1", "2"):
+        subprocess.run(
+            [sys.executable, "-W", "error", "-m", "runner.report", str(folder)],
+            check=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
+        told.append((folder / "report.html").read_bytes() + (folder / "3" / "report.html").read_bytes())
+    assert told[0] == told[1]
+
+
+def test_no_jax_is_imported(tmp_path: Path) -> None:
+    swept.write(tmp_path, 3)
+    script = (
+        "import sys\n"
+        "from runner.cli import report, runs\n"
+        f"assert report.main([{str(tmp_path)!r}]) == 0\n"
+        f"assert runs.main([{str(tmp_path)!r}]) == 0\n"
+        "assert not {'jax', 'jaxlib', 'hydra', 'scipy'} & set(sys.modules), sorted(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
+def test_a_thousand_points_are_five_megabytes_at_the_most(tmp_path: Path) -> None:
+    swept.write(tmp_path, 1000)
+    assert report.main([str(tmp_path), "--only"]) == 0
+    text = (tmp_path / report.PAGE).read_text("utf-8")
+    assert len(text.encode()) < 5_000_000
+    assert text.count("<tr data-p=") == 1000
+
+
+def test_what_is_not_known_is_said_and_not_shown() -> None:
+    made = evidence.program(collectives=None, memory=None, cost=None, compiler_warnings=None)
+    page = Page(run.page(evidence.record({"auto": made}), _folder(evidence.record({"auto": made}))))
+    for sentence in (
+        "the collectives: the compiled module could not be read",
+        "memory: the backend does not say",
+        "flops and bytes accessed: the backend does not say",
+        "the graph: an older version wrote this record",
+        "what the compiler warned of: nobody could hear it",
+    ):
+        assert sentence in page.text
+    ids = {attributes.get("id") for name, attributes in page.elements if name == "section"}
+    assert ids == {"verdicts", "programs", "unknown", "about"}
+
+
+def _folder(found: Any) -> Path:
+    import tempfile
+
+    folder = Path(tempfile.mkdtemp())
+    record.write(found, folder)
+    return folder
+
+
+def test_a_run_that_ended_early_has_a_page_with_its_message(tmp_path: Path) -> None:
+    record.ended(tmp_path, "invalid", "conf/a.yaml:3:4  arrays.A\n  it is <none>", ["+experiment=a"])
+    assert report.main([str(tmp_path)]) == 0
+    page = Page((tmp_path / report.PAGE).read_text("utf-8"))
+    assert "conf/a.yaml:3:4 arrays.A it is <none>" in page.text
+    assert "python -m runner +experiment=a" in page.text
+
+
+# The parts.
+
+
+def test_only_markup_is_not_escaped() -> None:
+    assert tag("p", "a < b & c", Markup("<br>"), None, title='"x" <') == (
+        '<p title="&quot;x&quot; &lt;">a &lt; b &amp; c<br></p>'
+    )
+    assert joined(["a", ["<", Markup("<i>")]]) == "a&lt;<i>"
+    assert tag("input", disabled=True, checked=False, value=None, data_p="1") == '<input disabled data-p="1">'
+
+
+EDGES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=18).map(
+    lambda pairs: [(min(pair), max(pair)) for pair in pairs if pair[0] != pair[1]]
+)
+SIZES = st.lists(st.tuples(st.floats(10, 300), st.floats(10, 90)), min_size=10, max_size=10)
+
+
+@given(SIZES, EDGES)
+def test_no_box_of_a_graph_covers_another_and_every_edge_leads_down(
+    sizes: list[tuple[float, float]], edges: list[tuple[int, int]]
+) -> None:
+    placed = place(dict(enumerate(sizes)), edges)
+    boxes = [(*placed.corners[name], *size) for name, size in enumerate(sizes)]
+    for k, (x, y, w, h) in enumerate(boxes):
+        assert x >= -1e-6
+        assert x + w <= placed.width + 1e-6
+        assert y >= -1e-6
+        assert y + h <= placed.height + 1e-6
+        for a, b, c, d in boxes[k + 1 :]:
+            assert x + w <= a + 1e-6 or a + c <= x + 1e-6 or y + h <= b + 1e-6 or b + d <= y + 1e-6
+    assert set(placed.paths) == set(edges)
+    for path in placed.paths.values():
+        assert [y for _, y in path] == sorted(y for _, y in path)
+
+
+ARRAYS = {
+    name: ArrayRecord(
+        shape=[4, 4], dtype="float32", spec=["x", None], shard_shape=[2, 4], shards_from="spec", shards=None
+    )
+    for name in ("A", "B")
+}
+LINES = [
+    RecordedLine(path="P", line="P", expression="A @ B", reads=["A", "B"], shape=[4, 4], dtype="float32"),
+    RecordedLine(path="C", line="C", expression="psum(P, 'x')", reads=["P"], sent=["P"], shape=[4, 4], dtype="float32"),
+]
+
+
+@pytest.mark.parametrize(
+    ("moved", "said"),
+    [
+        (evidence.collective(node="C"), "from P to C: all-reduce over x, 64 B · as written"),
+        (
+            evidence.collective("all-gather", "P", inserted=True, between={"from": ["B"], "to": ["P"]}),
+            "from B to P: all-gather over x, 64 B · inserted by the compiler",
+        ),
+        (evidence.collective(node="P", inserted=True), "at P: all-reduce over x, 64 B · inserted by the compiler"),
+        (evidence.collective(node="C", gradient=True), "at C: all-reduce over x, 64 B · of the backward pass"),
+        (evidence.collective(node="A", inserted=True), "at A: all-reduce over x, 64 B · inserted by the compiler"),
+        (evidence.collective(node=None), "in no line of it: all-reduce over x, 64 B · as written"),
+        (evidence.collective(node="C", count=None, bytes=None), "from P to C: all-reduce over x, ? B × ? · as written"),
+        (evidence.collective(count=8, axes=["x", "y"]), "from P to C: all-reduce over x, y, 64 B × 8 · as written"),
+    ],
+)  # fmt: skip
+def test_a_collective_stands_on_the_edge_whose_value_it_moves(moved: Collective, said: str) -> None:
+    drawn = graph.draw(LINES, ARRAYS, {"C": "P()"}, [moved])
+    assert said in drawn.words
+    if "in no line" not in said:
+        assert said.split(": ", 1)[1].split(", ")[0] in drawn.box.body
+
+
+def test_collectives_that_are_alike_are_counted_and_none_is_lost() -> None:
+    moved = [evidence.collective(node="C"), evidence.collective(node="C"), evidence.collective(node="P", inserted=True)]
+    words = graph.draw(LINES, ARRAYS, {}, moved).words
+    assert "from P to C: 2 × all-reduce over x, 64 B · as written" in words
+    assert "at P: all-reduce over x, 64 B · inserted by the compiler" in words
+
+
+DOTS = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=40)
+
+
+@given(DOTS)
+def test_the_front_is_what_nothing_is_better_than(points: list[tuple[int, int]]) -> None:
+    dots = [Dot(x, y, 0, "", None, str(k)) for k, (x, y) in enumerate(points)]
+    front = {(dot.x, dot.y) for dot in chart.front(dots)}
+    best = {
+        (x, y)
+        for x, y in points
+        if not any(a <= x and b <= y and (a, b) != (x, y) for a, b in points)
+    }  # fmt: skip
+    assert front == best
+
+
+@given(st.lists(st.floats(0, 1e18), min_size=1, max_size=20))
+def test_a_scale_has_room_for_all_values_and_round_ticks(values: list[float]) -> None:
+    made = scale.scale(values)
+    assert all(-1e-9 <= made.at(value) <= 1 + 1e-9 for value in values)
+    ticks = made.ticks()
+    assert ticks == sorted(ticks)
+    assert all(-1e-6 <= made.at(tick) <= 1 + 1e-6 for tick in ticks)
+    assert len(ticks) >= (1 if max(values) > 1e-300 else 0)
+
+
+def swept_points(*overridden: tuple[str, ...]) -> measured.Sweep:
+    """A sweep whose k-th point overrides this, and sends 100 (k + 1) bytes."""
+    made = [
+        evidence.program(
+            evidence.collective("collective-permute", bytes_in=100 * (k + 1)), memory=evidence.memory(peak=9)
+        )
+        for k in range(len(overridden))
+    ]
+    records = [evidence.record({"auto": each}, overrides=list(of)) for each, of in zip(made, overridden, strict=True)]
+    points = [measured.Point(str(k), each, each.overrides, f"{k}/x.html") for k, each in enumerate(records)]
+    return measured.gather(points)
+
+
+def test_layouts_are_laid_out_before_meshes_and_meshes_before_others() -> None:
+    found = swept_points(
+        ("dims.I=1", "mesh=a", "arrays.A.spec=[x]", "arrays.B.spec=[x]"),
+        ("dims.I=2", "mesh=b", "arrays.A.spec=[y]", "arrays.B.spec=[x]"),
+        ("dims.I=3", "mesh=b", "arrays.A.spec=[y]", "arrays.B.spec=[x]"),
+    )
+    assert heat.chosen(found) == ("arrays.A.spec", "mesh")
+    assert heat.chosen(swept_points(("mesh=a",), ("mesh=b",))) is None
+
+
+def test_a_heat_map_has_the_least_of_what_is_not_laid_out() -> None:
+    specs = ("[x]", "[y]")
+    overridden = [
+        (f"arrays.A.spec={a}", f"arrays.B.spec={b}", f"dims.I={i}") for i in (1, 2) for a in specs for b in specs
+    ]
+    (drawn, _) = heat.maps(swept_points(*overridden), "bytes_sent")
+    page = Page(str(drawn))
+    assert page.text == (
+        "auto : bytes sent per device, the least over dims.I arrays.A.spec ↓ arrays.B.spec → [x] [y] "
+        "[x] 100 B 200 B [y] 300 B 400 B"
+    )
+
+
+def test_the_answer_is_told_for_each_size() -> None:
+    found = swept_points(
+        ("mesh=a", "dims.I=16"), ("mesh=b", "dims.I=16"), ("mesh=b", "dims.I=2"), ("mesh=a", "dims.I=2")
+    )
+    text = Page(sweep.page("mine", found)).text
+    assert "For each size of dims.I and by each measure the least, of what passed every check." in text
+    assert "dims.I=2 300 B auto mesh=b the most 400 B dims.I=16 100 B auto mesh=a the most 200 B" in text
+
+
+def test_what_did_not_pass_is_told_with_its_reason_once(tmp_path: Path) -> None:
+    text = Page(of_sweep(tmp_path, 40)).text
+    assert text.count("dimension 0 (I) of 'A' has size 64, which x=3 does not divide") >= 1
+    assert "⊘ invalid" in text
+    assert "3 of 40 rows" in text or "1 of 40 rows" in text
+
+
+def test_every_colour_of_text_can_be_read_on_what_it_stands_on() -> None:
+    css = (ROOT / "runner" / "show" / "page" / "style.css").read_text("utf-8")
+    colours = {name: pair for name, *pair in re.findall(r"--([\w-]+):light-dark\((#\w{6}),(#\w{6})\)", css)}
+    on = {
+        "ink": ("bg", "soft", "card", "good-bg", "warn-bg", "blue-bg", "odd-bg"),
+        "muted": ("bg", "soft", "card", "good-bg"),
+        "link": ("bg", "soft", "card"),
+        "good": ("bg", "soft", "good-bg"),
+        "bad": ("bg", "soft", "bad-bg"),
+        "warn": ("bg", "soft", "warn-bg"),
+        "odd": ("bg", "soft", "odd-bg"),
+        "blue": ("bg", "soft", "card", "blue-bg"),
+    }
+    for name, grounds in on.items():
+        for ground in grounds:
+            for k in range(2):
+                ratio = _contrast(colours[name][k], colours[ground][k])
+                assert ratio >= 4.5, f"--{name} on --{ground} has {ratio:.2f}"
+
+
+def _contrast(one: str, other: str) -> float:
+    """https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio"""
+
+    def luminance(colour: str) -> float:
+        channels = (int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5))
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)

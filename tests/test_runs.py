@@ -1,0 +1,285 @@
+"""`python -m runner.runs` and `runner.report`: what they take, what they say, and what they leave alone."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.cli import report, runs
+from runner.record import folders, record, shelf
+from tests import evidence, swept
+from tests.command import run_command
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test in a folder of its own, so that paths are short."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(folder: str, status: str = "passed", time: str = "2026-01-01T00:00:00+00:00", name: str = "case") -> Path:
+    """A run folder."""
+    path = Path(folder)
+    path.mkdir(parents=True)
+    overrides = [f"+experiment={name}", "dims.I=8"]
+    record.write(evidence.record(experiment=name, status=status, time=time, overrides=overrides), path)
+    return path
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> list[str]:
+    """The lines that a command prints."""
+    assert runs.main(arguments) == status
+    told = capsys.readouterr()
+    return (told.out + told.err).splitlines()
+
+
+def test_runs_and_sweeps_are_listed_the_oldest_first(capsys: pytest.CaptureFixture[str]) -> None:
+    write("outputs/case/new", "failed", "2026-03-01T00:00:00+00:00")
+    write("outputs/case/old")
+    swept.write(Path("outputs/case/sweep"), 11)
+    lines = said(capsys)
+    assert [line.split()[0] for line in lines[1:4]] == ["outputs/case/old", "outputs/case/sweep", "outputs/case/new"]
+    assert lines[0].split() == ["folder", "experiment", "began", "(UTC)", "points", "status", "size", "overrides"]
+    assert lines[1].split()[:6] == ["outputs/case/old", "case", "2026-01-01", "00:00:00", "–", "passed"]
+    assert lines[2].split()[:8] == ["outputs/case/sweep", "case", "2026-01-01", "00:00:00", "11", "10", "passed,", "1"]
+    assert lines[-1].startswith("2 runs, 1 sweep, ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["--experiment", "ca*"], ["a", "b"]),
+        (["--status", "failed,error"], ["b"]),
+        (["--with", "dims.I=8", "--experiment", "other"], ["c"]),
+        (["--with", "dims.I=9"], []),
+        (["--older", "1d"], ["a", "b", "c"]),
+        (["--newer", "9999w"], ["a", "b", "c"]),
+        (["--newer", "1m"], []),
+    ],
+)
+def test_what_is_listed_can_be_narrowed(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], names: list[str]
+) -> None:
+    write("outputs/a")
+    write("outputs/b", "failed", "2026-01-02T00:00:00+00:00")
+    write("outputs/c", time="2026-01-03T00:00:00+00:00", name="other")
+    lines = said(capsys, "--json", *arguments)
+    assert [Path(json.loads(line)["folder"]).name for line in lines] == names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing"], "missing: there is no such folder"),
+        ([], "outputs: there is no such folder"),
+        (
+            ["--status", "bad"],
+            "--status: there is no status 'bad'; there are passed, known, weak, failed, invalid, error",
+        ),
+        (["--older", "soon"], "--older: 'soon' is no age; 30m, 12h, 7d and 2w are"),
+        (["--older", "9999999999w"], "--older: '9999999999w' is longer ago than there are dates"),
+        (["--yes"], "--yes: it is an answer to --delete, which is not there"),
+        (["--delete"], "--delete: of which runs? name a folder, or say --experiment, --status, --with or --older"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_message_and_status_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert said(capsys, *arguments, status=2) == [message]
+
+
+# Deleting.
+
+
+def test_a_run_and_a_sweep_are_deleted_with_all_that_is_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    run = write("outputs/case/run")
+    swept.write(Path("outputs/case/sweep"), 3)
+    assert report.main(["outputs/case/sweep"]) == 0
+    capsys.readouterr()
+    (run / ".hydra").mkdir()
+    for file in ("hlo_auto.txt", "program_auto.py", "runner.log", "shardings.svg", ".hydra/config.yaml"):
+        (run / file).write_text("")
+    assert said(capsys, "outputs/case", "--delete", "--yes")[-1] == "2 deleted"
+    assert list(Path("outputs/case").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        "notes.txt", ".git/config", "hlo_auto.txt.bak", ".hydra/mine.yaml", "profile/auto/plugins/profile/1/notes.md",
+        "verification/notes.txt", "src/result.json", "conf/experiment/deep/mine.yaml",
+    ],
+)  # fmt: skip
+def test_a_folder_with_anything_that_no_run_wrote_stays_whole(
+    capsys: pytest.CaptureFixture[str], stranger: str
+) -> None:
+    run = write("outputs/case/run")
+    (run / stranger).parent.mkdir(parents=True, exist_ok=True)
+    (run / stranger).write_text("mine")
+    lines = said(capsys, "outputs", "--delete", "--yes", status=1)
+    assert any(line.startswith("outputs/case/run stays: no run wrote outputs/case/run/") for line in lines)
+    assert "0 deleted, 1 left" in lines
+    assert (run / stranger).read_text() == "mine"
+    assert (run / "result.json").is_file()
+
+
+def test_a_link_is_never_followed_nor_what_it_leads_to_deleted(capsys: pytest.CaptureFixture[str]) -> None:
+    kept = write("elsewhere/run")
+    Path("outputs").mkdir()
+    Path("outputs/linked").symlink_to(kept.resolve(), target_is_directory=True)
+    assert said(capsys, "outputs") == ["no runs"]
+    run = write("outputs/run")
+    (run / "program_auto.py").symlink_to((kept / "result.json").resolve())
+    said(capsys, "outputs", "--delete", "--yes", status=1)
+    assert (run / "result.json").is_file()
+    assert (kept / "result.json").is_file()
+
+
+def test_somebody_elses_result_json_is_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, text in (
+        ("a", "{}"),
+        ("b", '{"schema": 1, "status": "ok", "experiment": 1, "overrides": []}'),
+        ("c", "x"),
+    ):
+        Path(f"outputs/{name}").mkdir(parents=True)
+        Path(f"outputs/{name}/result.json").write_text(text)
+    assert said(capsys, "outputs", "--delete", "--yes") == ["no runs"]
+    assert len(list(Path("outputs").rglob("result.json"))) == 3
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y\n", 0), ("yes\n", 0), ("n\n", 1), ("\n", 1), ("", 1)])
+def test_without_yes_somebody_is_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, answer: str, left: int
+) -> None:
+    write("outputs/run")
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    said(capsys, "outputs", "--delete", status=left)
+    assert len(shelf.entries(Path("outputs"))) == left
+
+
+def test_where_nobody_can_be_asked_nothing_is_deleted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("outputs/run")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    told = said(capsys, "outputs", "--delete", status=2)
+    assert told[-1] == "--delete: nobody can be asked here; --yes deletes without asking"
+    assert len(shelf.entries(Path("outputs"))) == 1
+
+
+def test_what_real_runs_and_sweeps_leave_is_all_ours(here: Path) -> None:
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    run = run_command("+experiment=case3_allreduce", "trace=true", "profile=true", folder=here, **environment)
+    assert run.returncode == 0, run.stderr
+    swept_by_hand = ("-m", "+experiment=case3_allreduce", "program=auto", "dims.J=4,8")
+    assert run_command(*swept_by_hand, folder=here, **environment).returncode == 0
+    found = shelf.entries(here / "outputs")
+    assert [entry.sweep for entry in found] == [False, True]
+    for entry in found:
+        assert report.main([str(entry.folder)]) == 0
+        assert shelf.strangers(entry) == []
+
+
+def test_the_runs_of_a_folder_are_in_the_order_of_their_numbers() -> None:
+    swept.write(Path("sweep"), 12)
+    assert [path.name for path in folders.runs(Path("sweep"))] == [str(number) for number in range(12)]
+    assert folders.is_sweep(Path("sweep"))
+    assert not folders.is_sweep(Path("sweep/3"))
+
+
+# The page's own command.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing"], "missing: there is no such folder"),
+        (["empty"], "empty: no run folder, and none in it: there is no result.json"),
+        (["broken"], "broken/result.json\n  not a record: it has no 'schema'"),
+    ],
+)
+def test_what_has_no_page_is_one_message_and_status_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    Path("empty").mkdir()
+    Path("broken").mkdir()
+    Path("broken/result.json").write_text("{}")
+    assert report.main(arguments) == 2
+    assert capsys.readouterr().err == f"{message}\n"
+    assert not list(Path().rglob("*.html"))
+
+
+def test_a_point_whose_record_cannot_be_read_costs_only_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    swept.write(Path("sweep"), 3)
+    Path("sweep/1/result.json").write_text('{"schema": 1}')
+    assert report.main(["sweep"]) == 0
+    told = capsys.readouterr()
+    assert "an older version of shardproof wrote it" in told.err
+    page = Path("sweep/report.html").read_text("utf-8")
+    assert "an older version of shardproof wrote it" in page
+    assert page.count("<tr data-p=") == 2
+
+
+def test_several_sweeps_have_one_page_that_leads_to_all_their_points() -> None:
+    swept.write(Path("first"), 3)
+    swept.write(Path("sub/second"), 4)
+    assert report.main(["first", "sub/second", "-o", "pages/both.html", "--only"]) == 3
+    Path("pages").mkdir()
+    assert report.main(["first", "sub/second", "-o", "pages/both.html"]) == 0
+    page = Path("pages/both.html").read_text("utf-8")
+    assert page.count("<tr data-p=") == 7
+    assert 'href="../first/0/report.html">first/0</a>' in page
+    assert 'href="../sub/second/3/report.html">second/3</a>' in page
+    exported = json.loads(Path("pages/both.vl.json").read_text("utf-8"))
+    assert len(exported["data"]["values"]) == 7
+
+
+def test_points_that_another_one_stands_for_are_there_and_said_to_be() -> None:
+    swept.write(Path("sweep"), 2)
+    row = {
+        "point": 2,
+        "experiment": "case",
+        "arrays.A.spec": "[q]",
+        "program": "auto",
+        "status": "passed",
+        "same_as": 1,
+    }
+    Path("sweep/results.jsonl").write_text(json.dumps(row) + "\n")
+    assert report.main(["sweep"]) == 0
+    page = Path("sweep/report.html").read_text("utf-8")
+    assert page.count("<tr data-p=") == 3
+    assert '<a href="1/report.html">2</a> as 1' in page
+    assert "1 of the points are another one up to a symmetry of the mesh" in page
+
+
+def test_a_page_may_be_elsewhere_and_leads_to_the_run_folder() -> None:
+    write("runs/mine")
+    assert report.main(["runs/mine/result.json", "-o", "page.html"]) == 0
+    assert 'href="runs/mine/result.json"' in Path("page.html").read_text("utf-8")
+
+
+def test_an_older_record_is_listed_and_may_go(capsys: pytest.CaptureFixture[str]) -> None:
+    run = write("outputs/run")
+    told = json.loads((run / "result.json").read_text("utf-8"))
+    (run / "result.json").write_text(json.dumps(told | {"schema": 1}))
+    assert len(said(capsys, "--json")) == 1
+    assert said(capsys, "outputs", "--delete", "--yes")[-1] == "1 deleted"
+
+
+def test_the_statuses_of_a_sweep_are_counted() -> None:
+    swept.write(Path("sweep"), 22)
+    (entry,) = shelf.entries(Path("sweep"))
+    assert entry.statuses == {"passed": 20, "invalid": 2}
+    assert replace(entry, statuses=entry.statuses).points == 22

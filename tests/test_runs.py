@@ -139,6 +139,10 @@ def test_a_link_is_never_followed_nor_what_it_leads_to_deleted(capsys: pytest.Ca
     (run / "program_auto.py").symlink_to((kept / "result.json").resolve())
     said(capsys, "outputs", "--delete", "--yes", status=1)
     assert (run / "result.json").is_file()
+    (run / "program_auto.py").unlink()
+    (run / "verification").symlink_to(kept.resolve(), target_is_directory=True)
+    said(capsys, "outputs", "--delete", "--yes", status=1)
+    assert (run / "result.json").is_file()
     assert (kept / "result.json").is_file()
 
 

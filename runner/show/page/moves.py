@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from runner.evidence.model import Collective
 from runner.experiment.program import Program
-from runner.record.model import Record, RecordedLine
+from runner.record.model import Record
 from runner.show import collectives
 from runner.show.page import drawing, graph, layouts
 from runner.show.page.frame import Part
@@ -48,27 +48,25 @@ def section(program: Program) -> str:
 
 def _graphs(found: Record) -> Iterator[Inside]:
     """A drawing for all programs whose graphs and collectives are alike."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    told: dict[tuple[str, str], tuple[list[RecordedLine], list[Collective]]] = {}
-    for name, program in found.compiled.items():
-        if not Program(name).on_mesh or program.collectives is None:
-            continue
-        lines = found.lines.get(section(Program(name)))
-        if not lines:
-            continue
-        pills = sorted(str((graph.pill(one, 1), one.node, one.between)) for one in program.collectives)
-        key = section(Program(name)), str(pills)
-        groups.setdefault(key, []).append(name)
-        told[key] = lines, program.collectives
     outputs = layouts.names(found.pictures) if found.pictures else {}
-    for number, (key, programs) in enumerate(groups.items()):
-        lines, moved = told[key]
-        title = f"{listed(programs)}: {key[0] if key[0] != 'derived' else 'the derived lines'}"
-        caption = [tag("h3", listed(programs)), tag("span", _caption(key[0], moved), class_="told")]
-        if len(lines) > _LINES:
-            yield tag("p", tag("b", title), f" has {len(lines)} lines, too many to be drawn; the table below has all.")
+    groups: dict[tuple[str, ...], list[str]] = {}
+    drawn: dict[tuple[str, ...], graph.Graph] = {}
+    told: dict[tuple[str, ...], str] = {}
+    for name, program in found.compiled.items():
+        lines = found.lines.get(section(Program(name)))
+        if not Program(name).on_mesh or program.collectives is None or not lines:
             continue
-        shown = graph.draw(lines, found.arrays, outputs, moved)
+        if len(lines) > _LINES:
+            yield tag("p", tag("b", name), f" has {len(lines)} lines, too many to be drawn; the table below has all.")
+            continue
+        shown = graph.draw(lines, found.arrays, outputs, program.collectives)
+        alike = (section(Program(name)), *shown.words)
+        groups.setdefault(alike, []).append(name)
+        drawn[alike], told[alike] = shown, _caption(section(Program(name)), program.collectives)
+    for number, (alike, programs) in enumerate(groups.items()):
+        caption = [tag("h3", listed(programs)), tag("span", told[alike], class_="told")]
+        shown = drawn[alike]
+        title = f"{listed(programs)}: {told[alike]}"
         image = drawing.svg(shown.box, f"graph-{number}", title, shown.words)
         words = tag("details", tag("summary", "In words"), tag("ul", [tag("li", word) for word in shown.words]))
         yield [drawing.figure(image, title, caption), words]

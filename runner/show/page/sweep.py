@@ -101,6 +101,8 @@ def _against(sweep: Sweep) -> Part | None:
     label = f"{title(time)} against peak memory of {len(dots)} programs"
     words = [f"on the front: {dot.name}" for dot in best]
     lead = "Nothing that passed is both quicker and smaller than what stands on the line."
+    sizes = [key for key in sweep.keys if key.startswith("dims.")]
+    lead += f" All sizes of {', '.join(sizes)} are in it." if sizes else ""
     items = [tag("li", tag("a", dot.name, href=dot.link) if dot.link else dot.name) for dot in best]
     inside: list[Inside] = [tag("p", lead, class_="lead"), _key([(name, k) for k, name in enumerate(programs)])]
     inside.append(drawing.figure(drawing.svg(box, "against", label, words, interactive=True), label, None))

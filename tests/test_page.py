@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.cli import report
+from runner.estimate.model import CollectiveTime, Estimate, LineTime
 from runner.evidence.model import Collective
 from runner.record import record
 from runner.record.model import ArrayRecord, MeshShape, RecordedLine
@@ -449,3 +450,24 @@ def _contrast(one: str, other: str) -> float:
 
     light, dark = sorted((luminance(one), luminance(other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
+
+
+def test_an_estimate_is_shown_with_what_it_is_made_of_and_what_it_does_not_know(tmp_path: Path) -> None:
+    line = LineTime(nodes=["C"], gradient=False, flops=2e6, bytes=1e3, seconds=3e-6, bound="flops")
+    moved = CollectiveTime(
+        instruction="all-reduce.3", kind="all-reduce", nodes=["C"], axes=["x"], count=2, seconds=9e-6, bound="latency",
+        over="the links of x", hidden=1e-6,
+    )  # fmt: skip
+    estimate = Estimate(
+        hardware="H100", seconds=1.1e-5, compute=3e-6, communication=9e-6, hidden=1e-6, overlapped=9e-6,
+        bottleneck="the all-reduce of C", fits=False, lines=[line], collectives=[moved], unknown=["a sort is not in it"],
+    )  # fmt: skip
+    record.write(evidence.record({"auto": evidence.program(estimate=estimate)}), tmp_path)
+    assert report.main([str(tmp_path)]) == 0
+    text = Page((tmp_path / report.PAGE).read_text("utf-8")).text
+    assert "auto 11.0 µs and does not fit into the memory" in text
+    assert "all-reduce of C over the links of x × 2 latency 9.00 µs 1.00 µs C 2e+06 flops" in text
+    assert "auto: estimate: a sort is not in it" in text
+    record.write(evidence.record({"auto": evidence.program()}), tmp_path)
+    assert report.main([str(tmp_path)]) == 0
+    assert 'id="estimates"' not in (tmp_path / report.PAGE).read_text("utf-8")

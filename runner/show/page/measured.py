@@ -10,8 +10,7 @@ from runner.experiment.expect import KINDS
 from runner.record import measures
 from runner.record.measures import MEASURES, PASSED, Row
 from runner.record.model import Record
-from runner.show.profile import duration
-from runner.words import bytes_text
+from runner.words import bytes_text, time_text
 
 _WORDS = {
     "bytes_sent": "bytes sent", "peak_bytes": "peak memory", "compile_s": "time to compile", "run_s": "time of a run",
@@ -94,7 +93,7 @@ def text(measure: str, value: float | None) -> str:
     if value is None:
         return "–"
     if measure.endswith("_s"):
-        return duration(value)
+        return time_text(value)
     if "bytes" in measure:
         return bytes_text(round(value))
     size, unit = next(((size, unit) for size, unit in _UNITS if abs(value) >= 0.9995 * size), (1.0, ""))

@@ -11,7 +11,7 @@ from typing import Any
 from runner.record.model import Record
 from runner.show import values
 from runner.show.console import PLAIN
-from runner.show.page import layouts, moves, sources, traced, verdicts
+from runner.show.page import estimated, layouts, moves, sources, traced, verdicts
 from runner.show.page.badge import badge
 from runner.show.page.frame import Part, document
 from runner.show.page.markup import Inside, Markup, scrolling, table, tag
@@ -27,6 +27,7 @@ def page(found: Record, folder: Path, way: str = "") -> str:
         *layouts.parts(found),
         *moves.parts(found),
         sources.part(found, folder, way),
+        estimated.part(found),
         _outputs(found),
         traced.part(found),
         _unknown(found),
@@ -107,6 +108,7 @@ def _unknown(found: Record) -> Part | None:
             told.setdefault(f"what Shardy plans: {result.plan.missing}", []).append(program)
         for sentence in result.profile.unknown if result.profile else ():
             told.setdefault(f"profile: {sentence}", []).append(program)
+    told |= estimated.unknown(found)
     for program, reason in found.not_supported.items():
         told.setdefault(f"program {program} was left out: {reason}", [])
     if found.compiled and not found.lines:

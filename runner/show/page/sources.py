@@ -13,7 +13,7 @@ from runner.record.model import CompiledProgram, Record
 from runner.show import modes, profile
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, joined, scrolling, table, tag
-from runner.words import bytes_text
+from runner.words import bytes_text, time_text
 
 _MOVING = frozenset(
     ("psum", "pmean", "pmax", "pmin", "all_gather", "psum_scatter", "all_to_all", "ppermute", "pshuffle", "pswapaxes")
@@ -54,14 +54,14 @@ def _rows(found: Record, compiled: dict[str, CompiledProgram]) -> Iterator[tuple
     costs = [program.cost for program in compiled.values()]
     yield "flops", [_count(cost.flops) if cost else "–" for cost in costs]
     yield "bytes accessed", [_bytes(cost.bytes_accessed) if cost else "–" for cost in costs]
-    yield "the compiler's own time", [profile.duration(cost.optimal_seconds) if cost else "–" for cost in costs]
+    yield "the compiler's own time", [time_text(cost.optimal_seconds) if cost else "–" for cost in costs]
     times = [program.timing for program in compiled.values()]
-    yield "compiled in", [profile.duration(timing.compile_s) for timing in times]
-    yield "placed in", [profile.duration(timing.place_s) for timing in times]
-    yield "ran in", [profile.duration(timing.run_s.median) if timing.run_s else "–" for timing in times]
+    yield "compiled in", [time_text(timing.compile_s) for timing in times]
+    yield "placed in", [time_text(timing.place_s) for timing in times]
+    yield "ran in", [time_text(timing.run_s.median) if timing.run_s else "–" for timing in times]
     yield (
         "between",
-        [f"{profile.duration(t.run_s.min)} … {profile.duration(t.run_s.max)}" if t.run_s else "–" for t in times],
+        [f"{time_text(t.run_s.min)} … {time_text(t.run_s.max)}" if t.run_s else "–" for t in times],
     )
     yield "runs", [str(t.run_s.n) if t.run_s else "–" for t in times]
 

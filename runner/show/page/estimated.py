@@ -1,0 +1,90 @@
+"""The estimates of a record in; their section out: what a run takes at least on named hardware, and what of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from runner.estimate.model import Estimate
+from runner.record.model import Record
+from runner.show import estimates
+from runner.show.page.frame import Part
+from runner.show.page.markup import Inside, Markup, joined, table, tag
+from runner.words import time_text
+
+_WIDEST = 14.0
+"""How wide the bar of the longest is, in rem."""
+
+
+def part(found: Record) -> Part | None:
+    """The section, where the experiment names hardware."""
+    told = {program: result.estimate for program, result in found.compiled.items() if result.estimate}
+    if not told:
+        return None
+    inside: list[Inside] = [tag("p", *estimates.head(told), ".", class_="lead"), _bars(told)]
+    inside.append(table("The quickest first", estimates.HEAD, estimates.rows(told)))
+    for program, estimate in told.items():
+        rows = list(_rows(estimate))
+        if rows:
+            head = ("what", "does", "bound by", "takes", "hidden")
+            content = table(f"{program}, what takes longest first", head, rows, kind="small")
+            inside.append(tag("details", tag("summary", f"What of {program} takes how long"), content))
+    return Part("estimates", "Estimates", inside)
+
+
+def unknown(found: Record) -> dict[str, list[str]]:
+    """What the estimates do not know, each with the programs."""
+    told: dict[str, list[str]] = {}
+    for program, result in found.compiled.items():
+        for sentence in result.estimate.unknown if result.estimate else ():
+            told.setdefault(f"estimate: {sentence}", []).append(program)
+    return told
+
+
+def _bars(told: Mapping[str, Estimate]) -> Markup:
+    """A bar for each program: what it computes, then what it communicates in the open."""
+    longest = max((estimate.seconds for estimate in told.values()), default=0.0) or 1.0
+    rows = [
+        [
+            program,
+            joined(
+                [
+                    _bar("computes", max(estimate.seconds - _open(estimate), 0.0) / longest),
+                    _bar("communicates", _open(estimate) / longest),
+                    f" {time_text(estimate.seconds)}",
+                    " and does not fit into the memory" if estimate.fits is False else "",
+                ]
+            ),
+        ]
+        for program, estimate in told.items()
+    ]
+    key = [
+        tag("li", tag("span", class_=f"key {kind}", aria_hidden="true"), words)
+        for kind, words in (("computes", "computes"), ("communicates", "communicates, and is not hidden"))
+    ]
+    return joined([tag("ul", key, class_="legend"), table("The least time of a run", ("program", "at least"), rows)])
+
+
+def _open(estimate: Estimate) -> float:
+    """What communicates while nothing is computed."""
+    return max(estimate.communication - estimate.hidden, 0.0)
+
+
+def _bar(kind: str, share: float) -> Markup:
+    return tag("span", class_=f"bar {kind}", style=f"width:{share * _WIDEST:.2f}rem", aria_hidden="true")
+
+
+def _rows(estimate: Estimate) -> Iterator[list[Inside]]:
+    entries: list[tuple[float, list[Inside]]] = []
+    for line in estimate.lines:
+        of = ", ".join(line.nodes) or "what belongs to no line"
+        does = f"{line.flops:.3g} flops, {line.bytes:.3g} bytes"
+        of += " (backward)" if line.gradient else ""
+        entries.append((line.seconds or 0.0, [of, does, line.bound or "–", time_text(line.seconds), "–"]))
+    for one in estimate.collectives:
+        of = f"{one.kind} of {', '.join(one.nodes)}" if one.nodes else one.kind
+        times = "" if one.count == 1 else " × ?" if one.count is None else f" × {one.count}"
+        does = f"over {one.over or ', '.join(one.axes or []) or 'groups of no axis'}{times}"
+        hidden = time_text(one.hidden) if one.hidden else "–"
+        entries.append((one.seconds or 0.0, [of, does, one.bound or "–", time_text(one.seconds), hidden]))
+    for _, row in sorted(entries, key=lambda entry: -entry[0]):
+        yield row

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.cli import report
@@ -280,12 +280,13 @@ def test_only_markup_is_not_escaped() -> None:
 EDGES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=18).map(
     lambda pairs: [(min(pair), max(pair)) for pair in pairs if pair[0] != pair[1]]
 )
-SIZES = st.lists(st.tuples(st.floats(10, 300), st.floats(10, 90)), min_size=10, max_size=10)
+SIZES = st.lists(st.tuples(st.integers(10, 300), st.integers(10, 90)), min_size=10, max_size=10)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(SIZES, EDGES)
 def test_no_box_of_a_graph_covers_another_and_every_edge_leads_down(
-    sizes: list[tuple[float, float]], edges: list[tuple[int, int]]
+    sizes: list[tuple[int, int]], edges: list[tuple[int, int]]
 ) -> None:
     placed = place(dict(enumerate(sizes)), edges)
     boxes = [(*placed.corners[name], *size) for name, size in enumerate(sizes)]
@@ -346,6 +347,7 @@ def test_collectives_that_are_alike_are_counted_and_none_is_lost() -> None:
 DOTS = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=40)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(DOTS)
 def test_the_front_is_what_nothing_is_better_than(points: list[tuple[int, int]]) -> None:
     dots = [Dot(x, y, 0, "", None, str(k)) for k, (x, y) in enumerate(points)]
@@ -358,6 +360,7 @@ def test_the_front_is_what_nothing_is_better_than(points: list[tuple[int, int]])
     assert front == best
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.floats(0, 1e18), min_size=1, max_size=20))
 def test_a_scale_has_room_for_all_values_and_round_ticks(values: list[float]) -> None:
     made = scale.scale(values)
@@ -460,7 +463,8 @@ def test_an_estimate_is_shown_with_what_it_is_made_of_and_what_it_does_not_know(
     )  # fmt: skip
     estimate = Estimate(
         hardware="H100", seconds=1.1e-5, compute=3e-6, communication=9e-6, hidden=1e-6, overlapped=9e-6,
-        bottleneck="the all-reduce of C", fits=False, lines=[line], collectives=[moved], unknown=["a sort is not in it"],
+        bottleneck="the all-reduce of C", fits=False, lines=[line], collectives=[moved],
+        unknown=["a sort is not in it"],
     )  # fmt: skip
     record.write(evidence.record({"auto": evidence.program(estimate=estimate)}), tmp_path)
     assert report.main([str(tmp_path)]) == 0

@@ -97,6 +97,9 @@ def test_what_cannot_be_asked_is_one_message_and_status_2(
 
 # Deleting.
 
+TRACED = ("+experiment=case3_allreduce", "program=shard_map", "trace=true", "profile=true")
+"""A run that leaves whatever a run can leave."""
+
 
 def test_a_run_and_a_sweep_are_deleted_with_all_that_is_ours(capsys: pytest.CaptureFixture[str]) -> None:
     run = write("outputs/case/run")
@@ -185,7 +188,7 @@ def test_where_nobody_can_be_asked_nothing_is_deleted(
 
 def test_what_real_runs_and_sweeps_leave_is_all_ours(here: Path) -> None:
     environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    run = run_command("+experiment=case3_allreduce", "trace=true", "profile=true", folder=here, **environment)
+    run = run_command(*TRACED, folder=here, **environment)
     assert run.returncode == 0, run.stderr
     swept_by_hand = ("-m", "+experiment=case3_allreduce", "program=auto", "dims.J=4,8")
     assert run_command(*swept_by_hand, folder=here, **environment).returncode == 0

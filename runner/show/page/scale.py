@@ -10,6 +10,10 @@ _WIDE = 30.0
 """Values that differ by more than this factor are drawn on a logarithmic scale."""
 
 
+_LEAST = 1e-290
+"""What is less is nothing: the parts of a scale of it would be no numbers."""
+
+
 @dataclass(frozen=True)
 class Scale:
     """A scale from `low` to `high`."""
@@ -43,9 +47,9 @@ class Scale:
 def scale(values: Sequence[float]) -> Scale:
     """The scale on which values are drawn: from nothing, or logarithmic where they differ too much for that."""
     low, high = min(values), max(values)
-    if low > 0 and high / low > _WIDE:
+    if low > _LEAST and high / low > _WIDE:
         return Scale(low / 1.15, high * 1.15, True)
-    if high <= 0:
+    if high < _LEAST:
         return Scale(0, 1, False)
     return Scale(0, high * 1.06, False)
 

@@ -17,7 +17,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from runner.derivation.derive import derive
+from runner.derivation.derive import Typing, derive
 from runner.derivation.tables import RULES, WHOLE
 from runner.experiment import data
 from runner.language.operations import OPERATIONS
@@ -30,6 +30,7 @@ MESHES = {
     "2 x 2": {"axes": ["x", "y"], "shape": [2, 2]},
     "4": {"axes": ["x"], "shape": [4]},
 }
+UNCHECKED = Typing(invarying=False, casts=False, check_vma=False)
 FEW = 4
 """How many layouts of each expression are tried where not all are."""
 
@@ -209,7 +210,7 @@ class Case:
         )
         one = replace(self.experiment, arrays=arrays, outputs={"out": specs[-1]})
         hints = self.plan.values if misled else {}
-        statements = derive(one, self.parts, hints, invarying=False, check_vma=False).statements
+        statements = derive(one, self.parts, hints, UNCHECKED).statements
         held = interpret(one, "per_device", self.arrays, statements, keep=["out"]).values["out"]
         layout = Layout(mesh, self.whole.shape, specs[-1])
         done = set()

@@ -11,10 +11,34 @@ from runner.derivation.writer import Hints, Writer
 from runner.experiment.model import Experiment, Loop, Statement
 from runner.experiment.statements import read_statements
 from runner.language.check import Scope
+from runner.layout import Spec
 from runner.sharding.plan import Derivation, Plan
 
-TRIES = ((False, True), (True, True), (False, False))
-"""Whether gathers say that all devices have the same, and whether JAX checks it: the first that JAX takes is taken."""
+
+@dataclass(frozen=True)
+class Typing:
+    """What JAX's types are told of what is the same on all devices.
+
+    - `invarying`: gathers say that all devices have the same; `casts`: what loops start with may differ.
+    - `check_vma`: JAX checks it.
+    """
+
+    invarying: bool
+    casts: bool
+    check_vma: bool
+
+
+TRIES = (
+    Typing(invarying=False, casts=False, check_vma=True),
+    Typing(invarying=True, casts=False, check_vma=True),
+    Typing(invarying=False, casts=True, check_vma=True),
+    Typing(invarying=True, casts=True, check_vma=True),
+    Typing(invarying=False, casts=False, check_vma=False),
+)
+"""The first that JAX takes is taken."""
+
+_TRIALS = 16
+"""How many other layouts of lines' results are tried, at most."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +78,37 @@ def read(experiment: Experiment, told: Derivation) -> Experiment:
     return replace(experiment, per_device=statements, check_vma=told.check_vma)
 
 
-def derive(experiment: Experiment, parts: Parts, hints: Hints, *, invarying: bool, check_vma: bool) -> Derived:
+def derive(experiment: Experiment, parts: Parts, hints: Hints, typing: Typing) -> Derived:
     """Write the graph's lines for one device. Raises `NotDerived` with the reason for what cannot be written."""
-    writer = Writer(experiment, parts, hints, invarying=invarying)
+    writer = Writer(experiment, parts, hints, invarying=typing.invarying, casts=typing.casts)
     statements = writer.write()
-    return Derived(statements, check_vma, writer.cost, tuple(writer.notes))
+    return Derived(statements, typing.check_vma, writer.cost, tuple(writer.notes))
+
+
+def settled(experiment: Experiment, parts: Parts, hints: Hints) -> Hints:
+    """The plan's layouts, but where the readers of a line ask for another one and a device then sends less, that one.
+
+    Raises `NotDerived`.
+    """
+
+    def written(layouts: Hints) -> Writer:
+        writer = Writer(experiment, parts, layouts, invarying=False, casts=False)
+        writer.write()
+        return writer
+
+    best = written(hints)
+    tried: set[tuple[str, str, Spec]] = set()
+    for _ in range(_TRIALS):
+        asked = next(((*line, spec) for line, spec in best.asked.items() if (*line, spec) not in tried), None)
+        if asked is None:
+            break
+        tried.add(asked)
+        path, place, spec = asked
+        other = {**hints, path: {**hints.get(path, {}), place: spec}}
+        found = written(other)
+        if found.cost < best.cost:
+            best, hints = found, other
+    return hints
 
 
 def section(statements: Iterable[Statement]) -> dict[str, Any]:
@@ -78,4 +128,4 @@ def section(statements: Iterable[Statement]) -> dict[str, Any]:
     return found
 
 
-__all__ = ["TRIES", "Derived", "Hints", "NotDerived", "Parts", "derive", "read", "section"]
+__all__ = ["TRIES", "Derived", "Hints", "NotDerived", "Parts", "Typing", "derive", "read", "section", "settled"]

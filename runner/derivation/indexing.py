@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runner.derivation.rules import Assignment, Rule, Value
 from runner.derivation.shaping import within
@@ -44,12 +44,11 @@ Base = Callable[[list[ast.expr], Assignment, int | None], ast.expr]
 """What is written of the operand's block, with all of one dimension where that is given."""
 
 
-def _read(site: Site, part: ast.expr, takes: list[Taken], new: list[int], base: Base) -> Value | None:
+def _read(site: Site, part: ast.expr, value: Value, takes: list[Taken], new: list[int], base: Base) -> Value | None:
     """Read a part of an array; along a dimension that is cut each device reads what lies in its block, the rest is 0.
 
     `new` are the places in the result of dimensions of size 1.
     """
-    value = site.value(part)
     typed = site.type_of(part)
     if typed is None or value.shape is None:
         return None
@@ -99,7 +98,7 @@ def _read(site: Site, part: ast.expr, takes: list[Taken], new: list[int], base: 
         return len(cut) < 2 and all(d in cut or not assignment.get(rank + d) for d in read)
 
     rule = Rule((dimensions,), tuple(result), sizes, write, dict.fromkeys(read, "sum"), allowed=allowed)
-    return writer.apply(site, [value], rule)
+    return replace(writer.apply(site, [value], rule), below=value.below)
 
 
 def _positions(site: Site, taken: Taken, over: tuple[str, ...]) -> ast.expr:
@@ -121,7 +120,8 @@ def subscript(site: Site) -> Value | None:
     typed = site.type_of(node.value)
     if typed is None:
         return None
-    halo = site.value(node.value).halo
+    value = site.value(node.value)
+    halo = value.halo
     takes: list[Taken] = []
     items: list[ast.expr] = []
     new: list[int] = []
@@ -150,7 +150,7 @@ def subscript(site: Site) -> Value | None:
             return trees[0]
         return ast.Subscript(trees[0], ast.Tuple([site.writer.whole(part) for part in parts]))
 
-    return _read(site, node.value, takes, new, base)
+    return _read(site, node.value, value, takes, new, base)
 
 
 def _item(site: Site, item: ast.expr, size: int) -> Taken:
@@ -202,7 +202,7 @@ def static_slice(site: Site) -> Value | None:
             items.pop()
         return built("{x}[" + ", ".join(items) + "]", x=trees[0]) if items else trees[0]
 
-    return _read(site, part, takes, [], base)
+    return _read(site, part, site.value(part), takes, [], base)
 
 
 def _text(site: Site, taken: Taken, size: int, over: tuple[str, ...] | None) -> str:
@@ -269,7 +269,7 @@ def dynamic_slice(site: Site) -> Value | None:
             raise NotStatic
         return site.rewritten(replaced)
 
-    return _read(site, part, [taken(d) for d in range(rank)], [], base)
+    return _read(site, part, site.value(part), [taken(d) for d in range(rank)], [], base)
 
 
 def _clamped(site: Site, start: ast.expr, size: int, count: int) -> ast.expr:

@@ -122,10 +122,14 @@ def _moments(site: Site, x: ast.expr, cut: Cut, keep: bool) -> tuple[ast.expr, a
     """The mean, and the mean of the squares around it."""
     axis = _axis(site, cut.axes)
     mean = built("pmean(mean({x}, axis={axis}, keepdims=True), {cut})", x=x, axis=axis, cut=cut.over)
-    known = site.writer.written(mean)
-    if known is not None:
+    squeezed = built("pmean(mean({x}, axis={axis}), {cut})", x=x, axis=axis, cut=cut.over)
+    known, narrow = site.writer.written(mean), site.writer.written(squeezed)
+    if known is None and narrow is None:
+        mean = _define(site, "mean", mean)
+    else:
+        # It has been taken already.
         site.writer.spend(-cut.sent)
-    mean = _define(site, "mean", mean) if known is None else ast.Name(known)
+        mean = ast.Name(known) if known else built("expand_dims({x}, {axis})", x=ast.Name(str(narrow)), axis=axis)
     template = "pmean(mean(({x} - {m}) ** 2, axis={axis}, keepdims={keep}), {cut})"
     return mean, built(template, x=x, m=mean, axis=axis, keep=keep, cut=cut.over)
 

@@ -30,9 +30,12 @@ class Layouts(Names):
     def __init__(self, experiment: Experiment, parts: Parts, *, invarying: bool) -> None:
         super().__init__(experiment, parts)
         self.cost: float = 0.0
+        self.asked: dict[tuple[str, str], Spec] = {}
+        """For lines whose results are laid out anew, by path and place, the first layout that is asked for."""
         self.moved: set[str] = set()
         """The lines that do nothing but lay another one out anew."""
-        self._invarying = invarying
+        self.invarying = ", to='invarying'" if invarying else ""
+        """What a gather says of its result, which all devices then have."""
 
     def spend(self, sent: float) -> None:
         """Count bytes that a device sends."""
@@ -61,6 +64,8 @@ class Layouts(Names):
             except Unmade:
                 pass  # then the whole is cut
         binding = self.bound_to(value)
+        if binding is not None and binding[1].made is not None:
+            self.asked.setdefault(binding[1].made, spec)
         if binding is not None and spec in binding[1].held:
             return binding[1].held[spec]
         steps = moves.moves(self.mesh, value.shape, itemsize(value.dtype), value.spec, spec)
@@ -82,12 +87,11 @@ class Layouts(Names):
     def _moved(self, value: Value, steps: Sequence[moves.Move]) -> ast.expr:
         tree = value.tree
         assert value.shape is not None
-        invarying = ", to='invarying'" if self._invarying else ""
         for group in _together(steps):
             step, axes = group[-1], tuple(axis for each in group for axis in each.axes)
             match step.kind:
                 case "all-gather":
-                    template = "all_gather({x}, {over}, axis={d}, tiled=True" + invarying + ")"
+                    template = "all_gather({x}, {over}, axis={d}, tiled=True" + self.invarying + ")"
                     tree = built(template, x=tree, over=axes, d=step.dimension)
                 case "slice":
                     size = value.shape[step.dimension] // self.mesh.axis_size(step.after[step.dimension])

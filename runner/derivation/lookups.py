@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from typing import Literal
 
 from runner.derivation.indexing import entries
 from runner.derivation.rules import Assignment, Rule, Value
 from runner.derivation.site import Site
-from runner.derivation.trees import built
+from runner.derivation.trees import built, text
 from runner.dtypes import NAMES, dtype
 from runner.layout import Spec
 from runner.programs.types import Typed
+
+Outside = Literal["none", "clamped", "nan"]
+"""What becomes of an index that is out of range: there is none, it is the nearest that is not, it gives NaN."""
 
 
 def take(site: Site) -> Value | None:
@@ -50,8 +54,7 @@ def _lookup(site: Site, part: ast.expr, indices: ast.expr, axis: int, *, clamps:
     result = (*dimensions[:axis], *places, *dimensions[axis + 1 :])
     sizes = dict(enumerate((*table.shape, *ids.shape)))
     at = site.value(indices)
-    known = at.below is not None and at.below <= size
-    numbers = _numbers(table)
+    outside = _outside(at, table, axis, clamps=clamps)
 
     def found(x: ast.expr, i: ast.expr) -> ast.expr:
         if isinstance(site.node, ast.Subscript):
@@ -64,7 +67,8 @@ def _lookup(site: Site, part: ast.expr, indices: ast.expr, axis: int, *, clamps:
             return site.rewritten({id(part): trees[0], id(indices): trees[1]})
         after = rank - axis - 1
         index = "[" + ", ".join([":"] * count + ["None"] * after) + "]" if after and count else ""
-        return _masked(site, trees, size, over, known, found, index)
+        assert outside is not None
+        return _masked(site, trees, size, over, outside, found, index)
 
     rule = Rule(
         (dimensions, places),
@@ -72,7 +76,7 @@ def _lookup(site: Site, part: ast.expr, indices: ast.expr, axis: int, *, clamps:
         sizes,
         write,
         {axis: "sum"},
-        allowed=lambda assignment: not assignment.get(axis) or (numbers and (known or clamps)),
+        allowed=lambda assignment: not assignment.get(axis) or outside is not None,
     )
     return writer.apply(site, [site.value(part), at], rule)
 
@@ -82,7 +86,7 @@ def _masked(
     trees: list[ast.expr],
     size: int,
     over: tuple[str, ...],
-    known: bool,
+    outside: Outside,
     found: Callable[[ast.expr, ast.expr], ast.expr],
     index: str = "",
 ) -> ast.expr:
@@ -91,16 +95,31 @@ def _masked(
     writer.ours("the lookup in a block")
     table, ids = trees
     n = size // writer.mesh.axis_size(over)
-    if not known:
-        template = "clip(where({i} < 0, {i} + {size}, {i}), 0, {last})"
+    rest = "0"
+    if outside != "none":
         ids = writer.named(Value(ids, None, Spec()), f"{wish}_ids").tree
-        ids = built(template, i=ids, size=size, last=size - 1)
+        valid = built("({i} >= {low}) & ({i} < {size})", i=ids, low=-size, size=size)
+        ids = built("where({i} < 0, {i} + {size}, {i})", i=ids, size=size)
+        if outside == "clamped":
+            ids = built("clip({i}, 0, {last})", i=ids, last=size - 1)
+        else:
+            # Every device has NaN then, and so has their sum.
+            rest = text(built("where({v}" + index + ", 0, inf - inf)", v=valid))
     local = built("{ids} - {start}", ids=ids, start=writer.offset(over, ast.Constant(n)))
     local = writer.define(writer.fresh(f"{wish}_local"), Value(local, None, Spec())).tree
     inside = built("({local} >= 0) & ({local} < {n})", local=local, n=n)
     inside = built("{x}" + index, x=inside) if index else inside
     here = found(table, built("clip({local}, 0, {last})", local=local, last=n - 1))
-    return built("where({inside}, {found}, 0)", inside=inside, found=here)
+    return built("where({inside}, {found}, " + rest + ")", inside=inside, found=here)
+
+
+def _outside(at: Value, table: Typed, axis: int, *, clamps: bool) -> Outside | None:
+    """What becomes of indices that are out of range; None where that is more than a sum over devices can say."""
+    if not _numbers(table):
+        return None
+    if at.below is not None and at.below <= table.shape[axis]:
+        return "none"
+    return "clamped" if clamps else "nan" if dtype(table.dtype).kind == "float" else None
 
 
 def _numbers(typed: Typed) -> bool:
@@ -125,8 +144,7 @@ def along_axis(site: Site) -> Value | None:
     result = tuple((rank,) if d == axis else (d,) for d in range(rank))
     sizes = {**dict(enumerate(shape)), axis: table.shape[axis], rank: ids.shape[axis]}
     at = site.value(indices)
-    known = at.below is not None and at.below <= table.shape[axis]
-    numbers = _numbers(table)
+    outside = _outside(at, table, axis, clamps=False)
 
     def found(x: ast.expr, i: ast.expr) -> ast.expr:
         return site.rewritten({id(part): x, id(indices): i})
@@ -135,7 +153,8 @@ def along_axis(site: Site) -> Value | None:
         over = assignment.get(axis, ())
         if not over:
             return site.rewritten({id(part): trees[0], id(indices): trees[1]})
-        return _masked(site, trees, table.shape[axis], over, True, found)
+        assert outside is not None
+        return _masked(site, trees, table.shape[axis], over, outside, found)
 
     rule = Rule(
         (dimensions, places),
@@ -143,7 +162,7 @@ def along_axis(site: Site) -> Value | None:
         sizes,
         write,
         {axis: "sum"},
-        allowed=lambda assignment: not assignment.get(axis) or (known and numbers),
+        allowed=lambda assignment: not assignment.get(axis) or outside is not None,
     )
     return writer.apply(site, [site.value(part), at], rule)
 

@@ -141,10 +141,10 @@ def best(
             return built("{f}({x}, axis={d})", f=call, x=x, d=axis)
         x = writer.named(Value(x, None, Spec()), f"{wish}_of").tree
         start = writer.offset(over, ast.Constant(shape[axis] // writer.mesh.axis_size(over)))
-        found = define(largest, "all_gather({f}({x}, axis={d}), {over})", f=ast.Name(largest), x=x, d=axis, over=over)
-        places = define(
-            "at", "all_gather({f}({x}, axis={d}) + {start}, {over})", f=call, x=x, d=axis, start=start, over=over
-        )
+        template = "all_gather({f}({x}, axis={d}), {over}" + writer.invarying + ")"
+        found = define(largest, template, f=ast.Name(largest), x=x, d=axis, over=over)
+        template = "all_gather({f}({x}, axis={d}) + {start}, {over}" + writer.invarying + ")"
+        places = define("at", template, f=call, x=x, d=axis, start=start, over=over)
         device = built("{f}({best}, axis=0)", f=call, best=found)
         if rank == 1:
             return built("{places}[{device}]", places=places, device=device)

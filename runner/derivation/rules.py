@@ -33,7 +33,7 @@ class Value:
     - `make` writes it under any layout without communication, since no array enters it.
     - `below` is a bound that every integer of it lies under, from 0, where that is known.
     - `halo`: the dimensions of which a device has its block and its neighbours' edges.
-    - `elements`: of a tuple of arrays, each of them.
+    - `elements`: of a tuple of arrays, each of them; `free`: no array entered it.
     """
 
     tree: ast.expr
@@ -45,6 +45,7 @@ class Value:
     below: int | None = None
     halo: frozenset[int] = frozenset()
     elements: tuple[Value, ...] = ()
+    free: bool = False
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,15 @@ class NotDerived(Exception):
 
 @dataclass
 class Binding:
-    """A name and what it stands for; `held` are the names of the same value in other layouts."""
+    """A name and what it stands for.
+
+    `held` are the names of the same value in other layouts; `made` is the line of which it is the result, and the place
+    of its expression, where the layout is free.
+    """
 
     value: Value
     held: dict[Spec, Value] = field(default_factory=dict[Spec, Value])
+    made: tuple[str, str] | None = None
 
 
 @dataclass
@@ -58,7 +63,7 @@ class Scope:
 
     def copied(self) -> Scope:
         """A scope that can be written on without this one."""
-        names = {name: Binding(binding.value, dict(binding.held)) for name, binding in self.names.items()}
+        names = {name: Binding(binding.value, dict(binding.held), binding.made) for name, binding in self.names.items()}
         return Scope(self.steps, self.within, list(self.lines), names)
 
 

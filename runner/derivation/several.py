@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+from dataclasses import replace
 
 from runner.derivation import pointwise
 from runner.derivation.reductions import operand
@@ -19,8 +20,13 @@ def one_of(site: Site) -> Value | None:
     assert isinstance(site.node, ast.Subscript)
     if site.type_of(site.node.value) is not None or site.writer.statics.tree(site.node.value) is not None:
         return None
-    value = site.writer.value(site.node.value, site.wanted)
     index = site.writer.statics.value(site.node.slice)
+    match site.node.value:
+        case ast.Call(func=ast.Name(id="top_k")) as call if index == 0:
+            first = largest(replace(site.writer.site(call, site.wanted), alone=True))
+            return None if first is None else first.elements[0]
+        case _:
+            value = site.writer.value(site.node.value, site.wanted)
     if not value.elements or not isinstance(index, int):
         return None
     return value.elements[index]
@@ -84,10 +90,12 @@ def largest(site: Site) -> Value | None:
         writer.ours("the choice among the largest of each block")
         mine = writer.define(writer.fresh(f"{line}_mine"), Value(local, None, Spec())).tree
         start = writer.offset(over, ast.Constant(shape[axis] // writer.mesh.axis_size(over)))
-        template = "all_gather({m}[0], {over}, axis={d}, tiled=True)"
+        template = "all_gather({m}[0], {over}, axis={d}, tiled=True" + writer.invarying + ")"
         values = Value(built(template, m=mine, over=over, d=axis), None, Spec())
         values = writer.define(writer.fresh(f"{line}_values"), values).tree
-        template = "all_gather({m}[1] + {start}, {over}, axis={d}, tiled=True)"
+        if site.alone:
+            return site.rewritten({id(part): values})
+        template = "all_gather({m}[1] + {start}, {over}, axis={d}, tiled=True" + writer.invarying + ")"
         places = Value(built(template, m=mine, start=start, over=over, d=axis), None, Spec())
         places = writer.define(writer.fresh(f"{line}_places"), places).tree
         best = Value(site.rewritten({id(part): values}), None, Spec())
@@ -98,7 +106,7 @@ def largest(site: Site) -> Value | None:
         n = writer.mesh.axis_size(assignment.get(axis, ()))
         rest = math.prod(size for d, size in enumerate(shape) if d != axis)
         rest /= writer.mesh.axis_size([a for f, axes in assignment.items() if f != axis for a in axes])
-        return (n - 1) * k * rest * (width + 4)
+        return (n - 1) * k * rest * (width if site.alone else width + 4)
 
     def allowed(assignment: Assignment) -> bool:
         return k <= shape[axis] // writer.mesh.axis_size(assignment.get(axis, ()))

@@ -35,7 +35,8 @@ def transposed(site: Site) -> Value | None:
             return None
         order.insert(destination % rank, order.pop(source % rank))
     dimensions = tuple((d,) for d in range(rank))
-    return site.run([(part, dimensions)], tuple((d,) for d in order), dict(enumerate(typed.shape)))
+    result = tuple((d,) for d in order)
+    return site.run([(part, dimensions)], result, dict(enumerate(typed.shape)), moves=True)
 
 
 def common(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[Dimensions, Dimensions, dict[int, int]] | None:
@@ -126,7 +127,7 @@ def reshaped_by_name(site: Site) -> Value | None:
     if found is None:
         return None
     dimensions, result, sizes = found
-    return site.run([(part, dimensions)], result, sizes)
+    return site.run([(part, dimensions)], result, sizes, moves=True)
 
 
 def broadcast(site: Site) -> Value | None:

@@ -6,7 +6,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -121,6 +121,8 @@ class Site:
     goal: Spec | None
     elements: tuple[Typed, ...] = ()
     """Of an operation that gives several arrays, the type of each."""
+    alone: bool = False
+    """Whether the first of these is all that is read."""
 
     @property
     def result(self) -> Typed:
@@ -143,10 +145,12 @@ class Site:
         *,
         replaced: Callable[[Assignment], Mapping[int, ast.expr]] = lambda _: {},
         allowed: Callable[[Assignment], bool] = lambda _: True,
+        moves: bool = False,
     ) -> Value:
         """Run the operation as it is written, on the operands' blocks.
 
-        `replaced` are the arguments, by their `id`, that are others on a block.
+        `replaced` are the arguments, by their `id`, that are others on a block; `moves` says that the result has the
+        elements of the first operand and no others.
         """
         parts = [part for part, _ in operands]
 
@@ -156,7 +160,9 @@ class Site:
 
         dimensions = tuple(each for _, each in operands)
         rule = Rule(dimensions, result, sizes, write, dict(reduced or {}), allowed=allowed)
-        return self.writer.apply(self, [self.value(part) for part in parts], rule)
+        values = [self.value(part) for part in parts]
+        value = self.writer.apply(self, values, rule)
+        return replace(value, below=values[0].below) if moves else value
 
     @cached_property
     def arguments(self) -> dict[str, ast.expr]:

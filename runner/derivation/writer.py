@@ -35,8 +35,10 @@ _TRIALS = 24
 class Writer(Layouts):
     """Writes the per-device lines of one graph."""
 
-    def __init__(self, experiment: Experiment, parts: Parts, hints: Hints, *, invarying: bool) -> None:
+    def __init__(self, experiment: Experiment, parts: Parts, hints: Hints, *, invarying: bool, casts: bool) -> None:
         super().__init__(experiment, parts, invarying=invarying)
+        self.casts = casts
+        """Whether JAX is told what differs from device to device."""
         self.differentiated = experiment.grad is not None
         self.notes: list[str] = []
         self._hints = hints
@@ -92,6 +94,9 @@ class Writer(Layouts):
         if goal is not None and value.shape is None and any(goal):
             raise NotDerived(f"'{name}' is no array, which could lie so")
         self.define(self.fresh(f"{name}_inner") if renamed else name, value, name)
+        where = place(line.expression.tree)
+        if goal is None and where is not None:
+            self.binding(name).made = path, where
 
     def _loop(self, loop: Loop, path: str) -> None:
         firsts: list[Value] = []
@@ -108,10 +113,11 @@ class Writer(Layouts):
         for order, specs in enumerate(tried):
             if len(tried) > 1:
                 kept = [scope.copied() for scope in self.scopes], self.cost, set(self.taken), set(self.moved)
-                notes = list(self.notes)
+                notes, asked = list(self.notes), dict(self.asked)
                 self._repeat(loop, path, firsts, specs)
                 found = (round(self.cost, 3), order, specs)
                 self.scopes, self.cost, self.taken, self.moved = kept
+                self.asked = asked
                 self.notes = notes
             else:
                 found = (0.0, 0, specs)
@@ -125,7 +131,7 @@ class Writer(Layouts):
         ]
         scope = Scope(self.scopes[-1].steps * max(loop.steps, 1), self.scopes[-1].line(loop.name))
         for name, value in carried:
-            scope.names[name] = Binding(replace(value, tree=ast.Name(name), make=None))
+            scope.names[name] = Binding(replace(value, tree=ast.Name(name), make=None, free=False))
         outer = self.index
         if loop.unroll:
             self.index = self.index | {loop.index}
@@ -139,7 +145,7 @@ class Writer(Layouts):
         scope = self.scopes.pop()
         ends = {name: scope.names[name].value for name, _ in carried}
         self.index = outer
-        carry = tuple((name, parse(text(value.tree))) for name, value in carried)
+        carry = tuple((name, parse(text(self._varying(value)))) for name, value in carried)
         # What never runs has no types: it stays as it is, and nothing traces it.
         body, unroll = (tuple(scope.lines), loop.unroll) if loop.steps else (loop.body, True)
         self.scopes[-1].lines.append(Loop(self.scopes[-1].line(loop.name), loop.steps, loop.index, carry, body, unroll))
@@ -148,6 +154,13 @@ class Writer(Layouts):
                 raise NotDerived(f"what the repeat '{loop.name}' carries changes its shape")
             tree = ast.Attribute(ast.Name(loop.name), name)
             self.scopes[-1].names[f"{loop.name}.{name}"] = Binding(replace(ends[name], tree=tree, make=None))
+
+    def _varying(self, value: Value) -> ast.expr:
+        """What a loop starts with: JAX has to be told that what no array entered differs from device to device."""
+        axes = tuple(axis for axis in self.mesh.axes if axis in value.spec.axes)
+        if not self.casts or not value.free or not axes:
+            return value.tree
+        return built("pcast({x}, {over}, to='varying')", x=value.tree, over=axes)
 
     def _layouts(self, loop: Loop, path: str, firsts: list[Value]) -> Iterator[list[Spec]]:
         """For each name that a loop carries the layouts that it may have."""
@@ -180,8 +193,11 @@ class Writer(Layouts):
                 return Value(self.whole(node), None, Spec())
             case _:
                 pass
-        site = Site(self, node, self.type_of(node), goal, self.elements_of(node))
-        return tables.written(site)
+        return tables.written(self.site(node, goal))
+
+    def site(self, node: ast.expr, goal: Spec | None = None) -> Site:
+        """An operation where it stands."""
+        return Site(self, node, self.type_of(node), goal, self.elements_of(node))
 
     def apply(self, site: Site, values: Sequence[Value], rule: Rule) -> Value:
         """Run an operation by its rule."""
@@ -193,10 +209,14 @@ class Writer(Layouts):
         tree = self._completed(rule.write(trees, choice.assignment), choice, typed)
         self.spend(rule.inner(choice.assignment))
         if site.elements:
-            each = enumerate(site.elements)
-            elements = tuple(Value(built("{x}[{i}]", x=tree, i=i), t.shape, choice.spec, t.dtype) for i, t in each)
+            trees = tree.elts if isinstance(tree, ast.Tuple) else None
+            elements = tuple(
+                Value(built("{x}[{i}]", x=tree, i=i) if trees is None else trees[i], t.shape, choice.spec, t.dtype)
+                for i, t in enumerate(site.elements)
+            )
             return Value(tree, None, Spec(), elements=elements)
-        value = Value(tree, typed.shape, choice.spec, typed.dtype, make=self._maker(values, rule))
+        make = self._maker(values, rule)
+        value = Value(tree, typed.shape, choice.spec, typed.dtype, make=make, free=make is not None)
         if wanted is not None and wanted != choice.spec:
             steps = moves.moves(self.mesh, typed.shape, width, choice.spec, wanted)
             if all(step.kind == "slice" for step in steps):

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, NamedSharding
 
-from runner.derivation.derive import TRIES, NotDerived, derive
+from runner.derivation.derive import TRIES, NotDerived, derive, settled
 from runner.derivation.scopes import element
 from runner.experiment.model import Experiment, Line
 from runner.language.check import Section
@@ -115,11 +115,12 @@ def derived(
     found, parts = planned(experiment)
     hints = {line: {where: whole_axes(spec) for where, spec in places.items()} for line, places in found.values.items()}
     reason = None
-    for invarying, check_vma in TRIES:
-        try:
-            one = derive(experiment, parts, hints, invarying=invarying, check_vma=check_vma)
-        except NotDerived as error:
-            return str(error)
+    try:
+        hints = settled(experiment, parts, hints)
+    except NotDerived as error:
+        return str(error)
+    for typing in TRIES:
+        one = derive(experiment, parts, hints, typing)
         written, floats = one.experiment(experiment), Floats()
         reason = refused(written, floats)
         if reason is None:

@@ -220,6 +220,7 @@ class Case:
                 continue
             done.add((id(found), layout.ranges(position)))
             assert np.shape(found) == wanted.shape
+            assert np.asarray(found).dtype.kind == wanted.dtype.kind
             np.testing.assert_allclose(np.asarray(found, wanted.dtype), wanted, rtol=1e-9, atol=1e-9)
 
 

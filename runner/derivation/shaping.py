@@ -212,9 +212,10 @@ def triangle(site: Site) -> Value | None:
             return site.rewritten({id(part): trees[0]})
         first = within(site, shape[-2], rows, built("arange({n})[:, None]", n=shape[-2] // writer.mesh.axis_size(rows)))
         second = within(site, shape[-1], columns, built("arange({n})", n=shape[-1] // writer.mesh.axis_size(columns)))
-        if site.name == "tril":
-            return built("where({c} <= {r} + {k}, {x}, 0)", r=first, c=second, k=k, x=trees[0])
-        return built("where({c} >= {r} + {k}, {x}, 0)", r=first, c=second, k=k, x=trees[0])
+        order = "<=" if site.name == "tril" else ">="
+        template = "where({c} " + order + " {r} + {k}, {x}, {nothing})"
+        nothing = False if typed.dtype == "bool" else 0
+        return built(template, r=first, c=second, k=k, x=trees[0], nothing=nothing)
 
     dimensions = tuple((d,) for d in range(rank))
     return writer.apply(site, [site.value(part)], Rule((dimensions,), dimensions, dict(enumerate(shape)), write))

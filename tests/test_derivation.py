@@ -10,6 +10,7 @@ import ast
 import itertools
 import math
 import random
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -17,6 +18,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from runner.derivation import draws, indexing, lookups, matrices, reductions, sliding, windows
 from runner.derivation.derive import Typing, derive
 from runner.derivation.tables import RULES, WHOLE
 from runner.experiment import data
@@ -174,8 +176,8 @@ EVERY = dict.fromkeys(EXPRESSIONS.values(), ARRAYS) | SAMPLES
 class Case:
     """One expression on one mesh: what JAX and Shardy say of it, and what it is on whole arrays."""
 
-    def __init__(self, expression: str, mesh: str) -> None:
-        text = f'{EVERY[expression]}\ngraph:\n  out: "{expression}"\noutputs: {{out: []}}'
+    def __init__(self, expression: str, mesh: str, arrays: str | None = None) -> None:
+        text = f'{arrays or EVERY[expression]}\ngraph:\n  out: "{expression}"\noutputs: {{out: []}}'
         experiment = harness.experiment(text, mesh=MESHES[mesh], program="auto")
         read = {node.id for node in ast.walk(ast.parse(expression)) if isinstance(node, ast.Name)}
         used = tuple(array for array in experiment.arrays if array.name in read) or experiment.arrays[:1]
@@ -263,3 +265,40 @@ def test_every_operation_has_a_rule_or_a_reason() -> None:
     assert whole.isdisjoint(RULES)
     arrays = {name for name, row in OPERATIONS.items() if row.kind == "array"}
     assert arrays == whole | RULES.keys()
+
+
+def _quiet(site, name, values, axis, _element):
+    """The choice without the noise."""
+    return reductions.best(site, name, values, axis, lambda trees: trees[0])
+
+
+MUTANTS = {
+    "a sum that nobody completes": ("sum(t, axis=1)", reductions, "KINDS", {**reductions.KINDS, "sum": "max"}),
+    "blocks before of the wrong sign": (
+        "cumsum(a, axis=0)", sliding, "_SCANS", {"cumsum": ("sum", "0", "{mine} - {before}")},
+    ),
+    "a factor that is summed over taken for a batch": ("inv(b[:, :4] + 9 * eye(4)) @ b", matrices, "LOST", {"inv": 1}),
+    "windows without their neighbours": (
+        "conv(T, reshape(W, (2, 4, 4)), (1,), 'SAME')", windows, "edges", lambda _writer, tree, *_: tree,
+    ),
+    "segments completed by their largest": (
+        "segment_sum(B, J, num_segments=4)", lookups, "_SEGMENTS", {"segment_sum": "max"},
+    ),
+    "a start that is forgotten": (
+        "dynamic_slice(a, (i, 0), (2, 4))", indexing, "_clamped", lambda *_: ast.Constant(0),
+    ),
+    "noise of another distribution": ("categorical(key(0), A)", draws, "best", _quiet),
+}  # fmt: skip
+"""Rules that are wrong: an expression that needs the rule, and what is put in whose place."""
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_rule_that_is_wrong_is_noticed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expression, module, name, wrong = MUTANTS[mutant]
+    case = Case(expression, "2 x 2") if expression in EVERY else Case(expression, "2 x 2", ARRAYS)
+    layouts = list(case.few(40))
+    for specs in layouts:
+        case.check(specs, misled=False)
+    monkeypatch.setattr(module, name, wrong)
+    with pytest.raises(AssertionError):
+        deque((case.check(specs, misled=False) for specs in layouts), maxlen=0)

@@ -126,6 +126,96 @@ def test_what_reaches_over_the_edge_of_a_block_gets_it_from_the_neighbour() -> N
     assert lines == {"out": "concatenate([ppermute(v[-1:], 'x', shift=1), v[:-1]], axis=0)"}
 
 
+def test_what_is_padded_and_sliced_exchanges_edges() -> None:
+    arrays = "arrays: {u: {shape: [8, 4], spec: [x]}}\n"
+    assert _lines(arrays + "graph: {p: 'pad(u, ((1, 1), (0, 0)))', out: 'p[:-2] + p[2:]'}\noutputs: {out: [x]}") == {
+        "p_before": "ppermute(u[-1:], 'x', perm=[[0, 1]])",
+        "p_after": "ppermute(u[:1], 'x', perm=[[1, 0]])",
+        "p": "concatenate([p_before, u, p_after], axis=0)",
+        "out": "p[:-2] + p[2:]",
+    }
+
+
+def test_a_convolution_over_space_that_is_cut_exchanges_edges() -> None:
+    assert _lines(
+        "arrays: {u: {shape: [2, 3, 8], spec: [null, null, x]}, k: {shape: [4, 3, 3], spec: [y]}}\n"
+        "graph: {out: \"conv(u, k, (1,), 'SAME')\"}\noutputs: {out: [null, y, x]}"
+    ) == {
+        "out_before": "ppermute(u[:, :, -1:], 'x', perm=[[0, 1]])",
+        "out_after": "ppermute(u[:, :, :1], 'x', perm=[[1, 0]])",
+        "out": "conv(concatenate([out_before, u, out_after], axis=2), k, (1,), [(0, 0)])",
+    }
+
+
+def test_a_slice_of_a_dimension_that_is_cut_is_scattered() -> None:
+    lines = _lines("arrays: {v: {shape: [16], spec: [x]}}\ngraph: {out: 'v[2:6]'}\noutputs: {out: [x]}")
+    assert lines == {
+        "out_at": "arange(4) + 2 - axis_index('x') * 8",
+        "out": "psum_scatter(where((out_at >= 0) & (out_at < 8), take(v, clip(out_at, 0, 7), axis=0), 0), 'x', "
+        "scatter_dimension=0, tiled=True)",
+    }
+
+
+def test_every_second_element_is_read_where_it_lies() -> None:
+    lines = _lines("arrays: {v: {shape: [16], spec: [x]}}\ngraph: {out: 'v[1:16:2]'}\noutputs: {out: [x]}")
+    assert lines == {"out": "v[1::2]"}
+
+
+def test_the_largest_are_chosen_among_the_largest_of_each_block() -> None:
+    lines = _lines("arrays: {v: {shape: [16], spec: [x]}}\ngraph: {out: 'top_k(v, 2)[0]'}\noutputs: {out: []}")
+    assert lines == {
+        "out_mine": "top_k(v, 2)",
+        "out_values": "all_gather(out_mine[0], 'x', axis=0, tiled=True, to='invarying')",
+        "out": "top_k(out_values, 2)[0]",
+    }
+
+
+def test_parts_of_an_array_stay_as_they_are_cut() -> None:
+    lines = _lines(
+        "arrays: {q: {shape: [4, 12], spec: [x]}}\n"
+        "graph: {parts: 'split(q, 3, axis=1)', out: 'parts[0] * parts[2]'}\noutputs: {out: [x]}"
+    )
+    assert lines == {"parts": "split(q, 3, axis=1)", "out": "parts[0] * parts[2]"}
+
+
+def test_a_sum_over_segments_that_end_cut_is_a_psum_scatter() -> None:
+    lines = _lines(
+        "arrays:\n  m: {shape: [8, 2], spec: [x]}\n"
+        "  to: {shape: [8], dtype: int32, init: 'integers(0, 4)', spec: [x]}\n"
+        "  h: {shape: [4, 2], spec: [x]}\n"
+        "graph: {sums: 'segment_sum(m, to, num_segments=4)', out: h + sums}\noutputs: {out: [x]}"
+    )
+    assert lines == {
+        "sums": "psum_scatter(segment_sum(m, to, num_segments=4), 'x', scatter_dimension=0, tiled=True)",
+        "out": "h + sums",
+    }
+
+
+def test_a_mean_that_stands_there_is_not_taken_again() -> None:
+    lines = _lines(
+        "arrays: {a: {shape: [8, 4], spec: [x]}}\n"
+        "graph: {m: 'mean(a, axis=0)', out: 'var(a, axis=0) + m'}\noutputs: {out: []}"
+    )
+    assert lines == {
+        "m": "pmean(mean(a, axis=0), 'x')",
+        "out": "pmean(mean((a - expand_dims(m, 0)) ** 2, axis=0, keepdims=False), 'x') + m",
+    }
+
+
+def test_a_loop_that_starts_from_zeros_says_that_its_carry_differs() -> None:
+    types = _types(
+        harness.experiment(
+            "arrays: {a: {shape: [4, 8], spec: [null, x]}}\n"
+            "graph:\n  zero: 'zeros((8,))'\n"
+            "  loop: {repeat: 4, index: i, carry: {s: zero}, body: {s: 's + a[i]'}, unroll: false}\n  out: loop.s\n"
+            "outputs: {out: [x]}"
+        )
+    )
+    assert types.derivation is not None
+    assert types.derivation.check_vma
+    assert types.derivation.per_device["loop"]["carry"] == {"s": "pcast(zero, 'x', to='varying')"}
+
+
 def test_an_array_that_a_loop_reads_is_gathered_once() -> None:
     lines = _lines(
         "arrays:\n  x: {shape: [4, 4], spec: []}\n  w: {shape: [4, 4, 4], spec: [x]}\n"

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks import derived
 from benchmarks.fuzz import cases
 from benchmarks.fuzz.child import answer
 from benchmarks.fuzz.search import Child, Search, finding
 from benchmarks.fuzz.shrink import shrink
+from runner.derivation import reductions
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.language import operations
@@ -181,3 +183,26 @@ def test_what_a_backend_has_not_is_no_finding() -> None:
     verdict = answer({"config": given}, lambda *_, **__: None)
     assert {kind for kind, _, _ in verdict["found"]} <= {"refused"}
     assert finding(verdict) is None
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_random_graph_is_derived_and_right(number: int) -> None:
+    config = derived.drawn(2, number)
+    assert 3 <= len(config["graph"]) <= 8
+    assert derived.judged(config) | {"types": {}, "notes": 0, "check_vma": True} == {
+        "status": "right", "why": None, "types": {}, "notes": 0, "check_vma": True,
+    }  # fmt: skip
+
+
+def test_a_graph_that_is_derived_wrongly_is_found_and_shrunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(reductions.KINDS, "sum", "max")
+    monkeypatch.setattr(derived, "drawn", lambda *_: cases.complete(FOUR_LINES))
+    folder = derived.Folder(tmp_path, 0)
+    folder.run(range(1))
+    (record,) = folder.records()
+    assert record["status"] == "wrong"
+    smallest = yaml.safe_load((tmp_path / "experiment" / "wrong_0.yaml").read_text(encoding="utf-8"))
+    (line,) = smallest["graph"].values()
+    assert line.startswith("sum(")
+    monkeypatch.setattr(derived, "drawn", lambda *_: pytest.fail("it has been judged"))
+    folder.run(range(1))

@@ -27,6 +27,7 @@ from runner.link.events import Profiled, RunTimes
 from runner.link.steps import Step, Work
 from runner.show import profile as table
 from runner.show import report
+from runner.words import time_text
 from tests import evidence, harness
 from tests.command import run_command
 from tests.test_target import TYPES, asked, errors, hear, told
@@ -587,4 +588,4 @@ def test_the_report_shows_where_the_time_goes(capsys: pytest.CaptureFixture[str]
     [(0.0, "0.00 ns"), (9.996e-7, "1.00 µs"), (9.99e-5, "99.9 µs"), (0.25, "250 ms"), (3.0, "3.00 s"), (None, "–")],
 )
 def test_a_duration_has_three_digits(seconds: float | None, text: str) -> None:
-    assert table.duration(seconds) == text
+    assert time_text(seconds) == text

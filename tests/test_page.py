@@ -21,7 +21,7 @@ from runner.estimate.model import CollectiveTime, Estimate, LineTime
 from runner.evidence.model import Collective
 from runner.record import record
 from runner.record.model import ArrayRecord, MeshShape, RecordedLine
-from runner.record.verdicts import NotRun
+from runner.record.verdicts import FileChecks, NotRun, RefusalVerdict
 from runner.show.page import chart, graph, heat, measured, run, scale, sweep
 from runner.show.page.chart import Dot
 from runner.show.page.layered import place
@@ -421,6 +421,15 @@ def test_what_did_not_pass_is_told_with_its_reason_once(tmp_path: Path) -> None:
     assert text.count("dimension 0 (I) of 'A' has size 64, which x=3 does not divide") >= 1
     assert "⊘ invalid" in text
     assert "3 of 40 rows" in text or "1 of 40 rows" in text
+
+
+def test_a_point_that_asked_for_a_program_and_never_came_to_it_has_a_reason() -> None:
+    refused = RefusalVerdict(status="failed", expected="too large", refused=None, reason="nothing refused it")
+    failed = evidence.record({}, status="failed", overrides=["program=auto", "a=1"], checks=FileChecks(invalid=refused))
+    made = evidence.record({"auto": evidence.program()}, overrides=["program=auto", "a=2"])
+    points = [measured.Point(str(k), each, each.overrides, None) for k, each in enumerate((failed, made))]
+    text = Page(sweep.page("mine", measured.gather(points))).text
+    assert "✗ failed invalid: nothing refused it 1 of 2 rows" in text
 
 
 def test_every_colour_of_text_can_be_read_on_what_it_stands_on() -> None:

@@ -80,7 +80,8 @@ def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | No
             row = replace(row, collectives=counts(program), measures=_measured(program, record.mesh))
         found.append(row)
     if record.error or not found:
-        found.append(Row(**shared, status=record.status, error=record.error))
+        asked = None if found else shared["keys"].get("program")
+        found.append(Row(**shared, status=record.status, program=asked, error=record.error))
     return found
 
 

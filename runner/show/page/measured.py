@@ -103,7 +103,7 @@ def text(measure: str, value: float | None) -> str:
 def moved(row: Row) -> str:
     """`all-gather, 2 all-reduce`."""
     if row.collectives is None:
-        return "–" if row.program is None else "not known"
+        return "–" if row.program is None or row.error else "not known"
     kinds = [kind for kind in KINDS if row.collectives.get(kind)]
     return (
         ", ".join(kind if row.collectives[kind] == 1 else f"{row.collectives[kind]} {kind}" for kind in kinds) or "none"

@@ -233,8 +233,9 @@ def _failures(sweep: Sweep) -> Part | None:
 def _reason(sweep: Sweep, row: Row) -> str:
     """Why a row did not pass: the message, or which checks failed and the first reason of each."""
     record = sweep.points[row.point].record
-    if row.error or row.program is None:
-        return row.error or record.error or "no reason was recorded"
+    if row.error or row.program not in record.programs:
+        reasons = [f"{name}: {check.reason}" for name, check in record.checks.named() if check.reason]
+        return row.error or record.error or "\n".join(reasons) or "no reason was recorded"
     checks = record.programs[row.program].checks
     told = [
         f"{name} {check.status}: {check.reason or (check.details or ['see its page'])[0]}"

@@ -41,8 +41,8 @@ KINDS = {
 }  # fmt: skip
 """JAX's primitives that communicate, and what XLA calls them."""
 
-MORE: dict[str, str] = {}
-"""The experiments in which `derived` sends more, and why."""
+MORE = frozenset({"expert_parallel_moe", "vocab_parallel_cross_entropy"})
+"""The experiments in which `derived` sends more; docs/testing.md says why."""
 
 
 def asked(program: Any, operands: Any, sizes: dict[str, int]) -> tuple[float, Counter[str]]:

@@ -36,6 +36,9 @@ SHIPPED = {
 GRAPHS = sorted(name for name, config in SHIPPED.items() if "graph" in config and not expect.refusal(config))
 """The experiments with a graph that is not to be refused."""
 
+MODELS = yaml.safe_load((ROOT / "tests" / "models.yaml").read_text(encoding="utf-8"))
+"""Programs as their users would write them."""
+
 MLP = """
 arrays:
   x: {shape: [8, 4], spec: [x, null]}
@@ -73,6 +76,30 @@ def test_every_shipped_graph_is_derived_and_right(name: str, tmp_path: Path) -> 
     assert derivation.check(context, types.derived, types.derivation.floats) == Verdict(status="passed")
     told = derive.read(experiment, types.derivation)
     assert section(told.per_device) == section(types.derived.per_device)
+
+
+def _checked(experiment: Experiment, folder: Path) -> Verdict | str:
+    """What the interpreter says of the lines that are derived of an experiment, or why there are none."""
+    types = _types(experiment)
+    if types.derived is None or types.derivation is None:
+        return types.unsupported[Program.DERIVED]
+    outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
+    context = Context(experiment, data.make(experiment, folder), outputs, types.floats, None, None)
+    assert types.derivation.check_vma
+    return derivation.check(context, types.derived, types.derivation.floats)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_derived_and_right(name: str, tmp_path: Path) -> None:
+    assert _checked(harness.experiment(MODELS[name]), tmp_path) == Verdict(status="passed")
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_derived_of_a_model_runs_and_is_right(name: str, tmp_path: Path) -> None:
+    outcome = harness.run(MODELS[name], tmp_path, program="derived")
+    assert outcome.failures() == []
+    assert set(outcome.runs) == {Program.DERIVED}
 
 
 def test_a_line_that_was_derived_wrongly_is_noticed(tmp_path: Path) -> None:

@@ -213,9 +213,8 @@ def counted(site: Site) -> Value | None:
 
 
 def searched(site: Site) -> Value | None:
-    """`searchsorted`, `digitize`, `interp`: element by element, in a table that every device has."""
-    name = {"searchsorted": "v", "digitize": "x", "interp": "x"}[site.name]
-    part = site.arguments[name]
+    """`searchsorted`, `digitize`, `interp`, `polyval`: element by element, of a table that every device has."""
+    part = site.arguments["v" if site.name == "searchsorted" else "x"]
     typed = site.type_of(part)
     if typed is None:
         return None

@@ -92,15 +92,14 @@ _rows("take", lookups.take)
 _rows("take_along_axis", lookups.along_axis)
 _rows("segment_sum segment_prod segment_max segment_min", lookups.segments)
 _rows("bincount", lookups.counted)
-_rows("searchsorted digitize interp", lookups.searched)
+_rows("searchsorted digitize interp polyval", lookups.searched)
 _rows("pad", sliding.pad)
 _rows("slice slice_in_dim index_in_dim", indexing.static_slice)
 _rows("dynamic_slice dynamic_slice_in_dim dynamic_index_in_dim", indexing.dynamic_slice)
 _rows("dynamic_update_slice dynamic_update_slice_in_dim dynamic_update_index_in_dim", indexing.dynamic_update)
 
 WHOLE = {
-    "convolve correlate": "one-dimensional signals, which are short",
-    "polyval": "the coefficients; the elements are not kept cut",
+    "convolve correlate": "each element of the result reaches over as much of one signal as the other one is long",
     "diag rot90": "elements move between dimensions",
     "linspace key PRNGKey key_data fold_in split_key bits uniform normal exponential gumbel randint": (
         "no array enters, so that every device makes it and takes its part"

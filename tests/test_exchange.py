@@ -124,7 +124,7 @@ def told(call: str, width: int = 100) -> list[str]:
 
 def test_a_sum_names_all_that_were_added_and_a_part_where_it_is_in_the_operand() -> None:
     assert told("psum_scatter(A, 'x', tiled=True)")[:5] == [
-        "over x, each block named after the device that it comes from",
+        "over x, a device sends 32 B, each block named after the device that it comes from",
         "                 before     after",
         "                 ┌───┐     ┌───────────────┐",
         "CPU 4  x=0, y=0  │ 4 │  →  │ (4+6)[0:2, :] │",
@@ -147,7 +147,7 @@ def test_rows_of_blocks_stand_below_one_another() -> None:
 
 def test_where_the_terminal_is_too_narrow_the_image_is_named() -> None:
     words = " ".join(told("psum(A, 'x')", 20)).split()
-    assert " ".join(words) == "over x: too large to be drawn here; collectives.svg has the picture"
+    assert " ".join(words) == "over x, a device sends 64 B: too large to be drawn here; collectives.svg has the picture"
     assert max(map(len, told("psum(A, 'x')", 40))) <= 40
 
 

@@ -95,6 +95,8 @@ def test_everything_that_can_be_expected():
       overlapped: [C]
       not_overlapped: [D]
       layouts: {C: [x]}
+      lowered: {collectives: {all-gather: 1}, max_bytes_per_device: 8}
+      planned: {collectives: {all-reduce: 2}, max_bytes_per_device: 9}
     """
     found = expecting(every).expected[Program.CONSTRAINT]
     assert found == Expectations(
@@ -104,8 +106,12 @@ def test_everything_that_can_be_expected():
         overlapped=("C",),
         not_overlapped=("D",),
         layouts={"C": Spec.of(["x"])},
+        lowered_collectives={"all-gather": 1},
+        lowered_max_bytes_per_device=8,
+        planned_collectives={"all-reduce": 2},
+        planned_max_bytes_per_device=9,
     )
-    assert found.named == tuple(name for name in expect.CHECKED if name != "no_collectives")
+    assert found.named == tuple(name for name in expect.CHECKED if not name.endswith("no_collectives"))
 
 
 @pytest.mark.parametrize(
@@ -360,8 +366,8 @@ def test_what_is_wrong_whatever_could_not_be_read_is_told_first():
         ("collectives: {all-reduce: 1}", [collective(axes=None, groups=None)]),
         ("collectives: {all-reduce: 1}", [collective(node=None)]),
         ("collectives: {all-reduce: 1}", [collective(bytes_out=None, bytes=None)]),
-        ("max_bytes_per_device: 64", [collective(axes=None, groups=None)]),
         ("max_bytes_per_device: 64", [collective(node=None)]),
+        ("max_bytes_per_device: 64", [collective(bytes_out=None, bytes=None, bytes_sent=64)]),
         ("overlapped: [C]", [collective(asynchronous=True, overlapped=["D"], count=None, bytes=None)]),
         ("not_overlapped: [C]", [collective(overlapped=[], count=None, bytes=None)]),
     ],
@@ -404,10 +410,10 @@ def test_the_bytes_of_all_that_runs_are_counted():
     }
     assert verdicts("max_bytes_per_device: 563", *two)["max_bytes_per_device"] == {
         "status": "failed",
-        "reason": "collectives move 564 bytes on each device (564 B), more than 563",
+        "reason": "each device sends 564 bytes for collectives, on a ring (564 B), more than 563",
         "details": [
-            "5 × collective-permute of ring.h over x: 100 B per device",
-            "1 × all-reduce of C over x: 64 B per device",
+            "5 × collective-permute of ring.h over x: a device sends 100 B",
+            "1 × all-reduce of C over x: a device sends 64 B",
         ],
         "found": 564,
         "allowed": 563,
@@ -431,7 +437,7 @@ def test_bytes_that_nobody_can_count():
     assert found["max_bytes_per_device"] == {
         "status": "failed",
         "reason": "how much is communicated is not known, since these run an unknown number of times",
-        "details": ["an unknown number of × all-reduce of D over x: 64 B per device"],
+        "details": ["an unknown number of × all-reduce of D over x: a device sends 64 B"],
     }
 
 
@@ -439,8 +445,8 @@ def test_bytes_of_a_size_that_nobody_knows():
     found = verdicts("max_bytes_per_device: 1000", collective(), collective(node="D", bytes_out=None, bytes=None))
     assert found["max_bytes_per_device"] == {
         "status": "failed",
-        "reason": "how much is communicated is not known, since the size of these is not",
-        "details": ["1 × all-reduce of D over x: an unknown number of bytes per device"],
+        "reason": "how much is communicated is not known, since what is sent for these is not",
+        "details": ["1 × all-reduce of D over x: a device sends an unknown number of bytes"],
     }
 
 
@@ -804,7 +810,10 @@ def test_expectations_that_are_not_met(tmp_path: Path):
     assert record["status"] == "failed"
     checks = record["programs"]["auto"]["checks"]
     assert checks["collectives"]["reason"] == "expected 2 all-reduce, found 1 all-reduce"
-    assert checks["max_bytes_per_device"]["reason"] == "collectives move 64 bytes on each device (64 B), more than 63"
+    assert (
+        checks["max_bytes_per_device"]["reason"]
+        == "each device sends 64 bytes for collectives, on a ring (64 B), more than 63"
+    )
     assert checks["layouts"]["reason"] == "C lies as P(), expected P('x', None)"
     for name in ("collectives", "max_bytes_per_device", "layouts"):
         assert checks[name]["reason"] in " ".join(printed.split())

@@ -803,20 +803,28 @@ def test_where_a_collective_may_be_missing_it_is_said(experiment, text, said):
         (
             all_reduce("replica_groups=@everyone"),
             "which devices r connects could not be read: @everyone",
-            {"axes", "groups"},
+            {"axes", "groups", "bytes_sent"},
         ),
-        (all_reduce("channel_id=1"), "which devices r connects could not be read: None", {"axes", "groups"}),
+        (
+            all_reduce("channel_id=1"),
+            "which devices r connects could not be read: None",
+            {"axes", "groups", "bytes_sent"},
+        ),
         (
             all_reduce("source_target_pairs={{0,1},{2,3,4}}"),
             "which devices r connects could not be read: {{0,1},{2,3,4}}",
-            {"axes", "groups"},
+            {"axes", "groups", "bytes_sent"},
         ),
         (
             all_reduce("source_target_pairs={{0,1,2},{3,4}}"),
             "which devices r connects could not be read: {{0,1,2},{3,4}}",
-            {"axes", "groups"},
+            {"axes", "groups", "bytes_sent"},
         ),
-        (all_reduce("replica_groups={{0}}"), "the groups of r hold 1 devices, the mesh has 8: {{0}}", {"axes"}),
+        (
+            all_reduce("replica_groups={{0}}"),
+            "the groups of r hold 1 devices, the mesh has 8: {{0}}",
+            {"axes", "bytes_sent"},
+        ),
         (
             all_reduce().replace("num_partitions=8", "replica_count=8"),
             "the module has 8 replicas; groups are read as if it had one",
@@ -830,12 +838,12 @@ def test_where_a_collective_may_be_missing_it_is_said(experiment, text, said):
         (
             all_reduce().replace("%A = f32[2,4]{1,0}", "%A = f9[2,4]{1,0}"),
             "the size of a f9 in r is not known",
-            {"bytes", "bytes_in"},
+            {"bytes", "bytes_in", "bytes_sent"},
         ),
         (
             all_reduce().replace("all-reduce(%A)", "all-reduce(%Z)"),
             "what r takes is not in main",
-            {"bytes", "bytes_in"},
+            {"bytes", "bytes_in", "bytes_sent"},
         ),
         (
             all_reduce(by="").replace(', metadata={op_name="A"}', ""),

@@ -18,6 +18,7 @@ FLOORS = (
     ("programs", "link"),
     ("reference", "evidence", "derivation"),
     ("estimate",),
+    ("why",),
     ("record",),
     ("show",),
     ("checks", "worker"),

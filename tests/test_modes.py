@@ -87,14 +87,14 @@ def test_what_may_communicate_more_is_unknown(tmp_path: Path, more: dict[str, An
     assert (found.communicated_by, found.bytes) == (None, None)
 
 
-def test_the_rows() -> None:
-    mode = Mode(program="auto", view="global", placed_by="compiler", communicated_by=[], bytes=0, lines=4)
+def test_the_rows_rank_the_programs_by_what_a_device_sends() -> None:
+    mode = Mode(program="auto", view="global", placed_by="compiler", communicated_by=[], bytes=8, bytes_sent=0, lines=4)
     rows = shown.rows(
         recorded(
             modes=[
+                replace(mode, communicated_by=None, bytes=None, bytes_sent=None),
+                replace(mode, communicated_by=["program", "compiler"], bytes=1, bytes_sent=2_100_000),
                 mode,
-                replace(mode, communicated_by=["program", "compiler"], bytes=2_100_000),
-                replace(mode, communicated_by=None, bytes=None),
             ]
         )
     )
@@ -120,7 +120,7 @@ def test_a_run_of_all_programs_compares_them(tmp_path: Path) -> None:
         ("shard_map", ["program"], 64),
     ]
     assert found[0].lines < found[-1].lines
-    assert "program     view        who places   who communicates  bytes per device  lines\n" in ran.stdout
+    assert "program     view        who places   who communicates  each device sends  lines\n" in ran.stdout
 
 
 def test_a_run_of_one_program_compares_nothing(tmp_path: Path) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from runner.checks import communication
 from runner.evidence.model import Collective
-from runner.evidence.words import collective, described
-from runner.experiment.expect import KINDS, Expectations
+from runner.evidence.words import described
+from runner.experiment.expect import Expectations
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Layout, Mesh, Spec
 from runner.record.model import CompiledProgram
-from runner.record.verdicts import CountsVerdict, LimitVerdict, NotRun, Verdict
+from runner.record.verdicts import LimitVerdict, NotRun, Verdict
 from runner.words import bytes_text
 
 
@@ -32,74 +32,37 @@ def check(experiment: Experiment, program: Program, compiled: CompiledProgram) -
             found[name] = kind(status="failed", reason=unread[0], details=unread[1:])
         else:
             found[name] = compare(expected, compiled, experiment)
-            missing = compiled.collectives_missing
-            if what == "collectives" and found[name].status == "passed" and missing:
-                found[name] = replace(found[name], status="failed", reason=_IN_PART, details=list(missing))
-    return found
+            found[name] = _incomplete(found[name], compiled) if what == "collectives" else found[name]
+    return {**found, **_communication(expected, program, compiled)}
+
+
+def _incomplete(verdict: Verdict, compiled: CompiledProgram) -> Verdict:
+    """A verdict on the compiled collectives, of which some may not have been found."""
+    missing = compiled.collectives_missing
+    if verdict.status != "passed" or not missing:
+        return verdict
+    return replace(verdict, status="failed", reason=_IN_PART, details=list(missing))
 
 
 _IN_PART = "what could be read of the compiled module is as expected, but it may communicate more than that"
 
 
-def _collectives(expected: Expectations, compiled: CompiledProgram, experiment: Experiment) -> CountsVerdict:
-    assert expected.collectives is not None
-    return _counted(expected.collectives, compiled)
-
-
-def _no_collectives(expected: Expectations, compiled: CompiledProgram, experiment: Experiment) -> CountsVerdict:
-    return _counted({}, compiled)
-
-
-def _counted(expected: Mapping[str, int], compiled: CompiledProgram) -> CountsVerdict:
-    there = compiled.collectives or []
-    unknown = [one for one in there if one.count is None]
-    counts: Counter[str] = Counter()
-    for one in there:
-        counts[one.kind] += one.count or 0
-    wrong = [kind for kind in KINDS if counts[kind] != expected.get(kind, 0)]
-    if unknown:
-        names = ", ".join(collective(one) for one in unknown)
-        reason = f"expected {_kinds(expected)}; how often these run is not known: {names}"
-        return CountsVerdict(status="failed", reason=reason)
-    if not wrong:
-        return CountsVerdict(status="passed", found=dict(counts))
-    shown = [one for one in there if one.kind in wrong]
-    missing = [f"no {kind} was compiled" for kind in wrong if not counts[kind]]
-    return CountsVerdict(
-        status="failed",
-        reason=f"expected {_kinds(expected)}, found {_kinds(counts)}",
-        details=[*missing, *map(described, shown), *compiled.collectives_unknown],
-        found=dict(counts),
-    )
-
-
-def _kinds(counts: Mapping[str, int]) -> str:
-    told = [f"{counts[kind]} {kind}" for kind in KINDS if counts.get(kind)]
-    return ", ".join(told) or "no collectives"
-
-
-def _bytes(expected: Expectations, compiled: CompiledProgram, experiment: Experiment) -> LimitVerdict:
-    limit = expected.max_bytes_per_device
-    assert limit is not None
-    there = compiled.collectives or []
-    for unknown, why in (
-        ([one for one in there if one.count is None], "since these run an unknown number of times"),
-        ([one for one in there if one.bytes is None], "since the size of these is not"),
-    ):
-        if unknown:
-            reason = f"how much is communicated is not known, {why}"
-            return LimitVerdict(status="failed", reason=reason, details=[described(one) for one in unknown])
-    moved = [(one.count * one.bytes, one) for one in there if one.count is not None and one.bytes is not None]
-    total = sum(size for size, _ in moved)
-    if total <= limit:
-        return LimitVerdict(status="passed", found=total, allowed=limit)
-    return LimitVerdict(
-        status="failed",
-        reason=f"collectives move {total} bytes on each device ({bytes_text(total)}), more than {limit}",
-        details=[described(one) for _, one in sorted(moved, key=lambda pair: -pair[0])[:4]],
-        found=total,
-        allowed=limit,
-    )
+def _communication(expected: Expectations, program: Program, compiled: CompiledProgram) -> dict[str, Verdict]:
+    """The verdicts on what is lowered, planned and compiled."""
+    found: dict[str, Verdict] = {}
+    for of in communication.OF:
+        prefix = "" if of == "compiled" else f"{of}_"
+        for name in ("collectives", "no_collectives", "max_bytes_per_device"):
+            if prefix + name not in expected.named:
+                continue
+            if not program.on_mesh:
+                verdict: Verdict = NotRun(reason=f"{program} runs on one device, which communicates with none")
+            elif name == "max_bytes_per_device":
+                verdict = communication.sent(expected, program, compiled, of)
+            else:
+                verdict = communication.counts(expected, program, compiled, of, none=name == "no_collectives")
+            found[prefix + name] = _incomplete(verdict, compiled) if of == "compiled" else verdict
+    return found
 
 
 def _memory(expected: Expectations, compiled: CompiledProgram, experiment: Experiment) -> LimitVerdict:
@@ -183,9 +146,6 @@ def _same(expected: Spec, found: Spec, mesh: Mesh, shape: tuple[int, ...]) -> bo
 _Compare = Callable[[Expectations, CompiledProgram, Experiment], Verdict]
 
 _CHECKS: Iterable[tuple[str, _Compare, str, type[Verdict]]] = (
-    ("collectives", _collectives, "collectives", CountsVerdict),
-    ("no_collectives", _no_collectives, "collectives", CountsVerdict),
-    ("max_bytes_per_device", _bytes, "collectives", LimitVerdict),
     ("max_memory_bytes", _memory, "memory", LimitVerdict),
     ("overlapped", _overlapped, "collectives", Verdict),
     ("not_overlapped", _not_overlapped, "collectives", Verdict),

@@ -51,4 +51,7 @@ def text(derivation: Derivation) -> str:
     notes = [f"each device sends {bytes_text(derivation.sent_bytes)} on a ring", *derivation.notes]
     if derivation.plan.missing is not None:
         notes.append(f"without a plan: {derivation.plan.missing}")
-    return "\n".join([*lines, *(f"# {note}" for note in notes)])
+    planned = ["as Shardy plans the graph:"] if derivation.notation else []
+    for line in derivation.notation:
+        planned += [f"  {line.text}", *(f"      {one}" for one in line.collectives)]
+    return "\n".join([*lines, *(f"# {note}" for note in [*notes, *planned])])

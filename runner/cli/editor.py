@@ -57,6 +57,17 @@ _REPEAT: Schema = {
 }
 _SECTION: Schema = {"additionalProperties": {"$ref": "#/$defs/line"}}
 
+_COMMUNICATION: dict[str, Schema] = {
+    "collectives": {
+        "type": ["object", "null"],
+        "properties": {name: {"$ref": "#/$defs/counts"} for name in (*Program, *PLATFORMS)}
+        | dict.fromkeys(KINDS, _SIZE),
+        "additionalProperties": False,
+    },
+    "no_collectives": {"type": ["boolean", "object", "null"]},
+    "max_bytes_per_device": {"type": ["integer", "string", "object", "null"]},
+}
+
 _NARROWER: dict[tuple[str, ...], Schema] = {
     ("mesh", "axes"): {"items": _TEXT},
     ("mesh", "shape"): {"items": {"type": "integer", "minimum": 1}},
@@ -75,14 +86,7 @@ _NARROWER: dict[tuple[str, ...], Schema] = {
     ("outputs",): {"additionalProperties": _SPEC},
     ("grad", "wrt"): {"type": ["string", "array"], "items": _TEXT},
     ("expect", "values"): {"additionalProperties": {"type": ["number", "boolean", "array", "string"]}},
-    ("expect", "collectives"): {
-        "type": ["object", "null"],
-        "properties": {name: {"$ref": "#/$defs/counts"} for name in (*Program, *PLATFORMS)}
-        | dict.fromkeys(KINDS, _SIZE),
-        "additionalProperties": False,
-    },
-    ("expect", "no_collectives"): {"type": ["boolean", "object", "null"]},
-    ("expect", "max_bytes_per_device"): {"type": ["integer", "string", "object", "null"]},
+    **{("expect", *of, name): form for of in ((), ("lowered",), ("planned",)) for name, form in _COMMUNICATION.items()},
     ("expect", "max_memory_bytes"): {"type": ["integer", "string", "object", "null"]},
     ("expect", "overlapped"): _LINES,
     ("expect", "not_overlapped"): _LINES,

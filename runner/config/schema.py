@@ -126,6 +126,15 @@ class GradConfig:
 
 
 @dataclass
+class CommunicationConfig:
+    """What is expected of collectives that are not the compiled module's."""
+
+    collectives: Any = None
+    no_collectives: Any = None
+    max_bytes_per_device: Any = None
+
+
+@dataclass
 class ExpectConfig:
     """What the experiment promises beyond agreement with the oracles. All but `values` may differ by program."""
 
@@ -134,7 +143,7 @@ class ExpectConfig:
     """How many there are of each kind: `{all-reduce: 1}`; kinds that are not named are not there."""
     no_collectives: Any = None
     max_bytes_per_device: Any = None
-    """At most this many bytes that collectives take or give on each device, over all their executions."""
+    """At most this many bytes that each device sends for collectives, on a ring, over all their executions."""
     max_memory_bytes: Any = None
     """At most this much memory on each device."""
     overlapped: Any = None
@@ -142,6 +151,10 @@ class ExpectConfig:
     not_overlapped: Any = None
     layouts: Any = None
     """The PartitionSpecs that values in the middle of `graph` have."""
+    lowered: CommunicationConfig | None = field(default_factory=CommunicationConfig)
+    """The same of the collectives that a per-device program asks for, before any compiler."""
+    planned: CommunicationConfig | None = field(default_factory=CommunicationConfig)
+    """The same of the collectives that Shardy plans, and those that the program asks for."""
     sections: dict[str, Any] | None = field(default_factory=dict[str, Any])
     """How far `per_device` may be from `graph` on purpose, for each output as a share of its root mean square."""
     weak: Any = None
@@ -190,6 +203,8 @@ class ExperimentConfig:
     """Whether every value of `per_device` on every device is shown and recorded."""
     profile: Flag = False
     """Whether a profiler trace of each program is taken, and the time of each line and collective read off it."""
+    explain: bool = False
+    """Whether the terminal says of each collective why it is there; the record always does."""
     show: Any = "auto"
     """What is drawn and printed on the terminal: `auto`, `all`, `none`, or names of arrays and outputs."""
     timeout: float = 600.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -60,6 +60,22 @@ class Sources:
             if found is not None and (best is None or found[0] >= best[0]):
                 best = found
         return best[1] if best else None
+
+    def places(self, keys: Mapping[str, Key]) -> dict[str, str]:
+        """Where the values of keys were written: a place in a file, or the override of the command line."""
+        if not keys:
+            return {}
+        nodes = {layer: _compose(layer.file) for layer in self.layers}
+        found: dict[str, str] = {}
+        for name, key in keys.items():
+            override = self.override(key)
+            places = [place for layer, node in nodes.items() if (place := _below(layer, node, key)) is not None]
+            if override is not None:
+                found[name] = f"command line: {override}"
+            elif places:
+                deepest = max(depth for depth, _ in places)
+                found[name] = str([place for depth, place in places if depth == deepest][-1])
+        return found
 
     def names(self, key: Key) -> list[str]:
         """The names that the files write below `key`."""
@@ -119,11 +135,17 @@ def _columns(text: str) -> int:
 
 def _find(layer: Layer, key: Key) -> tuple[int, Place] | None:
     """How many parts of `key` a layer knows, and where the last of them stands."""
+    return _below(layer, _compose(layer.file) if _concerns(layer, key) else None, key)
+
+
+def _concerns(layer: Layer, key: Key) -> bool:
+    return tuple(key[: len(layer.package)]) == layer.package
+
+
+def _below(layer: Layer, node: yaml.Node | None, key: Key) -> tuple[int, Place] | None:
+    """The same in a file that was read."""
     package = layer.package
-    if tuple(key[: len(package)]) != package:
-        return None
-    node = _compose(layer.file)
-    if node is None:
+    if node is None or not _concerns(layer, key):
         return None
     depth = len(package)
     at: tuple[int, yaml.Mark] | None = None

@@ -16,8 +16,20 @@ from runner.evidence.flow import MOVES, Flow
 from runner.evidence.hlo import Computation, Instruction, Module, Shape
 from runner.evidence.model import Between, Collective
 from runner.evidence.nodes import Origin, Origins, asked, backward, stacks
-from runner.evidence.opcodes import DONE, HEAVY, IDLE, START, done_with, doubts, keeps_a_part, kind_of, target_of
+from runner.evidence.opcodes import (
+    DONE,
+    HEAVY,
+    IDLE,
+    REDUCTIONS,
+    START,
+    done_with,
+    doubts,
+    keeps_a_part,
+    kind_of,
+    target_of,
+)
 from runner.layout import Mesh
+from runner.sharding import ring
 
 _LISTED = 64
 """The largest number of devices for which groups are listed that the axes tell as well."""
@@ -189,7 +201,7 @@ class _Reader:
             self._result.unknown.append(f"{instruction.name} leads back to no line of the experiment")
         nodes = _nodes(own)
         bytes_in, bytes_out, dtype = self._bytes(place)
-        axes, listed = self._axes(place)
+        axes, listed, devices = self._axes(place)
         return Collective(
             kind=place.kind,
             node=nodes[0] if nodes else None,
@@ -203,11 +215,18 @@ class _Reader:
             bytes_in=bytes_in,
             bytes_out=bytes_out,
             bytes=None if bytes_in is None or bytes_out is None else max(bytes_in, bytes_out),
+            bytes_sent=None if devices is None else ring.sent(place.kind, devices, bytes_in, bytes_out),
             count=self._count_of(place),
             asynchronous=place.asynchronous,
             overlapped=self._overlapped(place),
             instruction=instruction.name,
+            reduction=self._reduction(place),
         )
+
+    def _reduction(self, place: _Place) -> str | None:
+        """What a reducing one does, which the computation that it applies says."""
+        applied = list(self._module.inside(place.instruction, "to_apply"))
+        return next((REDUCTIONS[one.opcode] for one in applied if one.root and one.opcode in REDUCTIONS), None)
 
     def _result_of(self, place: _Place) -> tuple[Computation, Instruction]:
         """Where its result is first whole."""
@@ -274,8 +293,8 @@ class _Reader:
         dtypes = dict.fromkeys(shape.dtype for shape in (taken or given or ()) if shape.dtype != "token")
         return _size(taken), _size(given), ", ".join(dtypes)
 
-    def _axes(self, place: _Place) -> tuple[tuple[str, ...] | None, list[list[int]] | None]:
-        """The mesh axes, and the groups or pairs where there are no axes or few devices."""
+    def _axes(self, place: _Place) -> tuple[tuple[str, ...] | None, list[list[int]] | None, int | None]:
+        """The mesh axes, the groups or pairs where there are no axes or few devices, and the devices in a group."""
         instruction = place.instruction
         sent = instruction.attribute("source_target_pairs")
         if sent is None and place.kind in ("send", "recv"):
@@ -293,7 +312,7 @@ class _Reader:
             who = groups.read(text, max(self._module.partitions, self._module.replicas))
         if who is None:
             self._result.unknown.append(f"which devices {instruction.name} connects could not be read: {sent or text}")
-            return None, None
+            return None, None, None
         inside = who.size == 0 or int(who.max()) < self._mesh.size
         if sent is None and who.size != self._mesh.size:
             self._result.unknown.append(
@@ -304,7 +323,11 @@ class _Reader:
         else:
             axes = groups.axes_of(who, self._mesh) if inside else None
         listed = axes is None or self._mesh.size <= _LISTED
-        return axes, who.tolist() if listed else None
+        # Of a permutation that leaves everything where it is, no device has a partner.
+        devices = 1 + bool((who[:, 0] != who[:, 1]).any()) if sent is not None else int(who.shape[-1])
+        if sent is None and who.size != self._mesh.size:
+            devices = None
+        return axes, who.tolist() if listed else None, devices
 
     def _overlapped(self, place: _Place) -> list[str] | None:
         if not place.asynchronous:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from runner.evidence import collectives, hlo, profile, warnings, work
@@ -10,6 +12,7 @@ from runner.evidence.nodes import Origins
 from runner.evidence.planes import Profile
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
+from runner.sharding.plan import Reshard
 
 
 def gather(
@@ -19,15 +22,17 @@ def gather(
     said: str | None,
     unreadable: str | None = None,
     taken: Profile | None = None,
+    reshards: Mapping[str, Reshard] | None = None,
 ) -> Evidence:
     """The evidence of one program; with its profile, where one was `taken`, and its work, where time is estimated.
 
     `said` is what the compiler wrote to standard error; None where nobody could hear it. `unreadable` is why the module
-    could not be printed.
+    could not be printed. `reshards` are the ways around rematerializations, by what the compiler said of them.
     """
     origins = Origins(experiment, program.lines)
     text = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")
     heard = None if said is None else warnings.read(said, origins)
+    heard = heard and [replace(one, reshard=(reshards or {}).get(one.text)) for one in heard]
     module, listed = hlo.Module(), None
     if text.strip():
         try:

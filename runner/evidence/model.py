@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from runner.codec import named
 from runner.link.events import RunTimes
+from runner.sharding.plan import Reshard
 
 if TYPE_CHECKING:
     from runner.evidence.work import Work
@@ -21,6 +22,29 @@ class Between:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reason:
+    """Why a collective is there; `text` says it, and begins with `not explained` where nothing is known.
+
+    - `by`: who asked for it: the `program` itself, JAX's `differentiation`, an `operation` that a spec cuts; null where
+      it is not explained.
+    - `operation`, `line`: what needs it, and where; `dims`: the dimensions that are cut, by their names or sizes.
+    - `keys`: the keys of the file that cut them, or ask for it.
+    - `planned`: whether Shardy plans it too; null where the program asks for it, or there is no plan.
+    - `instead`: what the plan has in its place, in words; `instead_sent`: what a device would send for that in all.
+    """
+
+    text: str
+    by: Literal["program", "differentiation", "operation"] | None
+    operation: str | None = None
+    line: str | None = None
+    dims: list[str] = field(default_factory=list[str])
+    keys: list[str] = field(default_factory=list[str])
+    planned: bool | None = None
+    instead: list[str] = field(default_factory=list[str])
+    instead_sent: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Collective:
     """One instruction of the compiled module that communicates.
 
@@ -28,9 +52,12 @@ class Collective:
     - `gradient`: whether it belongs to the backward pass; `inserted`: whether the compiler put it in, `between` what.
     - `axes`: the mesh axes over which it communicates; null where the groups are those of no axes.
     - `groups`: the positions in the mesh that communicate, of a permute `[from, to]`; null on many devices.
+    - `reduction`: of one that reduces, `sum`, `max`, `min`, …; null where the module does not say, and for others.
     - `bytes_in`, `bytes_out`: per device and execution; `bytes` is the larger. Null where a size is not known.
+    - `bytes_sent`: what a device sends, on a ring; null where that is not known.
     - `count`: how often it runs; null where that is not known.
     - `overlapped`: of an asynchronous one what is computed meanwhile; null where the module has no schedule.
+    - `why`: the reason that it is there.
     """
 
     kind: str
@@ -45,20 +72,27 @@ class Collective:
     bytes_in: int | None
     bytes_out: int | None
     bytes: int | None
+    bytes_sent: int | None = None
     count: int | None
     asynchronous: bool
     overlapped: list[str] | None
     instruction: str
+    reduction: str | None = None
+    why: Reason | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompilerWarning:
-    """What the compiler said of shardings, with the line that it names, if it names one."""
+    """What the compiler said of shardings, with the line that it names, if it names one.
+
+    `reshard`: of an involuntary rematerialization the two layouts, where they can be read, and a way around it.
+    """
 
     kind: str
     node: str | None
     text: str
     times: int
+    reshard: Reshard | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,3 +79,9 @@ def keeps_a_part(computation: Computation, reduced: Instruction) -> bool:
     while root is not None and root.opcode in ("bitcast", "reshape", "copy"):
         root = computation.instructions.get(root.operands[0])
     return root is not None and root.opcode == "dynamic-slice" and root.operands[0] == reduced.name
+
+
+REDUCTIONS = {
+    "add": "sum", "maximum": "max", "minimum": "min", "multiply": "prod", "and": "and", "or": "or",
+}  # fmt: skip
+"""The opcodes that reduce two values to one, and what the record calls them."""

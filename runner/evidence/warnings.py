@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from runner.evidence import hlo, hlo_sharding
 from runner.evidence.model import CompilerWarning
 from runner.evidence.nodes import Origins
+from runner.layout import Mesh, Spec
 
 _LINE = re.compile(r"^[WEF]\d{4} [\d:.]+ +\d+ ([\w./\-]+\.cc):\d+\] (.*)$")
 """A warning or an error of XLA's: `W1121 04:49:57.685833 21960 spmd_partitioner.cc:666] [SPMD] …`."""
@@ -35,3 +37,32 @@ def read(said: str, origins: Origins) -> list[CompilerWarning]:
         node = lines[0].node if lines else None
         found[text] = CompilerWarning(kind=kind, node=node, text=text, times=1)
     return list(found.values())
+
+
+_CHANGE = re.compile(r"from sharding (\{.*?\}) to (\{.*?\}) (?:efficiently|without).*?HLO operation:? %?\S+ = (\S+)")
+
+
+@dataclass(frozen=True)
+class Change:
+    """The two layouts of a rematerialization, and the whole array that is laid out anew."""
+
+    before: Spec
+    after: Spec
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def change(text: str, mesh: Mesh) -> Change | None:
+    """What is laid out anew; None where the warning does not say it, or no PartitionSpec does."""
+    found = _CHANGE.search(text)
+    if found is None:
+        return None
+    shapes = hlo.shapes(found[3])
+    if len(shapes) != 1 or not shapes[0].bits:
+        return None
+    held = shapes[0].dims
+    before, after = (hlo_sharding.spec(part, len(held), mesh) for part in found.group(1, 2))
+    if before is None or after is None:
+        return None
+    whole = tuple(size * mesh.axis_size(axes) for size, axes in zip(held, before, strict=True))
+    return Change(before, after, whole, shapes[0].dtype)

@@ -1,4 +1,4 @@
-"""A collective of a record in; the words for it out."""
+"""A collective of a record in, compiled, planned or asked for; the words for it out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from runner.words import bytes_text
 
 if TYPE_CHECKING:
-    from runner.evidence.model import Collective
+    from runner.evidence.model import Collective, Reason
+    from runner.sharding.plan import AskedCollective, PlannedCollective
 
 
 def collective(one: Collective) -> str:
@@ -39,3 +40,41 @@ def described(one: Collective) -> str:
     times = "an unknown number of" if one.count is None else str(one.count)
     inserted = ", inserted by the compiler" if one.inserted else ""
     return f"{times} × {collective(one)}: {bytes_text(one.bytes)} per device{inserted}"
+
+
+def because(why: Reason) -> str:
+    """Why a collective is there, in a sentence."""
+    return why.text + ("; Shardy plans it too" if why.planned and why.by == "operation" else "")
+
+
+def asked(one: AskedCollective) -> str:
+    """`all-reduce of out over model`."""
+    return f"{one.kind} of {_at(one.line, one.gradient)}{_over(one.axes)}"
+
+
+def asked_at_length(one: AskedCollective) -> str:
+    """A collective that a program asks for in a line."""
+    return f"{_often(one.count)} × {asked(one)}: a device sends {bytes_text(one.bytes_sent)}"
+
+
+def planned(one: PlannedCollective) -> str:
+    """`all-gather of w1 for hidden over data`."""
+    of = one.of if one.line in (None, one.of) else f"{one.of} for {one.line}"
+    return f"{one.kind} of {of}{' (backward)' if one.gradient else ''}{_over(one.axes)}"
+
+
+def planned_at_length(one: PlannedCollective) -> str:
+    """A collective that Shardy plans in a line."""
+    return f"{_often(one.count)} × {planned(one)}: a device sends {bytes_text(one.bytes_sent)}"
+
+
+def _at(line: str | None, gradient: bool) -> str:
+    return f"{line or 'no line that the module names'}{' (backward)' if gradient else ''}"
+
+
+def _over(axes: list[str] | None) -> str:
+    return " within groups of no axis" if axes is None else f" over {', '.join(axes) or 'no axis'}"
+
+
+def _often(count: int | None) -> str:
+    return "an unknown number of" if count is None else str(count)

@@ -31,7 +31,8 @@ class Expectations:
     """What one program is held to; None and empty where nothing is expected.
 
     `collectives` counts every kind, those that it does not name being zero. `layouts` are the specs of values in the
-    middle of `graph`.
+    middle of `graph`. What is `lowered` is what the program asks for, what is `planned` what Shardy makes of it; the
+    others are of the compiled module.
     """
 
     collectives: Mapping[str, int] | None = None
@@ -41,6 +42,12 @@ class Expectations:
     overlapped: tuple[str, ...] = ()
     not_overlapped: tuple[str, ...] = ()
     layouts: Mapping[str, Spec] = field(default_factory=dict[str, Spec])
+    lowered_collectives: Mapping[str, int] | None = None
+    lowered_no_collectives: bool = False
+    lowered_max_bytes_per_device: int | None = None
+    planned_collectives: Mapping[str, int] | None = None
+    planned_no_collectives: bool = False
+    planned_max_bytes_per_device: int | None = None
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -81,20 +88,34 @@ def read(
 
 
 def _of(config: Mapping[str, Any], program: Program, platform: str, names: Names) -> Expectations:
-    def closest(name: str, read: Callable[[Any, Key], Value]) -> Value | None:
-        return _closest(config[name], ("expect", name), program, platform, names, read)
+    def closest(name: str, read: Callable[[Any, Key], Value], of: str | None = None) -> Value | None:
+        held: Mapping[str, Any] = config if of is None else config.get(of) or {}
+        key = ("expect",) if of is None else ("expect", of)
+        return _closest(held.get(name), (*key, name), program, platform, names, read)
+
+    def communication(of: str | None = None) -> dict[str, Any]:
+        found = {
+            "collectives": closest("collectives", lambda value, key: _counts(value, key, names), of),
+            "no_collectives": closest("no_collectives", _flag, of) or False,
+            "max_bytes_per_device": closest(
+                "max_bytes_per_device", lambda value, key: _size(value, key, names, "bytes"), of
+            ),
+        }
+        if found["no_collectives"] and found["collectives"]:
+            prefix = "expect" if of is None else f"expect.{of}"
+            key = ("expect", *([] if of is None else [of]), "no_collectives")
+            raise invalid(key, f"{prefix}.collectives says otherwise for program {program}")
+        return found if of is None else {f"{of}_{name}": value for name, value in found.items()}
 
     found = Expectations(
-        collectives=closest("collectives", lambda value, key: _counts(value, key, names)),
-        no_collectives=closest("no_collectives", _flag) or False,
-        max_bytes_per_device=closest("max_bytes_per_device", lambda value, key: _size(value, key, names, "bytes")),
+        **communication(),
+        **communication("lowered"),
+        **communication("planned"),
         max_memory_bytes=closest("max_memory_bytes", lambda value, key: _size(value, key, names, "bytes")),
         overlapped=closest("overlapped", lambda value, key: _lines(value, key, names, program)) or (),
         not_overlapped=closest("not_overlapped", lambda value, key: _lines(value, key, names, program)) or (),
         layouts=closest("layouts", lambda value, key: _layouts(value, key, names)) or {},
     )
-    if found.no_collectives and found.collectives:
-        raise invalid(("expect", "no_collectives"), f"expect.collectives says otherwise for program {program}")
     both = next((line for line in found.overlapped if line in found.not_overlapped), None)
     if both is not None:
         raise invalid(("expect", "not_overlapped"), f"'{both}' is among expect.overlapped as well")

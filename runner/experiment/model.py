@@ -213,6 +213,8 @@ class Experiment:
     """How far `per_device` is from `graph` on purpose: for an output, the share of its root mean square."""
     weak: frozenset[str] = frozenset()
     """The outputs whose `value` check may be blunt."""
+    explain: bool = False
+    """Whether the terminal says of each collective why it is there."""
     show: Show = "auto"
     """What of the arrays and outputs is shown: a word, or names."""
     hardware: Hardware | None = None

@@ -43,7 +43,7 @@ from runner.layout import Mesh, Spec
 _SIMULATED = 4096
 """JAX makes so many CPU devices in seconds; ten thousand take it half a minute."""
 
-_AS_THEY_ARE = ("summary", "source", "seed", "precision", "check_vma", "trace", "profile", "timeout")
+_AS_THEY_ARE = ("summary", "source", "seed", "precision", "check_vma", "trace", "profile", "explain", "timeout")
 """The keys whose values need no reading."""
 
 

@@ -30,7 +30,7 @@ from runner.derivation import derive
 from runner.estimate.model import Estimate
 from runner.evidence import planes
 from runner.evidence.gather import gather
-from runner.evidence.model import Evidence
+from runner.evidence.model import Collective, Evidence
 from runner.experiment import memory, unread
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
@@ -50,6 +50,8 @@ from runner.record import record
 from runner.record.model import ArrayRecord, CompiledProgram, MeshShape, ProgramRecord, Record, Status, Trace
 from runner.record.verdicts import Checks, FileChecks, NotRun, SectionsVerdict, ValueVerdict, Verdict
 from runner.reference import interpret
+from runner.sharding import ring
+from runner.why.reasons import explained
 
 
 class Findings:
@@ -252,7 +254,7 @@ class Findings:
     def _compiled(self, context: Context, run: ProgramRun, checks: Checks, folder: Path) -> CompiledProgram:
         """The record of a program, with the evidence and what `expect` says of it."""
         profiled = self._profiles.get(run.program)
-        evidence = gather(self._written(run), run.program, folder, run.said, run.unreadable, profiled)
+        evidence = gather(self._written(run), run.program, folder, run.said, run.unreadable, profiled, run.reshards)
         if evidence.profile is not None and not evidence.profile.devices:
             reason = "; ".join(evidence.profile.unknown)
             self._found.warnings.append(f"program {run.program} has no profile: {reason}")
@@ -266,13 +268,15 @@ class Findings:
             cost=run.cost,
             timing=run.timing,
             layouts=run.layouts,
-            collectives=evidence.collectives,
+            collectives=self._explained(run, evidence.collectives),
             collectives_unknown=evidence.collectives_unknown,
             collectives_missing=evidence.collectives_missing,
             compiler_warnings=evidence.compiler_warnings,
             profile=evidence.profile,
             plan=run.plan,
             estimate=self._estimate(run, evidence),
+            lowered=run.lowered,
+            bytes_sent=_sent(evidence),
         )
         checks = replace(checks, **expectations.check(context.experiment, run.program, compiled))
         return replace(compiled, status=record.of_checks(checks), checks=checks)
@@ -294,6 +298,13 @@ class Findings:
             said=[*evidence.collectives_missing, *estimate.doubts(self._experiment)],
         )
 
+    def _explained(self, run: ProgramRun, listed: list[Collective] | None) -> list[Collective] | None:
+        """The collectives with the reasons that they are there; on one device there are none."""
+        if not listed or not run.program.on_mesh:
+            return listed
+        told = self._found.derivation if run.program is Program.DERIVED else None
+        return explained(self._written(run), run.program, listed, run.plan, told and told.plan)
+
     def _hold_sections(self, context: Context, ran: list[ProgramRun]) -> SectionsVerdict | NotRun:
         """The two oracles against each other, and what is wrong where they differ."""
         if self._arrays is None:
@@ -308,6 +319,13 @@ class Findings:
             return found
         wrong = blame.interpreter_is_wrong(context, ran)
         return replace(found, diagnosis=[blame.INTERPRETER] if wrong else diagnosis.diagnose(context))
+
+
+def _sent(evidence: Evidence) -> int | None:
+    """What a device sends for all collectives; None where there may be more than were found."""
+    if evidence.collectives is None or evidence.collectives_missing:
+        return None
+    return ring.total([(one.count, one.bytes_sent) for one in evidence.collectives])
 
 
 def _check(context: Context, run: ProgramRun) -> Checks:

@@ -9,6 +9,7 @@ from typing import get_args
 
 from runner.evidence.model import Collective
 from runner.record.model import Asker, CompiledProgram, Mode, Placer, ProgramRecord, View
+from runner.why.least import gaps
 
 _VIEW: dict[str, View] = {
     "auto": "global",
@@ -32,6 +33,9 @@ def modes(programs: Mapping[str, ProgramRecord], folder: Path) -> list[Mode]:
 
     The `programs` are those of a record, whose files lie in `folder`.
     """
+    compared = {name: found for name, found in programs.items() if name in _VIEW and isinstance(found, CompiledProgram)}
+    sent = {name: found.bytes_sent for name, found in compared.items() if found.bytes_sent is not None}
+    least = gaps({name: found.collectives or [] for name, found in compared.items()}, sent)
     return [
         Mode(
             program=name,
@@ -39,10 +43,11 @@ def modes(programs: Mapping[str, ProgramRecord], folder: Path) -> list[Mode]:
             placed_by=_PLACED_BY[name],
             communicated_by=_asked(found),
             bytes=_bytes(found),
+            bytes_sent=found.bytes_sent,
+            gap=least.get(name),
             lines=_lines(folder / f"program_{name}.py"),
         )
-        for name, found in programs.items()
-        if name in _VIEW and isinstance(found, CompiledProgram)
+        for name, found in compared.items()
     ]
 
 

@@ -168,7 +168,7 @@ def _do(
                 arrays = data.make(experiment, data_folder)
         progress.tell("the types")
         events = listen(worker, job(config, folder, data_folder, left_here, steps), experiment.timeout)
-        from runner.flow import dimensions
+        from runner.flow import dimensions, reasons
         from runner.flow.findings import Findings
         from runner.flow.modes import modes
         from runner.record import record
@@ -201,6 +201,8 @@ def _do(
             findings.conclude(folder, named)
     if not experiment.chosen:
         found.modes = modes(found.programs, folder)
+    found.explain = experiment.explain
+    found.places = sources().places(reasons.keys(found.compiled.values()))
     return findings
 
 

@@ -10,7 +10,7 @@ from runner import codec
 from runner.faults import Fault
 from runner.layout import SpecEntries
 from runner.link.steps import Step
-from runner.sharding.plan import Derivation, Planned
+from runner.sharding.plan import AskedCollective, Derivation, Planned, Reshard
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """A half-open index range for each dimension."""
@@ -44,11 +44,18 @@ class Memory:
 
 @dataclass(kw_only=True)
 class Cost:
-    """The compiler's estimate per device, as far as it has one."""
+    """The compiler's estimate per device, as far as it has one: the body of a loop counts once in it.
+
+    - `total_flops`, `total_bytes_accessed`: with the steps of loops multiplied in; where that cannot be done,
+      `total_unknown` says why.
+    """
 
     flops: float | None = None
     bytes_accessed: float | None = None
     optimal_seconds: float | None = None
+    total_flops: float | None = None
+    total_bytes_accessed: float | None = None
+    total_unknown: str | None = None
 
 
 @dataclass(kw_only=True)
@@ -104,7 +111,9 @@ class Ran:
 
     - `operands`: for each array and device the device's id and the index range.
     - `said`: what the compiler wrote to standard error; null where nobody could hear it.
-    - `unreadable`: why the compiled module could not be printed; `plan`: of a program of whole arrays, Shardy's.
+    - `unreadable`: why the compiled module could not be printed.
+    - `reshards`: for the text of each warning of a rematerialization the layouts, and a way around it.
+    - `plan`: Shardy's; `lowered`: the collectives that the program asks for itself; null where there is no mesh.
     - `coordinates`: of TPUs that are not here for each device of the mesh its slice, where in the torus its chip is,
       and its number on the chip.
     """
@@ -116,6 +125,8 @@ class Ran:
     said: str | None
     unreadable: str | None = None
     plan: Planned | None = None
+    lowered: list[AskedCollective] | None = None
+    reshards: dict[str, Reshard] = field(default_factory=dict[str, Reshard])
     memory: Memory | None
     cost: Cost | None
     timing: Timing

@@ -40,7 +40,7 @@ from runner.link.events import (
 )
 from runner.link.process import Worker
 from runner.link.steps import Step
-from runner.sharding.plan import Planned
+from runner.sharding.plan import AskedCollective, Planned, Reshard
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,8 @@ class ProgramRun:
     layouts: dict[str, ValueLayout] | None = None
     plan: Planned | None = None
     coordinates: list[list[int]] | None = None
+    lowered: list[AskedCollective] | None = None
+    reshards: dict[str, Reshard] = field(default_factory=dict[str, Reshard])
     said: str | None = None
     """What the compiler wrote to standard error; None where nobody could hear it."""
     unreadable: str | None = None
@@ -266,6 +268,8 @@ def program_run(
         layouts=ran.layouts,
         plan=ran.plan,
         coordinates=ran.coordinates,
+        lowered=ran.lowered,
+        reshards=ran.reshards,
         said=ran.said,
         unreadable=ran.unreadable,
     )

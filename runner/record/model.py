@@ -11,7 +11,8 @@ from runner.evidence.model import Collective, CompilerWarning, Profile
 from runner.layout import SpecEntries
 from runner.link.events import Cost, Devices, Memory, Timing, ValueLayout
 from runner.record.verdicts import Checks, FileChecks
-from runner.sharding.plan import Derivation, Planned
+from runner.sharding.plan import AskedCollective, Derivation, Planned
+from runner.why.least import Gap
 
 SCHEMA = 2
 """The number of the record's schema."""
@@ -79,7 +80,8 @@ class CompiledProgram(ProgramRecord):
       sentences after which a collective may be missing from the list.
     - `compiler_warnings`: null where nobody could hear the compiler; `memory`, `cost`: where the backend does not say.
     - `layouts`: those that `expect.layouts` asks for; `profile`: where one was asked for.
-    - `plan`: of a program of whole arrays, what Shardy planned.
+    - `plan`: what Shardy planned of a program on the mesh; `lowered`: the collectives that it asks for itself.
+    - `bytes_sent`: what a device sends for all collectives, on a ring; null where that is not known.
     - `estimate`: the least time of a run on the `hardware` that the experiment names.
     """
 
@@ -95,6 +97,8 @@ class CompiledProgram(ProgramRecord):
     profile: Profile | None = None
     plan: Planned | None = None
     estimate: Estimate | None = None
+    lowered: list[AskedCollective] | None = None
+    bytes_sent: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,6 +240,7 @@ class Mode:
 
     - `placed_by`: who decides where values lie; `communicated_by`: who asked for the collectives.
     - `bytes`: what the collectives move on one device; `lines`: those of the function `program` in its file.
+    - `bytes_sent`: what a device sends for them, on a ring; `gap`: how much more that is than the least of the others.
 
     Null is what is not known, since the compiled module may communicate more than was found.
     """
@@ -245,6 +250,8 @@ class Mode:
     placed_by: Placer
     communicated_by: list[Asker] | None
     bytes: int | None
+    bytes_sent: int | None = None
+    gap: Gap | None = None
     lines: int
 
 
@@ -284,6 +291,7 @@ class Record:
     - `not_supported`: the programs that were left out, each with the reason.
     - `modes`: what each program leaves to the compiler, where the programs were not chosen.
     - `lines`: those of `graph`, of `per_device` and of `derived`, as far as there are any.
+    - `explain`: whether the reasons of collectives are to be shown; `places`: where the keys stand that they name.
     """
 
     schema: int = field(default=SCHEMA, metadata=ALWAYS)
@@ -306,6 +314,8 @@ class Record:
     derivation: Derivation | None = None
     modes: list[Mode] | None = None
     lines: dict[str, list[RecordedLine]] = field(default_factory=dict[str, list[RecordedLine]])
+    explain: bool = False
+    places: dict[str, str] = field(default_factory=dict[str, str])
     environment: Environment
 
     @property

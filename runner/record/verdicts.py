@@ -273,3 +273,9 @@ class Checks(_Named):
     overlapped: Verdict | None = None
     not_overlapped: Verdict | None = None
     layouts: Verdict | None = None
+    lowered_collectives: CountsVerdict | NotRun | None = None
+    lowered_no_collectives: CountsVerdict | NotRun | None = None
+    lowered_max_bytes_per_device: LimitVerdict | NotRun | None = None
+    planned_collectives: CountsVerdict | NotRun | None = None
+    planned_no_collectives: CountsVerdict | NotRun | None = None
+    planned_max_bytes_per_device: LimitVerdict | NotRun | None = None

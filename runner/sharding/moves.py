@@ -56,7 +56,7 @@ def moves(mesh: Mesh, shape: tuple[int, ...], itemsize: int, before: Spec, after
         if here in done:
             continue
         done.add(here)
-        for move in _steps(mesh, shape, itemsize, here, after):
+        for move in steps(mesh, shape, itemsize, here, after):
             if move.after not in done:
                 heapq.heappush(queue, (cost + move.sent + _STEP, next(counter), move.after, (*path, move)))
     raise AssertionError(f"no way from {before} to {after}")
@@ -77,7 +77,8 @@ def plain(mesh: Mesh, spec: Spec, rank: int) -> Spec:
     return Spec(tuple(axis for axis in axes if mesh.sizes[axis] > 1) for axes in spec.padded(rank))
 
 
-def _steps(mesh: Mesh, shape: tuple[int, ...], itemsize: int, here: Spec, after: Spec) -> Iterator[Move]:
+def steps(mesh: Mesh, shape: tuple[int, ...], itemsize: int, here: Spec, after: Spec) -> Iterator[Move]:
+    """The single steps that may stand on the way from `here` to `after`."""
     held = local_bytes(mesh, shape, itemsize, here)
     used = {axis for axes in here for axis in axes}
     wanted = {axis for axes in after for axis in axes}

@@ -5,8 +5,9 @@ Types in a plan are global, as Shardy's are. A mesh axis that is split stands as
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from runner import codec
@@ -23,34 +24,43 @@ SILENT = frozenset({"slice", "sharded-to-unreduced", "replicated-to-unreduced"})
 """Those that communicate nothing."""
 
 
-@dataclass(frozen=True)
-class Operation:
-    """One operation: where it stands, how its operands and results lie, and Shardy's rule for it.
+@dataclass(kw_only=True)
+class PlannedValue:
+    """An operand or a result: what it is of (an array, a line), and how it lies.
 
-    - `line`, `place`: the line of the experiment that it comes of, and where in its expression (None: not known).
-    - `operands`, `results`: their layouts; None for one that has no rank.
-    - `rule`: as Shardy writes it, `([i, k], [k, j])->([i, j])`; `factors` has the sizes, `reduced` those summed over.
-    - `origins`: for each result the mesh axes, and where Shardy has them from: `input: 1`, `constraint_0`, `self`.
+    - `dims`: the names of its dimensions; null where one has none.
+    - `origins`: for each mesh axis that cuts it the key of the experiment that says so, where that is known.
+    """
+
+    of: str
+    shape: list[int]
+    dims: list[str | None]
+    spec: SpecEntries
+    origins: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(kw_only=True)
+class PlannedOperation:
+    """An operation of StableHLO as Shardy plans it: where it stands, its values, and Shardy's rule for it.
+
+    - `line`: the line of the experiment that it comes of; null where the module does not say.
+    - `rule`: as Shardy writes it, `([i, k], [k, j])->([i, j])`; `factors` has the sizes of its factors, `names` what
+      the experiment calls them.
+    - `reduced`: the factors that are summed over, or reduced otherwise; `whole`: those that have to be whole;
+      `permuted`: those along which it does not go block by block, which the plan leaves to the partitioner.
     """
 
     name: str
     line: str | None
-    place: str | None
-    operands: tuple[Spec | None, ...]
-    results: tuple[Spec | None, ...]
-    shapes: tuple[tuple[int, ...], ...]
+    gradient: bool = False
+    operands: list[PlannedValue]
+    results: list[PlannedValue]
     rule: str | None = None
-    factors: Mapping[str, int] = field(default_factory=dict[str, int])
-    reduced: tuple[str, ...] = ()
-    origins: tuple[Mapping[str, str], ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The operation as the file of the plan has it."""
-        layouts = {
-            name: [None if spec is None else spec.json() for spec in getattr(self, name)]
-            for name in ("operands", "results")
-        }
-        return asdict(self) | layouts
+    factors: dict[str, int] = field(default_factory=dict[str, int])
+    names: dict[str, str] = field(default_factory=dict[str, str])
+    reduced: list[str] = field(default_factory=list[str])
+    whole: list[str] = field(default_factory=list[str])
+    permuted: list[str] = field(default_factory=list[str])
 
 
 @dataclass(kw_only=True)
@@ -59,8 +69,10 @@ class PlannedCollective:
 
     - `line`: the line of the operation that needs it, null where the module does not say; `of`: what it moves.
     - `before`, `after`: the entries of the layouts; of an axis that is used in part, as Shardy names the part.
+    - `dims`, `origins`: of what it moves the names of the dimensions, and the keys that cut it `before`.
     - `reduction`: of an all-reduce and a reduce-scatter, `sum`, `max`, …; `gradient`: it is in the backward pass.
-    - `bytes_in`, `bytes_out`: what one device holds before and after.
+    - `bytes_in`, `bytes_out`: what one device holds before and after; `bytes_sent`: what it sends, on a ring.
+    - `count`: how often it runs; null where that is not known.
     """
 
     kind: str
@@ -74,14 +86,67 @@ class PlannedCollective:
     bytes_out: int
     reduction: str | None
     gradient: bool
+    dims: list[str | None] = field(default_factory=list["str | None"])
+    origins: dict[str, str] = field(default_factory=dict[str, str])
+    bytes_sent: int | None = None
+    count: int | None = None
+
+
+@dataclass(kw_only=True)
+class AskedCollective:
+    """A collective that a program asks for itself: as lowered, before any compiler.
+
+    - `axes`: null where the groups are those of no axes; `line`: null where the module does not say.
+    - `bytes_sent`: what a device sends, on a ring; null where that is not known, like `count`.
+    """
+
+    kind: str
+    axes: list[str] | None
+    line: str | None
+    gradient: bool
+    bytes_in: int
+    bytes_out: int
+    bytes_sent: int | None
+    count: int | None
+
+
+@dataclass(kw_only=True)
+class Reshard:
+    """Two layouts between which the compiler knows no way but to gather the whole.
+
+    - `through`: layouts on the way by which it does know one; null where none was found. They were compiled, and where
+      they `ran`, the values were the same.
+    - `bytes_sent`: what a device sends for that, on a ring.
+    """
+
+    before: SpecEntries
+    after: SpecEntries
+    shape: list[int]
+    dtype: str
+    through: list[SpecEntries] | None = None
+    bytes_sent: int | None = None
+    ran: bool = False
 
 
 @dataclass(kw_only=True)
 class Planned:
-    """The collectives that Shardy plans of a program; null where there is no plan, and `missing` says why."""
+    """What Shardy plans of a program: its collectives; null where there is no plan, and `missing` says why.
+
+    `operations` are those next to a collective, and those that reduce, permute or want whole what is cut.
+    """
 
     missing: str | None = None
     collectives: list[PlannedCollective] | None = None
+    operations: list[PlannedOperation] = field(default_factory=list[PlannedOperation])
+
+
+@dataclass(kw_only=True)
+class PlannedLine:
+    """A line of the graph as Shardy plans it, in the scaling book's notation, and its collectives with reasons."""
+
+    line: str
+    text: str
+    collectives: list[str] = field(default_factory=list[str])
 
 
 @dataclass(kw_only=True)
@@ -90,6 +155,7 @@ class Derivation:
 
     - `per_device`: the section as the YAML has it; `check_vma`: whether JAX's types can tell what is the same.
     - `sent_bytes`: what a device sends in all, on a ring, without a backward pass.
+    - `notation`: the lines of the graph as Shardy plans them, which the derived lines may do for less.
     - `notes`: what is not the plan's; `floats`: the dtypes in the lines, where they are not those of every day.
     """
 
@@ -99,15 +165,74 @@ class Derivation:
     notes: list[str]
     plan: Planned
     floats: dict[str, dict[str, str]]
+    notation: list[PlannedLine] = field(default_factory=list[PlannedLine])
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand or a result; the fields are those of `PlannedValue`."""
+
+    of: str
+    shape: tuple[int, ...]
+    dims: tuple[str | None, ...]
+    spec: Spec
+    origins: Mapping[str, str]
+
+    def told(self) -> PlannedValue:
+        """The value as the record has it."""
+        return PlannedValue(
+            of=self.of,
+            shape=list(self.shape),
+            dims=list(self.dims),
+            spec=self.spec.json(),
+            origins=dict(self.origins),
+        )
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation; the fields are those of `PlannedOperation`, `place` says where in the line's expression."""
+
+    name: str
+    line: str | None
+    place: str | None
+    gradient: bool
+    operands: tuple[Operand, ...]
+    results: tuple[Operand, ...]
+    rule: str | None = None
+    factors: Mapping[str, int] = field(default_factory=dict[str, int])
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    reduced: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
+    permuted: tuple[str, ...] = ()
+
+    @property
+    def cut(self) -> bool:
+        """Whether a mesh axis cuts one of its values."""
+        return any(value.spec.axes for value in (*self.operands, *self.results))
+
+    def told(self) -> PlannedOperation:
+        """The operation as the record has it."""
+        return PlannedOperation(
+            name=self.name,
+            line=self.line,
+            gradient=self.gradient,
+            operands=[value.told() for value in self.operands],
+            results=[value.told() for value in self.results],
+            rule=self.rule,
+            factors=dict(self.factors),
+            names=dict(self.names),
+            reduced=list(self.reduced),
+            whole=list(self.whole),
+            permuted=list(self.permuted),
+        )
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective between two operations.
+    """One collective between two operations; the fields are those of `PlannedCollective`.
 
-    - `line`: the line of the operation that needs it; `of`: what it moves, the name of an array or of an operation.
-    - `reduction`: of an all-reduce and a reduce-scatter, `sum`, `max`, …; that of the operation that it completes.
-    - `bytes_in`, `bytes_out`: what one device holds before and after; `gradient`: it is in the backward pass.
+    `sent` is what a device sends; `at` the number of the operation that follows it.
     """
 
     kind: str
@@ -121,6 +246,11 @@ class Collective:
     bytes_out: int
     reduction: str | None = None
     gradient: bool = False
+    dims: tuple[str | None, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict[str, str])
+    sent: int | None = None
+    count: int | None = 1
+    at: int = 0
 
     def told(self) -> PlannedCollective:
         """The collective as the record has it."""
@@ -136,6 +266,10 @@ class Collective:
             bytes_out=self.bytes_out,
             reduction=self.reduction,
             gradient=self.gradient,
+            dims=list(self.dims),
+            origins=dict(self.origins),
+            bytes_sent=self.sent,
+            count=self.count,
         )
 
 
@@ -156,15 +290,33 @@ class Plan:
         told = codec.plain(self.summary())
         if self.missing is not None:
             return told
-        return told | {"operations": [operation.to_json() for operation in self.operations]}
+        return told | {"operations": [codec.plain(operation.told()) for operation in self.operations]}
 
     def summary(self) -> Planned:
-        """Its collectives; a slice communicates nothing, and is none."""
+        """Its collectives; a slice communicates nothing, and is none. Of its operations those that tell something."""
         if self.missing is not None:
             return Planned(missing=self.missing)
-        return Planned(collectives=[one.told() for one in self.collectives if one.kind not in SILENT])
+        moving = [one for one in self.collectives if one.kind not in SILENT]
+        beside = {at for one in moving for at in (one.at - 1, one.at)}
+        telling = [
+            operation.told()
+            for at, operation in enumerate(self.operations)
+            if operation.cut and (at in beside or operation.reduced or operation.permuted or operation.whole)
+        ]
+        return Planned(collectives=[one.told() for one in moving], operations=telling)
 
 
 def whole_axes(spec: Spec) -> Spec:
     """The layout with what names a part of a mesh axis left away: the axes that a PartitionSpec can name."""
     return Spec(tuple(axis for axis in axes if ":" not in axis) for axes in spec)
+
+
+_TERM = re.compile(r"\[([^\]]*)\]")
+
+
+def terms(text: str) -> list[list[list[str]]]:
+    """For each array of a side of a rule, `([i, jk], [k, l])`, for each dimension its factors; one may be `z_1`."""
+    return [
+        [re.findall(r"[a-z](?:_\d+)?", dimension) for dimension in term.split(",") if term.strip()]
+        for term in _TERM.findall(text)
+    ]

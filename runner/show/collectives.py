@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 from runner.evidence.model import Collective
-from runner.evidence.words import subject
+from runner.evidence.words import because, collective, subject
 from runner.experiment.program import Program
+from runner.layout import Spec
 from runner.record.model import Record
+from runner.sharding.plan import Reshard
 from runner.words import bytes_text
 
-HEAD = ("collective", "of", "over", "runs", "in → out per device", "dtype", "how", "programs")
+HEAD = ("collective", "of", "over", "runs", "in → out per device", "sends", "dtype", "how", "programs")
 
 SHOWN = 24
 """Rows, at most, on a terminal; the log has all."""
@@ -49,6 +51,39 @@ def lines(found: Record) -> list[str]:
     return told
 
 
+def reasons(found: Record) -> list[str]:
+    """One line for each collective that says why it is there, and where the keys stand that it names."""
+    having: dict[str, list[str]] = {}
+    named: dict[str, None] = {}
+    programs = _compiled(found)
+    for program, listed in programs.items():
+        for one in listed:
+            if one.why is not None:
+                programs_of = having.setdefault(f"{collective(one)}: {because(one.why)}", [])
+                programs_of += [program] if program not in programs_of else []
+                named |= dict.fromkeys(one.why.keys)
+    told = [
+        f"{'all' if names == list(programs) and len(names) > 1 else ', '.join(names)}: {text}"
+        for text, names in having.items()
+    ]
+    planned: list[str] = []
+    for line in found.derivation.notation if found.derivation else ():
+        planned += [f"  {line.text}", *(f"      {one}" for one in line.collectives)]
+    places = [f"{key}: {found.places[key]}" for key in named if key in found.places]
+    return [*told, *places, *(["as Shardy plans the graph:", *planned] if planned else [])]
+
+
+def way(found: Reshard) -> str:
+    """What the compiler lays out anew by gathering the whole, and what it can do without."""
+    before, after = Spec.of(found.before), Spec.of(found.after)
+    what = f"{found.dtype}{found.shape} goes from {before} to {after}"
+    if found.through is None:
+        return f"{what}; no steps were found that the compiler takes without gathering the whole"
+    steps = ", then ".join(str(Spec.of(entries)) for entries in found.through)
+    proof = "compiled without a warning" + (", and run: the values are the same" if found.ran else "")
+    return f"{what}; by way of {steps} a device sends {bytes_text(found.bytes_sent)} ({proof})"
+
+
 def shortened(table: list[tuple[str, ...]], most: int | None) -> tuple[list[tuple[str, ...]], str | None]:
     """The first rows, and word of the rest."""
     if most is None or len(table) <= most:
@@ -70,6 +105,7 @@ def _alike(one: Collective) -> tuple[str, ...]:
         subject(one),
         "groups of no axis" if axes is None else ", ".join(axes) or "no axis",
         " → ".join(dict.fromkeys(bytes_text(size) for size in (one.bytes_in, one.bytes_out))),
+        "unknown" if one.bytes_sent is None else bytes_text(one.bytes_sent),
         one.dtype,
         _how(one),
     )

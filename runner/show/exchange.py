@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from runner.record.model import TracedBlock, TracedDevice, TracedNode
+from runner import dtypes
+from runner.language.operations import OPERATIONS
+from runner.record.model import TracedBlock, TracedDevice, TracedNode, TracedValue
+from runner.sharding import ring
 from runner.show.colours import colours, ink
 from runner.show.console import wrapped
 from runner.show.shapes import DARK, GLYPH, INNER, Box, Card, card, document, rect, stripes, text
 from runner.show.table import Line
 from runner.show.terminal import filled
-from runner.words import devices_text
+from runner.words import bytes_text, devices_text
 
 MOST = 24
 """How many collectives an image has."""
@@ -72,6 +75,8 @@ class Exchange:
     axes: tuple[str, ...]
     combined: str | None
     devices: tuple[Place, ...]
+    sent: int | None = None
+    """The bytes that a device sends, on a ring; None where that is not known."""
 
     def label(self, origin: Origin) -> str:
         """`0`, `0[2:4]`, `(0+2)[1]`, `max 0-7`; `zeros` where nobody sent anything."""
@@ -85,8 +90,9 @@ class Exchange:
 
     @property
     def over(self) -> str:
-        """`over x, y`."""
-        return f"over {', '.join(self.axes)}" if self.axes else "over no axis"
+        """`over x, y, a device sends 96 B`."""
+        over = f"over {', '.join(self.axes)}" if self.axes else "over no axis"
+        return over if self.sent is None else f"{over}, a device sends {bytes_text(self.sent)}"
 
 
 def read(node: TracedNode, devices: Sequence[TracedDevice], axes: Sequence[str]) -> Exchange | None:
@@ -103,7 +109,22 @@ def read(node: TracedNode, devices: Sequence[TracedDevice], axes: Sequence[str])
         operand = _piece(whole, before.shape, held, before.shape)
         result = _piece(node.origins.blocks[k], node.shape, got, before.shape)
         rows.append(Place(device.id, at, operand, result))
-    return Exchange(node.name, node.expression, tuple(collective.axes), node.origins.combined, tuple(rows))
+    sent = _sent(node, before, collective.operation)
+    return Exchange(node.name, node.expression, tuple(collective.axes), node.origins.combined, tuple(rows), sent)
+
+
+def _sent(node: TracedNode, before: TracedValue, operation: str) -> int | None:
+    """What a device sends; with as many devices as those whose values the first one has afterwards."""
+    over = OPERATIONS[operation].over if operation in OPERATIONS else None
+    kind = over.collective if over is not None else None
+    if kind is None or node.origins is None or before.dtype not in dtypes.NAMES:
+        return None
+    met = [{device for block in blocks for device in block.source} for blocks in node.origins.blocks]
+    devices = max(map(len, met), default=1)
+    if kind == "collective-permute":
+        devices = 1 + any(sources - {at} for at, sources in enumerate(met))
+    width = dtypes.dtype(before.dtype).itemsize
+    return ring.sent(kind, devices, math.prod(before.shape) * width, math.prod(node.shape) * width)
 
 
 def _piece(blocks: Sequence[TracedBlock], shape: Sequence[int], values: Any, operand: Sequence[int]) -> Piece:

@@ -1,17 +1,47 @@
-"""A record in; the rows of its table of modes out: of each program, what it leaves to the compiler."""
+"""A record in; the rows of its table of modes out: of each program, what it leaves to the compiler.
+
+The one for which a device sends the least stands first.
+"""
 
 from __future__ import annotations
 
+import math
+
 from runner.record.model import Mode, Record
+from runner.why.least import Gap
 from runner.words import bytes_text, listed
 
-HEAD = ("program", "view", "who places", "who communicates", "bytes per device", "lines")
+HEAD = ("program", "view", "who places", "who communicates", "each device sends", "lines")
 
 
 def rows(found: Record) -> list[tuple[str, ...]]:
     """The rows under `HEAD`; none where there is nothing to compare."""
     modes = found.modes or []
-    return [_row(mode) for mode in modes] if len(modes) > 1 else []
+    ranked = sorted(modes, key=lambda mode: math.inf if mode.bytes_sent is None else mode.bytes_sent)
+    return [_row(mode) for mode in ranked] if len(modes) > 1 else []
+
+
+def lines(found: Record) -> list[str]:
+    """How much more than the least each program sends, and in which lines; those of which that is alike together."""
+    having: dict[str, list[str]] = {}
+    modes = found.modes or []
+    for mode in modes if len(modes) > 1 else ():
+        if mode.gap is not None:
+            having.setdefault(_gap(mode, mode.gap), []).append(mode.program)
+    return [f"{listed(names)} send{'s' if len(names) == 1 else ''} {text}" for text, names in having.items()]
+
+
+def _gap(mode: Mode, gap: Gap) -> str:
+    more = f"{bytes_text(mode.bytes_sent)}, {gap.program} nothing"
+    if gap.times is not None:
+        more = f"{gap.times:g} × what {gap.program} sends"
+    lines = sorted(gap.lines.items(), key=lambda pair: pair[1][1] - pair[1][0])
+    told = [f"{line} {bytes_text(mine)}, not {bytes_text(theirs)}" for line, (mine, theirs) in lines[:_LINES]]
+    rest = f"; {len(lines) - _LINES} more lines differ" if len(lines) > _LINES else ""
+    return f"{more}: {'; '.join(told)}{rest}"
+
+
+_LINES = 6
 
 
 def _row(mode: Mode) -> tuple[str, ...]:
@@ -21,6 +51,6 @@ def _row(mode: Mode) -> tuple[str, ...]:
         mode.view,
         mode.placed_by,
         "unknown" if by is None else listed(by) or "nobody",
-        "unknown" if mode.bytes is None else bytes_text(mode.bytes) if mode.bytes else "–",
+        "unknown" if mode.bytes_sent is None else bytes_text(mode.bytes_sent) if mode.bytes_sent else "–",
         str(mode.lines),
     )

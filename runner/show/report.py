@@ -232,7 +232,8 @@ def _collectives(found: Record, *, complete: bool) -> None:
     table, rest = collectives.shortened(collectives.rows(found), most=None if complete else collectives.SHOWN)
     if table:
         print_table(collectives.HEAD, [[(text, "") for text in row] for row in table])
-    beneath = [*([rest] if rest else []), *collectives.lines(found)]
+    explain = collectives.reasons(found) if complete or found.explain else []
+    beneath = [*([rest] if rest else []), *collectives.lines(found), *explain]
     for line in beneath:
         say(line)
     if table or beneath:
@@ -241,11 +242,15 @@ def _collectives(found: Record, *, complete: bool) -> None:
         for warning in result.compiler_warnings or ():
             of = f" of {warning.node}" if warning.node else ""
             say(f"{program}: the compiler warns: {warning.kind}{of}: {warning.text}", "yellow")
+            if warning.reshard is not None:
+                say(f"  {collectives.way(warning.reshard)}")
 
 
 def _modes(found: Record) -> None:
     if table := modes.rows(found):
         print_table(modes.HEAD, [[(text, "") for text in row] for row in table])
+        for line in modes.lines(found):
+            say(line)
         print()
 
 

@@ -20,7 +20,7 @@ from runner.experiment.program import Program
 from runner.faults import invalid
 from runner.link.events import Devices, OutputTold, Ran, Ranges, Timing
 from runner.worker import calls
-from runner.worker.compilation import compile_program, planned, ranges
+from runner.worker.compilation import asked, compile_program, planned, ranges, reshards
 from runner.worker.specs import spec_json
 
 _SPLIT = "topology-aware, physical axes split"
@@ -65,9 +65,13 @@ class Absent:
             device_order_reason=self._reason,
         )
 
-    def compile_only(self, program: Program, module: ModuleType, folder: Path) -> Ran:
-        """Compile one program; leave its HLO in `folder`. Returns what `execute` returns, as far as it is known."""
-        experiment, coordinates = self.experiment, None
+    def compile_only(self, experiment: Experiment, program: Program, module: ModuleType, folder: Path) -> Ran:
+        """Compile one program, which was written from `experiment`; leave its HLO in `folder`.
+
+        Returns what `execute` returns, as far as it is known.
+        """
+        mesh: Any = None
+        coordinates = None
         wanted = experiment.target.topology
         assert wanted is not None
         if not program.on_mesh:
@@ -98,6 +102,8 @@ class Absent:
                 for array, operand in zip(experiment.arrays, operands, strict=True)
             },
             plan=planned(experiment, program, compiled, folder),
+            lowered=asked(experiment, program, compiled),
+        reshards=reshards(experiment, program, compiled, mesh, run=False),
             said=compiled.said,
             unreadable=compiled.unreadable,
             memory=compiled.memory(),

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.evidence.nodes import Origins, backward
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link.events import Cost, Memory, Ranges
 from runner.record.files import write_text
-from runner.sharding.plan import Planned
-from runner.worker import calls, plan
+from runner.sharding.plan import AskedCollective, Planned, Reshard
+from runner.worker import calls, lowered, plan
+from runner.worker.cost import with_loops
+from runner.worker.said import Said
 from runner.worker.walk import REFUSALS, refusal
 
 
@@ -27,7 +28,7 @@ class Compiled:
     """`results` has the shape and dtype of every output; `seconds` is what lowering and compiling took.
 
     `said` is what the compiler wrote to standard error meanwhile; None where it cannot be read back. `lowered` is what
-    was compiled. `unreadable` is why the compiled module could not be printed; None where it could.
+    was compiled; `text` the compiled module; `unreadable` is why that could not be printed, None where it could.
     """
 
     executable: Any
@@ -35,6 +36,7 @@ class Compiled:
     seconds: float
     said: str | None
     lowered: Any
+    text: str
     unreadable: str | None = None
 
     def memory(self) -> Memory | None:
@@ -54,32 +56,59 @@ class Compiled:
         cost = self.executable.cost_analysis()
         if not cost:
             return None
-        known = {
-            "flops": cost.get("flops"),
-            "bytes_accessed": cost.get("bytes accessed"),
-            "optimal_seconds": cost.get("optimal_seconds"),
-        }
-        told = {name: float(value) for name, value in known.items() if value is not None and value >= 0}
-        return Cost(**told) if told else None
+
+        def known(name: str) -> float | None:
+            value = cost.get(name)
+            return None if value is None or value < 0 else float(value)
+
+        told = Cost(
+            flops=known("flops"), bytes_accessed=known("bytes accessed"), optimal_seconds=known("optimal_seconds")
+        )
+        return None if told == Cost() else with_loops(told, self.text)
 
 
 def compile_program(program: Program, function: Any, operands: Any, folder: Path) -> Compiled:
     """Lower and compile; leave the StableHLO and the compiled module in `folder`."""
-    said = _Said()
+    said = Said()
     start = time.perf_counter()
-    lowered = _lower(program, function, operands)
-    executable = lowered.compile()
+    module = _lower(program, function, operands)
+    executable = module.compile()
     seconds = time.perf_counter() - start
     heard = said.text()
-    write_text(folder / f"stablehlo_{program}.txt", lowered.as_text())
+    write_text(folder / f"stablehlo_{program}.txt", module.as_text())
     text, unreadable = _text(executable)
     write_text(folder / f"hlo_{program}.txt", text)
-    return Compiled(executable, tuple(lowered.out_info), seconds, heard, lowered, unreadable)
+    return Compiled(executable, tuple(module.out_info), seconds, heard, module, text, unreadable)
 
 
 def planned(experiment: Experiment, program: Program, compiled: Compiled, folder: Path) -> Planned | None:
-    """What Shardy plans of a program of whole arrays; a device's own code needs no plan."""
-    return plan.of_program(experiment, program, compiled.lowered, folder) if program.whole else None
+    """What Shardy plans of a program; on one device there is nothing to plan."""
+    return plan.of_program(experiment, program, compiled.lowered, folder) if program.on_mesh else None
+
+
+def reshards(
+    experiment: Experiment, program: Program, compiled: Compiled, mesh: Any, *, run: bool
+) -> dict[str, Reshard]:
+    """Ways around the involuntary rematerializations of a program, for JAX's `mesh`."""
+    if compiled.said is None or not program.on_mesh or "full rematerialization" not in compiled.said.lower():
+        return {}
+    # Few programs need it.
+    from runner.worker import resharding
+
+    return resharding.ways(experiment, Origins(experiment, program.lines), compiled.said, mesh, run=run)
+
+
+def asked(experiment: Experiment, program: Program, compiled: Compiled) -> list[AskedCollective] | None:
+    """The collectives that a program asks for itself, as lowered; None where there is no mesh."""
+    if not program.on_mesh:
+        return None
+    origins = Origins(experiment, program.lines)
+
+    def where(stack: str) -> tuple[str | None, bool]:
+        found = origins.of(stack)
+        return (found[0].node, found[0].gradient) if found else (None, backward(stack))
+
+    return lowered.asked(compiled.lowered.compiler_ir("stablehlo"), experiment.mesh, where)
 
 
 def _text(executable: Any) -> tuple[str, str | None]:
@@ -89,22 +118,6 @@ def _text(executable: Any) -> tuple[str, str | None]:
     except calls.JaxRuntimeError as error:
         # What else the backend knows of the program is there all the same: its memory, its cost, the program itself.
         return "", str(error).strip().split("\n")[0]
-
-
-class _Said:
-    """What is written to file descriptor 2 from now on: XLA's warnings go nowhere else."""
-
-    def __init__(self) -> None:
-        sys.stderr.flush()
-        self._start = os.fstat(2).st_size
-
-    def text(self) -> str | None:
-        """What was written since; None where the descriptor is no file that can be read back."""
-        sys.stderr.flush()
-        try:
-            return os.pread(2, os.fstat(2).st_size - self._start, self._start).decode(errors="replace")
-        except OSError:
-            return None
 
 
 def _lower(program: Program, function: Any, operands: Any) -> Any:

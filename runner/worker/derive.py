@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -20,8 +20,9 @@ from runner.layout import Spec
 from runner.programs.types import Floats, Typed
 from runner.sharding.plan import Derivation, Plan, whole_axes
 from runner.untyped import is_sequence
+from runner.why import notation
 from runner.worker import calls
-from runner.worker.plan import NOWHERE, Place, plan
+from runner.worker.plan import NOWHERE, Names, Place, plan
 from runner.worker.specs import partition, structs
 from runner.worker.versions import abstract_mesh
 from runner.worker.walk import REFUSALS, Walker, refusal
@@ -102,7 +103,8 @@ def planned(experiment: Experiment) -> tuple[Plan, dict[str, dict[str, Typed | N
         at = list(_PLACE.finditer(stack, found[-1].end()))
         return paths[int(found[-1][1])], f"{at[-1][1]}:{at[-1][2]}" if at else None, False
 
-    return plan(lowered, experiment.mesh, where), parts
+    arrays = {f"arrays[{at}]": array.name for at, array in enumerate(experiment.arrays)}
+    return plan(lowered, experiment, Names(where, arrays.get, tuple(experiment.results))), parts
 
 
 def derived(
@@ -124,5 +126,5 @@ def derived(
         written, floats = one.experiment(experiment), Floats()
         reason = refused(written, floats)
         if reason is None:
-            return written, one.told(found, floats)
+            return written, replace(one.told(found, floats), notation=notation.lines(experiment, found))
     return f"JAX refuses the lines: {reason}"

@@ -18,7 +18,7 @@ from runner.experiment.program import Program
 from runner.link import handover
 from runner.link.events import OutputTold, Ran, Ranges, RunTimes, Timing
 from runner.worker import calls
-from runner.worker.compilation import compile_program, planned, ranges
+from runner.worker.compilation import asked, compile_program, planned, ranges, reshards
 from runner.worker.specs import spec_json
 
 
@@ -37,6 +37,7 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
     `arrays/PROGRAM.bin`, one entry per distinct shard), the layouts of the operands, memory, cost and timing.
     """
     start = time.perf_counter()
+    mesh: Any = None
     if not program.on_mesh:
         operands = calls.device_put(module.split(*module.inputs()), calls.devices(experiment.target.platform)[0])
         function = module.program()
@@ -67,6 +68,8 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
             for array, operand in zip(experiment.arrays, operands, strict=True)
         },
         plan=planned(experiment, program, compiled, folder),
+        lowered=asked(experiment, program, compiled),
+        reshards=reshards(experiment, program, compiled, mesh, run=True),
         said=compiled.said,
         unreadable=compiled.unreadable,
         memory=compiled.memory(),

@@ -82,7 +82,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     if experiment.grad and not absent:
         told.gradient = _oracle(experiment, data_folder, arrays, types.floats["graph"])
     emit(told)
-    doing = _Doing(experiment, absent, trace, modules, folder, arrays, profiled=_profiled(steps))
+    doing = _Doing(experiment, types.derived, absent, trace, modules, folder, arrays, profiled=_profiled(steps))
     for step in steps:
         emit(Started(step=step))
         emit(doing.done(step))
@@ -126,9 +126,13 @@ def _profiled(steps: list[Step]) -> frozenset[Program]:
 
 @dataclass
 class _Doing:
-    """The work on one job's steps; `executions` are kept of the programs that are `profiled`, until they are."""
+    """The work on one job's steps; `executions` are kept of the programs that are `profiled`, until they are.
+
+    `derived` is the experiment with the derived lines.
+    """
 
     experiment: Experiment
+    derived: Experiment | None
     absent: Absent | None
     trace: Trace | None
     modules: dict[str, ModuleType]
@@ -157,9 +161,9 @@ class _Doing:
     def _run(self, program: Program) -> Ran:
         module = self.modules[program]
         if self.absent is not None:
-            found = self.absent.compile_only(program, module, self.folder)
+            found = self.absent.compile_only(self._written(program), program, module, self.folder)
         else:
-            execution = execute(self.experiment, program, module, self.folder, self.arrays)
+            execution = execute(self._written(program), program, module, self.folder, self.arrays)
             found = execution.found
             if program in self.profiled:
                 self.executions[program] = execution
@@ -168,6 +172,10 @@ class _Doing:
             devices = self.absent.devices if self.absent else None
             found.layouts = layouts(self.experiment, program, self.modules[_probe(program)], devices)
         return found
+
+    def _written(self, program: Program) -> Experiment:
+        """The experiment that a program was written from: with the derived lines, where it was of these."""
+        return self.derived or self.experiment if program is Program.DERIVED else self.experiment
 
     def _take_trace(self, step: Step) -> Finished:
         assert self.trace is not None

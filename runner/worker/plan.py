@@ -7,31 +7,22 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from runner.evidence.nodes import Origins
 from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 from runner.layout import Mesh, Spec
 from runner.record.files import write_text
-from runner.sharding.plan import CLAUSES, Collective, Operation, Plan, Planned
+from runner.sharding import ring
+from runner.sharding.plan import CLAUSES, Collective, Operand, Operation, Plan, Planned
 from runner.untyped import is_list
+from runner.worker import shardy
+from runner.worker.modules import Walk, bytes_of, name_of, shape_of
 from runner.worker.versions import propagated
-
-_AXES = re.compile(r"\[((?:\{[^}]*\}(?:, )?)*)\]")
-_DIMENSION = re.compile(r"\{([^}]*)\}")
-_AXIS = re.compile(r'"([^"]+)"(?::(\(\d+\)\d+))?')
-_SHARDING = re.compile(r"<@\w*, (\[[^\]]*\])[^>]*>")
-_RULE = re.compile(r"op_sharding_rule<(.*?) ?\{([^}]*)\}(.*)>$")
-_TENSOR = re.compile(r"tensor<((?:\d+x)*)([^>]+)>")
-_BITS = re.compile(r"(\d+)")
-
-_REDUCTIONS = {
-    "add": "sum", "maximum": "max", "minimum": "min", "multiply": "prod", "and": "and", "or": "or",
-}  # fmt: skip
 
 Place = tuple[str | None, str | None, bool]
 """The line of an operation, the place in its expression, and whether it is in the backward pass."""
@@ -42,28 +33,44 @@ Where = Callable[[str], Place]
 NOWHERE: Place = (None, None, False)
 
 
-def plan(lowered: Any, mesh: Mesh, where: Where) -> Plan:
+@dataclass(frozen=True)
+class Names:
+    """What the names in a module are in the experiment: operations' by `where`, arguments' by `array`.
+
+    `outputs` are the results of its function, in their order; no names where nobody asks for keys.
+    """
+
+    where: Where
+    array: Callable[[str], str | None] = lambda _: None
+    outputs: tuple[str, ...] = ()
+
+
+def plan(lowered: Any, experiment: Experiment, names: Names) -> Plan:
     """What Shardy plans of a lowered program; a plan with the reason where it cannot be asked."""
     modules = propagated(lowered)
     if isinstance(modules, str):
         return Plan(missing=modules)
     module, told = modules
-    reader = _Reader(mesh, where, _origins(module, told))
-    for function in module.body.operations:
-        if function.operation.name == "func.func":
-            reader.function(function)
-    return Plan(tuple(reader.operations), tuple(reader.collectives), reader.values)
+    origins = _Told(told)
+    origins.walk()
+    reader = _Reader(module, experiment, names, origins)
+    reader.walk()
+    return Plan(tuple(reader.planned), tuple(reader.collectives), reader.values)
 
 
-def of_program(experiment: Experiment, program: str, lowered: Any, folder: Path) -> Planned:
-    """The plan of a program of the graph as the record has it; all of it is left in `folder`."""
-    origins = Origins(experiment, "graph")
+def of_program(experiment: Experiment, program: Program, lowered: Any, folder: Path) -> Planned:
+    """The plan of a program on the mesh as the record has it; all of it is left in `folder`."""
+    origins = Origins(experiment, program.lines)
 
     def where(stack: str) -> Place:
         found = origins.of(stack)
         return (found[0].node, None, found[0].gradient) if found else NOWHERE
 
-    found = plan(lowered, experiment.mesh, where)
+    def array(name: str) -> str | None:
+        found = origins.of(name)
+        return found[0].node if found else None
+
+    found = plan(lowered, experiment, Names(where, array, tuple(experiment.outputs)))
     write_text(folder / f"plan_{program}.json", _text(found))
     return found.summary()
 
@@ -81,79 +88,201 @@ def _rows(values: list[Any]) -> str:
     return ",\n".join(f"  {json.dumps(value)}" for value in values)
 
 
-@dataclass
-class _Reader:
-    mesh: Mesh
-    where: Where
-    origins: Mapping[Any, tuple[Mapping[str, str], ...]]
-    operations: list[Operation] = field(default_factory=list[Operation])
-    collectives: list[Collective] = field(default_factory=list[Collective])
-    values: dict[str, dict[str, Spec]] = field(default_factory=dict[str, dict[str, Spec]])
-    _layouts: dict[Any, Spec] = field(default_factory=dict[Any, Spec])
-    _names: dict[Any, str] = field(default_factory=dict[Any, str])
+_KEPT = frozenset({"constant", "return", "call"})
+"""What the plan has no entry for: it computes nothing."""
 
-    def function(self, function: Any) -> None:
-        attributes = function.operation.attributes
+
+def _computes(operation: Any) -> bool:
+    dialect, _, name = operation.name.partition(".")
+    return dialect != "sdy" and name not in _KEPT
+
+
+class _Told(Walk):
+    """The origins of the results' shardings, of the operations that compute, in their order."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        self.order: list[tuple[str, tuple[Mapping[str, str], ...]]] = []
+        self.constraints: dict[str, tuple[str, Spec | None]] = {}
+        """The name stacks and the layouts of constraints, by Shardy's names for them."""
+
+    def operation(self, operation: Any) -> bool:
+        attributes = operation.attributes
+        if "sdy.sharding_origin_name" in attributes:
+            name = str(attributes["sdy.sharding_origin_name"]).strip('"')
+            given = shardy.one(str(attributes["sharding"])) if "sharding" in attributes else None
+            self.constraints[name] = self.stack(operation), given
+        if _computes(operation):
+            self.order.append((operation.name, shardy.origins(operation)))
+        return operation.name != "sdy.manual_computation"
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is known of a value: what it is of, the names of its dimensions, and the keys that cut it."""
+
+    of: str
+    dims: tuple[str | None, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class _Reader(Walk):
+    def __init__(self, module: Any, experiment: Experiment, names: Names, told: _Told) -> None:
+        super().__init__(module)
+        self._mesh: Mesh = experiment.mesh
+        self._experiment, self._names, self._told = experiment, names, told
+        self._order = iter(told.order)
+        self._matched = True
+        self.planned: list[Operation] = []
+        self.collectives: list[Collective] = []
+        self.values: dict[str, dict[str, Spec]] = {}
+        self._layouts: dict[Any, Spec] = {}
+        self._known: dict[Any, _Known] = {}
+        self._inputs: list[str] = []
+        self._last: list[Any] = []
+
+    def enter(self, function: Any) -> None:
+        attributes = function.attributes
         every = list(attributes["arg_attrs"]) if "arg_attrs" in attributes else []
-        for region in function.operation.regions:
-            for block in region.blocks:
-                for at, argument in enumerate(block.arguments):
-                    given = str(every[at]) if at < len(every) else ""
-                    self._layouts[argument] = _one(given) or self._replicated(argument)
-                    self._names[argument] = _name_of(str(argument.location)) or f"argument {at}"
-                self._block(block)
+        for at, argument in enumerate(function.regions[0].blocks[0].arguments):
+            given = str(every[at]) if at < len(every) else ""
+            self._layouts[argument] = spec = shardy.one(given) or self._replicated(argument)
+            found = shardy.name_of(str(argument.location))
+            array = self._names.array(found) if found else None
+            known = _Known(array or found or f"argument {at}")
+            if array is not None:
+                origins = dict.fromkeys(spec.axes, f"arrays.{array}.spec")
+                known = _Known(array, self._experiment.array(array).dims, origins)
+            self._known[argument] = known
+            self._inputs.append(known.of)
 
-    def _block(self, block: Any) -> None:
-        for operation in block.operations:
-            self._operation(operation.operation)
+    def argument(self, owner: Any, argument: Any, at: int) -> None:
+        given = self.bindings.get(argument)
+        carried = self._layouts.get(owner.results[at]) if owner.name == "stablehlo.while" else None
+        if given in self._known:
+            self._known[argument] = self._known[given]
+        self._layouts[argument] = carried or self._layouts.get(given) or self._replicated(argument)
 
-    def _operation(self, operation: Any) -> None:
+    def operation(self, operation: Any) -> bool:
         dialect, _, name = operation.name.partition(".")
-        if name in ("constant", "return"):
+        if name == "constant":
             for result in operation.results:
                 self._layouts[result] = self._replicated(result)
-                self._names[result] = "a constant"
-            return
+                self._known[result] = _Known("a constant")
+            return False
+        if name == "return":
+            self._last = list(operation.operands)
+            return False
         if dialect == "sdy" and name in CLAUSES:
             self._collective(operation, name)
-            return
-        line, place, _ = self.where(_name_of(str(operation.location)) or "")
-        layouts = self._shardings(operation)
+            return False
+        if name == "call":
+            self._results(operation, self._shardings(operation))
+            return True
+        self._computed(operation, name)
+        # What a reduction does to two numbers is none of the program's operations; nor has a device's code a plan.
+        return name not in ("reduce", "scatter", "reduce_window", "sort", "manual_computation")
+
+    def returned(self, owner: Any) -> None:
+        for result, value in zip(owner.results, self._last, strict=False):
+            if value in self._known:
+                self._known[result] = self._known[value]
+
+    def _results(self, operation: Any, layouts: list[Spec]) -> None:
         for result, spec in zip(operation.results, layouts, strict=False):
             self._layouts[result] = spec
-            self._names[result] = line or name
-        if operation.results:
-            self._value(line, place, layouts[0])
-            self.operations.append(
+
+    def _computed(self, operation: Any, name: str) -> None:
+        line, place, gradient = self._names.where(self.stack(operation))
+        layouts = self._shardings(operation)
+        rule = shardy.rule(operation)
+        named = rule.named([self._of(operand).dims for operand in operation.operands])
+        dims, origins = named.results, self._origins_of(operation)
+        if operation.name == "stablehlo.while":
+            carried = [self._of(operand) for operand in operation.operands]
+            dims, origins = tuple(one.dims for one in carried), tuple(one.origins for one in carried)
+        self._results(operation, layouts)
+        for at, result in enumerate(operation.results):
+            axes = layouts[at].axes
+            keys = {axis: key for axis, key in origins[at].items() if axis in axes} if at < len(origins) else {}
+            self._known[result] = _Known(line or name, dims[at] if at < len(dims) else (), keys)
+        if not operation.results:
+            return
+        self._value(line, place, layouts[0])
+        if _computes(operation):
+            self.planned.append(
                 Operation(
                     name,
                     line,
                     place,
-                    tuple(self._layouts.get(operand) for operand in operation.operands),
-                    tuple(layouts),
-                    tuple(_shape(result) for result in operation.results),
-                    *_rule(operation),
-                    origins=self.origins.get(operation, ()),
+                    gradient,
+                    tuple(self._operand(operand) for operand in operation.operands),
+                    tuple(self._operand(result) for result in operation.results),
+                    rule.text,
+                    rule.sizes,
+                    named.names,
+                    rule.reduced,
+                    rule.whole,
+                    rule.permuted,
                 )
             )
-        for region in operation.regions:
-            for block in region.blocks:
-                if dialect == "stablehlo" and name in ("reduce", "scatter", "reduce_window", "sort"):
-                    continue  # what a reduction does to two numbers
-                for at, argument in enumerate(block.arguments):
-                    carried = layouts[at] if at < len(layouts) else None
-                    self._layouts[argument] = carried if carried is not None else self._replicated(argument)
-                    self._names[argument] = line or name
-                self._block(block)
+
+    def _of(self, value: Any) -> _Known:
+        return self._known.get(value, _Known(""))
+
+    def _operand(self, value: Any) -> Operand:
+        known, shape = self._of(value), shape_of(value)
+        dims = known.dims if len(known.dims) == len(shape) else (None,) * len(shape)
+        return Operand(known.of, shape, dims, self._layouts.get(value) or self._replicated(value), known.origins)
+
+    def _origins_of(self, operation: Any) -> tuple[Mapping[str, str], ...]:
+        """For each result the mesh axes, and the keys of the experiment that cut it so.
+
+        As Shardy tells it, as long as the two modules have the same operations in the same order; what it does not
+        tell is what the operands have it from.
+        """
+        if not _computes(operation):
+            return ()
+        told: tuple[Mapping[str, str], ...] = ()
+        if self._matched:
+            name, told = next(self._order, ("", ()))
+            self._matched = name == operation.name
+            told = told if self._matched else ()
+        line = self._names.where(self.stack(operation))[0]
+        given: dict[str, str] = {}
+        for operand in operation.operands:
+            given = {**self._of(operand).origins, **given}
+        found: list[Mapping[str, str]] = []
+        for at in range(len(operation.results)):
+            keys = {axis: self._key(text, line) for axis, text in told[at].items()} if at < len(told) else {}
+            found.append(given | {axis: key for axis, key in keys.items() if key is not None})
+        return tuple(found)
+
+    def _key(self, origin: str, line: str | None) -> str | None:
+        """The key of the experiment that an origin of Shardy's is."""
+        kind, _, number = origin.partition(": ")
+        if kind == "input" and int(number) < len(self._inputs):
+            return f"arrays.{self._inputs[int(number)]}.spec"
+        if kind == "output" and int(number) < len(self._names.outputs):
+            return f"outputs.{self._names.outputs[int(number)]}"
+        given = None
+        if origin in self._told.constraints:
+            stack, given = self._told.constraints[origin]
+            line = self._names.where(stack)[0]
+        elif origin != "self":
+            return None
+        return None if line is None else _constraint(self._experiment, line, given)
 
     def _collective(self, operation: Any, name: str) -> None:
         operand, result = operation.operands[0], operation.results[0]
         before = self._layouts.get(operand) or self._replicated(operand)
-        after = _one(str(operation.attributes["out_sharding"])) or self._replicated(result)
-        self._layouts[result], self._names[result] = after, self._names.get(operand, "")
-        owner = next((use.owner.operation for use in result.uses), None)
-        own = self.where(_name_of(str(operation.location)) or "")
-        line, _, gradient = self.where(_name_of(str((owner or operation).location)) or "")
+        after = shardy.one(str(operation.attributes["out_sharding"])) or self._replicated(result)
+        self._known[result] = self._of(operand)
+        self._layouts[result] = after
+        owner = _consumer(result)
+        own = self._names.where(self.stack(operation))
+        user = "/".join([*self.inside, name_of(owner)]) if owner is not None else self.stack(operation)
+        line, _, gradient = self._names.where(user)
         reduces = name in ("all_reduce", "reduce_scatter")
         if reduces or line is None:
             line, gradient = own[0] or line, own[2] if own[0] else gradient
@@ -161,19 +290,26 @@ class _Reader:
             self._value(own[0], own[1], after)
         source = operand.owner if reduces else owner
         source = getattr(source, "operation", source)
+        axes = shardy.collective_axes(operation, name, before, after)
+        kind, sizes = CLAUSES[name], (bytes_of(operand, self._parts(before)), bytes_of(result, self._parts(after)))
+        keys = self._of(operand).origins
         self.collectives.append(
             Collective(
-                CLAUSES[name],
-                _collective_axes(operation, name, before, after),
+                kind,
+                axes,
                 line,
                 source.name.partition(".")[2] if source is not None and hasattr(source, "name") else "",
-                self._names.get(operand, ""),
+                self._of(operand).of,
                 before,
                 after,
-                self._bytes(operand, before),
-                self._bytes(result, after),
-                _reduction(operation, operand) if reduces else None,
-                gradient,
+                *sizes,
+                reduction=shardy.reduction(operation, operand) if reduces else None,
+                gradient=gradient,
+                dims=self._operand(operand).dims,
+                origins={axis: keys[axis] for axis in before.axes if axis in keys},
+                sent=ring.sent(kind, math.prod(map(self._size, axes)), *sizes),
+                count=self.times,
+                at=len(self.planned),
             )
         )
 
@@ -183,116 +319,36 @@ class _Reader:
             self.values.setdefault(line, {})[place] = spec
 
     def _replicated(self, value: Any) -> Spec:
-        return Spec().padded(len(_shape(value)))
+        return Spec().padded(len(shape_of(value)))
 
     def _shardings(self, operation: Any) -> list[Spec]:
-        text = str(operation.attributes["sdy.sharding"]) if "sdy.sharding" in operation.attributes else ""
-        found = [_spec(each) for each in _SHARDING.findall(text)]
+        found = shardy.shardings(operation)
         if len(found) == len(operation.results):
             return found
         return [self._replicated(result) for result in operation.results]
 
-    def _bytes(self, value: Any, spec: Spec) -> int:
-        match = _TENSOR.match(str(value.type))
-        if match is None:
-            return 0
-        bits = _BITS.search(match[2])
-        width = max(int(bits[1]) if bits else 8, 8) // 8 * (2 if match[2].startswith("complex") else 1)
-        width = 1 if match[2] == "i1" else width
-        parts = math.prod(self._size(axis) for axes in spec for axis in axes)
-        return math.prod(_shape(value)) * width // parts
+    def _parts(self, spec: Spec) -> int:
+        return math.prod(self._size(axis) for axes in spec for axis in axes)
 
     def _size(self, axis: str) -> int:
         name, _, part = axis.partition(":")
-        return int(part.partition(")")[2]) if part else self.mesh.sizes[name]
+        return int(part.partition(")")[2]) if part else self._mesh.sizes[name]
 
 
-def _shape(value: Any) -> tuple[int, ...]:
-    match = _TENSOR.match(str(value.type))
-    return tuple(int(size) for size in match[1].split("x")[:-1]) if match else ()
+def _consumer(value: Any) -> Any:
+    """The operation that takes a value in the end, through more collectives of Shardy's; None where none does."""
+    owner = next((use.owner.operation for use in value.uses), None)
+    while owner is not None and owner.name.partition(".")[2] in CLAUSES and owner.name.startswith("sdy."):
+        owner = next((use.owner.operation for use in owner.results[0].uses), None)
+    return owner
 
 
-def _spec(text: str) -> Spec:
-    return Spec(
-        tuple(f"{axis}:{part}" if part else axis for axis, part in _AXIS.findall(dimension))
-        for dimension in _DIMENSION.findall(text)
-    )
+def _constraint(experiment: Experiment, line: str, given: Spec | None) -> str | None:
+    """The key of the constraint that a program puts on a line; of an output, that of the output.
 
-
-def _one(text: str) -> Spec | None:
-    found = _SHARDING.search(text)
-    return None if found is None else _spec(found[1])
-
-
-def _name_of(location: str) -> str | None:
-    """The name stack in a location: `loc("jit(f)/hidden/dot_general"(callsite(…)))`."""
-    found = re.match(r'loc\("([^"]*)"', location)
-    return found[1] if found else None
-
-
-def _rule(operation: Any) -> tuple[str | None, Mapping[str, int], tuple[str, ...]]:
-    if "sdy.sharding_rule" not in operation.attributes:
-        return None, {}, ()
-    found = _RULE.search(str(operation.attributes["sdy.sharding_rule"]))
-    if found is None:
-        return None, {}, ()
-    sizes = {name: int(size) for name, _, size in (one.strip().partition("=") for one in found[2].split(",") if one)}
-    reduced = re.search(r"reduction=\{([^}]*)\}", found[3])
-    return found[1], sizes, tuple(name.strip() for name in reduced[1].split(",")) if reduced else ()
-
-
-def _origins(module: Any, told: Any) -> dict[Any, tuple[Mapping[str, str], ...]]:
-    """The origins of the results' shardings, of operations that the two modules have in the same order."""
-    mine, theirs = list(_computing(module.operation)), list(_computing(told.operation))
-    if [one.name for one in mine] != [one.name for one in theirs]:
-        return {}
-    found: dict[Any, tuple[Mapping[str, str], ...]] = {}
-    for one, other in zip(mine, theirs, strict=True):
-        if "sdy.sharding_origins" in other.attributes:
-            text = str(other.attributes["sdy.sharding_origins"])
-            each = re.findall(r"\{[^}]*\}", text)
-            found[one] = tuple(dict(re.findall(r'"?([^\s"{,]+)"? = "([^"]*)"', part)) for part in each)
-    return found
-
-
-def _computing(operation: Any) -> Iterator[Any]:
-    """The operations inside of another that compute: not Shardy's own, nor constants, which it duplicates."""
-    for region in operation.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                inner = inner.operation
-                if not inner.name.startswith("sdy.") and not inner.name.endswith((".constant", ".return")):
-                    yield inner
-                yield from _computing(inner)
-
-
-def _collective_axes(operation: Any, name: str, before: Spec, after: Spec) -> tuple[str, ...]:
-    for key in ("reduction_axes", "reduce_scatter_axes", "gathering_axes", "slicing_axes"):
-        if key in operation.attributes:
-            return tuple(f"{a}:{part}" if part else a for a, part in _AXIS.findall(str(operation.attributes[key])))
-    if name == "all_to_all" and "params" in operation.attributes:
-        return tuple(a for a, _ in _AXIS.findall(str(operation.attributes["params"])))
-    one, other = ({axis for axes in spec for axis in axes} for spec in (before, after))
-    moved = {axis for a, b in zip(before, after, strict=False) for axis in {*a, *b} if a != b}
-    return tuple(sorted((one | other) & moved))
-
-
-def _reduction(operation: Any, operand: Any) -> str | None:
-    """What an all-reduce does: the operation that it completes says so, where Shardy's text does not."""
-    if "reduction_kind" in operation.attributes:
-        kind = str(operation.attributes["reduction_kind"]).strip('"').lower()
-        found = next((name for name in ("sum", "max", "min", "prod", "and", "or") if name in kind), None)
-        if found:
-            return found
-    owner = getattr(operand.owner, "operation", operand.owner)
-    while owner is not None and owner.name.startswith("sdy.") and len(owner.operands):
-        owner = getattr(owner.operands[0].owner, "operation", None)
-    if owner is None or not hasattr(owner, "regions"):
-        return None
-    for region in owner.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                kind = inner.operation.name.partition(".")[2]
-                if kind in _REDUCTIONS:
-                    return _REDUCTIONS[kind]
-    return "sum"
+    None where the layout that was `given` is not the key's: explicit sharding asks for others on the way.
+    """
+    for key, specs in (("constraints", experiment.constraints), ("outputs", experiment.outputs)):
+        if line in specs and (given is None or specs[line].padded(len(given)) == given):
+            return f"{key}.{line}"
+    return None

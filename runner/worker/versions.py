@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any, cast
 
+import jax
 from jax.sharding import AbstractMesh, AxisType
 
 from runner.layout import Mesh
@@ -32,7 +34,9 @@ _PROPAGATED = (
     "builtin.module(sdy-propagation-pipeline,func.func(sdy-insert-explicit-reshards{enable-full-version=true}),"
     "func.func(sdy-reshard-to-collectives),func.func(sdy-populate-op-sharding-rules))"
 )
-_ORIGINS = "builtin.module(sdy-import-pipeline,sdy-user-priority-propagate{debug-sharding-origins=true})"
+_ORIGINS = (
+    "builtin.module(sdy-import-pipeline,sdy-import-func-calls,sdy-user-priority-propagate{debug-sharding-origins=true})"
+)
 
 
 def propagated(lowered: Any) -> tuple[Any, Any] | str:
@@ -55,3 +59,18 @@ def propagated(lowered: Any) -> tuple[Any, Any] | str:
         said = str(error).strip().split("\n")[0]
         return f"Shardy's passes cannot be run from Python here: {type(error).__name__}: {said}"
     return first, second
+
+
+def module_cost(text: str) -> dict[str, float] | str:
+    """XLA's cost analysis of the text of a module; a sentence where this JAX has no way to ask for it.
+
+    What parses and analyses it is private.
+    """
+    try:
+        private: Any = importlib.import_module("jaxlib._jax")
+        module: Any = cast("Any", importlib.import_module("jaxlib._hlo")).hlo_module_from_text(text)
+        client: Any = cast("Any", jax).local_devices(backend="cpu")[0].client
+        return private.hlo_module_cost_analysis(client, module)
+    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
+        said = str(error).strip().split("\n")[0]
+        return f"XLA's cost analysis cannot be asked of a part of a module here: {type(error).__name__}: {said}"

@@ -54,6 +54,18 @@ class OverAxes:
     calls: tuple[str, ...] = ()
     to: tuple[str, ...] = ()
 
+    @property
+    def collective(self) -> str | None:
+        """What XLA calls it; None where it communicates nothing."""
+        return _COLLECTIVES.get(self.does)
+
+
+_COLLECTIVES = {
+    "sum": "all-reduce", "mean": "all-reduce", "extreme": "all-reduce", "scatter": "reduce-scatter",
+    "gather": "all-gather", "exchange": "all-to-all", "permute": "collective-permute",
+    "broadcast": "collective-broadcast",
+}  # fmt: skip
+
 
 class Known(TypedDict, total=False):
     """What may be said of a row of kind `array`: fields of `Operation`."""

@@ -1,0 +1,100 @@
+"""How many collectives of the compiled programs of all experiments have a reason.
+
+    python benchmarks/why.py [NAME …] [--all]
+
+Compiles every program of every experiment of `conf/experiment` on simulated devices, without running any, and counts
+the collectives that are explained; those that are not are printed, with --all every one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+import jax  # noqa: E402
+
+from runner.config.compose import compose  # noqa: E402
+from runner.evidence import words  # noqa: E402
+from runner.evidence.gather import gather  # noqa: E402
+from runner.evidence.model import Collective  # noqa: E402
+from runner.experiment.program import Program  # noqa: E402
+from runner.experiment.reader import read  # noqa: E402
+from runner.faults import InvalidExperiment  # noqa: E402
+from runner.programs import WRITERS  # noqa: E402
+from runner.why.reasons import explained  # noqa: E402
+from runner.worker import calls  # noqa: E402
+from runner.worker.compilation import NotLowered, compile_program, planned  # noqa: E402
+from runner.worker.job import _load  # noqa: E402
+from runner.worker.specs import structs  # noqa: E402
+from runner.worker.types import infer  # noqa: E402
+from tests.here import configurable  # noqa: E402
+
+DEVICES = 64
+"""As many as the largest mesh of an experiment has."""
+
+
+def collectives(name: str, folder: Path) -> Iterator[tuple[Program, Collective]]:
+    """The collectives of the programs of an experiment, each with its reason; none of one that is to be refused."""
+    try:
+        experiment = read(compose(name, folder).plain)
+        with configurable():
+            calls.configure("jax_enable_x64", experiment.x64)
+            types = infer(experiment)
+    except InvalidExperiment:
+        return
+    for program in experiment.programs:
+        if program in types.unsupported or not program.on_mesh:
+            continue
+        written = types.derived if program is Program.DERIVED and types.derived else experiment
+        path = folder / f"program_{program}.py"
+        path.write_text(WRITERS[program](experiment, folder, types), encoding="utf-8")
+        with configurable():
+            module = _load(path)
+            mesh = module.make_mesh()
+            try:
+                compiled = compile_program(program, module.program(mesh), structs(experiment, mesh), folder)
+            except NotLowered:
+                continue
+            plan = planned(written, program, compiled, folder)
+        evidence = gather(written, program, folder, None, compiled.unreadable)
+        told = types.derivation if program is Program.DERIVED else None
+        for one in explained(written, program, evidence.collectives or [], plan, told and told.plan):
+            yield program, one
+
+
+def main() -> None:
+    """Count and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--all", action="store_true")
+    arguments = parser.parse_args()
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    # XLA's own warnings are none of this.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    counts: Counter[str | None] = Counter()
+    names = arguments.names or sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            for program, one in collectives(name, Path(folder)):
+                assert one.why is not None
+                counts[one.why.by] += 1
+                if arguments.all or one.why.by is None:
+                    print(f"{name} {program}: {words.collective(one)}: {words.because(one.why)}", flush=True)
+    total = counts.total()
+    known = total - counts[None]
+    share = f" ({known / total:.1%})" if total else ""
+    told = ", ".join(f"{by} {count}" for by, count in counts.items() if by)
+    print(f"{known} of {total} collectives of {len(names)} experiments have a reason{share}: {told}")
+
+
+if __name__ == "__main__":
+    main()

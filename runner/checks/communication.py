@@ -1,0 +1,153 @@
+"""What a program asks for, what Shardy plans, or what was compiled in; whether it communicates as expected out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.evidence import words
+from runner.experiment.expect import KINDS, Expectations
+from runner.experiment.program import Program
+from runner.record.model import CompiledProgram
+from runner.record.verdicts import CountsVerdict, LimitVerdict, NotRun, Verdict
+from runner.sharding import ring
+from runner.words import bytes_text
+
+OF = ("compiled", "lowered", "planned")
+"""What an expectation may be of; what says nothing of it is of the compiled module."""
+
+
+@dataclass(frozen=True)
+class _One:
+    """A collective: its kind, how often it runs, what a device sends for it, its name and itself in words."""
+
+    kind: str
+    count: int | None
+    sent: int | None
+    name: str
+    text: str
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """The collectives, what they are not in a report (`compiled`), and the sentences about what is not among them."""
+
+    collectives: Sequence[_One]
+    made: str
+    unknown: Sequence[str] = ()
+
+
+def counts(expected: Expectations, program: Program, compiled: CompiledProgram, of: str, *, none: bool) -> Verdict:
+    """Whether there are as many collectives of each kind as expected; with `none`, whether there are none."""
+    wanted: Mapping[str, int] = {} if none else getattr(expected, _name(of, "collectives"))
+    found = _listed(program, compiled, of)
+    if isinstance(found, Verdict):
+        return _as(CountsVerdict, found)
+    unknown = [one for one in found.collectives if one.count is None]
+    number: Counter[str] = Counter()
+    for one in found.collectives:
+        number[one.kind] += one.count or 0
+    wrong = [kind for kind in KINDS if number[kind] != wanted.get(kind, 0)]
+    if unknown:
+        names = ", ".join(one.name for one in unknown)
+        reason = f"expected {_kinds(wanted)}; how often these run is not known: {names}"
+        return CountsVerdict(status="failed", reason=reason)
+    if not wrong:
+        return CountsVerdict(status="passed", found=dict(number))
+    shown = [text for one in found.collectives if one.kind in wrong for text in (one.text, one.why) if text]
+    missing = [f"no {kind} was {found.made}" for kind in wrong if not number[kind]]
+    return CountsVerdict(
+        status="failed",
+        reason=f"expected {_kinds(wanted)}, found {_kinds(number)}",
+        details=[*missing, *shown, *found.unknown],
+        found=dict(number),
+    )
+
+
+def sent(expected: Expectations, program: Program, compiled: CompiledProgram, of: str) -> Verdict:
+    """Whether a device sends no more than expected."""
+    limit = getattr(expected, _name(of, "max_bytes_per_device"))
+    found = _listed(program, compiled, of)
+    if isinstance(found, Verdict):
+        return _as(LimitVerdict, found)
+    there = found.collectives
+    for unknown, why in (
+        ([one for one in there if one.count is None], "since these run an unknown number of times"),
+        ([one for one in there if one.sent is None], "since what is sent for these is not"),
+    ):
+        if unknown:
+            reason = f"how much is communicated is not known, {why}"
+            return LimitVerdict(status="failed", reason=reason, details=[_told(one) for one in unknown])
+    total = ring.total([(one.count, one.sent) for one in there]) or 0
+    if total <= limit:
+        return LimitVerdict(status="passed", found=total, allowed=limit)
+    largest = sorted(there, key=lambda one: -(one.count or 0) * (one.sent or 0))
+    return LimitVerdict(
+        status="failed",
+        reason=f"each device sends {total} bytes for collectives, on a ring ({bytes_text(total)}), more than {limit}",
+        details=[text for one in largest[:4] for text in (_told(one), one.why) if text],
+        found=total,
+        allowed=limit,
+    )
+
+
+def _told(one: _One) -> str:
+    times = "an unknown number of" if one.count is None else one.count
+    return f"{times} × {one.name}: a device sends {bytes_text(one.sent)}"
+
+
+def _name(of: str, name: str) -> str:
+    return name if of == "compiled" else f"{of}_{name}"
+
+
+def _as(kind: type[CountsVerdict] | type[LimitVerdict], verdict: Verdict) -> Verdict:
+    """A verdict that says why there is nothing to compare, as one of this kind."""
+    if isinstance(verdict, NotRun):
+        return verdict
+    return kind(status=verdict.status, reason=verdict.reason, details=verdict.details)
+
+
+def _kinds(number: Mapping[str, int]) -> str:
+    told = [f"{number[kind]} {kind}" for kind in KINDS if number.get(kind)]
+    return ", ".join(told) or "no collectives"
+
+
+def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | Verdict:
+    """The collectives; a verdict where they are not to be had. An expectation that nobody can check is not met."""
+    if of == "compiled":
+        if compiled.collectives is None:
+            unread = compiled.collectives_unknown or ["the backend does not tell the collectives"]
+            return Verdict(status="failed", reason=unread[0], details=unread[1:])
+        listed = [
+            _One(
+                one.kind,
+                one.count,
+                one.bytes_sent,
+                words.collective(one),
+                words.described(one),
+                one.why and f"  why: {words.because(one.why)}",
+            )
+            for one in compiled.collectives
+        ]
+        return _Listed(listed, of, compiled.collectives_unknown)
+    if of == "lowered" and program.whole:
+        return NotRun(reason=f"{program} is written over whole arrays, and asks for no collective itself")
+    if compiled.lowered is None:
+        return Verdict(status="failed", reason="what the program asks for is not known")
+    asked = [
+        _One(one.kind, one.count, one.bytes_sent, words.asked(one), words.asked_at_length(one))
+        for one in compiled.lowered
+    ]
+    if of == "lowered":
+        return _Listed(asked, "asked for")
+    plan = compiled.plan
+    if plan is None or plan.collectives is None:
+        missing = "there is no plan" if plan is None else plan.missing
+        return Verdict(status="failed", reason=missing)
+    planned = [
+        _One(one.kind, one.count, one.bytes_sent, words.planned(one), words.planned_at_length(one))
+        for one in plan.collectives
+    ]
+    return _Listed([*planned, *asked], of)

@@ -1,0 +1,25 @@
+"""The programs of a record in; the keys of the file that the reasons of their collectives name out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runner.faults import Key
+from runner.record.model import CompiledProgram
+
+
+def keys(programs: Iterable[CompiledProgram]) -> dict[str, Key]:
+    """The keys as reasons write them (`arrays.w1.spec`, `outputs.grad.w1`), each with its parts."""
+    found: dict[str, Key] = {}
+    for program in programs:
+        for one in program.collectives or ():
+            found |= {key: _parts(key) for key in (one.why.keys if one.why else ())}
+    return found
+
+
+def _parts(key: str) -> Key:
+    section, _, rest = key.partition(".")
+    if section in ("outputs", "constraints"):
+        # The names of gradients and of what loops carry have dots.
+        return section, rest
+    return (section, *rest.split("."))

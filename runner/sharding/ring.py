@@ -1,0 +1,42 @@
+"""A collective in; what one device sends for it, on a ring, out: the figure in which programs are compared.
+
+Source: Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005; the
+PERFORMANCE.md of nccl-tests, where the same factors make a bus bandwidth of a time.
+"""
+
+from __future__ import annotations
+
+
+def sent(kind: str, devices: int, bytes_in: int | None, bytes_out: int | None) -> int | None:
+    """The bytes that a device sends in one execution, in a group of so many `devices`; None where it is not known.
+
+    `bytes_in` and `bytes_out` are what it holds before and after. With n devices a gather and a scatter take (n-1)/n of
+    the whole, a reduction of the whole twice that, an all-to-all (n-1)/n of what the device holds. A permutation sends
+    what the device holds; who takes part in one has a partner. A group of one sends nothing.
+    """
+    if devices <= 1:
+        return 0
+    held = {"all-gather": bytes_out, "recv": 0}.get(kind, bytes_in)
+    if held is None or kind not in _SHARES:
+        return None
+    times, shared = _SHARES[kind]
+    return round(times * held * (devices - 1) / devices) if shared else times * held
+
+
+_SHARES = {
+    "all-gather": (1, True), "reduce-scatter": (1, True), "all-reduce": (2, True), "all-to-all": (1, True),
+    "collective-permute": (1, False), "collective-broadcast": (1, False), "send": (1, False), "recv": (1, False),
+    "slice": (0, False), "sharded-to-unreduced": (0, False), "replicated-to-unreduced": (0, False),
+}  # fmt: skip
+"""How often what is held is sent, and whether each device keeps its own part of it. A `ragged-all-to-all` sends what
+only its operands tell."""
+
+
+def total(parts: list[tuple[int | None, int | None]]) -> int | None:
+    """What collectives send in all their executions, of `(count, bytes)` each; None where one of these is not known."""
+    found = 0
+    for count, size in parts:
+        if count is None or size is None:
+            return None
+        found += count * size
+    return found

@@ -1,0 +1,54 @@
+"""The collectives of several programs in; what each sends more than the one that sends least, line by line, out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runner.evidence.model import Collective
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """What a program sends more than the `program` that sends the least.
+
+    - `times`: how many times as much; null where that one sends nothing.
+    - `lines`: for each line in which they differ what a device sends in this program, and in that one; of what the
+      compiler merged, for all of its lines together.
+    """
+
+    program: str
+    times: float | None
+    lines: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+
+
+def gaps(programs: Mapping[str, Sequence[Collective]], sent: Mapping[str, int]) -> dict[str, Gap]:
+    """The gap of each program to the one that sends the least; none for those that send no more.
+
+    `sent` is what a device sends for all `programs`, of which it is known.
+    """
+    if not sent:
+        return {}
+    least = min(sent, key=lambda name: sent[name])
+    theirs = _lines(programs[least])
+    found: dict[str, Gap] = {}
+    for name, total in sent.items():
+        if total <= sent[least]:
+            continue
+        mine = _lines(programs[name])
+        lines = {
+            line: [mine[line], theirs[line]] for line in dict.fromkeys([*mine, *theirs]) if mine[line] != theirs[line]
+        }
+        times = round(total / sent[least], 2) if sent[least] else None
+        found[name] = Gap(program=least, times=times, lines=lines)
+    return found
+
+
+def _lines(listed: Sequence[Collective]) -> Counter[str]:
+    """What a device sends in each line."""
+    found: Counter[str] = Counter()
+    for one in listed:
+        if one.count is not None and one.bytes_sent is not None:
+            found[" and ".join(sorted(one.nodes)) or "no line"] += one.count * one.bytes_sent
+    return found

@@ -1,0 +1,88 @@
+"""The text of a compiled module and the compiler's estimate of it in; the estimate with the steps of its loops out.
+
+XLA's analysis counts the body of a loop once, however often it runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from runner.evidence import hlo
+from runner.evidence.hlo import Computation, Module
+from runner.link.events import Cost
+from runner.worker.versions import module_cost
+
+_FIELDS = {"flops": "flops", "bytes_accessed": "bytes accessed"}
+_HEADER = re.compile(r", entry_computation_layout=\{.*?\}\}?(?=, [a-z_]+=|$)")
+
+
+_BRANCHES = ("true_computation", "false_computation", "branch_computations")
+
+
+class _Unknown(Exception):
+    """Why the steps of the loops cannot be multiplied in."""
+
+
+def with_loops(cost: Cost, text: str) -> Cost:
+    """The estimate with `total_flops` and `total_bytes_accessed`; where they are not known, with the reason."""
+    if " while(" not in text:
+        return replace(cost, total_flops=cost.flops, total_bytes_accessed=cost.bytes_accessed)
+    module = hlo.read(text)
+    if module.entry is None:
+        return replace(cost, total_unknown="the module has no entry computation that could be read")
+    counter = _Counter(module, text)
+    try:
+        more = counter.more(module.entry)
+    except _Unknown as unknown:
+        return replace(cost, total_unknown=str(unknown))
+    totals = {
+        f"total_{name}": None if getattr(cost, name) is None else getattr(cost, name) + more[name] for name in _FIELDS
+    }
+    return replace(cost, **totals)
+
+
+class _Counter:
+    def __init__(self, module: Module, text: str) -> None:
+        self._module = module
+        head, _, self._rest = text.partition("\n")
+        self._head = _HEADER.sub("", head)
+        self._once: dict[str, dict[str, float]] = {}
+
+    def more(self, computation: Computation) -> dict[str, float]:
+        """What running a computation once costs beyond what XLA says of it."""
+        found = dict.fromkeys(_FIELDS, 0.0)
+        for inner, times in self._called(computation):
+            extra, once = self.more(inner), {} if times == 1 else self._cost(inner.name)
+            for name in _FIELDS:
+                found[name] += times * extra[name] + (times - 1) * once.get(name, 0.0)
+        return found
+
+    def _called(self, computation: Computation) -> Iterator[tuple[Computation, int]]:
+        """The computations that run in another, and how often. Raises `_Unknown`."""
+        for instruction in computation.instructions.values():
+            if instruction.opcode == "fusion":
+                continue  # no loop stands in one
+            steps: int | None = 1
+            if instruction.opcode == "while":
+                steps = hlo.trip_count(self._module, instruction, computation)
+                if steps is None:
+                    raise _Unknown(f"how often the loop {instruction.name} runs is not known")
+            for role, name in instruction.called:
+                inner = self._module.computations.get(name)
+                if inner is not None and role in _BRANCHES and any(self.more(inner).values()):
+                    raise _Unknown(f"how often the loops in the branches of {instruction.name} run is not known")
+                if inner is not None and role in ("body", "condition", "to_apply", "calls", "called_computations"):
+                    yield inner, steps + (role == "condition") if instruction.opcode == "while" else 1
+
+    def _cost(self, computation: str) -> dict[str, float]:
+        """XLA's analysis of a computation, as if it were the module's entry. Raises `_Unknown`."""
+        if computation not in self._once:
+            rest = re.sub(r"^ENTRY ", "", self._rest, flags=re.MULTILINE)
+            rest = re.sub(rf"^(%?{re.escape(computation)} )", r"ENTRY \1", rest, flags=re.MULTILINE)
+            told = module_cost(f"{self._head}\n{rest}")
+            if isinstance(told, str):
+                raise _Unknown(told)
+            self._once[computation] = {name: float(told.get(theirs, 0.0)) for name, theirs in _FIELDS.items()}
+        return self._once[computation]

@@ -1,0 +1,91 @@
+"""A lowered program in; the collectives that it asks for itself, before any compiler, out.
+
+They are the same on every platform. A program over whole arrays asks for none; a `shard_map` for those of its lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from runner.evidence import groups
+from runner.layout import Mesh
+from runner.sharding import ring
+from runner.sharding.plan import AskedCollective
+from runner.worker.modules import Walk, bytes_of
+
+KINDS = {
+    "stablehlo.all_reduce": "all-reduce", "stablehlo.all_gather": "all-gather", "stablehlo.all_to_all": "all-to-all",
+    "stablehlo.reduce_scatter": "reduce-scatter", "stablehlo.collective_permute": "collective-permute",
+    "stablehlo.collective_broadcast": "collective-broadcast",
+}  # fmt: skip
+"""The collectives of StableHLO, and what XLA calls them."""
+
+_DENSE = re.compile(r"dense<(.*?)> : tensor<(\d+)x(\d+)xi64>", re.DOTALL)
+_AXES = re.compile(r'name = "([^"]+)"')
+
+
+def asked(module: Any, mesh: Mesh, where: Callable[[str], tuple[str | None, bool]]) -> list[AskedCollective]:
+    """The collectives of a module of StableHLO; `where` tells the line of a name stack, and whether it is backward."""
+    walk = _Walk(module, mesh, where)
+    walk.walk()
+    return walk.found
+
+
+class _Walk(Walk):
+    def __init__(self, module: Any, mesh: Mesh, where: Callable[[str], tuple[str | None, bool]]) -> None:
+        super().__init__(module)
+        self._mesh, self._where = mesh, where
+        self.found: list[AskedCollective] = []
+
+    def operation(self, operation: Any) -> bool:
+        kind = KINDS.get(operation.name)
+        if kind is None:
+            return True
+        line, gradient = self._where(self.stack(operation))
+        axes, devices = self._over(operation)
+        bytes_in = sum(map(bytes_of, operation.operands))
+        bytes_out = sum(map(bytes_of, operation.results))
+        self.found.append(
+            AskedCollective(
+                kind=kind,
+                axes=axes,
+                line=line,
+                gradient=gradient,
+                bytes_in=bytes_in,
+                bytes_out=bytes_out,
+                bytes_sent=None if devices is None else ring.sent(kind, devices, bytes_in, bytes_out),
+                count=self.times,
+            )
+        )
+        return False
+
+    def _over(self, operation: Any) -> tuple[list[str] | None, int | None]:
+        """The mesh axes over which it is, where its groups are those of axes, and the devices in a group."""
+        if operation.name == "stablehlo.collective_permute":
+            pairs = _numbers(str(operation.attributes["source_target_pairs"]))
+            if pairs is None:
+                return None, None
+            return list(groups.axes_between(pairs, self._mesh)), 1 + bool((pairs[:, 0] != pairs[:, 1]).any())
+        text = str(operation.attributes["replica_groups"])
+        who = _numbers(text)
+        if who is not None:
+            axes = groups.axes_of(who, self._mesh)
+            return None if axes is None else list(axes), int(who.shape[1])
+        named = _AXES.findall(text)
+        if "sub_axis_info" in text or not all(axis in self._mesh.sizes for axis in named):
+            return None, None
+        return [axis for axis in self._mesh.axes if axis in named], self._mesh.axis_size(named)
+
+
+def _numbers(text: str) -> np.ndarray | None:
+    found = _DENSE.match(text)
+    if found is None:
+        return None
+    rows = [int(number) for number in re.findall(r"-?\d+", found[1])]
+    shape = int(found[2]), int(found[3])
+    # One number stands for an array that holds nothing else.
+    return np.array(rows * (shape[0] * shape[1]) if len(rows) == 1 else rows).reshape(shape)

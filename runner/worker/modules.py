@@ -1,0 +1,161 @@
+"""A module of MLIR in; its operations in the order in which they run, with their name stacks and how often, out.
+
+A function is walked at each of its calls: the names inside of it are relative to that of the call.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+_TENSOR = re.compile(r"tensor<((?:\d+x)*)([^>]+)>")
+_BITS = re.compile(r"(\d+)")
+_NAMED = re.compile(r'loc\("([^"]*)"')
+_INTEGER = re.compile(r"dense<(-?\d+)>")
+
+
+class Walk:
+    """Visits a module from its function `main`; what is made of it is a subclass's.
+
+    `inside` is the name stack of the calls around an operation, `times` how often it runs: None where that is not
+    known, in a branch or in a loop whose length no constant tells.
+    """
+
+    def __init__(self, module: Any) -> None:
+        functions = [one.operation for one in module.body.operations if one.operation.name == "func.func"]
+        self._functions = {_text(one.attributes["sym_name"]): one for one in functions}
+        self.inside: tuple[str, ...] = ()
+        self.times: int | None = 1
+        main = self._functions.get("main", functions[0] if functions else None)
+        self.main: Any = main
+        self.bindings: dict[Any, Any] = {}
+        """What the arguments of functions and of loops were given last."""
+
+    def walk(self) -> None:
+        """Visit every operation that runs."""
+        if self.main is not None:
+            self.enter(self.main)
+            self._regions(self.main)
+
+    def enter(self, function: Any) -> None:
+        """Called where `main` begins."""
+
+    def operation(self, operation: Any) -> bool:
+        """Called with each operation; whether to go into its regions."""
+        return True
+
+    def argument(self, owner: Any, argument: Any, at: int) -> None:
+        """Called with each argument of a function that is called, or of the body of a loop."""
+
+    def returned(self, owner: Any) -> None:
+        """Called where a call has been walked."""
+
+    def stack(self, operation: Any) -> str:
+        """The whole name stack of an operation."""
+        own = name_of(operation)
+        return "/".join([*self.inside, own] if own else self.inside)
+
+    def _regions(self, operation: Any) -> None:
+        for region in operation.regions:
+            for block in region.blocks:
+                for inner in block.operations:
+                    self._one(inner.operation)
+
+    def _one(self, operation: Any) -> None:
+        if not self.operation(operation):
+            return
+        before, inside = self.times, self.inside
+        called = None
+        if operation.name == "func.call":
+            called = self._functions.get(_text(operation.attributes["callee"]).removeprefix("@"))
+            name = name_of(operation)
+            self.inside = (*inside, name) if name else inside
+        if operation.name == "stablehlo.while":
+            steps = trip_count(operation)
+            self.times = None if before is None or steps is None else before * steps
+        elif operation.name in ("stablehlo.case", "stablehlo.if"):
+            self.times = None
+        owner = operation if called is None else called
+        for region in owner.regions:
+            for block in region.blocks:
+                for at, argument in enumerate(block.arguments):
+                    if at < len(operation.operands):
+                        self.bindings[argument] = operation.operands[at]
+                    self.argument(operation, argument, at)
+        self._regions(owner)
+        self.times, self.inside = before, inside
+        if called is not None:
+            self.returned(operation)
+
+
+def _text(attribute: Any) -> str:
+    return str(attribute).strip('"')
+
+
+def name_of(operation: Any) -> str:
+    """The name in the location of an operation: `loc("jit(f)/hidden/dot_general"(callsite(…)))`; "" without one."""
+    found = _NAMED.match(str(operation.location))
+    # A file's name is none.
+    return found[1] if found and not re.search(r'"[^"]*":\d', str(operation.location)[: found.end() + 2]) else ""
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """The shape of a value; empty for what is no array."""
+    match = _TENSOR.match(str(value.type))
+    return tuple(int(size) for size in match[1].split("x")[:-1]) if match else ()
+
+
+def bytes_of(value: Any, parts: int = 1) -> int:
+    """The bytes of a value, or of one of its equal `parts`."""
+    match = _TENSOR.match(str(value.type))
+    if match is None:
+        return 0
+    bits = _BITS.search(match[2])
+    width = max(int(bits[1]) if bits else 8, 8) // 8 * (2 if match[2].startswith("complex") else 1)
+    width = 1 if match[2] == "i1" else width
+    return math.prod(shape_of(value)) * width // parts
+
+
+def trip_count(loop: Any) -> int | None:
+    """How often a `stablehlo.while` runs its body, where constants tell: `for (i = start; i < end; i += step)`."""
+    condition, body = (region.blocks[0] for region in loop.regions)
+    test = _owner(_last(condition).operands[0])
+    if test is None or test.name != "stablehlo.compare" or "LT" not in str(test.attributes["comparison_direction"]):
+        return None
+    index = _argument(condition, test.operands[0])
+    if index is None:
+        return None
+    bound = _argument(condition, test.operands[1])
+    end = _constant(test.operands[1] if bound is None else loop.operands[bound])
+    start = _constant(loop.operands[index])
+    stepped = _owner(_last(body).operands[index])
+    if start is None or end is None or stepped is None or stepped.name != "stablehlo.add":
+        return None
+    kept = bound is None or _argument(body, _last(body).operands[bound]) == bound
+    if not kept or _argument(body, stepped.operands[0]) != index:
+        return None
+    step = _constant(stepped.operands[1])
+    return max(0, math.ceil((end - start) / step)) if step and step > 0 else None
+
+
+def _last(block: Any) -> Any:
+    return list(block.operations)[-1].operation
+
+
+def _owner(value: Any) -> Any:
+    """The operation whose result a value is; None for an argument."""
+    owner = getattr(value, "owner", None)
+    return getattr(owner, "operation", None)
+
+
+def _argument(block: Any, value: Any) -> int | None:
+    return next((at for at, argument in enumerate(block.arguments) if argument == value), None)
+
+
+def _constant(value: Any) -> int | None:
+    owner = _owner(value)
+    if owner is None or not owner.name.endswith(".constant"):
+        return None
+    found = _INTEGER.search(str(owner.attributes["value"]))
+    return int(found[1]) if found else None

@@ -1,0 +1,108 @@
+"""What the compiler said of a program in; of each involuntary rematerialization a way around it, tried, out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+
+from runner import dtypes, layout
+from runner.evidence import hlo, warnings
+from runner.evidence.collectives import read
+from runner.evidence.nodes import Origins
+from runner.experiment.model import Experiment
+from runner.layout import Spec
+from runner.sharding import moves, ring
+from runner.sharding.plan import Reshard
+from runner.worker import calls
+from runner.worker.said import Said
+from runner.worker.specs import partition
+
+_TRIES = 6
+"""How many ways are tried of one warning; each is a program of a few lines that is compiled."""
+
+
+def ways(experiment: Experiment, origins: Origins, said: str | None, mesh: Any, *, run: bool) -> dict[str, Reshard]:
+    """For the text of each warning of a rematerialization the two layouts, and steps that avoid it.
+
+    `mesh` is JAX's. The steps are compiled, and where they can `run`, run; those that do not help are not told.
+    """
+    found: dict[str, Reshard] = {}
+    if said is None or "full rematerialization" not in said.lower():
+        return found
+    for warning in warnings.read(said, origins):
+        change = warnings.change(warning.text, experiment.mesh)
+        if change is None:
+            continue
+        base = Reshard(
+            before=change.before.json(), after=change.after.json(), shape=list(change.shape), dtype=change.dtype
+        )
+        found[warning.text] = base
+        for through in _paths(experiment.mesh, change):
+            sent = _tried(experiment, mesh, change, through, origins, run=run)
+            if sent is not None:
+                found[warning.text] = Reshard(
+                    before=base.before,
+                    after=base.after,
+                    shape=base.shape,
+                    dtype=base.dtype,
+                    through=[spec.json() for spec in through],
+                    bytes_sent=sent,
+                    ran=run,
+                )
+                break
+    return found
+
+
+def _paths(mesh: layout.Mesh, change: warnings.Change) -> Iterator[tuple[Spec, ...]]:
+    """The layouts on the way: the cheapest way first, then each single one that is near."""
+    rank, width = len(change.shape), dtypes.dtype(change.dtype).itemsize
+    before, after = (moves.plain(mesh, spec, rank) for spec in (change.before, change.after))
+    steps = moves.moves(mesh, change.shape, width, before, after)
+    seen = [tuple(step.after for step in steps[:-1])]
+    if seen[0]:
+        yield seen[0]
+    near = sorted(
+        {step.after for step in moves.steps(mesh, change.shape, width, before, after)} - {before, after},
+        key=lambda spec: (moves.sent(mesh, change.shape, width, before, spec), str(spec)),
+    )
+    for spec in near[:_TRIES]:
+        if (spec,) not in seen:
+            yield (spec,)
+
+
+def _tried(
+    experiment: Experiment,
+    mesh: Any,
+    change: warnings.Change,
+    through: tuple[Spec, ...],
+    origins: Origins,
+    *,
+    run: bool,
+) -> int | None:
+    """What a device sends for these steps; None where the compiler warns again, or the values are others."""
+    # Of explicit sharding too, the compiler is asked: its types are not.
+    mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+    before, *rest = (NamedSharding(mesh, partition(spec)) for spec in (change.before, *through, change.after))
+
+    def steps(value: Any) -> Any:
+        for sharding in rest:
+            value = calls.with_sharding_constraint(value, sharding)
+        return value
+
+    kind = dtypes.dtype(change.dtype).numpy
+    said = Said()
+    compiled = calls.jit(steps).lower(jax.ShapeDtypeStruct(change.shape, kind, sharding=before)).compile()
+    heard = said.text()
+    if heard is None or "full rematerialization" in heard.lower():
+        return None
+    if run:
+        values = np.arange(np.prod(change.shape)).reshape(change.shape).astype(kind)
+        if not np.array_equal(np.asarray(compiled(calls.device_put(values, before))), values):
+            return None
+    module = hlo.read(compiled.as_text())
+    found = read(module, origins, experiment.mesh)
+    return None if found.missing else ring.total([(one.count, one.bytes_sent) for one in found.found])

@@ -1,0 +1,141 @@
+"""Attributes of Shardy's dialect in; layouts, sharding rules, origins and axes out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.layout import Spec
+from runner.sharding.plan import terms
+
+_DIMENSION = re.compile(r"\{([^}]*)\}")
+_AXIS = re.compile(r'"([^"]+)"(?::(\(\d+\)\d+))?')
+_SHARDING = re.compile(r"<@\w*, (\[[^\]]*\])[^>]*>")
+_RULE = re.compile(r"op_sharding_rule<(.*?) ?\{([^}]*)\}(.*)>$")
+
+_REDUCTIONS = {
+    "add": "sum", "maximum": "max", "minimum": "min", "multiply": "prod", "and": "and", "or": "or",
+}  # fmt: skip
+
+Dims = tuple[str | None, ...]
+"""The names of an array's dimensions, as far as they have names."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A sharding rule: the factors of each dimension of operands and results, their sizes, and what is special.
+
+    - `reduced`: summed over, or reduced otherwise; `whole`: not to be cut; `permuted`: not computed block by block.
+    - `names`, `results`: the names of the factors and of the results' dimensions, where the operands' are known.
+    """
+
+    text: str | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
+    reduced: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
+    permuted: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    results: tuple[Dims, ...] = ()
+
+    def named(self, operands: Sequence[Dims]) -> Rule:
+        """The rule with the names that follow from those of the operands' dimensions."""
+        if self.text is None:
+            return self
+        given, _, made = self.text.partition("->")
+        names: dict[str, str] = {}
+        for term, dims in zip(terms(given), operands, strict=False):
+            for factors, name in zip(term, dims, strict=False):
+                if name is not None and len(factors) == 1:
+                    names.setdefault(factors[0], name)
+        results = tuple(
+            tuple(names.get(factors[0]) if len(factors) == 1 else None for factors in term) for term in terms(made)
+        )
+        return Rule(self.text, self.sizes, self.reduced, self.whole, self.permuted, names, results)
+
+
+def rule(operation: Any) -> Rule:
+    """The sharding rule of an operation; an empty one where it has none."""
+    if "sdy.sharding_rule" not in operation.attributes:
+        return Rule()
+    found = _RULE.search(str(operation.attributes["sdy.sharding_rule"]))
+    if found is None:
+        return Rule()
+    sizes = {name: int(size) for name, _, size in (one.strip().partition("=") for one in found[2].split(",") if one)}
+
+    def special(what: str) -> tuple[str, ...]:
+        listed = re.search(what + r"=\{([^}]*)\}", found[3])
+        return tuple(name.strip() for name in listed[1].split(",")) if listed else ()
+
+    return Rule(found[1], sizes, special("reduction"), special("need_replication"), special("permutation"))
+
+
+def spec(text: str) -> Spec:
+    """The layout that the dimensions of a sharding say: `[{"data"}, {}]`."""
+    return Spec(
+        tuple(f"{axis}:{part}" if part else axis for axis, part in _AXIS.findall(dimension))
+        for dimension in _DIMENSION.findall(text)
+    )
+
+
+def one(text: str) -> Spec | None:
+    """The first sharding in an attribute."""
+    found = _SHARDING.search(text)
+    return None if found is None else spec(found[1])
+
+
+def shardings(operation: Any) -> list[Spec]:
+    """The layouts of an operation's results."""
+    for key in ("sdy.sharding", "out_shardings"):
+        if key in operation.attributes:
+            return [spec(each) for each in _SHARDING.findall(str(operation.attributes[key]))]
+    return []
+
+
+def origins(operation: Any) -> tuple[Mapping[str, str], ...]:
+    """For each result the mesh axes, and from where Shardy has them: `input: 1`, `constraint_0`, `self`."""
+    if "sdy.sharding_origins" not in operation.attributes:
+        return ()
+    each = re.findall(r"\{[^}]*\}", str(operation.attributes["sdy.sharding_origins"]))
+    return tuple(dict(re.findall(r'"?([^\s"{,]+)"? = "([^"]*)"', part)) for part in each)
+
+
+def name_of(location: str) -> str | None:
+    """The name in a location: `loc("w1")`."""
+    found = re.match(r'loc\("([^"]*)"', location)
+    return found[1] if found else None
+
+
+def collective_axes(operation: Any, name: str, before: Spec, after: Spec) -> tuple[str, ...]:
+    """The mesh axes that one of Shardy's collectives is over."""
+    for key in ("reduction_axes", "reduce_scatter_axes", "gathering_axes", "slicing_axes"):
+        if key in operation.attributes:
+            return tuple(f"{a}:{part}" if part else a for a, part in _AXIS.findall(str(operation.attributes[key])))
+    if name == "all_to_all" and "params" in operation.attributes:
+        found = _AXIS.findall(str(operation.attributes["params"]))
+        return tuple(f"{a}:{part}" if part else a for a, part in found)
+    one, other = ({axis for axes in spec for axis in axes} for spec in (before, after))
+    moved = {axis for a, b in zip(before, after, strict=False) for axis in {*a, *b} if a != b}
+    return tuple(sorted((one | other) & moved))
+
+
+def reduction(operation: Any, operand: Any) -> str | None:
+    """What an all-reduce does: the operation that it completes says so, where Shardy's text does not."""
+    if "reduction_kind" in operation.attributes:
+        kind = str(operation.attributes["reduction_kind"]).strip('"').lower()
+        found = next((name for name in ("sum", "max", "min", "prod", "and", "or") if name in kind), None)
+        if found:
+            return found
+    owner = getattr(operand.owner, "operation", operand.owner)
+    while owner is not None and owner.name.startswith("sdy.") and len(owner.operands):
+        owner = getattr(owner.operands[0].owner, "operation", None)
+    if owner is None or not hasattr(owner, "regions"):
+        return None
+    for region in owner.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                kind = inner.operation.name.partition(".")[2]
+                if kind in _REDUCTIONS:
+                    return _REDUCTIONS[kind]
+    return "sum"

@@ -1,0 +1,263 @@
+"""Why a collective is there: the reasons, what they rest on, and that they are not made up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from benchmarks.why import collectives
+from runner.evidence import hlo_sharding, warnings
+from runner.evidence.model import Collective
+from runner.experiment.program import Program
+from runner.layout import Layout, Mesh, Spec
+from runner.record.model import Record
+from runner.show import collectives as shown
+from runner.why import least
+from runner.why.reasons import explained
+from tests import harness
+from tests.command import ROOT, run_command
+from tests.evidence import collective
+
+MLP = """
+dims: {B: 8, D: 4, F: 16}
+arrays:
+  x: {shape: [B, D], spec: [x, null]}
+  w1: {shape: [D, F], spec: [x, y]}
+  w2: {shape: [F, D], spec: [y, null]}
+graph:
+  hidden: tanh(x @ w1)
+  out: hidden @ w2
+  loss: mean(out ** 2)
+outputs: {out: [x, null], loss: []}
+grad: {of: loss, wrt: [w1, w2]}
+program: constraint
+"""
+
+
+@pytest.fixture(scope="module")
+def mlp(tmp_path_factory: pytest.TempPathFactory) -> harness.Outcome:
+    return harness.run(MLP, tmp_path_factory.mktemp("mlp"))
+
+
+def listed(found: Record, program: str = "constraint") -> list[Collective]:
+    there = found.compiled[program].collectives
+    assert there is not None
+    return there
+
+
+def one(found: list[Collective], kind: str, node: str) -> Any:
+    """The reason of the only collective of a kind in a line."""
+    (which,) = [each for each in found if each.kind == kind and each.nodes == [node] and not each.gradient]
+    return which.why
+
+
+def test_a_sum_over_a_dimension_that_specs_cut_names_it_and_them(mlp: harness.Outcome) -> None:
+    why = one(listed(mlp.record), "all-reduce", "out")
+    assert (why.by, why.operation, why.line, why.planned) == ("operation", "dot_general", "out", True)
+    assert why.dims == ["F"]
+    assert why.keys == ["arrays.w1.spec", "arrays.w2.spec"]
+    assert why.text == "the product in out sums over F, which arrays.w1.spec and arrays.w2.spec cut over y"
+
+
+def test_a_gather_names_what_else_the_axis_cuts(mlp: harness.Outcome) -> None:
+    why = one(listed(mlp.record), "all-gather", "hidden")
+    assert why.dims == ["D"]
+    assert why.keys == ["arrays.w1.spec"]
+    assert why.text.startswith("the product in hidden needs all of D of w1, which arrays.w1.spec cuts over x; x cuts B")
+
+
+def test_every_collective_has_a_reason_or_says_that_it_has_none(mlp: harness.Outcome) -> None:
+    for each in listed(mlp.record):
+        assert each.why is not None
+        assert each.why.by is not None or each.why.text.startswith("not explained: ")
+
+
+def again(mlp: harness.Outcome, *which: Collective, **changes: Any) -> list[Any]:
+    """The reasons of collectives by the plan of the program, changed so."""
+    plan = mlp.record.compiled["constraint"].plan
+    assert plan is not None
+    told = explained(mlp.experiment, Program.CONSTRAINT, which, replace(plan, **changes))
+    return [each.why for each in told]
+
+
+def test_a_collective_that_nothing_needs_is_not_explained(mlp: harness.Outcome) -> None:
+    stray = collective("all-gather", "loss", axes=["y"], inserted=True, between={"from": ["loss"], "to": ["loss"]})
+    (why,) = again(mlp, stray, collectives=[], operations=[])
+    assert why.by is None
+    assert why.text.startswith("not explained: Shardy plans nothing in loss")
+    nowhere = collective("all-gather", None, axes=["y"], inserted=True, between={"from": [], "to": []})
+    (why,) = again(mlp, nowhere)
+    assert why.text == "not explained: it leads back to no line of the experiment"
+
+
+def test_what_the_plan_has_in_place_is_told_with_what_it_sends(mlp: harness.Outcome) -> None:
+    other = collective("all-gather", "out", axes=["y"], inserted=True, between={"from": ["w2"], "to": ["out"]})
+    (why,) = again(mlp, other)
+    assert why.planned is False
+    assert why.instead == ["1 × all-reduce of out over y: a device sends 64 B"]
+    assert why.instead_sent == 64
+    assert why.text.endswith("; instead Shardy planned an all-reduce of out over y, for which a device would send 64 B")
+
+
+def test_what_another_value_needs_is_no_reason(mlp: harness.Outcome) -> None:
+    other = collective("all-gather", "hidden", axes=["x"], inserted=True, between={"from": ["x"], "to": ["hidden"]})
+    (why,) = again(mlp, other)
+    assert why.planned is False
+
+
+def test_without_a_plan_a_sentence_says_so_and_nothing_else_breaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.worker.plan.propagated", lambda _: "Shardy's passes cannot be run from Python here")
+    found = harness.run(MLP, tmp_path, grad=None).record
+    assert found.status == "passed"
+    texts = {each.why.text for each in listed(found) if each.why}
+    assert texts == {"not explained: what Shardy plans is not known: Shardy's passes cannot be run from Python here"}
+
+
+PER_DEVICE = """
+arrays:
+  x: {shape: [8, 4], spec: [x, null]}
+  w: {shape: [4, 4], spec: []}
+per_device:
+  y: tanh(x @ w)
+  loss: psum(sum(y ** 2), 'x')
+outputs: {loss: []}
+grad: {of: loss, wrt: [w]}
+program: shard_map
+"""
+
+
+def test_what_the_program_asks_for_is_in_its_line_and_what_is_differentiated_says_so(tmp_path: Path) -> None:
+    found = listed(harness.run(PER_DEVICE, tmp_path).record, "shard_map")
+    reasons = {(each.why.by, each.why.text) for each in found if each.why}
+    merged = {by for by, _ in reasons}
+    assert "program" in merged
+    assert any("per_device.loss asks for it: psum(sum(y ** 2), 'x')" in text for _, text in reasons)
+
+
+def test_the_terminal_explains_where_it_is_asked_to_and_a_failure_always(tmp_path: Path) -> None:
+    told = run_command("+experiment=case3_allreduce", "program=auto", "explain=true", f"hydra.run.dir={tmp_path}/a")
+    line = (
+        "auto: all-reduce of C over x: the product in C sums over J, which arrays.A.spec and arrays.B.spec cut over x"
+    )
+    assert f"{line}; Shardy plans it too\n" in told.stdout
+    assert "arrays.A.spec: conf/experiment/case3_allreduce.yaml:" in told.stdout
+    silent = run_command("+experiment=case3_allreduce", "program=auto", f"hydra.run.dir={tmp_path}/b")
+    assert "sums over" not in silent.stdout
+    overrides = ("+experiment=case3_allreduce", "program=auto", "expect.collectives=null", "expect.no_collectives=true")
+    ran = run_command(*overrides, f"hydra.run.dir={tmp_path}/c")
+    assert ran.returncode == 1
+    assert "    why: the product in C sums over J, which arrays.A.spec and arrays.B.spec cut over x" in ran.stdout
+
+
+def test_an_override_is_the_place_of_what_it_sets(tmp_path: Path) -> None:
+    override = "arrays.B.spec=[x,null]"
+    ran = run_command(
+        "+experiment=case3_allreduce", "program=auto", "explain=true", override, f"hydra.run.dir={tmp_path}/a"
+    )
+    assert f"arrays.B.spec: command line: {override}\n" in ran.stdout
+
+
+# All experiments.
+
+NAMES = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("name", NAMES)
+def test_shipped_experiments_are_explained(name: str, tmp_path: Path) -> None:
+    for program, each in collectives(name, tmp_path):
+        assert each.why is not None
+        known = each.why.by is not None
+        assert known or (name, program) == ("ulysses_attention", Program.EXPLICIT), each.why.text
+
+
+# Rematerializations.
+
+MESH = Mesh(("x", "y"), (4, 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("{devices=[2,1,4]<=[4,2]T(1,0)}", [["y"], [], ["x"]]),
+        ("{devices=[1,8,1]<=[8]}", [[], ["x", "y"], []]),
+        ("{devices=[1,4,1,2]<=[8] last_tile_dim_replicate}", [[], ["x"], []]),
+        ("{devices=[1,8,1]<=[4,2]T(1,0)}", [[], ["y", "x"], []]),
+        ("{mesh['x'=4,'y'=2], [{'y'}, {}, {'x'}]}", [["y"], [], ["x"]]),
+        ("{mesh['x'=4,'y'=2], [{}, {'x', 'y'}, {}]}", [[], ["x", "y"], []]),
+        ("{replicated}", [[], [], []]),
+        ("{devices=[2,1,4]<=[8]}", None),
+        ("{devices=[3,1,1]<=[3]}", None),
+        ("{maximal device=0}", None),
+    ],
+)
+def test_a_sharding_of_xlas_is_a_partition_spec(text: str, spec: Any) -> None:
+    assert hlo_sharding.spec(text, 3, MESH) == (None if spec is None else Spec.of(spec))
+
+
+def test_a_sharding_that_jax_makes_is_read_back() -> None:
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    for entries in ([("y",), ("x",)], [("x", "y"), ()], [("y", "x"), ()], [(), ("y",)]):
+        sharding = jax.sharding.NamedSharding(mesh, jax.P(*(axes or None for axes in entries)))
+        text = str(sharding._to_xla_hlo_sharding(2))
+        found = hlo_sharding.spec(text, 2, MESH)
+        assert found is not None
+        mine, theirs = (Layout(MESH, (8, 8), spec) for spec in (found, Spec(entries)))
+        assert [mine.block(at) for at in range(8)] == [theirs.block(at) for at in range(8)], text
+
+
+def test_a_warning_without_layouts_says_nothing_of_them() -> None:
+    assert warnings.change("[SPMD] Involuntary full rematerialization.", MESH) is None
+
+
+def test_a_rematerialization_has_a_way_around_it_that_was_tried(tmp_path: Path) -> None:
+    command = ("+experiment=why_rematerialization", "program=constraint", f"hydra.run.dir={tmp_path}/a")
+    ran = run_command(*command)
+    assert (
+        "  float32[16, 16, 16] goes from P('y', None, 'x') to P(None, ('x', 'y'), None); "
+        "by way of P('y', 'x', None) a device sends 2.6 kB "
+        "(compiled without a warning, and run: the values are the same)\n"
+    ) in ran.stdout
+
+
+# The least.
+
+
+def test_the_gap_is_to_the_program_that_sends_the_least() -> None:
+    programs = {
+        "auto": [collective(bytes=90), collective(node="D", bytes=10)],
+        "derived": [collective(bytes=50)],
+        "constraint": [collective(bytes=50)],
+    }
+    found = least.gaps(programs, {"auto": 100, "derived": 50, "constraint": 50})
+    assert found == {"auto": least.Gap(program="derived", times=2.0, lines={"C": [90, 50], "D": [10, 0]})}
+    assert least.gaps({"auto": [collective(bytes=4)], "derived": []}, {"auto": 4, "derived": 0})["auto"].times is None
+    assert least.gaps({}, {}) == {}
+
+
+# The notation.
+
+
+def test_the_derivation_is_in_the_scaling_books_notation(tmp_path: Path) -> None:
+    found = harness.run(MLP, tmp_path, program="derived", grad=None).record.derivation
+    assert found is not None
+    hidden, out, loss = found.notation
+    assert hidden.text == "hidden[B_x, F_y] = tanh(x[B_x, D] · w1[D_x, F_y])"
+    assert [text.split(";")[0] for text in hidden.collectives] == [
+        "all-gather of w1 over x: w1[D_x, F_y] → w1[D, F_y], 64 B → 128 B"
+    ]
+    assert out.text == "out[B_x, D] = hidden[B_x, F_y] · w2[F_y, D]"
+    assert out.collectives[0].startswith("all-reduce over y, 64 B: the product in out sums over F")
+    assert loss.text == "loss = mean(out[B_x, D] ** 2)"
+
+
+def test_places_are_told_of_the_keys_that_reasons_name(mlp: harness.Outcome) -> None:
+    # There is no file here: what reasons name is told all the same.
+    lines = shown.reasons(mlp.record)
+    assert any(line.startswith("constraint: all-reduce of out over y: ") for line in lines)

@@ -24,7 +24,6 @@ KINDS = {
 }  # fmt: skip
 """The collectives of StableHLO, and what XLA calls them."""
 
-_DENSE = re.compile(r"dense<(.*?)> : tensor<(\d+)x(\d+)xi64>", re.DOTALL)
 _AXES = re.compile(r'name = "([^"]+)"')
 
 
@@ -66,12 +65,12 @@ class _Walk(Walk):
     def _over(self, operation: Any) -> tuple[list[str] | None, int | None]:
         """The mesh axes over which it is, where its groups are those of axes, and the devices in a group."""
         if operation.name == "stablehlo.collective_permute":
-            pairs = _numbers(str(operation.attributes["source_target_pairs"]))
+            pairs = _numbers(operation.attributes["source_target_pairs"])
             if pairs is None:
                 return None, None
             return list(groups.axes_between(pairs, self._mesh)), 1 + bool((pairs[:, 0] != pairs[:, 1]).any())
         text = str(operation.attributes["replica_groups"])
-        who = _numbers(text)
+        who = _numbers(operation.attributes["replica_groups"])
         if who is not None:
             axes = groups.axes_of(who, self._mesh)
             return None if axes is None else list(axes), int(who.shape[1])
@@ -81,11 +80,6 @@ class _Walk(Walk):
         return [axis for axis in self._mesh.axes if axis in named], self._mesh.axis_size(named)
 
 
-def _numbers(text: str) -> np.ndarray | None:
-    found = _DENSE.match(text)
-    if found is None:
-        return None
-    rows = [int(number) for number in re.findall(r"-?\d+", found[1])]
-    shape = int(found[2]), int(found[3])
-    # One number stands for an array that holds nothing else.
-    return np.array(rows * (shape[0] * shape[1]) if len(rows) == 1 else rows).reshape(shape)
+def _numbers(attribute: Any) -> np.ndarray | None:
+    """The rows of an attribute of integers, whose text has the bytes alone where there are many."""
+    return np.array(attribute) if str(attribute).startswith("dense<") else None

@@ -133,10 +133,11 @@ def run(
     """
     from runner.flow import run as flow
     from runner.link.process import Worker
+    from runner.link.workers import Workers
     from runner.record import record
 
     # It loads its modules while the configuration is composed.
-    worker = Worker()
+    workers = Workers(Worker())
     try:
         name = experiment.get("name") or "experiment" if isinstance(experiment, Mapping) else Path(experiment).stem
         where = Path(folder) if folder is not None else _dated(str(name))
@@ -148,9 +149,9 @@ def run(
         except InvalidConfiguration as error:
             found = record.ended(where, "invalid", str(error), overrides)
         else:
-            found = flow.run(composed.plain, where, lambda: composed.sources, composed.sources.overrides, worker)
+            found = flow.run(composed.plain, where, lambda: composed.sources, composed.sources.overrides, workers)
     finally:
-        worker.close()
+        workers.close()
     return Record.of(found, where)
 
 

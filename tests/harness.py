@@ -24,6 +24,7 @@ from runner.flow import run as flow
 from runner.flow import verification
 from runner.link import events
 from runner.link.target import ProgramRun
+from runner.link.workers import Workers
 from runner.programs.types import Types
 from runner.record.model import Record
 from runner.record.verdicts import SectionsVerdict, ValueVerdict, Verdict
@@ -39,7 +40,7 @@ class Telling(Here):
 
     types: events.Types | None = None
 
-    def emit(self, event: events.Event) -> None:
+    def emit(self, event: events.Said) -> None:
         super().emit(event)
         if isinstance(event, events.Types):
             self.types = event
@@ -133,7 +134,7 @@ def run(text: Text, folder: Path, **changes: Any) -> Outcome:
     """Run every program that an experiment supports; each has to come to its end."""
     given = config(text, **changes)
     worker = Telling()
-    record, findings = flow.examine(given, folder, Sources, worker=worker)
+    record, findings = flow.examine(given, folder, Sources, workers=Workers(worker))
     errors = [record.error, *(f"{name}: {program.error}" for name, program in record.programs.items() if program.error)]
     assert not any(errors), "\n".join(filter(None, errors))
     assert findings is not None

@@ -7,6 +7,7 @@ of them changes nothing here. Everything else that it says of JAX holds, until t
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -17,9 +18,9 @@ from unittest import mock
 
 import jax
 
-from runner.link.events import Event, heard, said
+from runner.link.events import Said, heard, said
 from runner.link.process import Worker
-from runner.worker import calls
+from runner.worker import calls, warm
 from runner.worker import job as jobs
 
 _OF_THE_PROCESS = ("jax_platforms", "jax_num_cpu_devices")
@@ -38,7 +39,11 @@ def configurable() -> Iterator[None]:
             genuine(name, value)
 
     try:
-        with mock.patch.object(jax.config, "update", update), mock.patch.object(calls, "configure", update):
+        with (
+            mock.patch.object(jax.config, "update", update),
+            mock.patch.object(calls, "configure", update),
+            mock.patch.object(warm, "simulate"),
+        ):
             yield
     finally:
         sys.dont_write_bytecode = bytecode
@@ -62,15 +67,15 @@ class Here(Worker):
     def __init__(self) -> None:
         self._lines: deque[str] = deque()
 
-    def submit(self, job: dict[str, Any]) -> None:
+    def submit(self, job: str) -> None:
         with configurable():
-            jobs.run(job, self.emit)
+            jobs.run(json.loads(job), self.emit)
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: Said) -> None:
         """Take in what the worker tells."""
         self._lines.append(said(event))
 
-    def next(self, timeout: float) -> Event | None:
+    def next(self, timeout: float) -> Said | None:
         return heard(self._lines.popleft()) if self._lines else None
 
     def end(self) -> int:
@@ -82,5 +87,8 @@ class Here(Worker):
     def close(self) -> None:
         """There is nothing to let go of."""
 
-    def log(self) -> str:
+    def log(self, start: int = 0, end: int | None = None) -> str:
+        return ""
+
+    def last_words(self, start: int = 0) -> str:
         return ""

@@ -280,12 +280,12 @@ def test_a_sweep_of_experiments_can_change_what_each_of_them_has(tmp_path: Path)
     assert found[0]["overrides"] == ["+experiment=case2_allgather", "dims.J=8", "program=vmap"]
 
 
-def test_another_process_gets_the_command_without_its_worker() -> None:
+def test_another_process_gets_the_command_without_its_workers() -> None:
     command = app.Command(app.run_one)
     try:
         copy = pickle.loads(pickle.dumps(command))
         assert copy._task is app.run_one
-        assert copy._worker is None
+        assert copy._workers is None
     finally:
         command.close()
 

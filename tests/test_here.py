@@ -12,6 +12,7 @@ from runner import codec
 from runner.config.sources import Sources
 from runner.flow import run as flow
 from runner.link.events import Finished
+from runner.link.workers import Workers
 from runner.worker import job
 from tests import harness
 from tests.here import Here, loaded
@@ -35,7 +36,7 @@ def test_the_record_is_that_of_a_worker_of_its_own(tmp_path: Path) -> None:
     given, told = harness.config(TEXT), []
     for name, worker in (("here", Here()), ("there", None)):
         (tmp_path / name).mkdir()
-        found = codec.plain(flow.run(given, tmp_path / name, Sources, worker=worker))
+        found = codec.plain(flow.run(given, tmp_path / name, Sources, workers=worker and Workers(worker)))
         del found["time"]
         for program in found["programs"].values():
             del program["timing"]

@@ -49,7 +49,7 @@ from runner import codec
 from runner.flow import run
 from runner.record.model import Record
 
-def told(config, folder, sources, overrides=(), worker=None):
+def told(config, folder, sources, overrides=(), workers=None):
     # What there is in records.json instead of a run: by experiment and target.
     with open("runs.txt", "a") as runs:
         runs.write(config["name"] + "\\n")

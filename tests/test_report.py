@@ -302,26 +302,6 @@ def test_square_brackets_are_text_and_no_markup(capsys: pytest.CaptureFixture[st
     assert "[bold]mesh.shape=[4,2]" in told(capsys, record(overrides=["[bold]mesh.shape=[4,2]"]), brief=True)
 
 
-def test_the_table_of_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
-    points = [
-        record(overrides=["+experiment=mine", "mesh=x2"]),
-        record(overrides=["+experiment=mine", "mesh=x4"], status="failed", programs={"auto": passed(), "vmap": FAILED}),
-        {"experiment": None, "status": "invalid", "error": "mine.yaml:1:1  dims\n  wrong\n    more", "overrides": []},
-        {"experiment": None, "status": "error", "error": "no record: the job died", "overrides": []},
-    ]
-    report.sweep(dict(enumerate(map(built, points))), Path("/runs/mine"))
-    assert capsys.readouterr().out == (
-        "\n"
-        "point  experiment  overrides  status   programs\n"
-        "0      mine        mesh=x2    passed   auto, vmap\n"
-        "1      mine        mesh=x4    failed   auto, vmap failed\n"
-        "2      –           –          invalid  mine.yaml:1:1  dims wrong\n"
-        "3      –           –          error    no record: the job died\n"
-        "\n"
-        "4 points: 1 passed, 1 failed, 1 invalid, 1 error; /runs/mine\n"
-    )
-
-
 class Terminal(io.StringIO):
     """A terminal of 60 columns."""
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from runner.link import handover
 from runner.link.events import Died, Event, Finished, Invalid, Log, OutputTold, Ran, Ranges, Started, Types, said
 from runner.link.process import Worker
 from runner.link.steps import Step, Work
-from runner.link.target import Held, Output, listen, program_run
+from runner.link.target import Held, Output, program_run
+from runner.link.workers import Workers as Kept
 from tests.evidence import timing
 
 SCRIPT = """
@@ -69,6 +70,15 @@ class Workers:
         worker = Worker([sys.executable, "-S", "-c", SCRIPT + body])
         self.started.append(worker)
         return worker
+
+
+def listen(worker: Worker, job: dict[str, Any], timeout: float, start: Workers | None = None) -> Iterator[Event]:
+    """The events of the one job that a worker, and those that take its place, have to do."""
+    kept = Kept(worker, start=start) if start else Kept(worker)
+    try:
+        yield from kept.submit(job, "cpu", timeout)
+    finally:
+        kept.close()
 
 
 def hear(*bodies: str, timeout: float = 30.0, job: dict[str, Any] = JOB) -> tuple[list[Event], Workers]:
@@ -153,7 +163,7 @@ def test_a_hang_is_ended_and_the_others_run() -> None:
 
 
 def test_a_worker_that_closes_its_output_but_stays_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.link.process._PARTING", 0.2)
+    monkeypatch.setattr("runner.link.process.PARTING", 0.2)
     events, _ = hear(TYPES + "say('started', step=steps[0]); os.close(1); time.sleep(60)", TYPES + "finish(*steps)")
     assert list(errors(events)) == ["auto"]
 
@@ -186,14 +196,16 @@ def test_a_worker_that_dies_between_two_programs_is_an_error_of_the_run() -> Non
     assert events[-1] == Died(error="the process ended with status 3")
 
 
-def test_programs_that_are_not_supported_are_not_waited_for() -> None:
+def test_programs_that_are_not_supported_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.link.process.PARTING", 0.2)
     events, _ = hear("types({'vmap': 'why'}); finish(*steps[:2]); time.sleep(60)")
     assert told(events)[-2:] == ["finished shard_map", "log"]
     nothing, _ = hear("types({n['program']: 'why' for n in steps}); time.sleep(60)")
     assert told(nothing) == ["types", "log"]
 
 
-def test_an_invalid_experiment_is_the_last_word() -> None:
+def test_an_invalid_experiment_is_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.link.process.PARTING", 0.2)
     fault = Fault(("arrays", "A", "spec", 1), "wrong", "a + b", 4, 5)
     events, _ = hear(f"print({said(Invalid(fault=fault))!r}, flush=True); time.sleep(60)")
     assert told(events) == ["invalid", "log"]
@@ -294,6 +306,73 @@ def test_a_worker_whose_parent_is_gone_before_it_asks_leaves() -> None:
     root = Path(__file__).parent.parent
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=root, check=True)
     assert ran.stdout == b""
+
+
+# One worker for one job after the other.
+
+LOOP = """
+def done():
+    say("done", log=os.fstat(2).st_size, resident=RESIDENT)
+
+first = True
+while True:
+    print("job", job["name"], file=sys.stderr, flush=True)
+    JOB
+    line = sys.stdin.readline()
+    if not line:
+        break
+    job = json.loads(line)
+    steps, first = job["steps"], False
+"""
+
+
+def several(jobs: int, body: str, resident: str = "1", ahead: bool = True) -> tuple[list[list[Event]], Workers]:
+    """The events of each of some jobs, of which each is handed over before the one before it has been heard."""
+    workers = Workers(LOOP.replace("RESIDENT", resident).replace("JOB", body))
+    kept = Kept(start=workers)
+    heard: list[list[Event]] = []
+    try:
+        waiting = [kept.submit({**JOB, "name": f"j{n}"}, "cpu", 20.0) for n in range(jobs if ahead else 0)]
+        for n in range(jobs):
+            heard.append(list(waiting[n] if ahead else kept.submit({**JOB, "name": f"j{n}"}, "cpu", 20.0)))
+    finally:
+        kept.close()
+    assert_gone(workers)
+    return heard, workers
+
+
+def test_one_process_does_all_jobs_and_each_has_its_log() -> None:
+    heard, workers = several(3, "types(); finish(*steps); done()")
+    assert [told(events) for events in heard] == [ALL] * 3
+    assert [events[-1] for events in heard] == [Log(text=f"job j{n}\n") for n in range(3)]
+    assert len(workers.started) == 1
+
+
+def test_the_jobs_that_wait_go_to_the_process_that_follows_one_that_died() -> None:
+    body = "types(); finish(steps[0]); (job['name'] == 'j0' and first and len(steps) == 3 and os.abort()); "
+    body += "finish(*steps[1:]); done()"
+    heard, workers = several(3, body)
+    assert [line for line in told(heard[0]) if line != "log"] == ["types", "started auto", "finished auto", "died"]
+    assert [told(events) for events in heard[1:]] == [ALL] * 2
+    assert len(workers.started) == 2
+
+
+def test_a_process_that_grew_is_replaced() -> None:
+    grown = "(1 if first else 1 << 31)"
+    heard, workers = several(4, "types(); finish(*steps); done()", resident=grown, ahead=False)
+    assert [told(events) for events in heard] == [ALL] * 4
+    assert len(workers.started) == 2
+
+
+def test_jobs_of_another_kind_have_a_process_of_their_own() -> None:
+    workers = Workers(LOOP.replace("RESIDENT", "1").replace("JOB", "types(); finish(*steps); done()"))
+    kept = Kept(start=workers)
+    try:
+        for kind in ("cpu", "gpu", "cpu"):
+            assert told(list(kept.submit({**JOB, "name": kind}, kind, 20.0))) == ALL
+    finally:
+        kept.close()
+    assert len(workers.started) == 2
 
 
 # What a program leaves.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
 from hydra.plugins.launcher import Launcher
@@ -15,27 +16,42 @@ from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from runner.cli.app import Command, invalid_point
+from hydra_plugins.shardproof_launcher import ShardproofLauncher, asks_for_more
+from runner.cli import enumerated, resume, sweeping
+from runner.cli.app import Command
+from runner.cli.sweep import refused
+from runner.config.points import Composer
 
 
 class ShardproofSweeper(BasicSweeper):
-    """Sweeps over the product of the choices and ends with a table of all points."""
+    """Sweeps over the product of the choices, and of what stands for them in a word; a table of all points ends it."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Put the launcher behind one that sorts out the points that cannot be composed."""
+        """Put a launcher that is not ours behind one that sorts out the points that cannot be composed."""
+        assert isinstance(task_function, Command)
         # The folder may name the experiment, which can differ from point to point: it is settled once for all of them.
         folder = str(config.hydra.sweep.dir)
         with open_dict(config):
             config.hydra.sweep.dir = folder
             config.hydra.overrides.hydra.append(f"hydra.sweep.dir='{folder}'")
-        assert isinstance(task_function, Command)
         self._command = task_function
         if task_function.points is not None:
             with open_dict(config):
                 config.hydra.overrides.task = list(task_function.points)
         super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
         assert self.launcher is not None
-        self.launcher = _Sorting(self.launcher, hydra_context, config)
+        if not isinstance(self.launcher, ShardproofLauncher) or asks_for_more(config):
+            self.launcher = _Sorting(self.launcher, hydra_context, config, task_function)
+
+    def split_arguments(self, overrides: list[Override], max_batch_size: int | None) -> list[list[list[str]]]:  # type: ignore[override]
+        """The overrides of every point, in batches."""
+        assert self.hydra_context is not None
+        assert self.config is not None
+        (points,) = super().split_arguments(overrides, None)
+        expanded = enumerated.expanded(points, Composer(self.hydra_context.config_loader, self.config))
+        self._command.symmetric = len(expanded) != len(points)
+        sweeping.opened(self._command, self.config, expanded)
+        return list(self.split_overrides_to_chunks(expanded, max_batch_size))
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
         """Nothing: the launcher composes each point, and records those that it cannot."""
@@ -43,25 +59,26 @@ class ShardproofSweeper(BasicSweeper):
     def sweep(self, arguments: list[str]) -> Any:
         """Run all points, then show the table."""
         assert self.config is not None
-        assert isinstance(self.launcher, _Sorting)
-        folder = Path(self.config.hydra.sweep.dir)
+        resume.leave(Path(self.config.hydra.sweep.dir), self._command.arguments)
         try:
             results = super().sweep(arguments)
         except (KeyboardInterrupt, OSError):
-            self._command.finish_sweep(folder, self.launcher.points, whole=False)
+            if self._command.sweep is not None:
+                self._command.sweep.finish(whole=False)
             raise
-        self._command.finish_sweep(folder, self.launcher.points)
+        assert self._command.sweep is not None
+        self._command.sweep.finish()
         return results
 
 
 class _Sorting(Launcher):
     """Hands the points that compose to the user's launcher, in runs, so that each keeps its number."""
 
-    def __init__(self, launcher: Launcher, hydra_context: HydraContext, config: DictConfig) -> None:
+    def __init__(self, launcher: Launcher, context: HydraContext, config: DictConfig, command: Command) -> None:
+        self._command = command
         self._launcher = launcher
-        self._loader = hydra_context.config_loader
+        self._loader = context.config_loader
         self._config = config
-        self.points = 0
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Nothing: the launcher behind this one is set up already."""
@@ -70,7 +87,7 @@ class _Sorting(Launcher):
         """Launch the good points and record the bad ones."""
         results: list[JobReturn] = []
         good: list[Sequence[str]] = []
-        self.points = initial_job_idx + len(job_overrides)
+        sweeping.opened(self._command, self._config, job_overrides, initial_job_idx)
         for number, overrides in enumerate(job_overrides, start=initial_job_idx):
             error = self._refusal(overrides)
             if error is None:
@@ -78,7 +95,7 @@ class _Sorting(Launcher):
                 continue
             results += self._flush(good, number)
             self._record(number, overrides, error)
-        return [*results, *self._flush(good, self.points)]
+        return [*results, *self._flush(good, initial_job_idx + len(job_overrides))]
 
     def _refusal(self, overrides: Sequence[str]) -> Exception | None:
         try:
@@ -96,8 +113,4 @@ class _Sorting(Launcher):
 
     def _record(self, number: int, overrides: Sequence[str], error: Exception) -> None:
         folder = Path(self._config.hydra.sweep.dir) / str(number)
-        sources = self._loader.get_search_path().get_path()
-        folders = [
-            Path(entry.path.removeprefix("file://")) for entry in sources if entry.path and "://" not in entry.path[4:]
-        ]
-        invalid_point(folder, overrides, error, [f for f in folders if f.is_dir()])
+        refused(folder, overrides, error, sweeping.folders(self._loader))

@@ -6,12 +6,13 @@ import argparse
 import logging
 import os
 import sys
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from runner.cli import resume
+from runner.cli.point import Point
 from runner.config.compose import (
     Configuration,
     InvalidConfiguration,
@@ -24,12 +25,13 @@ from runner.config.compose import (
 )
 from runner.config.folders import conf_folder
 from runner.link.process import Worker
+from runner.link.workers import Workers
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from runner.experiment.showing import Show
-    from runner.record.model import Record, Status
+    from runner.cli.sweeping import Sweeping
+    from runner.record.model import Status
 
 log = logging.getLogger("runner")
 
@@ -50,9 +52,20 @@ def main(arguments: Sequence[str], task: Task | None = None) -> int:
     if known.config_dir and not Path(known.config_dir).is_dir():
         print(f"command line: --config-dir {known.config_dir}\n  there is no such folder", file=sys.stderr)
         return 2
-    command = Command(task or run_one, runs=not known.asks)
+    arguments = list(arguments)
     try:
-        return _run(command, list(arguments), known, overrides)
+        resumed = resume.read(overrides)
+    except InvalidConfiguration as error:
+        print(error, file=sys.stderr)
+        return 2
+    if resumed is not None:
+        arguments = resumed.arguments
+        known, overrides = _arguments(arguments)
+    command = Command(task or run_one, runs=not known.asks)
+    command.arguments = arguments
+    command.resume = None if resumed is None else resumed.folder
+    try:
+        return _run(command, arguments, known, overrides)
     finally:
         command.close()
 
@@ -74,7 +87,7 @@ class Job:
         return resolved(self.config, self.origin)
 
 
-Task: TypeAlias = "Callable[[Job, Worker], Status]"
+Task: TypeAlias = "Callable[[Job, Workers], Status]"
 """What is done with a job; returns its status, and never raises."""
 
 
@@ -87,66 +100,58 @@ class Command:
     def __init__(self, task: Task, *, runs: bool = True) -> None:
         self._task = task
         # It loads what it needs from others while the configuration is being composed.
-        self._worker = Worker() if runs else None
+        self._workers = Workers(Worker()) if runs else None
         self.statuses: list[Status] = []
-        """How the jobs ended that were done in this process."""
+        """How the jobs ended that were done in this process, or all points of a sweep."""
         self.raised: Exception | None = None
         """What a job raised in this process: what it found could not be told."""
         self.points: tuple[str, ...] | None = None
         """The overrides of the points of a sweep, where the whole of it cannot be composed with all of them."""
+        self.arguments: list[str] = []
+        """The command line."""
+        self.resume: Path | None = None
+        """The folder of the sweep of which only what did not pass is run."""
+        self.symmetric = False
+        """Whether points of a sweep that are one up to a symmetry of the mesh are run once."""
+        self.sweep: Sweeping | None = None
+        """The sweep that is run, of which a launcher may be asked in several goes."""
 
-    def __call__(self, config: DictConfig) -> Status:
-        """Do the job that Hydra has now."""
+    def __call__(self, config: DictConfig) -> Status | float | None:
+        """Do the job that Hydra has now; return its status, or in a sweep the number that is its `objective`."""
         from hydra.core.hydra_config import HydraConfig
         from hydra.types import RunMode
 
         settings = HydraConfig.get()
         many = settings.mode == RunMode.MULTIRUN
         job = Job(config, origin_of(settings), Path(settings.runtime.output_dir), many)
-        worker, self._worker = self._worker or Worker(), None
         try:
-            status = self._task(job, worker)
+            status = self._task(job, self.workers())
         except Exception as error:
             # Hydra would write words of its own before it raises what a job raised.
             self.raised = error
             status = "error"
-        finally:
-            worker.close()
         self.statuses.append(status)
+        if many and config.get("objective") is not None:
+            from runner.cli.sweeping import told
+
+            return told(job.folder, config.get("objective"))
         return status
 
+    def workers(self, count: int = 1) -> Workers:
+        """The processes that do the jobs, at most `count` for each kind of job."""
+        if self._workers is None:
+            self._workers = Workers(Worker())
+        self._workers.count = count
+        return self._workers
+
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs of it: no worker, which belongs to this one."""
-        return {**self.__dict__, "_worker": None}
+        """What another process needs of it: no workers, which belong to this one."""
+        return {**self.__dict__, "_workers": None, "sweep": None}
 
     def close(self) -> None:
-        """End the worker that no job has taken."""
-        if self._worker is not None:
-            self._worker.close()
-
-    def finish_sweep(self, folder: Path, points: int, *, whole: bool = True) -> None:
-        """Show the table of all points of a sweep, read from disk, since a launcher may have run them anywhere.
-
-        Of one that is not `whole` the table has the points that left a record.
-        """
-        from runner.record import record
-        from runner.show import report
-        from runner.show.console import say
-
-        found: dict[int, Record] = {}
-        for point in range(points):
-            try:
-                found[point] = record.read(folder / str(point))
-            except (FileNotFoundError, NotADirectoryError):
-                if whole:
-                    found[point] = lost = record.begun(None, ())
-                    lost.status, lost.error = "error", "no record: the job died"
-        self.statuses = [point.status for point in found.values()]
-        if found:
-            report.sweep(found, folder)
-        if len(found) < points:
-            say(f"{points - len(found)} of {points} points were not run")
-        _leave_story(found, folder)
+        """End the workers."""
+        if self._workers is not None:
+            self._workers.close()
 
 
 def _arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -275,94 +280,30 @@ def _run_by_hydra(command: Command, arguments: list[str], known: argparse.Namesp
             command.points = tuple(o for o in overrides if not o.startswith(("hydra.", "hydra/")))
         sys.argv = [before[0], *arguments]
         run()
+        if command.sweep is not None:
+            command.sweep.finish()
+    except InvalidConfiguration:
+        raise
     except Exception as error:
         raise InvalidConfiguration(composition.report(error, _folders(known, overrides), overrides)) from error
     finally:
+        if command.sweep is not None:
+            # Whatever ended it: what was found is data to go on with.
+            command.sweep.leave()
         sys.argv = before
 
 
-def run_one(job: Job, worker: Worker) -> Status:
+def run_one(job: Job, workers: Workers) -> Status:
     """Run one experiment and show what was found. Returns the run's status; never raises."""
-    from runner.flow.run import run
-
-    overrides = job.origin.overrides
-    show: Show = "auto"
-    try:
-        config = job.resolved()
-        found = run(config.plain, job.folder, lambda: config.sources, overrides, worker)
-        # What an invalid experiment says of it may be anything.
-        show = show if found.status == "invalid" else config.plain.get("show", show)
-    except InvalidConfiguration as error:
-        found = invalid(job.folder, str(error), overrides)
-    except OSError as error:
-        message = f"{error.filename or job.folder}: {error.strerror or error}"
-        try:
-            found = ended(job.folder, "error", message, overrides)
-        except OSError:
-            print(message, file=sys.stderr)
-            return "error"
-    except Exception as error:
-        # In a sweep the other points still run; alone the traceback is what we need to mend it.
-        traceback.print_exc()
-        log.exception("a bug in shardproof")
-        found = crashed(job.folder, error, overrides)
-
+    point = Point(job.folder, job.origin.overrides, job.resolved)
+    point.begin(workers)
+    found = point.finish()
+    if found is None:
+        return "error"
     # Not before the worker has its job, for which it waits.
     from runner.show import report
 
     # The terminal's pictures are a choice; the log has the whole story.
     log.info("%s: %s\n\n%s", found.experiment, found.status, report.story(found, job.folder))
-    report.run(found, job.folder, brief=job.many, show=show)
+    report.run(found, job.folder, brief=job.many, show=point.show)
     return found.status
-
-
-def invalid(folder: Path, message: str, overrides: Sequence[str]) -> Record:
-    """The record of a point whose configuration could not be composed."""
-    return ended(folder, "invalid", message, overrides)
-
-
-def crashed(folder: Path, error: Exception, overrides: Sequence[str]) -> Record:
-    """The record of a run in which the runner itself failed."""
-    message = f"this is a bug in shardproof, please report it: {type(error).__name__}: {error}"
-    return ended(folder, "error", message, overrides)
-
-
-def ended(folder: Path, status: Status, message: str, overrides: Sequence[str]) -> Record:
-    """The record of a run that ended with a message before anything was found."""
-    from runner.record import record
-
-    folder.mkdir(parents=True, exist_ok=True)
-    return record.ended(folder, status, message, overrides)
-
-
-def invalid_point(folder: Path, overrides: Sequence[str], error: Exception, folders: list[Path]) -> Status:
-    """Record a point of a sweep that could not be composed; return its status."""
-    from runner.config import composition
-    from runner.record.files import write_text
-    from runner.show import report
-
-    found = invalid(folder, composition.report(error, folders, list(overrides)), overrides)
-    # Hydra opens a log only where it runs a job.
-    write_text(folder / LOG, report.story(found, folder))
-    report.run(found, folder, brief=True)
-    return found.status
-
-
-LOG = "runner.log"
-"""What `conf/hydra/job_logging` calls the log of a run."""
-
-
-def _leave_story(found: Mapping[int, Record], folder: Path) -> None:
-    """Write the log of a whole sweep, and its layouts on one sheet where there are several of one array."""
-    from runner.record.files import write_text
-    from runner.show import report, sheet
-
-    told = report.sweep_story(found, folder)
-    drawn = {number: point.pictures for number, point in found.items() if point.pictures}
-    files = sheet.files({number: point.experiment for number, point in found.items()}, drawn)
-    if files is not None:
-        text, image = files
-        write_text(folder / "shardings.txt", text)
-        write_text(folder / "shardings.svg", image)
-        told += f"\n{text}"
-    write_text(folder / LOG, told)

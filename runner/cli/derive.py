@@ -13,8 +13,8 @@ from runner.config.compose import Configuration
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.faults import invalid
-from runner.link.process import Worker
 from runner.link.target import types_of
+from runner.link.workers import Workers
 
 if TYPE_CHECKING:
     from runner.record.model import Status
@@ -26,12 +26,11 @@ def main(arguments: Sequence[str]) -> int:
     return single.main(arguments, _derive, "the lines are those of")
 
 
-def _derive(configuration: Configuration, job: app.Job, worker: Worker) -> Status:
-    asked = read(configuration.plain)
+def _derive(configuration: Configuration, job: app.Job, workers: Workers) -> Status:
     config = {**configuration.plain, "program": Program.DERIVED.value}
-    # What is known of it without its program may not hold of this one.
-    read(config)
-    types = types_of(worker, config, job.folder, job.folder, asked.timeout)
+    # What is asked for has to be right, too; what is known of it without its program may not hold of this one.
+    read(configuration.plain)
+    types = types_of(workers, read(config), config, job.folder, job.folder)
     if types.derivation is None:
         reason = types.unsupported[Program.DERIVED]
         raise invalid(("program",), f"the graph cannot be written for one device: {reason}")

@@ -18,8 +18,8 @@ from runner.experiment import data, topology
 from runner.experiment.reader import read
 from runner.faults import invalid
 from runner.flow import verification
-from runner.link.process import Worker
 from runner.link.target import types_of
+from runner.link.workers import Workers
 from runner.record import files
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     return single.main(arguments, _mutate, "mutants are made of")
 
 
-def _mutate(configuration: Configuration, job: app.Job, worker: Worker) -> Status:
+def _mutate(configuration: Configuration, job: app.Job, workers: Workers) -> Status:
     from runner.checks.mutants import broken, mutants
 
     config, folder = configuration.plain, job.folder
@@ -54,7 +54,7 @@ def _mutate(configuration: Configuration, job: app.Job, worker: Worker) -> Statu
             raise invalid(("target",), f"its results cannot be interpreted at sizes for hardware: {smaller}")
         overrides = verification.overrides(experiment.verify_dims)
         config, experiment = smaller
-    context = consulted(experiment, config, folder, lambda: configuration.sources, worker, overrides)
+    context = consulted(experiment, config, folder, lambda: configuration.sources, workers, overrides)
     found = mutants(context)
     _report(found, broken(context.experiment), experiment.name)
     files.write_text(folder / FILE, json.dumps([_plain(mutant) for mutant in found], indent=1) + "\n")
@@ -67,7 +67,7 @@ def consulted(
     config: Mapping[str, Any],
     folder: Path,
     sources: Callable[[], Sources],
-    worker: Worker,
+    workers: Workers,
     overrides: Sequence[str],
 ) -> Context:
     """The oracles of an experiment, none of whose programs is run. Raises `InvalidExperiment`."""
@@ -75,7 +75,7 @@ def consulted(
 
     data_folder = data.folder(experiment, sources)
     arrays = data.make(experiment, data_folder)
-    types = types_of(worker, config, folder, data_folder, experiment.timeout)
+    types = types_of(workers, experiment, config, folder, data_folder)
     return oracles.consult(experiment, arrays, types.outputs, types.floats, pinned.not_pinned(overrides))
 
 

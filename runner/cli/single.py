@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypeAlias
 from runner.cli import app
 from runner.config.compose import Configuration, InvalidConfiguration
 from runner.faults import InvalidExperiment
-from runner.link.process import Worker
+from runner.link.workers import Workers
 
 if TYPE_CHECKING:
     from runner.record.model import Status
 
-Work: TypeAlias = "Callable[[Configuration, app.Job, Worker], Status]"
+Work: TypeAlias = "Callable[[Configuration, app.Job, Workers], Status]"
 """What is done with a configuration. Raises `InvalidExperiment`."""
 
 
@@ -28,10 +28,10 @@ def main(arguments: Sequence[str], work: Work, of_one: str) -> int:
     return app.main(arguments, functools.partial(_task, work))
 
 
-def _task(work: Work, job: app.Job, worker: Worker) -> Status:
+def _task(work: Work, job: app.Job, workers: Workers) -> Status:
     """One job of Hydra. Returns its status; never raises."""
     try:
-        return work(job.resolved(), job, worker)
+        return work(job.resolved(), job, workers)
     except InvalidConfiguration as error:
         print(error, file=sys.stderr)
     except InvalidExperiment as error:

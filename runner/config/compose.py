@@ -200,9 +200,11 @@ def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, 
 def _refuse_absent_targets(plain: Mapping[str, Any], origin: Origin) -> None:
     from runner.config.shape import listed
 
-    there = sorted({file.stem for folder in origin.folders for file in (folder / "target").glob("*.yaml")})
     test: Mapping[str, Any] = plain["test"] or {}
     targets: Sequence[Any] = test.get("targets") or ()
+    if all((conf_folder() / "target" / f"{target}.yaml").is_file() for target in targets if isinstance(target, str)):
+        return
+    there = sorted({file.stem for folder in origin.folders for file in (folder / "target").glob("*.yaml")})
     for i, target in enumerate(targets):
         if isinstance(target, str) and target not in there:
             message = f"no target '{target}'{nearest(target, there) or listed(there)}"

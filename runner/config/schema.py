@@ -195,7 +195,8 @@ class ExperimentConfig:
     grad: GradConfig | None = field(default_factory=GradConfig)
     expect: ExpectConfig | None = field(default_factory=ExpectConfig)
     test: TestConfig | None = field(default_factory=TestConfig)
-    program: str = "all"
+    program: Any = "all"
+    """`all`, one program, or a list of them."""
     seed: int = 0
     precision: str = "highest"
     check_vma: Flag = True
@@ -209,6 +210,16 @@ class ExperimentConfig:
     """What is drawn and printed on the terminal: `auto`, `all`, `none`, or names of arrays and outputs."""
     timeout: float = 600.0
     """Seconds after which a program that hangs is ended."""
+    sort: str | None = None
+    """Of a sweep the column by which its table is sorted: a measure, or a swept key."""
+    best: int | None = None
+    """Of a sweep how many rows of its table are shown."""
+    where: str | None = None
+    """Of a sweep the condition on the rows that its table shows: `bytes_sent < 1e6`."""
+    objective: str | None = None
+    """The number that a point of a sweep returns to Hydra's sweeper: `bytes_sent`, `auto.run_s`."""
+    workers: int = 1
+    """Of a sweep how many of its points are run at once, in a process each."""
 
 
 def completed(config: Mapping[str, Any], kind: type[Any] = ExperimentConfig) -> dict[str, Any]:

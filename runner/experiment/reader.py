@@ -6,7 +6,7 @@ What only JAX can know (shapes and dtypes of the nodes) is checked by `runner/wo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.config import schema
@@ -39,6 +39,7 @@ from runner.experiment.statements import read_statements
 from runner.faults import invalid, nearest
 from runner.language.check import SECTIONS, Scope, Section
 from runner.layout import Mesh, Spec
+from runner.untyped import is_list
 
 _SIMULATED = 4096
 """JAX makes so many CPU devices in seconds; ten thousand take it half a minute."""
@@ -136,10 +137,20 @@ def _distinct_names(config: Mapping[str, Any], arrays: tuple[Array, ...], dims: 
                 raise invalid((section, name), f"'{name}' is {taken[name]} already; a name means one thing")
 
 
-def _programs(name: str, sections: Mapping[Section, tuple[Statement, ...]]) -> tuple[tuple[Program, ...], bool]:
+def _programs(named: object, sections: Mapping[Section, tuple[Statement, ...]]) -> tuple[tuple[Program, ...], bool]:
+    """The programs to run, and whether they were chosen: `all`, one, or a list of them, in the order of `all`."""
     there = tuple(program for program in Program if sections[program.section])
-    if name == "all":
+    if named == "all":
         return there, False
+    if named == []:
+        raise invalid(("program",), f"no program is named{choices(('all', *Program))}")
+    chosen = [_program(name, there) for name in (named if is_list(named) else [named])]
+    return tuple(program for program in there if program in chosen), True
+
+
+def _program(name: object, there: Sequence[Program]) -> Program:
+    if not isinstance(name, str):
+        raise invalid(("program",), f"{name!r} is no program{choices(('all', *Program))}")
     if name not in tuple(Program):
         raise invalid(("program",), f"no program '{name}'{nearest(name, Program) or choices(('all', *Program))}")
     program = Program(name)
@@ -149,7 +160,7 @@ def _programs(name: str, sections: Mapping[Section, tuple[Statement, ...]]) -> t
             f"program '{program}' is written from {program.section}, which this experiment does not have"
             f"{choices(there)}",
         )
-    return (program,), True
+    return program
 
 
 def _hardware(

@@ -1,6 +1,6 @@
 """A resolved configuration and a run folder in; the record of the run, and the files beside it, out.
 
-This is the flow of the house: the experiment is read, the worker gets its job, and while it imports JAX and compiles,
+This is the flow of the house: the experiment is read, a worker gets its job, and while it imports JAX and compiles,
 the oracles compute. What follows from both is `runner/flow/findings.py`, imported once the worker is busy.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from runner.experiment import data, expect, memory, topology
 from runner.experiment.model import Experiment
@@ -24,16 +24,21 @@ from runner.flow import clock
 from runner.link.events import Died, Finished, Invalid, Log, Started, Types
 from runner.link.process import Worker
 from runner.link.steps import Step, Work
-from runner.link.target import job, listen
+from runner.link.target import job, kind
+from runner.link.workers import Workers
 from runner.show.progress import Progress
 
 if TYPE_CHECKING:
     from runner.config.sources import Sources
     from runner.flow.findings import Findings
-    from runner.record.model import Record
+    from runner.record.model import Git, Record
 
 
 _log = logging.getLogger("runner")
+
+_T = TypeVar("_T")
+Parts: TypeAlias = Generator[None, None, _T]
+"""Work in parts: between them the worker has its job, and this process may do something else."""
 
 
 def run(
@@ -41,14 +46,14 @@ def run(
     folder: Path,
     sources: Callable[[], Sources],
     overrides: Sequence[str] = (),
-    worker: Worker | None = None,
+    workers: Workers | None = None,
 ) -> Record:
     """Run one experiment and write its run folder.
 
-    `sources` is asked only where a place in a file must be named, `overrides` are those of the command line, `worker`
-    is one that was started earlier. What a user or a program does wrong does not raise: it is in the record.
+    `sources` is asked only where a place in a file must be named, `overrides` are those of the command line, `workers`
+    are kept for whatever else they do. What a user or a program does wrong does not raise: it is in the record.
     """
-    return examine(config, folder, sources, overrides, worker)[0]
+    return examine(config, folder, sources, overrides, workers)[0]
 
 
 def examine(
@@ -56,35 +61,193 @@ def examine(
     folder: Path,
     sources: Callable[[], Sources],
     overrides: Sequence[str] = (),
-    worker: Worker | None = None,
+    workers: Workers | None = None,
 ) -> tuple[Record, Findings | None]:
     """Do what `run` does; give also the findings that the record is made of, which have every value whole.
 
     There are none where the run ended early. Of hardware that is not here they are those of what was compiled for it.
     """
-    begun = functools.cache(lambda: _begun(config, overrides))
-    worker = worker or Worker()
-    expected = fault = findings = None
+    if workers is not None:
+        return Running(config, folder, sources, overrides, workers, Progress(str(config.get("name")))).finished()
+    workers = Workers(Worker())
     try:
-        expected = expect.refusal(config)
-        findings = _run(config, folder, sources, worker, begun)
-    except InvalidExperiment as error:
-        fault = error.fault
-        begun().status, begun().error = "invalid", sources().report(fault)
-    except clock.TimedOut as error:
-        begun().status, begun().error = "error", str(error)
-    except MemoryError as error:
-        begun().status, begun().error = "error", f"out of memory: {error or 'the system gave no more'}"
+        return examine(config, folder, sources, overrides, workers)
     finally:
-        worker.close()
-    from runner.record import record
+        workers.close()
 
-    found = begun()
-    if expected is not None:
-        _hold_to_refusal(expected, fault, found)
-    found.environment.git = found.environment.git or record.git()
-    record.write(found, folder)
-    return found, findings
+
+class Running:
+    """A run that has begun: where its input is valid the worker has its job, and this process may do something else.
+
+    Runs that share their workers are finished in the order in which they begin.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        folder: Path,
+        sources: Callable[[], Sources],
+        overrides: Sequence[str],
+        workers: Workers,
+        progress: Progress,
+        git: Git | None = None,
+    ) -> None:
+        self.held = 0
+        """The bytes of the arrays that it holds until it is finished."""
+        self._git = git
+        self._found: tuple[Record, Findings | None] | None = None
+        self._parts = self._examined(config, folder, sources, overrides, workers, progress)
+        next(self._parts, None)
+
+    def finished(self) -> tuple[Record, Findings | None]:
+        """The record of the run, and its findings; its folder is written."""
+        for _ in self._parts:
+            # There is one part after the job is handed over.
+            continue
+        assert self._found is not None
+        return self._found
+
+    def close(self) -> None:
+        """Let go of a run that will not be finished."""
+        self._parts.close()
+
+    def _examined(
+        self,
+        config: Mapping[str, Any],
+        folder: Path,
+        sources: Callable[[], Sources],
+        overrides: Sequence[str],
+        workers: Workers,
+        progress: Progress,
+    ) -> Parts[None]:
+        begun = functools.cache(lambda: _begun(config, overrides))
+        expected = fault = findings = None
+        try:
+            expected = expect.refusal(config)
+            findings = yield from self._run(config, folder, sources, workers, begun, progress)
+        except InvalidExperiment as error:
+            fault = error.fault
+            begun().status, begun().error = "invalid", sources().report(fault)
+        except clock.TimedOut as error:
+            begun().status, begun().error = "error", str(error)
+        except MemoryError as error:
+            begun().status, begun().error = "error", f"out of memory: {error or 'the system gave no more'}"
+        from runner.record import record
+
+        found = begun()
+        if expected is not None:
+            _hold_to_refusal(expected, fault, found)
+        found.environment.git = found.environment.git or self._git or record.git()
+        record.write(found, folder)
+        self._found = found, findings
+
+    def _run(
+        self,
+        config: Mapping[str, Any],
+        folder: Path,
+        sources: Callable[[], Sources],
+        workers: Workers,
+        begun: Callable[[], Record],
+        progress: Progress,
+    ) -> Parts[Findings]:
+        experiment = read(config)
+        absent = experiment.target.topology
+        if absent is None:
+            return (yield from self._do(experiment, config, folder, sources, workers, begun, progress))
+        from runner.flow import verification
+
+        topology.require(absent)
+        smaller = verification.smaller(config, experiment)
+        findings = yield from self._do(experiment, config, folder, sources, workers, begun, progress)
+        found = begun()
+        if experiment.profile:
+            found.warnings.append(f"there is no profile: nothing runs on {absent.name}, which is not here")
+        if isinstance(smaller, str):
+            verification.not_run(found, smaller)
+            if experiment.trace:
+                found.warnings.append(f"there is no trace: {absent.not_here}; {smaller}")
+            return findings
+        config, reduced = smaller
+        verified = _begun(config, verification.overrides(experiment.verify_dims))
+        (folder / verification.FOLDER).mkdir()
+        try:
+            at = folder / verification.FOLDER
+            for _ in self._do(reduced, config, at, sources, workers, lambda: verified, progress):
+                # There is nothing to do meanwhile.
+                continue
+        except InvalidExperiment as error:
+            raise verification.located(error, experiment) from None
+        verification.adopt(found, verified, experiment.verify_dims)
+        return findings
+
+    def _do(
+        self,
+        experiment: Experiment,
+        config: Mapping[str, Any],
+        folder: Path,
+        sources: Callable[[], Sources],
+        workers: Workers,
+        begun: Callable[[], Record],
+        progress: Progress,
+    ) -> Parts[Findings]:
+        """One job for one target: its programs are compiled and, where its devices are here, run and checked."""
+        data_folder = data.folder(experiment, sources)
+        # At the sizes for which hardware is not here, data may be too large for this machine.
+        arrays = None
+        steps = list(_steps(experiment))
+        with progress, tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
+
+            @contextmanager
+            def part(what: str) -> Generator[None]:
+                progress.tell(what)
+                with clock.limit(experiment.timeout, what):
+                    yield
+
+            if experiment.target.topology is None:
+                memory.check(experiment)
+                with part("making the arrays"):
+                    arrays = data.make(experiment, data_folder)
+                self.held = sum(array.nbytes for array in arrays.values())
+            progress.tell("the types")
+            told = job(config, folder, data_folder, left_here, steps)
+            events = workers.submit(told, kind(experiment), experiment.timeout)
+            yield
+            from runner.flow import dimensions, reasons
+            from runner.flow.findings import Findings
+            from runner.flow.modes import modes
+            from runner.record import record
+
+            found = begun()
+            found.environment.git = self._git or record.git()
+            findings = Findings(experiment, arrays, found)
+            named = dimensions.names(config, experiment)
+            _log.info("%s: %s", experiment.name, "; ".join(map(str, steps)))
+            for event in events:
+                match event:
+                    case Invalid():
+                        raise InvalidExperiment(findings.explained(event.fault))
+                    case Types():
+                        with part("the reference"):
+                            findings.consult_oracles(event, Path(left_here))
+                    case Finished():
+                        _log.info("%s: %s", event.step, event.error or event.unsupported or "finished")
+                        with part(f"comparing the results of {event.step}"):
+                            findings.add(event, Path(left_here))
+                    case Died():
+                        found.status, found.error = "error", event.error
+                    case Log():
+                        if event.text.strip():
+                            with open(folder / "worker.log", "a", encoding="utf-8") as log:
+                                log.write(event.text)
+                    case Started():
+                        progress.tell(f"{event.step} ({steps.index(event.step) + 1} of {len(steps)})")
+            with part("judging the run"):
+                findings.conclude(folder, named)
+        if not experiment.chosen:
+            found.modes = modes(found.programs, folder)
+        found.explain = experiment.explain
+        found.places = sources().places(reasons.keys(found.compiled.values()))
+        return findings
 
 
 def _hold_to_refusal(expected: str, fault: Fault | None, found: Record) -> None:
@@ -105,105 +268,6 @@ def _begun(config: Mapping[str, Any], overrides: Sequence[str]) -> Record:
     from runner.record import record
 
     return record.begun(config.get("name"), overrides, config.get("summary") or "")
-
-
-def _run(
-    config: Mapping[str, Any], folder: Path, sources: Callable[[], Sources], worker: Worker, begun: Callable[[], Record]
-) -> Findings:
-    experiment = read(config)
-    absent = experiment.target.topology
-    if absent is None:
-        return _do(experiment, config, folder, sources, worker, begun)
-    from runner.flow import verification
-
-    topology.require(absent)
-    smaller = verification.smaller(config, experiment)
-    findings = _do(experiment, config, folder, sources, worker, begun)
-    found = begun()
-    if experiment.profile:
-        found.warnings.append(f"there is no profile: nothing runs on {absent.name}, which is not here")
-    if isinstance(smaller, str):
-        verification.not_run(found, smaller)
-        if experiment.trace:
-            found.warnings.append(f"there is no trace: {absent.not_here}; {smaller}")
-        return findings
-    config, reduced = smaller
-    verified = _begun(config, verification.overrides(experiment.verify_dims))
-    (folder / verification.FOLDER).mkdir()
-    worker = Worker()
-    try:
-        _do(reduced, config, folder / verification.FOLDER, sources, worker, lambda: verified)
-    except InvalidExperiment as error:
-        raise verification.located(error, experiment) from None
-    finally:
-        worker.close()
-    verification.adopt(found, verified, experiment.verify_dims)
-    return findings
-
-
-def _do(
-    experiment: Experiment,
-    config: Mapping[str, Any],
-    folder: Path,
-    sources: Callable[[], Sources],
-    worker: Worker,
-    begun: Callable[[], Record],
-) -> Findings:
-    """One job for one target: its programs are compiled and, where its devices are here, run and checked."""
-    data_folder = data.folder(experiment, sources)
-    # At the sizes for which hardware is not here, data may be too large for this machine.
-    arrays = None
-    steps = list(_steps(experiment))
-    with Progress(experiment.name) as progress, tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
-
-        @contextmanager
-        def part(what: str) -> Generator[None]:
-            progress.tell(what)
-            with clock.limit(experiment.timeout, what):
-                yield
-
-        if experiment.target.topology is None:
-            memory.check(experiment)
-            with part("making the arrays"):
-                arrays = data.make(experiment, data_folder)
-        progress.tell("the types")
-        events = listen(worker, job(config, folder, data_folder, left_here, steps), experiment.timeout)
-        from runner.flow import dimensions, reasons
-        from runner.flow.findings import Findings
-        from runner.flow.modes import modes
-        from runner.record import record
-
-        found = begun()
-        found.environment.git = record.git()
-        findings = Findings(experiment, arrays, found)
-        named = dimensions.names(config, experiment)
-        _log.info("%s: %s", experiment.name, "; ".join(map(str, steps)))
-        for event in events:
-            match event:
-                case Invalid():
-                    raise InvalidExperiment(findings.explained(event.fault))
-                case Types():
-                    with part("the reference"):
-                        findings.consult_oracles(event, Path(left_here))
-                case Finished():
-                    _log.info("%s: %s", event.step, event.error or event.unsupported or "finished")
-                    with part(f"comparing the results of {event.step}"):
-                        findings.add(event, Path(left_here))
-                case Died():
-                    found.status, found.error = "error", event.error
-                case Log():
-                    if event.text.strip():
-                        with open(folder / "worker.log", "a", encoding="utf-8") as log:
-                            log.write(event.text)
-                case Started():
-                    progress.tell(f"{event.step} ({steps.index(event.step) + 1} of {len(steps)})")
-        with part("judging the run"):
-            findings.conclude(folder, named)
-    if not experiment.chosen:
-        found.modes = modes(found.programs, folder)
-    found.explain = experiment.explain
-    found.places = sources().places(reasons.keys(found.compiled.values()))
-    return findings
 
 
 def _steps(experiment: Experiment) -> Iterator[Step]:

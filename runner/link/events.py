@@ -217,6 +217,18 @@ class Finished:
 
 
 @dataclass(kw_only=True)
+class Done:
+    """A job was done, and the worker is ready for another.
+
+    - `log`: how many bytes it has written to standard error so far.
+    - `resident`: how many bytes of memory it holds; null where the system does not say.
+    """
+
+    log: int
+    resident: int | None = None
+
+
+@dataclass(kw_only=True)
 class Died:
     """The worker ended where it ran no program."""
 
@@ -232,16 +244,20 @@ class Log:
 
 Event: TypeAlias = Invalid | Types | Started | Finished | Died | Log
 
-_KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in (Invalid, Types, Started, Finished)}
+Said: TypeAlias = Event | Done
+"""What a worker says, or is said of it."""
+
+
+_KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in (Invalid, Types, Started, Finished, Done)}
 """What a worker says; of its end its parent hears otherwise."""
 
 
-def said(event: Event) -> str:
+def said(event: Said) -> str:
     """The line that tells an event."""
     return json.dumps({"event": type(event).__name__.lower(), **codec.plain(event)})
 
 
-def heard(line: str) -> Event | None:
+def heard(line: str) -> Said | None:
     """The event that a line tells; None where something else wrote it, or the worker died while it did."""
     try:
         told = json.loads(line)

@@ -1,8 +1,7 @@
-"""A worker process: started early, given one job, listened to. Imports next to nothing, so that it is soon started."""
+"""A worker process: started early, given jobs, listened to. Imports next to nothing, so that it is soon started."""
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import subprocess
@@ -10,17 +9,17 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from runner.link.events import Event
+    from runner.link.events import Said
 
 COMMAND = (sys.executable, "-m", "runner.worker")
 
 _LAST_WORDS = 2000
 """How many characters of the worker's standard error are kept with an error."""
 
-_PARTING = 5.0
+PARTING = 5.0
 """Seconds between the end of a worker's output and the end of the worker."""
 
 
@@ -38,18 +37,19 @@ class Worker:
             encoding="utf-8",
             errors="replace",
         )
-        self._events: queue.Queue[Event | Exception | None] = queue.Queue()
+        self._events: queue.Queue[Said | Exception | None] = queue.Queue()
         self._strays: list[str] = []
         self._listener: threading.Thread | None = None
 
-    def submit(self, job: dict[str, Any]) -> None:
-        """Hand the worker its job."""
+    def submit(self, job: str) -> None:
+        """Hand the worker a job, a line of JSON; it does one after the other."""
         assert self._process.stdin is not None
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
+        if self._listener is None:
+            self._listener = threading.Thread(target=self._listen, daemon=True)
+            self._listener.start()
         try:
-            self._process.stdin.write(json.dumps(job) + "\n")
-            self._process.stdin.close()
+            self._process.stdin.write(job + "\n")
+            self._process.stdin.flush()
         except BrokenPipeError:
             # It died before its job came; `next` reports how.
             return
@@ -71,7 +71,7 @@ class Worker:
                 self._events.put(event)
         self._events.put(None)
 
-    def next(self, timeout: float) -> Event | None:
+    def next(self, timeout: float) -> Said | None:
         """The next event, or None when there is none any more. Raises `TimeoutError` after `timeout` seconds.
 
         Raises `Misfit` for an event that is not as it should be.
@@ -87,7 +87,7 @@ class Worker:
     def end(self) -> int:
         """Wait for the end of a process that has no more to say, and return its exit code."""
         try:
-            return self._process.wait(timeout=_PARTING)
+            return self._process.wait(timeout=PARTING)
         except subprocess.TimeoutExpired:
             self.kill()
             return self._process.wait()
@@ -110,11 +110,15 @@ class Worker:
                     # What was still to be written to it is of no use any more.
                     continue
 
-    def log(self) -> str:
-        """What the process wrote to standard error, and on standard output what is no event."""
-        self._stderr.seek(0)
-        return self._stderr.read().decode(errors="replace") + "".join(self._strays)
+    def log(self, start: int = 0, end: int | None = None) -> str:
+        """What the process wrote to standard error between two places, and on standard output what is no event."""
+        strays, self._strays = "".join(self._strays), []
+        return os.pread(self._stderr.fileno(), self._size(end) - start, start).decode(errors="replace") + strays
 
-    def last_words(self) -> str:
-        """The end of the log."""
-        return self.log().strip()[-_LAST_WORDS:]
+    def last_words(self, start: int = 0) -> str:
+        """The end of the log that begins at a place."""
+        text = os.pread(self._stderr.fileno(), self._size(None) - start, start).decode(errors="replace")
+        return (text + "".join(self._strays)).strip()[-_LAST_WORDS:]
+
+    def _size(self, end: int | None) -> int:
+        return os.fstat(self._stderr.fileno()).st_size if end is None else end

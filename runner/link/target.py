@@ -1,14 +1,14 @@
 """A job in, events and outputs out: what the parent hears from its workers, without JAX.
 
 The worker is a process of its own. A crash, an abort inside the compiler or a hang ends it; the program that it was
-running is recorded with the worker's last words, and a new worker goes on with the programs that are left.
+running is recorded with the worker's last words, and a new worker goes on with the programs that are left
+(`link/workers.py`).
 """
 
 from __future__ import annotations
 
-import signal
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
+from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.layout import Spec
@@ -24,22 +25,18 @@ from runner.link import handover
 from runner.link.events import (
     Cost,
     Died,
-    Event,
-    Finished,
     Invalid,
-    Log,
     Memory,
     OutputTold,
     Ran,
     Ranges,
-    Started,
     Timing,
     Traced,
     Types,
     ValueLayout,
 )
-from runner.link.process import Worker
 from runner.link.steps import Step
+from runner.link.workers import Workers
 from runner.sharding.plan import AskedCollective, Planned, Reshard
 
 
@@ -146,13 +143,22 @@ def job(
     }
 
 
-def types_of(worker: Worker, config: Mapping[str, Any], folder: Path, data_folder: Path, timeout: float) -> Types:
+def kind(experiment: Experiment) -> str:
+    """What a process is that does the jobs of an experiment: JAX has one platform in it, libtpu an environment."""
+    absent = experiment.target.topology
+    return experiment.target.platform if absent is None else f"{absent.platform} that is not here"
+
+
+def types_of(
+    workers: Workers, experiment: Experiment, config: Mapping[str, Any], folder: Path, data_folder: Path
+) -> Types:
     """What JAX's types say of an experiment, none of whose programs is compiled.
 
     Raises `InvalidExperiment` for what they refuse, and `RuntimeError` where the worker ended before it told them.
     """
     with tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
-        for event in listen(worker, job(config, folder, data_folder, left_here), timeout):
+        told = job(config, folder, data_folder, left_here)
+        for event in workers.submit(told, kind(experiment), experiment.timeout):
             match event:
                 case Invalid():
                     raise InvalidExperiment(event.fault)
@@ -163,88 +169,6 @@ def types_of(worker: Worker, config: Mapping[str, Any], folder: Path, data_folde
                 case _:
                     continue
     raise RuntimeError("the worker ended before it told the types")
-
-
-def listen(
-    worker: Worker, job: dict[str, Any], timeout: float, start: Callable[[], Worker] = Worker
-) -> Iterator[Event]:
-    """Hand `worker` the job at once, then yield its events to the end, starting new workers where one dies.
-
-    A program that ends its worker yields a `finished` event with an `error` like any other. The log of each worker is
-    yielded when it has ended, as the event `log`.
-    """
-    worker.submit(job)
-    return _events(worker, job, timeout, start)
-
-
-def _events(worker: Worker, job: dict[str, Any], timeout: float, start: Callable[[], Worker]) -> Iterator[Event]:
-    left = [Step.from_json(step) for step in job["steps"]]
-    first = True
-    while True:
-        try:
-            running, ended = yield from _one_worker(worker, timeout, left, first)
-            words = worker.last_words()
-            yield Log(text=worker.log())
-        finally:
-            # Also where nobody listens any more.
-            worker.close()
-        if ended is None:
-            return
-        error = ended + (f"; its last words:\n{words}" if words else "")
-        if running is None:
-            yield Died(error=error)
-            return
-        left[:] = [step for step in left if step.left_by(running)]
-        yield Finished(step=running, error=error)
-        if not left:
-            return
-        first = False
-        worker = start()
-        worker.submit({**job, "steps": [step.to_json() for step in left]})
-
-
-def _one_worker(
-    worker: Worker, timeout: float, left: list[Step], first: bool
-) -> Generator[Event, None, tuple[Step | None, str | None]]:
-    """Yield one worker's events and take what it finishes out of `left`.
-
-    Returns the step during which it ended, and how it ended: None where its job was done.
-    """
-    running: Step | None = None
-    while True:
-        try:
-            event = worker.next(timeout)
-        except TimeoutError:
-            worker.kill()
-            return running, f"no result after {timeout:g} s: it hangs, in a collective or in the compiler"
-        if event is None:
-            return running, _how_it_ended(worker.end())
-        match event:
-            case Started():
-                running = event.step
-            case Finished():
-                left.remove(event.step)
-                running = None
-            case Types():
-                left[:] = [step for step in left if step.supported(event.unsupported)]
-            case _:
-                pass
-        if first or not isinstance(event, Types):
-            yield event
-        if isinstance(event, Invalid) or (isinstance(event, Finished | Types) and not left):
-            # It has nothing left to do, and takes its time to leave.
-            worker.kill()
-            return None, None
-
-
-def _how_it_ended(code: int) -> str:
-    if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        return f"the process was ended by {name}"
-    return f"the process ended with status {code}"
 
 
 BlockRanges = Callable[[str, int], Ranges]

@@ -82,15 +82,16 @@ def write(record: Record, folder: Path) -> Path:
 
 
 _WIDTH = 120
+_encoded = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def _text(value: Any, before: str = "", indent: int = 0) -> str:
     """JSON in which what fits on a line stands on one; `before` is the key that stands on it too."""
-    line = before + json.dumps(value, ensure_ascii=False, allow_nan=False)
+    line = before + _encoded(value)
     if not value or not (is_dict(value) or is_list(value)) or (indent and indent + len(line) < _WIDTH):
         return line
     inside = [
-        _text(item, f"{json.dumps(key, ensure_ascii=False)}: " if isinstance(value, dict) else "", indent + 2)
+        _text(item, f"{_encoded(key)}: " if isinstance(value, dict) else "", indent + 2)
         for key, item in (value.items() if is_dict(value) else enumerate(value))
     ]
     start, end = "{}" if isinstance(value, dict) else "[]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 # Eight colours for labelled cells, black text on each. From Paul Tol's "light" scheme (https://sronpersonalpages.nl/
 # ~pault/), moved apart until any two differ by 17 in CIE Lab under simulated protanopia, deuteranopia and tritanopia.
@@ -44,6 +45,7 @@ def _mix(place: float) -> str:
     return "#" + "".join(f"{round(a + (b - a) * (place - low)):02X}" for a, b in pairs)
 
 
+@lru_cache(maxsize=4096)
 def _luminance(colour: str) -> float:
     """Relative luminance (https://www.w3.org/TR/WCAG22/#dfn-relative-luminance)."""
     linear = [c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in _channels(colour)]

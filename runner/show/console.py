@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,14 @@ def is_terminal() -> bool:
 def room() -> int | None:
     """The columns of the terminal; None where there is none."""
     return shutil.get_terminal_size().columns if is_terminal() else None
+
+
+def captured(show: Callable[[], None]) -> str:
+    """What is shown, as plain text and as wide as it needs."""
+    page = io.StringIO()
+    with redirect_stdout(page):
+        show()
+    return page.getvalue()
 
 
 def say(text: str = "", style: str = "") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from textwrap import shorten
@@ -32,7 +32,7 @@ _STYLES = {
 }
 
 
-def _status(status: str, text: str | None = None) -> Cell:
+def status_cell(status: str, text: str | None = None) -> Cell:
     return text or status, _STYLES.get(status, "")
 
 
@@ -58,19 +58,11 @@ def story(found: Record, folder: Path) -> str:
     return page.getvalue()
 
 
-def sweep_story(points: Mapping[int, Record], folder: Path) -> str:
-    """The table of a sweep, as plain text."""
-    page = io.StringIO()
-    with redirect_stdout(page):
-        sweep(points, folder)
-    return page.getvalue()
-
-
 def run(found: Record, folder: Path, *, brief: bool, show: Show = "auto", complete: bool = False) -> None:
     """What one run found; `brief` is one line, for a sweep; `show` says which pictures; `complete`: all."""
     if brief:
         point = " ".join(_short(found.overrides))
-        text, style = _status(found.status)
+        text, style = status_cell(found.status)
         say(f"[{folder.name}] {text}  {point}", style)
         return
     if found.experiment and found.mesh and found.target:
@@ -135,11 +127,11 @@ def programs(found: Record) -> tuple[tuple[str, ...], list[list[Cell]]]:
     names = [name for name in names if name not in expected]
     rows: list[list[Cell]] = []
     for program, result in found.programs.items():
-        row = [(program, ""), _status(result.status)]
+        row = [(program, ""), status_cell(result.status)]
         for name in names:
             check = result.checks.get(name)
             status = "not run" if check is None or check.status == "not_run" else check.status
-            row.append(_status(status, "–" if status == "not run" else status))
+            row.append(status_cell(status, "–" if status == "not run" else status))
         if expected:
             row.append(_expectations([check for name, check in result.checks.named() if name in expected]))
         row += [(text, "") for text in _measured(result.checks)]
@@ -225,7 +217,7 @@ def _expectations(checks: Sequence[Verdict]) -> Cell:
     """All expectations of a program in one cell; which one failed is said below the table."""
     statuses = {check.status for check in checks}
     status = next((status for status in ("failed", "passed") if status in statuses), "not run")
-    return _status(status, "–" if status == "not run" else status)
+    return status_cell(status, "–" if status == "not run" else status)
 
 
 def _collectives(found: Record, *, complete: bool) -> None:
@@ -368,7 +360,7 @@ def _verdict(found: Record, folder: Path) -> None:
     known = sum(program.status == "known" for program in programs.values())
     count = f": {', '.join(counted)}" if counted else ""
     count += f", {known} {'is' if known == 1 else 'are'} wrong as expect.wrong knows" if known else ""
-    text, style = _status(found.status)
+    text, style = status_cell(found.status)
     say(f"{text}{count}; {shown(folder / 'result.json')}", style)
 
 
@@ -387,22 +379,3 @@ def mutants(rows: Iterable[tuple[str, str, str]]) -> None:
         ("mutant", "by", "change"),
         [((outcome, styles.get(outcome, "dim")), (by, ""), (change, "")) for outcome, by, change in rows],
     )
-
-
-def sweep(points: Mapping[int, Record], folder: Path) -> None:
-    """The table of the points of a sweep, by their numbers."""
-    rows: list[list[Cell]] = []
-    for number, point in points.items():
-        programs = ", ".join(
-            name if result.status == "passed" else f"{name} {result.status}" for name, result in point.programs.items()
-        )
-        first = (point.error or refused.message(point) or "").splitlines()
-        message = " ".join(line.strip() for line in first[:2]) if first else programs
-        overridden = " ".join(o for o in _short(point.overrides) if not o.startswith("experiment="))
-        texts = [(str(number), ""), (point.experiment or "–", ""), (overridden or "–", "")]
-        rows.append([*texts, _status(point.status), (message, "")])
-    say()
-    print_table(("point", "experiment", "overrides", "status", "programs"), rows)
-    counts = {status: sum(point.status == status for point in points.values()) for status in _STYLES}
-    told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    say(f"\n{len(points)} points: {told}; {shown(folder)}")

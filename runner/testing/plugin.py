@@ -21,6 +21,7 @@ import pytest
 from runner.config.folders import conf_folder
 
 if TYPE_CHECKING:
+    from runner.link.workers import Workers
     from runner.record.model import Record
     from runner.testing.items import ExperimentFile
 
@@ -80,6 +81,7 @@ class Session:
         self.seen: set[Path] = set()
         """Every file that was collected, also one that is only a base of others."""
         self._runs: dict[tuple[Path, str], Run] = {}
+        self._workers: Workers | None = None
         self._told: list[str] = []
         self._unused: list[str] = []
         self._add_arguments([folder / "experiment" for folder in named])
@@ -135,9 +137,18 @@ class Session:
 
             composed = file.composed(target)
             folder = Path(tempfile.mkdtemp(prefix=f"shardproof-{file.path.stem}-"))
-            record = run.run(composed.plain, folder, lambda: composed.sources, composed.sources.overrides)
+            record = run.run(composed.plain, folder, lambda: composed.sources, composed.sources.overrides, self._kept())
             self._runs[key] = Run(record, folder)
         return self._runs[key]
+
+    def _kept(self) -> Workers:
+        """The workers that run the experiments of the session, one after the other."""
+        if self._workers is None:
+            from runner.link.process import Worker
+            from runner.link.workers import Workers
+
+            self._workers = Workers(Worker())
+        return self._workers
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
         """A YAML file of a folder that was named; any other is not ours."""
@@ -159,7 +170,9 @@ class Session:
             output["shardproof_unused"] = self._unused
 
     def pytest_sessionfinish(self) -> None:
-        """Remove the run folders, except where something failed."""
+        """End the workers, and remove the run folders, except where something failed."""
+        if self._workers is not None:
+            self._workers.close()
         for run in self._runs.values():
             if not run.failed:
                 shutil.rmtree(run.folder)

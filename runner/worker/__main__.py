@@ -1,4 +1,4 @@
-"""One job on standard input, one event a line on standard output. JAX is imported when the job has come, not before.
+"""A job a line on standard input, one event a line on standard output. JAX is imported when a job has come, not before.
 
 Its argument is the process that started it: it ends when that one does.
 
@@ -26,26 +26,24 @@ import ml_dtypes
 import numpy.random
 
 from runner import programs, reference
-from runner.link.events import Event, said
+from runner.link.events import Said, said
 
 _PRELOADED = (concurrent.futures, http.server, ml_dtypes, numpy.random, programs, reference)
 
 
 def main() -> None:
-    """Wait for the job, run it, and leave."""
+    """Do the jobs, one after the other, and leave when there will be no more."""
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
-    def emit(event: Event) -> None:
+    def emit(event: Said) -> None:
         channel.write(said(event) + "\n")
         channel.flush()
 
-    line = sys.stdin.readline()
-    if not line:
-        return
-    from runner.worker import job
+    for line in sys.stdin:
+        from runner.worker import job
 
-    job.run(json.loads(line), emit)
+        job.run(json.loads(line), emit)
     channel.close()
     # JAX's and XLA's own teardown has nothing left to save, and costs time that a user would wait for.
     sys.stderr.flush()

@@ -1,7 +1,7 @@
 """A job in: the resolved configuration and the folders. Events out: the types, then each program's result.
 
-The events, in order: `invalid` (and nothing after it), or `types`, then for each step `started` and `finished`, which
-holds its results, an `error`, or why JAX has it `unsupported` after all. A program's profile is a step of its own after
+The events, in order: `invalid`, or `types`, then for each step `started` and `finished`, which holds its results, an
+`error`, or why JAX has it `unsupported` after all; at the end `done`. A program's profile is a step of its own after
 it, so that whatever the profiler does, the results have been told.
 """
 
@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jaxlib.version
 
-from runner.experiment import data, topology
+from runner.experiment import data
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, invalid
 from runner.layout import Spec
 from runner.link import events, handover
-from runner.link.events import Devices, Event, Finished, Gradients, Invalid, Profiled, Ran, Started
+from runner.link.events import Devices, Finished, Gradients, Invalid, Profiled, Ran, Said, Started
 from runner.link.steps import Step, Work
 from runner.programs import WRITERS
 from runner.programs.types import Floats, Types
 from runner.record.files import write_text
-from runner.worker import calls, gradient
+from runner.worker import calls, gradient, warm
 from runner.worker.compilation import NotLowered
 from runner.worker.execute import Execution, execute
 from runner.worker.layouts import layouts
@@ -42,19 +42,23 @@ if TYPE_CHECKING:
     from runner.worker.absent import Absent
     from runner.worker.trace import Trace
 
-Emit = Callable[[Event], None]
+Emit = Callable[[Said], None]
 
 
 def run(job: dict[str, Any], emit: Emit) -> None:
-    """Run one job.
+    """Run one job, whatever was run before it in this process; the last event is `done`.
 
     `job` holds `config` (the resolved configuration), `folder` (for the programs), `data` (where `load` looks),
     `arrays` (where outputs are left for the parent) and `steps` (a profile's stands after that of its program).
     """
+    _run(job, emit)
+    emit(warm.done())
+
+
+def _run(job: dict[str, Any], emit: Emit) -> None:
     experiment = read(job["config"])
     folder, arrays, data_folder = Path(job["folder"]), Path(job["arrays"]), Path(job["data"])
-    calls.configure("jax_enable_x64", experiment.x64)
-    _device_for_lowering(experiment)
+    warm.prepare(experiment)
     try:
         types = infer(experiment)
         absent = _absent(experiment)
@@ -196,17 +200,6 @@ def _of_gathered(carry: str, spec: Spec) -> str:
         f"explicit gathers the carry {carry.replace('/body/', '/').replace('/', '.')} at every step, since it begins "
         f"unsharded: begin it with a line of its own, and constrain that to {spec.yaml()}"
     )
-
-
-def _device_for_lowering(experiment: Experiment) -> None:
-    """What lowers the graph asks for a device, before the programs say which ones there are to be."""
-    absent = experiment.target.topology
-    if absent is not None and absent.platform == "tpu":
-        os.environ.update(topology.LIBTPU_ENVIRONMENT)
-        calls.configure("jax_platforms", "cpu")
-    elif absent is None and experiment.target.platform == "cpu":
-        calls.configure("jax_platforms", "cpu")
-        calls.configure("jax_num_cpu_devices", experiment.target.devices)
 
 
 def _absent(experiment: Experiment) -> Absent | None:

@@ -1,0 +1,107 @@
+"""What a point of a sweep costs, against the loop that somebody would write by hand; and all experiments in one sweep.
+
+    python benchmarks/sweep.py [--rounds 3] [--all]
+
+Runs the 200 points of case 3 (10 meshes of 8 devices, 5 layouts of the rows, 2 sizes, `auto` and `shard_map`) by
+`sweep_by_hand.py` and by the runner, each as a whole process, in turn; prints the medians, their ratio, and the memory
+that the worker held after each quarter of its points. `--all` runs `+experiment=glob(*)` once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+POINTS = 200
+LIMIT = 1.5
+ALL_LIMIT = 75.0
+
+SWEEP = (
+    "+experiment=case3_allreduce", "mesh.axes=[x,y,z]", "dims.I=8", "dims.K=8",
+    "mesh.shape=[8,1,1],[4,2,1],[4,1,2],[2,4,1],[2,2,2],[2,1,4],[1,8,1],[1,4,2],[1,2,4],[1,1,8]",
+    "arrays.A.spec=[null,x],[y,x],[z,x],[[y,z],x],[[z,y],x]", "outputs.C=['${arrays.A.spec.0}',null]",
+    "dims.J=16,32", "program=auto,shard_map", "expect.collectives=null", "expect.values=null",
+)  # fmt: skip
+
+
+def resident(process: int) -> int | None:
+    """The bytes that the worker of a process holds in memory."""
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rsplit(")", 1)[1].split()
+            if int(fields[1]) == process and b"runner.worker" in (status.parent / "cmdline").read_bytes():
+                return int(fields[21]) * 4096
+        except (FileNotFoundError, ProcessLookupError):
+            # It has ended meanwhile.
+            continue
+    return None
+
+
+def by_hand() -> float:
+    """Seconds of the loop by hand."""
+    start = time.perf_counter()
+    script = str(ROOT / "benchmarks" / "sweep_by_hand.py")
+    told = subprocess.run([sys.executable, script], check=True, capture_output=True, text=True)
+    assert len(json.loads(told.stdout)) == POINTS
+    return time.perf_counter() - start
+
+
+def by_runner(folder: Path, overrides: tuple[str, ...]) -> tuple[float, list[int], str]:
+    """Seconds of a sweep by the runner, what its worker held in memory each half second, and what it printed."""
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "runner", "-m", *overrides, f"hydra.sweep.dir={folder}"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    held: list[int] = []
+    over = threading.Event()
+
+    def sample() -> None:
+        while not over.wait(0.5):
+            held.append(resident(process.pid) or 0)
+
+    sampling = threading.Thread(target=sample)
+    sampling.start()
+    told, _ = process.communicate()
+    over.set()
+    sampling.join()
+    assert process.returncode in (0, 1), told
+    return time.perf_counter() - start, [bytes_ for bytes_ in held if bytes_], told
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--all", action="store_true", help="run all experiments in one sweep, and nothing else")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        if asked.all:
+            seconds, held, told = by_runner(Path(scratch) / "all", ("+experiment=glob(*)",))
+            print(told.splitlines()[-1])
+            print(f"all experiments: {seconds:.0f} s, at most {ALL_LIMIT:.0f}; memory {max(held) / 1e6:.0f} MB")
+            return
+        hand: list[float] = []
+        runner: list[float] = []
+        for turn in range(asked.rounds):
+            hand.append(by_hand())
+            seconds, held, told = by_runner(Path(scratch) / str(turn), SWEEP)
+            runner.append(seconds)
+            assert f"{POINTS} points: {POINTS} passed" in told, told[-2000:]
+            quarters = [held[len(held) * part // 4 - 1] / 1e6 for part in (1, 2, 3, 4)]
+            print(f"by hand {hand[-1]:.1f} s, runner {runner[-1]:.1f} s; worker's MB by quarter", *map(round, quarters))
+    ratio = statistics.median(runner) / statistics.median(hand)
+    print(f"{'per point':<10} {'median':>9}")
+    for name, times in (("by hand", hand), ("runner", runner)):
+        print(f"{name:<10} {statistics.median(times) / POINTS * 1e3:>6.1f} ms")
+    print(f"ratio {ratio:.2f}, at most {LIMIT}")
+
+
+if __name__ == "__main__":
+    main()

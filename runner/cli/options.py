@@ -1,0 +1,80 @@
+"""The configuration of a sweep in; how its points are run, and what of them is shown, out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner.config.compose import InvalidConfiguration
+from runner.experiment.expect import KINDS
+from runner.experiment.program import Program
+from runner.faults import nearest
+from runner.record import where
+from runner.record.measures import MEASURES, Row
+
+NAMES = ("sort", "best", "where", "objective", "workers")
+"""The keys of a configuration that say something of the sweep, and nothing of its points."""
+
+_OWN = ("point", "experiment", "program", "status")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `docs/sweeps.md` says of each key of that name."""
+
+    sort: str | None = None
+    best: int | None = None
+    where: str | None = None
+    objective: str | None = None
+    workers: int = 1
+
+    @property
+    def measure(self) -> str:
+        """The measure of which the best so far is told."""
+        objective = (self.objective or "").rpartition(".")[2]
+        return next((name for name in (self.sort, objective) if name in MEASURES), MEASURES[0])
+
+    def through(self, found: Sequence[Row]) -> list[Row]:
+        """The rows that `where` lets through. Raises `InvalidConfiguration`."""
+        if self.where is None:
+            return list(found)
+        keys = found[0].keys if found else ()
+        try:
+            condition = where.parse(self.where, (*_OWN, *KINDS, *MEASURES, *keys))
+        except where.NoCondition as error:
+            raise _refused("where", self.where, str(error)) from None
+        return [row for row in found if condition(row)]
+
+
+def read(config: Mapping[str, Any], keys: Iterable[str]) -> Options:
+    """The options of a sweep over these `keys`, as far as they are given. Raises `InvalidConfiguration`."""
+    given: dict[str, Any] = {name: config.get(name) for name in NAMES if config.get(name) is not None}
+    columns = (*_OWN, *KINDS, *MEASURES, *keys)
+    if (sort := given.get("sort")) is not None and sort not in columns:
+        raise _refused("sort", sort, f"no column '{sort}'{nearest(str(sort), columns) or _there(MEASURES)}")
+    for name in ("best", "workers"):
+        if (number := given.get(name)) is not None and (not isinstance(number, int) or number < 1):
+            raise _refused(name, number, "it is a number of at least 1")
+    if (objective := given.get("objective")) is not None:
+        program, _, measure = str(objective).rpartition(".")
+        if measure not in (*MEASURES, *KINDS):
+            message = f"no measure '{measure}'{nearest(measure, (*MEASURES, *KINDS)) or _there(MEASURES)}"
+            raise _refused("objective", objective, message)
+        if program and program not in tuple(Program):
+            raise _refused("objective", objective, f"no program '{program}'{nearest(program, Program)}")
+    options = Options(**given)
+    if options.where is not None:
+        try:
+            where.parse(options.where, columns)
+        except where.NoCondition as error:
+            raise _refused("where", options.where, str(error)) from None
+    return options
+
+
+def _there(names: Iterable[str]) -> str:
+    return f"; there are {', '.join(names)}"
+
+
+def _refused(name: str, value: object, message: str) -> InvalidConfiguration:
+    return InvalidConfiguration(f"command line: {name}={value}\n  {message}")

@@ -1,0 +1,126 @@
+"""One configuration in; the record of its run out, whatever goes wrong: alone, or as a point of a sweep.
+
+A run has two halves, so that a sweep can begin the next one while the worker is busy with this one.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.config.compose import Configuration, InvalidConfiguration
+from runner.experiment.showing import Show
+from runner.link.workers import Workers
+from runner.show.progress import Progress
+
+if TYPE_CHECKING:
+    from runner.flow.run import Running
+    from runner.record.model import Git, Record, Status
+
+log = logging.getLogger("runner")
+
+LOG = "runner.log"
+"""What `conf/hydra/job_logging` calls the log of a run."""
+
+
+class Point:
+    """A run of what `configure` gives, in a folder. Neither half raises what is wrong with the run."""
+
+    def __init__(self, folder: Path, overrides: Sequence[str], configure: Callable[[], Configuration]) -> None:
+        self.folder = folder
+        self.overrides = overrides
+        self.show: Show = "auto"
+        self._configure = configure
+        self._config: Configuration | None = None
+        self._running: Running | None = None
+        self._ended: Record | None = None
+
+    def begin(self, workers: Workers, progress: Progress | None = None, git: Git | None = None) -> None:
+        """Hand the worker its job. `git` is the commit of the folder the user stands in, where that is known."""
+        self._try(lambda: self._begin(workers, progress, git))
+
+    def finish(self) -> Record | None:
+        """The record; None where not even that could be written, which has been said."""
+        self._try(self._finish)
+        return self._ended
+
+    def close(self) -> None:
+        """Let go of a run that will not be finished."""
+        if self._running is not None:
+            self._running.close()
+
+    @property
+    def held(self) -> int:
+        """The bytes of the arrays that it holds until it is finished."""
+        return 0 if self._running is None else self._running.held
+
+    @property
+    def configuration(self) -> Configuration:
+        """Its configuration. Raises `InvalidConfiguration`."""
+        self._config = self._config or self._configure()
+        return self._config
+
+    def _begin(self, workers: Workers, progress: Progress | None, git: Git | None) -> None:
+        from runner.flow.run import Running
+
+        config = self.configuration
+        progress = progress or Progress(str(config.plain.get("name")))
+        self._running = Running(
+            config.plain, self.folder, lambda: config.sources, self.overrides, workers, progress, git
+        )
+
+    def _finish(self) -> None:
+        if self._running is None:
+            return
+        found, _ = self._running.finished()
+        self._ended = found
+        # What an invalid experiment says of it may be anything.
+        if found.status != "invalid":
+            self.show = self.configuration.plain.get("show", self.show)
+
+    def _try(self, half: Callable[[], None]) -> None:
+        if self._ended is not None:
+            return
+        try:
+            half()
+        except InvalidConfiguration as error:
+            self._ended = invalid(self.folder, str(error), self.overrides)
+        except OSError as error:
+            message = f"{error.filename or self.folder}: {error.strerror or error}"
+            self._give_up(message)
+        except Exception as error:
+            # In a sweep the other points still run; alone the traceback is what we need to mend it.
+            traceback.print_exc()
+            log.exception("a bug in shardproof")
+            self._ended = crashed(self.folder, error, self.overrides)
+
+    def _give_up(self, message: str) -> None:
+        self.close()
+        self._running = None
+        try:
+            self._ended = ended(self.folder, "error", message, self.overrides)
+        except OSError:
+            print(message, file=sys.stderr)
+
+
+def invalid(folder: Path, message: str, overrides: Sequence[str]) -> Record:
+    """The record of a point whose configuration could not be composed."""
+    return ended(folder, "invalid", message, overrides)
+
+
+def crashed(folder: Path, error: Exception, overrides: Sequence[str]) -> Record:
+    """The record of a run in which the runner itself failed."""
+    message = f"this is a bug in shardproof, please report it: {type(error).__name__}: {error}"
+    return ended(folder, "error", message, overrides)
+
+
+def ended(folder: Path, status: Status, message: str, overrides: Sequence[str]) -> Record:
+    """The record of a run that ended with a message before anything was found."""
+    from runner.record import record
+
+    folder.mkdir(parents=True, exist_ok=True)
+    return record.ended(folder, status, message, overrides)

@@ -1,0 +1,267 @@
+"""The points of a sweep in; their records, and the rows of its table, out: one begins while a worker does another."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import time
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from runner.cli.point import LOG, Point, invalid
+from runner.config import composition
+from runner.config.compose import InvalidConfiguration
+from runner.config.points import REFUSALS, Composed, Composer
+from runner.experiment import enumeration
+from runner.link.workers import Workers
+from runner.record import measures, record
+from runner.record.files import write_text
+from runner.record.measures import Row
+from runner.show import report
+from runner.show import sweep as shown
+from runner.show.progress import Quiet, SweepProgress
+
+if TYPE_CHECKING:
+    from runner.record.model import Git, Record, Status
+
+log = logging.getLogger("runner")
+
+_EVERY = 5.0
+"""Seconds between two times that the flat files of a sweep are written while it runs."""
+
+_LARGE = 1 << 28
+"""Bytes of arrays of which two points are not held at once."""
+
+_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+@dataclass
+class Found:
+    """What is known of a sweep so far."""
+
+    rows: dict[int, list[Row]] = field(default_factory=dict[int, "list[Row]"])
+    statuses: dict[int, Status] = field(default_factory=dict[int, "Status"])
+    waiting: dict[int, tuple[int, Sequence[str]]] = field(default_factory=dict[int, "tuple[int, Sequence[str]]"])
+    """Of a point that is the same as another one that other, and its overrides."""
+    kept: set[int] = field(default_factory=set[int])
+    """The points that were there already, where a sweep is resumed."""
+
+    def add(self, number: int, found: Record, overrides: Sequence[str]) -> None:
+        """Take in the record of a point, and tell it of those for which the point stands."""
+        self.rows[number] = measures.rows(number, found, overrides)
+        self.statuses[number] = found.status
+        for other, (same, its_overrides) in self.waiting.items():
+            if same == number:
+                self._copy(other, same, its_overrides)
+
+    def stand_for(self, number: int, same: int, overrides: Sequence[str]) -> None:
+        """Take in a point that is the `same` as another one, which may not have been run yet."""
+        self.waiting[number] = same, overrides
+        if same in self.rows:
+            self._copy(number, same, overrides)
+
+    def _copy(self, number: int, same: int, overrides: Sequence[str]) -> None:
+        keys = measures.overridden(overrides)
+        self.rows[number] = [replace(row, point=number, keys=keys, same_as=same) for row in self.rows[same]]
+        self.statuses[number] = self.statuses[same]
+
+    def all_rows(self) -> list[Row]:
+        """The rows of all points, in their order, with the keys that vary."""
+        return measures.varying([row for number in sorted(self.rows) for row in self.rows[number]])
+
+    def leave(self, folder: Path) -> None:
+        """Write the flat files."""
+        measures.leave(self.all_rows(), folder)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the points of a sweep are run.
+
+    - `folder`: of the sweep; `folders`: the config folders; `settings`: what Hydra calls its own folder in a point's.
+    - `resume`: whether what has passed already is kept; `symmetric`: whether points that are one are run once.
+    - `sort`: the measure of which the best so far is told.
+    """
+
+    folder: Path
+    folders: tuple[Path, ...]
+    settings: str | None
+    resume: bool = False
+    symmetric: bool = False
+    sort: str = "bytes_sent"
+
+
+@dataclass
+class _Begun:
+    number: int
+    point: Point
+    overrides: Sequence[str]
+
+
+class Sweep:
+    """Runs points; what it finds is in `found`, which may know of points that ran before."""
+
+    def __init__(self, plan: Plan, composer: Composer, workers: Workers, found: Found) -> None:
+        self._plan = plan
+        self._composer = composer
+        self._workers = workers
+        self.found = found
+        self._git: Git | None = record.git()
+        self._seen: dict[str, int] = {}
+        self._written = time.monotonic()
+
+    def run(self, points: Sequence[Sequence[str]], first: int) -> None:
+        """Run the points, of which the first has that number."""
+        begun: deque[_Begun] = deque()
+        with SweepProgress(len(points)) as progress:
+            try:
+                for number, overrides in enumerate(points, start=first):
+                    one = self._begin(number, overrides)
+                    if one is not None:
+                        begun.append(one)
+                    while begun and (len(begun) > self._workers.count + 1 or _large(begun[-1].point)):
+                        self._finish(begun.popleft())
+                    self._tell(progress, first, len(begun))
+                while begun:
+                    self._finish(begun.popleft())
+                    self._tell(progress, first, len(begun))
+            finally:
+                for left in begun:
+                    left.point.close()
+
+    def _tell(self, progress: SweepProgress, first: int, running: int) -> None:
+        there = [number for number in self.found.statuses if number >= first]
+        progress.done, progress.running = len(there), running
+        progress.ready = sum(number in self.found.kept or number in self.found.waiting for number in there)
+        progress.failed = sum(self.found.statuses[number] not in measures.PASSED for number in there)
+        progress.best = self._best()
+        if time.monotonic() - self._written > _EVERY:
+            self.found.leave(self._plan.folder)
+            self._written = time.monotonic()
+
+    def _best(self) -> str:
+        having = [row for rows in self.found.rows.values() for row in rows if row.status in measures.PASSED]
+        known = [row for row in having if row.measure(self._plan.sort) is not None]
+        best = min(known, key=lambda row: row.measure(self._plan.sort) or 0.0, default=None)
+        if best is None:
+            return ""
+        return f"{shown.measure_text(self._plan.sort, best.measure(self._plan.sort))} at point {best.point}"
+
+    def _begin(self, number: int, overrides: Sequence[str]) -> _Begun | None:
+        """Begin a point; None where there is nothing to run."""
+        folder = self._plan.folder / str(number)
+        if self._plan.resume:
+            before = _passed(folder, overrides)
+            if before is not None:
+                self.found.add(number, before, overrides)
+                self.found.kept.add(number)
+                self._note(number, overrides)
+                return None
+            shutil.rmtree(folder, ignore_errors=True)
+        try:
+            composed = self._composer.point(overrides)
+        except REFUSALS as error:
+            self.found.add(number, refused(folder, overrides, error, self._plan.folders), overrides)
+            return None
+        point = Point(folder, overrides, composed.resolved)
+        same = self._same(number, point)
+        if same is not None:
+            self.found.stand_for(number, same, overrides)
+            return None
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._plan.settings is not None:
+            leave_settings(composed, number, folder, self._plan.settings)
+        with _logged(folder):
+            point.begin(self._workers, Quiet(""), self._git)
+        return _Begun(number, point, overrides)
+
+    def _note(self, number: int, overrides: Sequence[str]) -> None:
+        """Remember what a point is that is there already, so that it can stand for others."""
+        if self._plan.symmetric:
+            self._same(number, Point(self._plan.folder, overrides, self._composer.point(overrides).resolved))
+
+    def _same(self, number: int, point: Point) -> int | None:
+        """The point before it that is the same up to a symmetry of the mesh, if there is one."""
+        if not self._plan.symmetric:
+            return None
+        try:
+            config = point.configuration.plain
+        except InvalidConfiguration:
+            return None
+        if not alike(config):
+            return None
+        first = self._seen.setdefault(enumeration.identity(config), number)
+        return None if first == number else first
+
+    def _finish(self, begun: _Begun) -> None:
+        with _logged(begun.point.folder):
+            found = begun.point.finish()
+            if found is None:
+                return
+            log.info("%s: %s\n\n%s", found.experiment, found.status, report.story(found, begun.point.folder))
+        self.found.add(begun.number, found, begun.overrides)
+
+
+def refused(folder: Path, overrides: Sequence[str], error: Exception, folders: Sequence[Path]) -> Record:
+    """Record a point that could not be composed."""
+    found = invalid(folder, composition.report(error, folders, list(overrides)), overrides)
+    # Hydra opens a log only where it runs a job.
+    write_text(folder / LOG, report.story(found, folder))
+    return found
+
+
+def alike(config: Mapping[str, Any]) -> bool:
+    """Whether all devices of a configuration's target are alike, so that a mesh of them has its symmetries."""
+    target: Mapping[str, Any] = config.get("target") or {}
+    return target.get("platform") == "cpu" and not target.get("topology")
+
+
+def _large(point: Point) -> bool:
+    return point.held > _LARGE
+
+
+def _passed(folder: Path, overrides: Sequence[str]) -> Record | None:
+    """The record that a folder has of a point of these overrides which passed; None where it is to be run."""
+    try:
+        found = record.read(folder)
+    except (OSError, record.UnreadableRecord):
+        return None
+    return found if found.status in measures.PASSED and found.overrides == list(overrides) else None
+
+
+@contextlib.contextmanager
+def _logged(folder: Path) -> Generator[None]:
+    """Under it what is logged goes to the log of a run, as `conf/hydra/job_logging/file.yaml` has it."""
+    handler = logging.FileHandler(folder / LOG, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("[%(asctime)s][%(name)s][%(levelname)s] %(message)s"))
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+        handler.close()
+
+
+def leave_settings(point: Composed, number: int, folder: Path, subdir: str) -> None:
+    """Write what Hydra leaves of a job in its folder: the configuration, Hydra's settings, the overrides."""
+    into = folder / subdir
+    into.mkdir(parents=True, exist_ok=True)
+    overrides = list(point.origin.overrides)
+    settings = {
+        **point.settings,
+        "job": {**point.settings["job"], "id": number, "num": number},
+        "overrides": {**point.settings["overrides"], "task": overrides},
+        "runtime": {**point.settings["runtime"], "output_dir": str(folder.resolve())},
+    }
+    for name, content in (("config", point.unresolved), ("hydra", {"hydra": settings}), ("overrides", overrides)):
+        write_text(into / f"{name}.yaml", yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True))

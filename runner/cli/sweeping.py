@@ -1,0 +1,163 @@
+"""A sweep of Hydra's in; what it found, on the terminal and in its folder, out. A launcher may run it in parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.cli.options import NAMES, Options, read
+from runner.cli.point import LOG
+from runner.cli.sweep import Found, Plan, Sweep
+from runner.config.points import Composer
+from runner.record import measures, record
+from runner.record.files import write_text
+from runner.show import sheet
+from runner.show import sweep as shown
+from runner.show.console import captured, say
+
+if TYPE_CHECKING:
+    from hydra.core.config_loader import ConfigLoader
+    from omegaconf import DictConfig
+
+    from runner.cli.app import Command
+    from runner.record.model import Pictures, Status
+
+
+class Sweeping:
+    """A sweep from its first point to its table.
+
+    - `points`: the overrides of every point by its number, as far as they are known.
+    - `statuses`: where the statuses of all points are put in the end.
+    """
+
+    def __init__(self, folder: Path, options: Options, statuses: list[Status]) -> None:
+        self.folder = folder
+        self.options = options
+        self.points: dict[int, Sequence[str]] = {}
+        self.found = Found()
+        self._statuses = statuses
+        self._finished = False
+
+    def expect(self, points: Sequence[Sequence[str]], first: int) -> None:
+        """Note the overrides of points that are launched."""
+        self.points |= dict(enumerate(points, start=first))
+
+    def returned(self, number: int) -> float | Status | None:
+        """What the job of a point returns to Hydra: the number that is the objective, or else its status."""
+        if self.options.objective is None:
+            return self.found.statuses.get(number)
+        return measures.objective(self.found.rows.get(number, []), self.options.objective)
+
+    def leave(self) -> None:
+        """Write the flat files of what is known."""
+        self._gather()
+        if self.found.rows:
+            self.found.leave(self.folder)
+
+    def _gather(self) -> None:
+        """Read what points left that ran elsewhere, since a launcher may run them anywhere."""
+        for number, overrides in self.points.items():
+            if number in self.found.statuses:
+                continue
+            try:
+                self.found.add(number, record.read(self.folder / str(number)), overrides)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+
+    def finish(self, *, whole: bool = True) -> None:
+        """Show the table of all points, and leave it and their layouts in the folder.
+
+        Of a sweep that is not `whole` the table has the points that left a record.
+        """
+        if self._finished:
+            return
+        self._finished = True
+        self._gather()
+        for number, overrides in self.points.items():
+            if whole and number not in self.found.statuses:
+                lost = record.begun(None, overrides)
+                lost.status, lost.error = "error", "no record: the job died"
+                self.found.add(number, lost, overrides)
+        statuses: list[Status] = [self.found.statuses[number] for number in sorted(self.found.statuses)]
+        self._statuses[:] = statuses
+        self.found.leave(self.folder)
+        told = ""
+        if statuses:
+            told = captured(lambda: self._show(statuses))
+            self._show(statuses)
+        if len(statuses) < len(self.points):
+            say(f"{len(self.points) - len(statuses)} of {len(self.points)} points were not run")
+        self._leave_story(told)
+
+    def _show(self, statuses: Sequence[Status]) -> None:
+        found = self.found.all_rows()
+        rows = self.options.through(found)
+        view = shown.View(self.options.sort, self.options.best, len(found) - len(rows))
+        shown.show(rows, statuses, self.folder, view)
+        same = len(self.found.waiting)
+        if same:
+            say(f"{same} of them are another one up to a symmetry of the mesh, and were not run again: see same_as")
+        if kept := len(self.found.kept):
+            say(f"{kept} of them had passed before, and were not run again")
+
+    def _leave_story(self, told: str) -> None:
+        """Write the log of the sweep, and its layouts on one sheet where there are several of one array."""
+        names = {number: rows[0].experiment for number, rows in self.found.rows.items() if rows}
+        files = sheet.files(names, _pictures(self.folder, names))
+        if files is not None:
+            text, image = files
+            write_text(self.folder / "shardings.txt", text)
+            write_text(self.folder / "shardings.svg", image)
+            told += f"\n{text}"
+        write_text(self.folder / LOG, told)
+
+
+def _pictures(folder: Path, numbers: Mapping[int, Any]) -> dict[int, Pictures]:
+    from runner import codec
+    from runner.record.model import Pictures
+
+    found: dict[int, Pictures] = {}
+    for number in sorted(numbers):
+        path = folder / str(number) / "result.json"
+        drawn = json.loads(path.read_text(encoding="utf-8")).get("pictures") if path.is_file() else None
+        if drawn is not None:
+            found[number] = codec.build(Pictures, drawn)
+    return found
+
+
+def opened(command: Command, config: DictConfig, points: Sequence[Sequence[str]], first: int = 0) -> Sweeping:
+    """The sweep that a command runs, of which these points are launched. Raises `InvalidConfiguration`."""
+    if command.sweep is None:
+        keys = dict.fromkeys(key for overrides in points for key in measures.overridden(overrides))
+        given = {name: config.get(name) for name in NAMES}
+        command.sweep = Sweeping(Path(config.hydra.sweep.dir), read(given, keys), command.statuses)
+    command.sweep.expect(points, first)
+    return command.sweep
+
+
+def runner(command: Command, loader: ConfigLoader, config: DictConfig) -> Sweep:
+    """What runs the points of the sweep that a command has `opened`."""
+    assert command.sweep is not None
+    opened = command.sweep
+    plan = Plan(
+        folder=opened.folder,
+        folders=tuple(folders(loader)),
+        settings=config.hydra.output_subdir,
+        resume=command.resume is not None,
+        symmetric=command.symmetric,
+        sort=opened.options.measure,
+    )
+    return Sweep(plan, Composer(loader, config), command.workers(opened.options.workers), opened.found)
+
+
+def folders(loader: ConfigLoader) -> list[Path]:
+    """The config folders in which Hydra looks."""
+    paths = [entry.path.removeprefix("file://") for entry in loader.get_search_path().get_path() if entry.path]
+    return [Path(path) for path in paths if "://" not in path and Path(path).is_dir()]
+
+
+def told(folder: Path, objective: str) -> float | None:
+    """The number that a job tells its sweeper, read from its folder."""
+    return measures.objective(measures.rows(0, record.read(folder), ()), objective)

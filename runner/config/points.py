@@ -1,0 +1,136 @@
+"""The configuration of a sweep and the overrides of a point in; the point's configuration out, soon.
+
+Hydra composes each choice of config files once. What a point overrides beyond these are values, which Hydra lays over
+what it has composed, one after the other: the same is done here. Where that fails Hydra composes the whole point, and
+says what is wrong.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import yaml
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from runner.config.compose import Configuration, InvalidConfiguration, Origin, origin_of, resolved
+
+REFUSALS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
+"""What Hydra raises for a point that cannot be composed."""
+
+
+@dataclass(frozen=True)
+class Composed:
+    """One point.
+
+    - `configuration`: what it says, resolved; or the `refusal` of what cannot be resolved.
+    - `unresolved`: the same as data, interpolations as they stand; `settings`: Hydra's own.
+    """
+
+    origin: Origin
+    configuration: Configuration | None
+    refusal: InvalidConfiguration | None
+    unresolved: Any
+    settings: dict[str, Any]
+
+    def resolved(self) -> Configuration:
+        """Its configuration. Raises `InvalidConfiguration`."""
+        if self.configuration is None:
+            assert self.refusal is not None
+            raise self.refusal
+        return self.configuration
+
+
+@dataclass(frozen=True)
+class _Base:
+    """What Hydra composed of the files that points choose: `config` is without Hydra's settings."""
+
+    config: DictConfig
+    origin: Origin
+    settings: dict[str, Any]
+
+
+class Composer:
+    """Composes the points of one sweep, whose own configuration is `config`."""
+
+    def __init__(self, loader: ConfigLoader, config: DictConfig) -> None:
+        self._loader = loader
+        self._config = config
+        self._parser = OverridesParser.create(config_loader=loader)
+        self._parsed: dict[str, Override] = {}
+        self._groups: dict[str, bool] = {}
+        self._bases: dict[tuple[str, ...], _Base] = {}
+        self._laid: dict[tuple[Any, ...], DictConfig] = {}
+
+    def point(self, overrides: Sequence[str]) -> Composed:
+        """The configuration of a point. Raises one of `REFUSALS`."""
+        parsed = [self._parse(override) for override in overrides]
+        files = tuple(str(one.input_line) for one in parsed if not self._is_value(one))
+        try:
+            base = self._base(files)
+            config = self._laid_over(base, files, [one for one in parsed if self._is_value(one)])
+        except REFUSALS:
+            base = _base(self._loader.load_sweep_config(self._config, list(overrides)))
+            config = base.config
+        origin = Origin(base.origin.folders, base.origin.choices, tuple(overrides))
+        unresolved = OmegaConf.to_container(config, resolve=False)
+        try:
+            found, refusal = resolved(config, origin), None
+        except InvalidConfiguration as error:
+            found, refusal = None, error
+        return Composed(origin, found, refusal, unresolved, base.settings)
+
+    def _laid_over(self, base: _Base, files: tuple[str, ...], values: Sequence[Override]) -> DictConfig:
+        """The base with the values over it.
+
+        Points that set the same keys share a copy of it: each sets all of them, so nothing is left of the one before.
+        A mapping is merged with what is there, so it gets a copy of its own.
+        """
+        key = files, tuple(one.key_or_group for one in values)
+        plain = [one.value() for one in values]
+        shared = not any(isinstance(value, dict) for value in plain) and len(set(key[1])) == len(values)
+        config = self._laid.get(key) if shared else None
+        if config is None:
+            config = copy.deepcopy(base.config)
+            if shared:
+                self._laid[key] = config
+        for one, value in zip(values, plain, strict=True):
+            added = one.type is OverrideType.FORCE_ADD
+            OmegaConf.update(config, one.key_or_group, value, merge=True, force_add=added)
+        return config
+
+    def _parse(self, override: str) -> Override:
+        if override not in self._parsed:
+            (self._parsed[override],) = self._parser.parse_overrides([override])
+        return self._parsed[override]
+
+    def _is_value(self, override: Override) -> bool:
+        """Whether it sets a value of the experiment, and neither chooses a file nor is Hydra's."""
+        name = override.key_or_group
+        if override.type not in (OverrideType.CHANGE, OverrideType.FORCE_ADD) or override.package is not None:
+            return False
+        if override.is_hydra_override() or override.is_sweep_override():
+            return False
+        if name not in self._groups:
+            self._groups[name] = bool(self._loader.get_group_options(name))
+        return not self._groups[name]
+
+    def _base(self, overrides: tuple[str, ...]) -> _Base:
+        if overrides not in self._bases:
+            self._bases[overrides] = _base(self._loader.load_sweep_config(self._config, list(overrides)))
+        return self._bases[overrides]
+
+
+def _base(whole: DictConfig) -> _Base:
+    origin = origin_of(whole.hydra)
+    settings = cast("dict[str, Any]", OmegaConf.to_container(whole.hydra, resolve=False, enum_to_str=True))
+    with open_dict(whole):
+        del whole["hydra"]
+    return _Base(whole, origin, settings)

@@ -1,0 +1,118 @@
+"""A mesh, an array's shape or a number of devices in; every layout there is, and which of them are one, out."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from runner.experiment.program import Program
+from runner.layout import Mesh, SpecEntries
+from runner.untyped import is_dict, is_list
+
+
+def factorisations(devices: int, axes: int) -> Iterator[list[int]]:
+    """Every way to make a mesh of so many axes, some perhaps of size 1, of the devices."""
+    if axes == 1:
+        yield [devices]
+        return
+    for first in range(devices, 0, -1):
+        if devices % first == 0:
+            for rest in factorisations(devices // first, axes - 1):
+                yield [first, *rest]
+
+
+def specs(shape: Sequence[int], mesh: Mesh) -> Iterator[SpecEntries]:
+    """Every PartitionSpec that an array may have: each dimension divides by its axes, each axis stands once.
+
+    An axis of size 1 cuts nothing and stands in none. The order of the axes of one dimension counts.
+    """
+    cutting = tuple(axis for axis, size in mesh.sizes.items() if size > 1)
+    for entries in _entries(shape, mesh, cutting):
+        yield [None if not axes else axes[0] if len(axes) == 1 else list(axes) for axes in entries]
+
+
+def _entries(shape: Sequence[int], mesh: Mesh, left: tuple[str, ...]) -> Iterator[list[tuple[str, ...]]]:
+    if not shape:
+        yield []
+        return
+    for count in range(len(left) + 1):
+        for axes in itertools.permutations(left, count):
+            if shape[0] % math.prod(mesh.sizes[axis] for axis in axes) == 0:
+                rest = tuple(axis for axis in left if axis not in axes)
+                yield from ([axes, *others] for others in _entries(shape[1:], mesh, rest))
+
+
+_LAYOUTS = ("arrays", "outputs", "constraints")
+_SECTIONS = ("graph", "per_device", "functions")
+_SAID = ("name", "summary", "source", "show", "test")
+"""What is said of an experiment; it changes nothing of what is done."""
+
+
+def identity(config: Mapping[str, Any]) -> str:
+    """What two experiments have in common that are one up to a symmetry of the mesh, on devices that are all alike.
+
+    A mesh of simulated devices is its axes and their sizes: in which order they stand only numbers the devices, and
+    what an axis is called is nobody's concern once every spec and every collective calls it so. Axes of one size are
+    therefore interchangeable. Of all names that the axes could have, those are taken that come first as text.
+    """
+    axes, sizes = config["mesh"]["axes"], config["mesh"]["shape"]
+    left = {key: value for key, value in config.items() if key not in (*_SAID, "mesh")}
+    if _of_graph(config.get("program")):
+        # Lines that no program is written from are no part of what is run.
+        left.pop("per_device", None)
+    new = [f"axis {k}" for k in range(len(axes))]
+    told: list[str] = []
+    for order in itertools.permutations(range(len(axes))):
+        names = {axes[k]: new[place] for place, k in enumerate(order)}
+        renamed = {key: _renamed(key, value, names) for key, value in left.items()}
+        told.append(json.dumps([[sizes[k] for k in order], renamed], sort_keys=True, default=str))
+    return min(told)
+
+
+def _of_graph(programs: Any) -> bool:
+    """Whether all programs that are named are written from the graph."""
+    named = programs if is_list(programs) else [programs]
+    return all(isinstance(name, str) and name in tuple(Program) and Program(name).section == "graph" for name in named)
+
+
+def _renamed(key: str, value: Any, names: Mapping[str, str]) -> Any:
+    if key == "arrays" and is_dict(value):
+        return {name: {**array, "spec": _axes(array.get("spec"), names)} for name, array in value.items()}
+    if key in _LAYOUTS and is_dict(value):
+        return {name: _axes(spec, names) for name, spec in value.items()}
+    if key in _SECTIONS:
+        return _expressions(value, names)
+    return value
+
+
+def _axes(spec: Any, names: Mapping[str, str]) -> Any:
+    """A spec with other names of its axes; nulls at its end say nothing."""
+    if not is_list(spec):
+        return spec
+    found = [_axes(entry, names) if is_list(entry) else names.get(entry, entry) for entry in spec]
+    found = [entry[0] if is_list(entry) and len(entry) == 1 else entry or None for entry in found]
+    while found and found[-1] is None:
+        found.pop()
+    return found
+
+
+def _expressions(value: Any, names: Mapping[str, str]) -> Any:
+    """The lines of a section; a collective names its axes by texts, which stand in quotes."""
+    if is_dict(value):
+        return {name: _expressions(item, names) for name, item in value.items()}
+    if is_list(value):
+        return [_expressions(item, names) for item in value]
+    if not isinstance(value, str):
+        return value
+    try:
+        tree = ast.parse(value.strip(), mode="eval")
+    except SyntaxError:
+        return value
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = names.get(node.value, node.value)
+    return ast.unparse(tree)

@@ -1,0 +1,218 @@
+"""Jobs in, one after the other; each one's events out: worker processes that are kept from job to job.
+
+A process serves all jobs of its kind, which is the platform that its JAX has. It is replaced where it dies, hangs or
+has grown too large. What a crash ends is the step that was running: a new process goes on with the rest of its job,
+and then with the jobs that were waiting.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.link import process
+from runner.link.events import Died, Done, Event, Finished, Invalid, Log, Started, Types
+from runner.link.process import Worker
+from runner.link.steps import Step
+
+GROWTH = 1 << 30
+"""Bytes by which a process may grow after its first job before another one takes its place."""
+
+_AHEAD = 16_384
+"""A job of at most so many characters is sent while the one before it is being done: a pipe has room for it."""
+
+
+@dataclass
+class _Ticket:
+    """A job and the steps of it that are left; `sent` is whether the process that serves it has it."""
+
+    job: dict[str, Any]
+    timeout: float
+    left: list[Step] = field(init=False)
+    sent: bool = False
+    first: bool = True
+
+    def __post_init__(self) -> None:
+        self.left = [Step.from_json(step) for step in self.job["steps"]]
+
+    def text(self) -> str:
+        """The job with the steps that are left."""
+        return json.dumps({**self.job, "steps": [step.to_json() for step in self.left]})
+
+    def lost(self, running: Step | None, error: str) -> Event:
+        """The event of a process that ended, in a step or elsewhere; what can be done after it is left."""
+        if running is None:
+            return Died(error=error)
+        self.left[:] = [step for step in self.left if step.left_by(running)]
+        self.first = False
+        return Finished(step=running, error=error)
+
+
+@dataclass
+class _Line:
+    """One process, and the jobs that wait for it, of which it does the first."""
+
+    worker: Worker | None
+    kind: str | None = None
+    waiting: deque[_Ticket] = field(default_factory=deque[_Ticket])
+    resident: int | None = None
+    """What the process held in memory after its first job."""
+    grown: bool = False
+    log: int = 0
+    """Where in the process's log what belongs to the job that is being done begins."""
+
+    def end(self) -> None:
+        """End the process; another one will take its place, to which nothing has been sent yet."""
+        if self.worker is not None:
+            self.worker.close()
+        self.worker, self.resident, self.grown, self.log = None, None, False, 0
+        for ticket in self.waiting:
+            ticket.sent = False
+
+    def told(self, done: Done) -> None:
+        """Note what the process says of itself after a job."""
+        if done.resident is not None:
+            self.resident = self.resident or done.resident
+            self.grown = done.resident - self.resident > GROWTH
+
+
+class Workers:
+    """At most `count` processes for each kind of job; `first` is one that was started earlier."""
+
+    def __init__(self, first: Worker | None = None, count: int = 1, start: Callable[[], Worker] = Worker) -> None:
+        self._start = start
+        self.count = count
+        """How many processes there may be for each kind of job."""
+        self._lines = [_Line(first)] if first is not None else []
+        self.started = len(self._lines)
+        """How many processes there have been."""
+
+    def submit(self, job: dict[str, Any], kind: str, timeout: float) -> Generator[Event, None, None]:
+        """Hand over a job; return its events, which are to be heard job by job, in the order of `submit`.
+
+        `timeout` is after how many silent seconds the process that does it is ended. A program that ends its process
+        yields a `finished` event with an `error` like any other. At the end comes what was logged, as the event `log`.
+        """
+        line, ticket = self._line(kind), _Ticket(job, timeout)
+        line.waiting.append(ticket)
+        self._send(line)
+        return self._events(line, ticket)
+
+    def close(self) -> None:
+        """End all processes."""
+        for line in self._lines:
+            line.end()
+        self._lines.clear()
+
+    def _line(self, kind: str) -> _Line:
+        """The line of that kind with the fewest jobs; one more as long as all are busy and there may be more."""
+        ours = [line for line in self._lines if line.kind in (None, kind)]
+        line = min(ours, key=lambda line: len(line.waiting), default=None)
+        if line is None or (line.waiting and len(ours) < self.count):
+            line = _Line(None)
+            self._lines.append(line)
+        line.kind = kind
+        return line
+
+    def _send(self, line: _Line) -> None:
+        """Give the process the job that it is to do, and the one after it, so that it need not wait for that."""
+        if line.grown and not any(ticket.sent for ticket in line.waiting):
+            line.end()
+        for ticket in list(line.waiting)[:2]:
+            if ticket.sent:
+                continue
+            text = ticket.text()
+            if ticket is not line.waiting[0] and (len(text) > _AHEAD or line.grown):
+                return
+            if line.worker is None:
+                line.worker = self._start()
+                self.started += 1
+            line.worker.submit(text)
+            ticket.sent = True
+
+    def _events(self, line: _Line, ticket: _Ticket) -> Generator[Event, None, None]:
+        assert line.waiting[0] is ticket, "jobs are heard in the order in which they were handed over"
+        over = False
+        try:
+            while not over:
+                self._send(line)
+                worker = line.worker
+                assert worker is not None
+                end = yield from _of_one(line, worker, ticket)
+                words = worker.last_words(line.log)
+                yield Log(text=worker.log(line.log, end.log))
+                if end.log is None:
+                    line.end()
+                else:
+                    line.log = end.log
+                over = end.how is None
+                if end.how is not None:
+                    yield ticket.lost(end.running, end.how + (f"; its last words:\n{words}" if words else ""))
+                    over = end.running is None or not ticket.left
+        finally:
+            if not over:
+                # Nobody listens any more, and what it still says is not the next one's.
+                line.end()
+            line.waiting.popleft()
+        self._send(line)
+
+
+@dataclass(frozen=True)
+class _End:
+    """How a process came to the end of a job.
+
+    - `how`: in words; None where the job was done.
+    - `running`: the step during which it ended.
+    - `log`: where in its log the next job's begins; None where the process is gone.
+    """
+
+    how: str | None = None
+    running: Step | None = None
+    log: int | None = None
+
+
+def _of_one(line: _Line, worker: Worker, ticket: _Ticket) -> Generator[Event, None, _End]:
+    """Yield what one process tells of a job, and take what it finishes out of what is left."""
+    running: Step | None = None
+    done = False
+    while True:
+        try:
+            event = worker.next(process.PARTING if done else ticket.timeout)
+        except TimeoutError:
+            worker.kill()
+            how = f"no result after {ticket.timeout:g} s: it hangs, in a collective or in the compiler"
+            return _End() if done else _End(how, running)
+        match event:
+            case None:
+                code = worker.end()
+                return _End() if done else _End(how_it_ended(code), running)
+            case Done():
+                line.told(event)
+                return _End(log=event.log)
+            case Started():
+                running = event.step
+            case Finished():
+                ticket.left.remove(event.step)
+                running = None
+            case Types():
+                ticket.left[:] = [step for step in ticket.left if step.supported(event.unsupported)]
+            case _:
+                pass
+        if ticket.first or not isinstance(event, Types):
+            yield event
+        done = isinstance(event, Invalid) or (isinstance(event, Finished | Types) and not ticket.left)
+
+
+def how_it_ended(code: int) -> str:
+    """The exit code of a process in words."""
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return f"the process was ended by {name}"
+    return f"the process ended with status {code}"

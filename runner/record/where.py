@@ -1,0 +1,91 @@
+"""A condition as text in; which rows of a sweep it lets through out: `bytes_sent < 1e6 and program == "auto"`.
+
+It compares columns with numbers and texts, and joins comparisons by `and`, `or` and `not`. Nothing is evaluated but
+what is known here.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from runner.faults import nearest
+from runner.record.measures import Row
+
+_OPERATORS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+
+Condition = Callable[[Row], bool]
+
+
+class NoCondition(Exception):
+    """A text is no condition; the message says why."""
+
+
+def parse(text: str, names: Iterable[str]) -> Condition:
+    """The condition; `names` are the columns. Raises `NoCondition`."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise NoCondition(f"{text!r} is no condition: {error.msg}; bytes_sent < 1e6, for example") from None
+    return _condition(tree, tuple(names))
+
+
+def _condition(tree: ast.expr, names: tuple[str, ...]) -> Condition:
+    match tree:
+        case ast.BoolOp(op=joined, values=values):
+            parts = [_condition(value, names) for value in values]
+            every = all if isinstance(joined, ast.And) else any
+            return lambda row: every(part(row) for part in parts)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            inner = _condition(operand, names)
+            return lambda row: not inner(row)
+        case ast.Compare(left=left, ops=operators, comparators=others):
+            return _comparison([left, *others], operators, names)
+        case _:
+            raise NoCondition(f"'{ast.unparse(tree)}' is no comparison; bytes_sent < 1e6, for example")
+
+
+def _comparison(terms: list[ast.expr], operators: list[ast.cmpop], names: tuple[str, ...]) -> Condition:
+    for each in operators:
+        if type(each) not in _OPERATORS:
+            raise NoCondition("a comparison is one of <, <=, >, >=, ==, !=")
+    values = [_value(term, names) for term in terms]
+
+    def holds(row: Row) -> bool:
+        found = [value(row) for value in values]
+        pairs = zip(found, found[1:], operators, strict=False)
+        return all(_compared(a, b, _OPERATORS[type(each)]) for a, b, each in pairs)
+
+    return holds
+
+
+def _value(term: ast.expr, names: tuple[str, ...]) -> Callable[[Row], Any]:
+    match term:
+        case ast.Constant(value=int() | float() | str() as value):
+            return lambda row: value
+        case ast.Name() | ast.Attribute():
+            name = ast.unparse(term)
+            if name not in names:
+                raise NoCondition(f"no column '{name}'{nearest(name, names) or '; there are ' + ', '.join(names)}")
+            return lambda row: row.value(name)
+        case _:
+            raise NoCondition(f"'{ast.unparse(term)}' is neither a column nor a number nor a text")
+
+
+def _compared(one: Any, other: Any, by: Callable[[Any, Any], bool]) -> bool:
+    """What is not known is neither less nor more, and equal to nothing."""
+    if one is None or other is None:
+        return False
+    try:
+        return by(float(one), float(other))
+    except (TypeError, ValueError):
+        return by(str(one), str(other))

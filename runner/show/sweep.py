@@ -1,0 +1,138 @@
+"""The rows of a sweep in; its table, and which point is best by each measure and by how much, out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.config.sources import shown
+from runner.record import measures
+from runner.record.measures import MEASURES, Best, Row
+from runner.show.console import print_table, say
+from runner.show.report import status_cell
+from runner.show.table import Cell
+from runner.words import bytes_text
+
+HEADINGS = {
+    "bytes_sent": "sent",
+    "peak_bytes": "peak memory",
+    "flops": "flops",
+    "compile_s": "compile",
+    "run_s": "run",
+}
+"""What the table calls the measures; bytes and flops are per device."""
+
+_WORDS = {
+    "bytes_sent": "bytes sent",
+    "peak_bytes": "peak memory",
+    "flops": "flops",
+    "compile_s": "time to compile",
+    "run_s": "time of a run",
+}
+
+_ALIKE = 4
+"""So many points that are alike best are named."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What of a sweep the table shows, and in which order; `where` has been applied to the rows already."""
+
+    sort: str | None = None
+    best: int | None = None
+    left_out: int = 0
+
+
+def measure_text(name: str, value: float | None) -> str:
+    """A measure in words of its unit."""
+    if value is None:
+        return "–"
+    if name.endswith("_s"):
+        return f"{value * 1e3:.0f} ms" if name == "compile_s" else f"{value * 1e3:.2f} ms"
+    if name.endswith("bytes") or name == "bytes_sent":
+        return bytes_text(round(value))
+    return f"{value:.3g}" if value >= 1e4 else f"{value:g}"
+
+
+def table(found: Sequence[Row]) -> tuple[tuple[str, ...], list[list[Cell]]]:
+    """The head and the rows: only what varies, then what is compared."""
+    keys = list(found[0].keys) if found else []
+    experiments = len({row.experiment for row in found}) > 1
+    said = any(row.error for row in found)
+    head = ["point", *(["experiment"] if experiments else []), *keys, "program", "status", "collectives"]
+    head += [HEADINGS[name] for name in MEASURES] + (["message"] if said else [])
+    lines: list[list[Cell]] = []
+    for row in found:
+        texts = [str(row.point), *([row.experiment or "–"] if experiments else [])]
+        texts += [row.keys[key] for key in keys]
+        cells = [(text, "") for text in (*texts, row.program or "–")]
+        cells.append(status_cell(row.status))
+        equal = "" if row.same_as is None else f" (as point {row.same_as})"
+        cells.append((f"{collectives_text(row.collectives)}{equal}", ""))
+        cells += [(measure_text(name, row.measures.get(name)), "") for name in MEASURES]
+        lines.append([*cells, *([(brief(row.error), "")] if said else [])])
+    return tuple(head), lines
+
+
+def collectives_text(counts: Mapping[str, int] | None) -> str:
+    """`all-gather, 2 all-reduce`."""
+    if counts is None:
+        return "–"
+    return ", ".join(kind if count == 1 else f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
+
+
+def brief(message: str | None) -> str:
+    """The beginning of a message on one line."""
+    return " ".join(line.strip() for line in (message or "").splitlines()[:2])
+
+
+def show(found: Sequence[Row], statuses: Sequence[str], folder: Path, view: View) -> None:
+    """Print the table of a sweep, the best by each measure, and how its points ended."""
+    rows = measures.ordered(found, view.sort) if view.sort else list(found)
+    shortened = rows[: view.best]
+    say()
+    print_table(*table(shortened))
+    beneath = [*lines(found), *_left_out(len(rows) - len(shortened), view.left_out)]
+    say()
+    for line in beneath:
+        say(line)
+    counts = Counter(statuses)
+    told = ", ".join(f"{counts[each]} {each}" for each in _ORDER if counts[each])
+    say(f"{len(statuses)} point{'s' if len(statuses) != 1 else ''}: {told}; {shown(folder)}")
+
+
+_ORDER = ("passed", "known", "weak", "failed", "invalid", "error")
+
+
+def _left_out(by_best: int, by_where: int) -> list[str]:
+    found = [f"{by_best} more rows are not shown"] if by_best else []
+    return [*found, *([f"{by_where} rows are left out by where="] if by_where else [])]
+
+
+def lines(found: Sequence[Row]) -> list[str]:
+    """By each measure the best, and by how much."""
+    told = [_line(one) for name in MEASURES if (one := measures.best(found, name))]
+    return ["the least, of what passed:", *(f"  {line}" for line in told)] if told else []
+
+
+def _line(one: Best) -> str:
+    named = "; ".join(_point(row) for row in one.rows[:_ALIKE])
+    more = len(one.rows) - _ALIKE
+    named += f"; and {more} more, all alike" if more > 0 else ""
+    told = f"{_WORDS[one.measure]} {measure_text(one.measure, one.value)}: {named}"
+    between = one.next is not None and one.of(one.next) != one.of(one.worst)
+    compared = [f"the next {_times(one, one.next)}"] if one.next and between else []
+    return f"{told}; {', '.join([*compared, f'the most {_times(one, one.worst)}'])}"
+
+
+def _times(one: Best, other: Row) -> str:
+    value = measure_text(one.measure, one.of(other))
+    return f"{value}, {one.of(other) / one.value:.3g} times that" if one.value else value
+
+
+def _point(row: Row) -> str:
+    keys = " ".join(f"{key}={value}" for key, value in row.keys.items() if value)
+    parts = [f"point {row.point}", *([row.program] if row.program else []), *([f"({keys})"] if keys else [])]
+    return " ".join(parts)

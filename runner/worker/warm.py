@@ -1,0 +1,63 @@
+"""An experiment in; this process as a new one would be for it out, whatever ran here before.
+
+What a program's header sets of JAX stays set: each job begins with JAX's own configuration, and where the number of
+simulated devices is another, the backends are made anew. Everything else that a program could change for the next one
+(the platform, the environment that libtpu reads) makes it another kind of job, which another process does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, cast
+
+import jax
+from jax.extend import backend
+
+from runner.experiment import topology
+from runner.experiment.model import Experiment
+from runner.link.events import Done
+from runner.worker import calls
+
+_PRECISION: Any = cast("Any", jax.config).jax_default_matmul_precision
+"""What the user's environment says of it; a program's header may say otherwise."""
+
+_simulated: int | None = None
+"""The number of devices that the backends of this process simulate, if it has any."""
+
+
+def prepare(experiment: Experiment) -> None:
+    """Configure JAX for a job: what lowers the graph asks for a device before the programs say which there are."""
+    calls.configure("jax_enable_x64", experiment.x64)
+    calls.configure("jax_default_matmul_precision", _PRECISION)
+    absent = experiment.target.topology
+    if absent is not None and absent.platform == "tpu":
+        os.environ.update(topology.LIBTPU_ENVIRONMENT)
+        calls.configure("jax_platforms", "cpu")
+    elif absent is None and experiment.target.platform == "cpu":
+        calls.configure("jax_platforms", "cpu")
+        # As the header of its programs says.
+        simulate(experiment.target.devices if experiment.on_mesh else 1)
+
+
+def simulate(devices: int) -> None:
+    """Have so many CPU devices; of what was made on others nothing is left."""
+    global _simulated
+    if _simulated not in (None, devices):
+        backend.clear_backends()
+    calls.configure("jax_num_cpu_devices", devices)
+    _simulated = devices
+
+
+def done() -> Done:
+    """What there is to say of this process after a job."""
+    sys.stderr.flush()
+    return Done(log=os.fstat(2).st_size, resident=_resident())
+
+
+def _resident() -> int | None:
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None

@@ -1,0 +1,237 @@
+"""What of a sweep is compared: bytes by the ring's formulas, the best of what passed, conditions, flat files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.cli import options
+from runner.config.compose import InvalidConfiguration
+from runner.evidence.model import Collective
+from runner.experiment import enumeration
+from runner.layout import Mesh, Spec
+from runner.record import measures, where
+from runner.record.measures import MEASURES, Row
+from runner.record.model import MeshShape
+from runner.show import progress, sweep
+from tests import evidence
+from tests.evidence import collective
+
+MESH = MeshShape(axes=["x", "y"], shape=[4, 2])
+
+
+def sent(one: Collective) -> float | None:
+    program = evidence.program(one)
+    return measures.bytes_sent(program, MESH)
+
+
+@pytest.mark.parametrize(
+    ("kind", "axes", "bytes_in", "bytes_out", "due"),
+    [
+        ("all-reduce", ["x"], 64, 64, 96.0),
+        ("all-reduce", ["x", "y"], 64, 64, 112.0),
+        ("all-gather", ["x"], 16, 64, 48.0),
+        ("reduce-scatter", ["x"], 64, 16, 48.0),
+        ("all-to-all", ["y"], 64, 64, 32.0),
+        ("collective-permute", ["x"], 64, 64, 64.0),
+    ],
+)
+def test_bytes_are_those_of_a_ring(kind: str, axes: list[str], bytes_in: int, bytes_out: int, due: float) -> None:
+    one = replace(collective(kind, axes=axes), bytes_in=bytes_in, bytes_out=bytes_out, count=1)
+    assert sent(one) == due
+    assert sent(replace(one, count=3)) == 3 * due
+
+
+def test_where_something_is_not_known_neither_are_the_bytes() -> None:
+    assert sent(replace(collective(), count=None)) is None
+    assert sent(replace(collective(), bytes_in=None)) is None
+    missing = replace(evidence.program(collective()), collectives_missing=["a custom call"])
+    assert measures.bytes_sent(missing, MESH) is None
+    assert measures.counts(missing) is None
+    assert measures.bytes_sent(evidence.program(), MESH) == 0
+
+
+def row(point: int, status: str = "passed", program: str = "auto", spec: str = "[x]", **values: float | None) -> Row:
+    keys = {"arrays.A.spec": spec, "seed": "0"}
+    known = dict.fromkeys(MEASURES) | values
+    return Row(point=point, experiment="mine", keys=keys, status=status, program=program, measures=known)
+
+
+ROWS = [
+    row(0, bytes_sent=128.0, run_s=0.2, spec="[y]"),
+    row(1, bytes_sent=64.0, run_s=None),
+    row(2, "failed", bytes_sent=0.0, run_s=0.1),
+    row(3, bytes_sent=64.0, run_s=0.4, program="vmap"),
+    row(4, bytes_sent=512.0, run_s=0.4),
+]
+
+
+def test_the_best_is_the_least_of_what_passed() -> None:
+    best = measures.best(ROWS, "bytes_sent")
+    assert best is not None
+    assert [one.point for one in best.rows] == [1, 3]
+    assert best.next is not None
+    assert (best.value, best.next.point, best.worst.point) == (64.0, 0, 4)
+    assert measures.best(ROWS, "flops") is None
+    assert measures.best([ROWS[1], ROWS[3]], "bytes_sent") is None
+    assert measures.objective(ROWS, "bytes_sent") == 64.0
+    assert measures.objective(ROWS, "vmap.run_s") == 0.4
+    assert measures.objective([ROWS[2]], "bytes_sent") is None
+
+
+def test_only_what_varies_is_a_column_and_what_did_not_pass_comes_last() -> None:
+    found = measures.varying(ROWS)
+    assert [list(one.keys) for one in found] == [["arrays.A.spec"]] * 5
+    assert [one.point for one in measures.ordered(found, "bytes_sent")] == [1, 3, 0, 4, 2]
+    assert [one.point for one in measures.ordered(found, "arrays.A.spec")] == [1, 3, 4, 0, 2]
+    head, _ = sweep.table(found)
+    assert head == (
+        "point", "arrays.A.spec", "program", "status", "collectives", "sent", "peak memory", "flops", "compile", "run",
+    )  # fmt: skip
+
+
+def test_by_how_much_is_said() -> None:
+    (_, line, *_) = sweep.lines(measures.varying(ROWS))
+    assert line == (
+        "  bytes sent 64 B: point 1 auto (arrays.A.spec=[x]); point 3 vmap (arrays.A.spec=[x]); "
+        "the next 128 B, 2 times that, the most 512 B, 8 times that"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "points"),
+    [
+        ("bytes_sent <= 64", [1, 2, 3]),
+        ("bytes_sent < 1e3 and program == 'vmap'", [3]),
+        ("not (status == 'passed')", [2]),
+        ("arrays.A.spec == '[y]' or point == 4", [0, 4]),
+        ("0.15 < run_s < 0.3", [0]),
+        ("flops < 1", []),
+    ],
+)
+def test_conditions(text: str, points: list[int]) -> None:
+    found = measures.varying(ROWS)
+    given = options.Options(where=text)
+    assert [one.point for one in given.through(found)] == points
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("bytes_snt < 1", "no column 'bytes_snt'; did you mean 'bytes_sent'?"),
+        ("__import__('os')", "is no comparison"),
+        ("bytes_sent < open('x')", "is neither a column nor a number nor a text"),
+        ("bytes_sent in [1]", "a comparison is one of"),
+        ("bytes_sent <", "is no condition"),
+    ],
+)
+def test_what_is_no_condition(text: str, message: str) -> None:
+    with pytest.raises(where.NoCondition, match="^.*" + message.replace("?", r"\?")):
+        where.parse(text, ("bytes_sent",))
+    with pytest.raises(InvalidConfiguration):
+        options.read({"where": text}, ())
+
+
+def test_the_files_are_flat(tmp_path: Path) -> None:
+    found = measures.varying([*ROWS, replace(ROWS[0], point=5, same_as=0)])
+    measures.leave(found, tmp_path)
+    flat = list(csv.DictReader(io.StringIO((tmp_path / "results.csv").read_text(encoding="utf-8"))))
+    assert [line["bytes_sent"] for line in flat] == ["128.0", "64.0", "0.0", "64.0", "512.0", "128.0"]
+    assert flat[1]["run_s"] == ""
+    assert (flat[5]["same_as"], flat[5]["folder"], flat[0]["same_as"]) == ("0", "0", "")
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [line["arrays.A.spec"] for line in lines] == ["[y]", "[x]", "[x]", "[x]", "[x]", "[y]"]
+    assert all(not isinstance(value, dict | list) for line in lines for value in line.values())
+
+
+# All layouts.
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes", "count"),
+    [((4,), (2, 2), 5), ((2,), (2, 2), 3), ((4, 4), (2, 2), 11), ((4, 4), (4, 1), 3), ((3,), (2, 2), 1), ((), (2,), 1)],
+)
+def test_every_legal_spec(shape: tuple[int, ...], sizes: tuple[int, ...], count: int) -> None:
+    mesh = Mesh(("x", "y")[: len(sizes)], sizes)
+    found = [Spec.of(spec) for spec in enumeration.specs(shape, mesh)]
+    assert len(found) == len(set(found)) == count
+    # By another way: every assignment of a dimension, or none, to each axis, in every order of the axes of a dimension.
+    due: set[Spec] = set()
+    for places in itertools.product([None, *range(len(shape))], repeat=len(mesh.axes)):
+        on = [[a for a, p in zip(mesh.axes, places, strict=True) if p == d] for d in range(len(shape))]
+        placed = [a for a, p in zip(mesh.axes, places, strict=True) if p is not None]
+        if any(mesh.sizes[axis] == 1 for axis in placed):
+            continue
+        if all(size % mesh.axis_size(axes) == 0 for size, axes in zip(shape, on, strict=True)):
+            due |= {Spec(orders) for orders in itertools.product(*(itertools.permutations(axes) for axes in on))}
+    assert set(found) == due
+
+
+def test_every_mesh_of_the_devices() -> None:
+    assert list(enumeration.factorisations(4, 2)) == [[4, 1], [2, 2], [1, 4]]
+    assert len(list(enumeration.factorisations(8, 3))) == 10
+    assert list(enumeration.factorisations(1, 2)) == [[1, 1]]
+
+
+def config(shape: list[int], a: Any, b: Any, **more: Any) -> dict[str, Any]:
+    arrays = {"A": {"shape": [4, 4], "spec": a}, "B": {"shape": [4, 4], "spec": b}}
+    mesh = {"axes": ["x", "y"], "shape": shape}
+    return {"name": "mine", "mesh": mesh, "arrays": arrays, "graph": {"C": "A @ B"}, "program": "auto"} | more
+
+
+def test_what_differs_by_the_names_and_the_order_of_the_axes_is_one() -> None:
+    same = enumeration.identity
+    one = same(config([2, 2], ["x", None], [None, "y"]))
+    assert one == same(config([2, 2], ["y"], [None, "x"]))
+    assert one != same(config([2, 2], ["x", None], [None, "x"]))
+    assert same(config([4, 2], ["x"], ["y"])) == same(config([2, 4], ["y"], ["x"]))
+    assert same(config([4, 2], ["x"], ["y"])) != same(config([4, 2], ["y"], ["x"]))
+    assert same(config([2, 2], [["x", "y"]], [])) == same(config([2, 2], [["y", "x"]], []))
+    assert same(config([2, 2], [["x", "y"]], ["x"])) != same(config([2, 2], [["y", "x"]], ["x"]))
+    assert one != same(config([2, 2], ["x", None], [None, "y"], seed=1))
+
+
+def test_a_collective_ties_the_names_of_the_axes_down() -> None:
+    lines = {"per_device": {"C": "psum(A @ B, 'x')"}, "program": "shard_map"}
+    same = enumeration.identity
+    assert same(config([2, 2], ["x"], [], **lines)) != same(config([2, 2], ["y"], [], **lines))
+    renamed = {**lines, "per_device": {"C": "psum(A @ B, 'y')"}}
+    assert same(config([2, 2], ["x"], [], **lines)) == same(config([2, 2], ["y"], [], **renamed))
+    # Of lines that no program is written from nothing is run.
+    unread = {**lines, "program": "auto"}
+    assert same(config([2, 2], ["x"], [], **unread)) == same(config([2, 2], ["y"], [], **unread))
+    # An array that is called as an axis is not one.
+    graph = {"graph": {"C": "x @ B"}}
+    assert same(config([2, 2], ["x"], [], **graph)) == same(config([2, 2], ["y"], [], **graph))
+
+
+# How far it is.
+
+
+def test_a_sweep_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress.time, "monotonic", lambda: 100.0)
+    shown = progress.SweepProgress(20)
+    assert shown.text() == "0 of 20 points done, 0 running"
+    monkeypatch.setattr(progress.time, "monotonic", lambda: 130.0)
+    shown.done, shown.running, shown.failed, shown.ready, shown.best = 8, 2, 1, 2, "64 B at point 3"
+    assert shown.text() == "8 of 20 points done, 2 running, 1 failed, about 60 s left, best so far: 64 B at point 3"
+    shown.done = 20
+    assert "left" not in shown.text()
+
+
+def test_where_there_is_no_terminal_it_is_said_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.SweepProgress(2, every=0.01) as shown:
+        shown._over.wait(0.2)
+    assert capsys.readouterr().err.startswith("0 of 2 points done, 0 running\n")
+    with progress.SweepProgress(2):
+        pass
+    assert capsys.readouterr().err == ""
+    assert sys.stderr is not None

@@ -28,6 +28,7 @@ def test_the_wheel_holds_the_configuration(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert [f"runner/conf/experiment/{name}.yaml" in names for name in EXPERIMENTS] == [True] * len(EXPERIMENTS)
     assert "hydra_plugins/shardproof_sweeper/__init__.py" in names
+    assert "hydra_plugins/shardproof_launcher/__init__.py" in names
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "conf/"))]
 
 

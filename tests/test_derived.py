@@ -243,6 +243,21 @@ def test_a_loop_that_starts_from_zeros_says_that_its_carry_differs() -> None:
     assert types.derivation.per_device["loop"]["carry"] == {"s": "pcast(zero, 'x', to='varying')"}
 
 
+def test_an_axis_of_size_1_is_told_to_jax_where_it_does_not_know() -> None:
+    types = _types(
+        harness.experiment(
+            "arrays: {a: {shape: [4, 8], spec: [y, x]}}\ngraph: {out: sum(a)}\noutputs: {out: []}",
+            mesh={"axes": ["x", "y"], "shape": [2, 1]},
+        )
+    )
+    assert types.derivation is not None
+    assert types.derivation.check_vma
+    assert types.derivation.per_device == {
+        "a_same": "all_gather(a, 'y', axis=0, tiled=True, to='invarying')",
+        "out": "psum(sum(a_same), 'x')",
+    }
+
+
 def test_an_array_that_a_loop_reads_is_gathered_once() -> None:
     lines = _lines(
         "arrays:\n  x: {shape: [4, 4], spec: []}\n  w: {shape: [4, 4, 4], spec: [x]}\n"

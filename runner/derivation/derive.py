@@ -20,12 +20,13 @@ class Typing:
     """What JAX's types are told of what is the same on all devices.
 
     - `invarying`: gathers say that all devices have the same; `casts`: what loops start with may differ.
-    - `check_vma`: JAX checks it.
+    - `check_vma`: JAX checks it; `single`: arrays are the same along mesh axes of size 1, which JAX does not know.
     """
 
     invarying: bool
     casts: bool
     check_vma: bool
+    single: bool = False
 
 
 TRIES = (
@@ -33,6 +34,7 @@ TRIES = (
     Typing(invarying=True, casts=False, check_vma=True),
     Typing(invarying=False, casts=True, check_vma=True),
     Typing(invarying=True, casts=True, check_vma=True),
+    Typing(invarying=True, casts=True, check_vma=True, single=True),
     Typing(invarying=False, casts=False, check_vma=False),
 )
 """The first that JAX takes is taken."""
@@ -81,6 +83,8 @@ def read(experiment: Experiment, told: Derivation) -> Experiment:
 def derive(experiment: Experiment, parts: Parts, hints: Hints, typing: Typing) -> Derived:
     """Write the graph's lines for one device. Raises `NotDerived` with the reason for what cannot be written."""
     writer = Writer(experiment, parts, hints, invarying=typing.invarying, casts=typing.casts)
+    if typing.single:
+        writer.singled()
     statements = writer.write()
     return Derived(statements, typing.check_vma, writer.cost, tuple(writer.notes))
 

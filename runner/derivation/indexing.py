@@ -322,7 +322,7 @@ def dynamic_update(site: Site) -> Value | None:
 
     def allowed(assignment: Assignment) -> bool:
         cut = [d for d in partial if assignment.get(d)]
-        return not cut or (len(partial) == 1 and typed.dtype == update.dtype)
+        return not cut or (len(partial) == 1 and typed.dtype == update.dtype and 0 not in update.shape)
 
     rule = Rule(operands, dimensions, dict(enumerate(typed.shape)), write, allowed=allowed)
     return writer.apply(site, [site.value(part), site.value(new)], rule)

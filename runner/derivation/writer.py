@@ -42,6 +42,7 @@ class Writer(Layouts):
         self.differentiated = experiment.grad is not None
         self.notes: list[str] = []
         self._hints = hints
+        self._singled: dict[str, ast.expr] = {}
 
     # What is written.
 
@@ -50,7 +51,8 @@ class Writer(Layouts):
         experiment = self.experiment
         for array in experiment.arrays:
             spec = moves.plain(self.mesh, array.layout.spec, len(array.shape))
-            value = Value(ast.Name(array.name), array.shape, spec, array.dtype, below=_below(array.init, experiment))
+            tree = self._singled.get(array.name, ast.Name(array.name))
+            value = Value(tree, array.shape, spec, array.dtype, below=_below(array.init, experiment))
             self.scopes[0].names[array.name] = Binding(value)
             if array.name in experiment.constraints:
                 moved = self.reshard(value, moves.plain(self.mesh, experiment.constraints[array.name], len(value.spec)))
@@ -61,6 +63,19 @@ class Writer(Layouts):
                 value = self.reshard(self.binding(name).value, self._plain(spec, self.binding(name).value))
                 self.scopes[0].put(name, value.tree)
         return inlined(tuple(self.scopes[0].lines), self.moved)
+
+    def singled(self) -> None:
+        """Say that arrays are the same along the mesh axes of size 1 in their specs; nothing is sent for it."""
+        for array in self.experiment.arrays:
+            tree: ast.expr = ast.Name(array.name)
+            for d, axes in enumerate(array.layout.spec):
+                if single := tuple(axis for axis in axes if self.mesh.sizes[axis] == 1):
+                    template = "all_gather({x}, {over}, axis={d}, tiled=True, to='invarying')"
+                    tree = built(template, x=tree, over=single, d=d)
+            if not isinstance(tree, ast.Name):
+                name = self.fresh(f"{array.name}_same")
+                self.scopes[0].put(name, tree)
+                self._singled[array.name] = ast.Name(name)
 
     def _twice(self) -> set[str]:
         """The outputs that a constraint lays out otherwise where they are computed."""

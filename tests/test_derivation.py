@@ -36,8 +36,11 @@ UNCHECKED = Typing(invarying=False, casts=False, check_vma=False)
 FEW = 4
 """How many layouts of each expression are tried where not all are."""
 
-MOST = 250
-"""Where an expression and its result have more layouts, the result gets one of its own for each of the operands'."""
+MOST = 500
+"""Where an expression and its result have more layouts, the result gets one for each of the operands'.
+
+Where the operands alone have more, so many of them are drawn.
+"""
 
 ARRAYS = """
 arrays:
@@ -194,6 +197,8 @@ class Case:
         results = _specs(mesh, self.whole.shape)
         if math.prod(map(len, operands)) * len(results) <= MOST:
             yield from itertools.product(*operands, results)
+        elif math.prod(map(len, operands)) > MOST:
+            yield from self.few(MOST)
         else:
             yield from ((*specs, choose.choice(results)) for specs in itertools.product(*operands))
 

@@ -22,6 +22,8 @@ class Fault:
     expression: str | None = None
     start: int = 0
     end: int = 0
+    uses: tuple[Key, ...] = ()
+    """Where what stands at `key` is used, innermost first: the lines that call the function that it is a line of."""
 
 
 class InvalidExperiment(Exception):

@@ -18,7 +18,7 @@ _PRINTED_EPS = 16
 """Printed numbers come from other machines, whose transcendental functions differ in the last bits."""
 
 
-_CHANGES_VALUES = ("dims", "arrays", "graph", "per_device", "seed")
+_CHANGES_VALUES = ("dims", "arrays", "functions", "both", "graph", "per_device", "seed")
 """The keys whose override makes an experiment compute something else than its file pins."""
 
 

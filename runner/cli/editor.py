@@ -56,6 +56,8 @@ _REPEAT: Schema = {
     "additionalProperties": False,
 }
 _SECTION: Schema = {"additionalProperties": {"$ref": "#/$defs/line"}}
+_SHARED: Schema = {"additionalProperties": {"$ref": "#/$defs/shared"}}
+"""Lines of which each section may have its own, and functions."""
 
 _COMMUNICATION: dict[str, Schema] = {
     "collectives": {
@@ -80,6 +82,8 @@ _NARROWER: dict[tuple[str, ...], Schema] = {
     ("arrays", "*", "dtype"): {"enum": list(dtypes.NAMES)},
     ("arrays", "*", "init"): {"type": ["string", "number", "boolean", "array"]},
     ("arrays", "*", "spec"): {"items": _AXES},
+    ("functions",): _SHARED,
+    ("both",): _SHARED,
     ("graph",): _SECTION,
     ("per_device",): _SECTION,
     ("constraints",): {"additionalProperties": _SPEC},
@@ -122,6 +126,7 @@ def json_schema() -> Schema:
         **own,
         "$defs": {
             "line": {"anyOf": [_EXPRESSION, _below(_REPEAT)]},
+            "shared": {"type": ["string", "number", "object"]},
             "counts": _below(_counts()),
             "interpolation": {"type": "string", "pattern": r"\$\{"},
         },

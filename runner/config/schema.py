@@ -188,6 +188,10 @@ class ExperimentConfig:
     verify_dims: dict[str, Any] | None = field(default_factory=dict[str, Any])
     """The sizes at which simulated CPU devices verify what is compiled for a topology that is not here."""
     arrays: dict[str, ArrayConfig] | None = field(default_factory=dict[str, ArrayConfig])
+    functions: dict[str, Any] | None = field(default_factory=dict[str, Any])
+    """Lines by a name, which other lines call: `rmsnorm(x, g): x * g`."""
+    both: dict[str, Any] | None = field(default_factory=dict[str, Any])
+    """Lines that graph and per_device share and begin with; where they differ, `{graph: …, per_device: …}`."""
     graph: dict[str, Any] | None = field(default_factory=dict[str, Any])
     per_device: dict[str, Any] | None = field(default_factory=dict[str, Any])
     constraints: dict[str, Any] | None = field(default_factory=dict[str, Any])

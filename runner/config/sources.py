@@ -120,7 +120,12 @@ class Sources:
                 _columns(text[start : min(end, shown_end)]), 1
             )
             lines.append(f"    {under}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *map(self._use, fault.uses)])
+
+    def _use(self, key: Key) -> str:
+        """Where the function is called in whose line a fault is."""
+        where = self.override(key) or self.place(key)
+        return f"  called in {key_text(key)}{f' ({where})' if where else ''}"
 
     def folder(self, key: Key) -> Path:
         """The folder against which a file name in the value of `key` is read: its file's, or the current one."""

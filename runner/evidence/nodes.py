@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from runner.experiment.model import Experiment, Loop, Section, Statement
 from runner.language.operations import OPERATIONS
@@ -127,8 +127,16 @@ def _unwrapped(part: str) -> str:
     return found.group(1) if found else part
 
 
-def _scope(statements: Sequence[Statement]) -> dict[str, tuple[str, Scope]]:
-    return {
-        statement.name: (str(statement.line), _scope(statement.body) if isinstance(statement, Loop) else {})
-        for statement in statements
-    }
+def _scope(statements: Sequence[Statement], calls: int = 0) -> dict[str, tuple[str, Scope]]:
+    """The scopes of some statements that stand in so many calls of functions."""
+    found: dict[str, Any] = {}
+    for statement in statements:
+        *around, own = statement.line.scopes(calls)
+        here = found
+        for scope in around:
+            # What is a scope of no line belongs to the first line inside it.
+            here = here.setdefault(scope, (str(statement.line), {}))[1]
+        inside = _scope(statement.body, len(statement.line.calls)) if isinstance(statement, Loop) else {}
+        known = here.get(own, ("", {}))[1]
+        here[own] = str(statement.line), {**known, **inside}
+    return found

@@ -42,16 +42,49 @@ class Array:
 
 
 @dataclass(frozen=True)
+class Call:
+    """A call of a function of the experiment's own, in the place of which the function's lines stand.
+
+    - `label`: what the lines around it call its result; `results`: the names there of all that it gives.
+    - `arguments`: for each parameter that is given a value, the name there of that value.
+    """
+
+    function: str
+    label: str
+    results: tuple[str, ...]
+    arguments: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a line is written.
+
+    - `key`: in the configuration; `uses`: the lines that call the function that it stands in, innermost first.
+    - `calls`: the calls in the place of which it stands, outermost first; `label`: its name in the function.
+    - `result`: whether it is what the innermost call gives, and has no scope of its own.
+    - `gives`: into how many names the lines after it take its value apart; 0: into none.
+    """
+
+    key: Key
+    uses: tuple[Key, ...] = ()
+    calls: tuple[Call, ...] = ()
+    label: str = ""
+    result: bool = False
+    gives: int = 0
+
+
+@dataclass(frozen=True)
 class Line:
     """The identity of a line of a section, or of what a carried name of a repeat starts as, which is its `first`.
 
     `loops` are the repeats that it stands in, outermost first. Printed it is as evidence and messages have it: `C`,
-    `ring.acc`.
+    `ring.acc`. `origin` is where it is written, which is no part of its identity; None for a line that is the house's.
     """
 
     name: str
     loops: tuple[str, ...] = ()
     first: bool = False
+    origin: Origin | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return ".".join((*self.loops, self.name))
@@ -69,7 +102,29 @@ class Line:
 
     def inside(self, name: str, *, first: bool = False) -> Line:
         """A line of the body of the repeat that stands here, or the first value of a name that it carries."""
-        return Line(name, (*self.loops, self.name), first)
+        origin = (
+            None if self.origin is None or not first else replace(self.origin, key=(*self.origin.key, "carry", name))
+        )
+        return Line(name, (*self.loops, self.name), first, origin)
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The calls of functions in the place of which it stands, outermost first."""
+        return () if self.origin is None else self.origin.calls
+
+    @property
+    def label(self) -> str:
+        """Its name in the function that it stands in."""
+        return self.origin.label if self.origin is not None and self.origin.label else self.name
+
+    def scopes(self, within: int = 0) -> tuple[str, ...]:
+        """The named scopes of its operations, outermost first, without those of `within` calls: `("y", "gate")`."""
+        around = tuple(call.label for call in self.calls[within:])
+        return around if self.origin is not None and self.origin.result and around else (*around, self.label)
+
+    def written(self, section: Section) -> tuple[Key, tuple[Key, ...]]:
+        """Its key in the configuration, and the keys of the lines that call the function that it stands in."""
+        return ((section, *self.key), ()) if self.origin is None else (self.origin.key, self.origin.uses)
 
 
 @dataclass(frozen=True)

@@ -53,9 +53,9 @@ def parsed(text: object, key: Key) -> Expression:
         raise InvalidExperiment(located(key, str(text), fault)) from None
 
 
-def located(key: Key, text: str, fault: SyntaxFault) -> Fault:
-    """A fault inside the expression `text` that stands at `key`."""
-    return Fault(key, fault.message, on_one_line(text), fault.start, fault.end)
+def located(key: Key, text: str, fault: SyntaxFault, uses: tuple[Key, ...] = ()) -> Fault:
+    """A fault inside the expression `text` that stands at `key`, in a function that the lines at `uses` call."""
+    return Fault(key, fault.message, on_one_line(text), fault.start, fault.end, uses)
 
 
 def read_size(value: object, key: Key, sizes: Mapping[str, int], mesh: Mesh | None = None) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from runner.config import schema
 from runner.config.folders import misnamed
 from runner.experiment import expect, hardware, topology
+from runner.experiment.functions import read_functions
 from runner.experiment.layouts import read_array, read_mesh, read_spec, read_specs
 from runner.experiment.model import (
     PLATFORMS,
@@ -35,7 +36,8 @@ from runner.experiment.results import (
     read_weak,
     undeclared,
 )
-from runner.experiment.statements import read_statements
+from runner.experiment.statements import check_functions, read_section
+from runner.experiment.written import BOTH, all_names, of_section, targets
 from runner.faults import invalid, nearest
 from runner.language.check import SECTIONS, Scope, Section
 from runner.layout import Mesh, Spec
@@ -63,12 +65,14 @@ def read(config: Mapping[str, Any]) -> Experiment:
     dims = read_dims(config["dims"])
     verify_dims = read_verify_dims(config["verify_dims"], dims)
     arrays = tuple(read_array(array, config["arrays"][array], mesh, dims) for array in config["arrays"])
-    _distinct_names(config, arrays, dims)
+    taken = _distinct_names(config, arrays, dims)
+    functions = read_functions(config["functions"], taken)
+    check_functions(functions, Scope("per_device", mesh), dims)
     values = {array.name for array in arrays}
     sections: dict[Section, tuple[Statement, ...]] = {}
     for section in SECTIONS:
         scope = Scope(section, mesh, set(values), dims)
-        sections[section] = read_statements(config[section], (section,), scope, dims)
+        sections[section] = read_section(of_section(config, section), scope, dims, functions)
     if not sections["graph"] and not sections["per_device"]:
         raise invalid((), "there is nothing to run: the experiment needs a graph, a per_device, or both")
     outputs = read_specs(config["outputs"], "outputs", mesh)
@@ -124,17 +128,23 @@ def read(config: Mapping[str, Any]) -> Experiment:
     return experiment
 
 
-def _distinct_names(config: Mapping[str, Any], arrays: tuple[Array, ...], dims: Mapping[str, int]) -> None:
+def _distinct_names(config: Mapping[str, Any], arrays: tuple[Array, ...], dims: Mapping[str, int]) -> dict[str, str]:
+    """What the names are that mean something, in words."""
     for array in arrays:
         check_name(array.name, ("arrays", array.name))
         if array.name in dims:
             raise invalid(("arrays", array.name), f"'{array.name}' is a dim already; a name means one thing")
     taken = {array.name: "an array" for array in arrays} | dict.fromkeys(dims, "a dim")
-    for section in SECTIONS:
-        for name in config[section]:
-            check_name(name, (section, name))
-            if name in taken:
-                raise invalid((section, name), f"'{name}' is {taken[name]} already; a name means one thing")
+    shared = {name for name, _ in all_names(config[BOTH], (BOTH,))}
+    lines = dict.fromkeys(shared, "a line")
+    for section in (BOTH, *SECTIONS):
+        for written in config[section]:
+            for name in targets(written, (section, written)):
+                what = "a line of both" if section != BOTH and name in shared else taken.get(name)
+                if what is not None:
+                    raise invalid((section, written), f"'{name}' is {what} already; a name means one thing")
+                lines[name] = "a line"
+    return taken | lines
 
 
 def _programs(named: object, sections: Mapping[Section, tuple[Statement, ...]]) -> tuple[tuple[Program, ...], bool]:

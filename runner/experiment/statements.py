@@ -1,55 +1,364 @@
-"""The text of `graph` or `per_device` in; its checked statements out."""
+"""The text of `graph` or `per_device` in; its checked statements out, functions' lines standing where they are called.
+
+A call `y: swiglu(h, w)` becomes the function's lines, under names that begin with the call's, and a line `y`. So
+whoever reads statements knows nothing of functions; the writers put the calls back (`runner/programs/lines.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import ast
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from runner.experiment.model import Line, Loop, Node, Statement
+from runner.experiment.frames import Frame, Place, filled, free
+from runner.experiment.functions import Function, bind, is_static
+from runner.experiment.model import Call, Line, Loop, Node, Origin, Statement
 from runner.experiment.plain import check_name, located, read_expression, read_size
-from runner.faults import InvalidExperiment, Key, invalid, nearest
-from runner.language import bounds
+from runner.experiment.written import BOTH, Written, of
+from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
+from runner.language import bounds, trees
 from runner.language.check import Scope, check
 from runner.language.syntax import Expression, SyntaxFault, names
+from runner.untyped import is_mapping
 
 _LOOP_KEYS = ("repeat", "index", "carry", "body", "unroll")
 
 
 def read_statements(
-    config: Mapping[str, Any], key: Key, scope: Scope, dims: Mapping[str, int], within: Line | None = None
+    config: Mapping[str, Any],
+    key: Key,
+    scope: Scope,
+    dims: Mapping[str, int],
+    functions: Mapping[str, Function] | None = None,
 ) -> tuple[Statement, ...]:
-    """The statements of a section, or of the body of the loop `within`; `scope` grows by their names."""
-    parsed = {
-        name: None if isinstance(value, Mapping) else read_expression(value, (*key, name))
-        for name, value in config.items()
-    }
-    statements: list[Statement] = []
-    for position, (name, value) in enumerate(config.items()):
-        line = Line(name) if within is None else within.inside(name)
-        later = dict(list(parsed.items())[position:])
-        local = replace(scope, later=later)
-        expression = parsed[name]
-        if expression is None:
-            loop = _loop(line, value, (*key, name), local, dims)
+    """The statements of a section whose lines are a mapping that stands at `key`; `scope` grows by their names."""
+    return read_section(of(config, key, scope.section, shared=False), scope, dims, functions or {})
+
+
+def read_section(
+    lines: Sequence[Written], scope: Scope, dims: Mapping[str, int], functions: Mapping[str, Function]
+) -> tuple[Statement, ...]:
+    """The statements of a section; `scope` grows by their names."""
+    taken = {*dims, *scope.values, *functions, *_everywhere(lines)}
+    scope.functions = tuple(functions)
+    return _Reader(dims, functions, taken).statements(lines, scope, Frame(), None)
+
+
+def check_functions(functions: Mapping[str, Function], scope: Scope, dims: Mapping[str, int]) -> None:
+    """Read each function once, as if it were called with arrays, so that one that nobody calls is right too."""
+    for function in functions.values():
+        for section in ("per_device", "graph") if function.differs else ("per_device",):
+            inside = Scope(
+                section,
+                scope.mesh,
+                set(function.parameters),
+                dims,
+                parameters=frozenset(function.parameters),
+                functions=tuple(functions),
+            )
+            frame = Frame(env={name: name for name in function.parameters}, inside=(function.name,))
+            reader = _Reader(dims, functions, {*dims, *function.parameters, *functions})
+            reader.statements([*function.body(section), function.result(section)], inside, frame, None)
+
+
+def _everywhere(lines: Iterable[Written]) -> Iterable[str]:
+    """The names that lines give, in their repeats too."""
+    for line in lines:
+        yield from line.names
+        if is_mapping(line.value):
+            yield str(line.value.get("index", "i"))
+            carry, body = line.value.get("carry"), line.value.get("body")
+            yield from map(str, carry if is_mapping(carry) else ())
+            if is_mapping(body):
+                yield from _everywhere([Written((str(name),), value, ()) for name, value in body.items()])
+
+
+@dataclass
+class _Reader:
+    """Reads the lines of one section; `taken` are the names that a line of a function cannot be given there."""
+
+    dims: Mapping[str, int]
+    functions: Mapping[str, Function]
+    taken: set[str]
+
+    def statements(
+        self, lines: Sequence[Written], scope: Scope, frame: Frame, within: Line | None
+    ) -> tuple[Statement, ...]:
+        parsed = [None if isinstance(line.value, Mapping) else read_expression(line.value, line.key) for line in lines]
+        statements: list[Statement] = []
+        for position, (line, expression) in enumerate(zip(lines, parsed, strict=True)):
+            later = {
+                name: known
+                for each, known in zip(lines[position:], parsed[position:], strict=True)
+                for name in each.names
+            }
+            local = replace(scope, later=later)
+            if expression is not None:
+                statements += self._line(line, expression, local, frame, within)
+                continue
+            if len(line.names) > 1:
+                raise invalid(line.key, f"a repeat has one name; what it carries is NAME.{line.names[0]}")
+            loop = self._loop(line, local, frame, within)
             statements.append(loop)
-            scope.loops[name] = tuple(carried for carried, _ in loop.carry)
+            scope.loops[loop.name] = tuple(carried for carried, _ in loop.carry)
+        return tuple(statements)
+
+    # A line: its calls first, then what is left of it.
+
+    def _line(
+        self, line: Written, expression: Expression, scope: Scope, frame: Frame, within: Line | None
+    ) -> list[Statement]:
+        tree = frame.filled(expression)
+        place = Place(line.key, expression.text, scope, frame, within, line.names[0])
+        before: list[Statement] = []
+        function = self._called(tree)
+        if function is not None:
+            found = self._call(function, tree, line.names, place, before)
         else:
-            _check(expression, (*key, name), local, cycle_of=name)
-            statements.append(Node(line, expression))
-            scope.values.add(name)
-    return tuple(statements)
+            found = self._given(line.names, self._hoisted(tree, place, before), place)
+        return [*before, *found]
+
+    def _given(self, given: tuple[str, ...], tree: ast.expr, place: Place) -> list[Statement]:
+        """The lines that give an expression's value a name, or names to its parts."""
+        if len(given) == 1:
+            return [self._node(given[0], tree, place)]
+        if isinstance(tree, ast.Tuple | ast.List):
+            if len(tree.elts) != len(given):
+                message = f"it gives {len(tree.elts)} values, and {len(given)} names stand before it"
+                raise place.fault(message, tree)
+            if not any(node.id in given for node in names(tree)):
+                return [self._node(name, part, place) for name, part in zip(given, tree.elts, strict=True)]
+        whole = self._fresh("_".join(given), place.frame)
+        return [self._node(whole, tree, place, gives=len(given)), *self._parts(given, whole, place)]
+
+    def _parts(self, given: tuple[str, ...], whole: str, place: Place) -> list[Statement]:
+        """The lines that take the value called `whole` apart."""
+        parts = [ast.parse(f"{whole}[{i}]", mode="eval").body for i in range(len(given))]
+        return [
+            self._node(name, part, replace(place, text=ast.unparse(part)))
+            for name, part in zip(given, parts, strict=True)
+        ]
+
+    def _node(self, name: str, tree: ast.expr, place: Place, *, gives: int = 0, result: bool = False) -> Node:
+        """One line, checked; `name` is what the lines around it call it."""
+        scope, frame = place.scope, place.frame
+        expression = Expression(place.text, frame.in_section(tree), tree if frame.calls else None)
+        self._check(expression, place, name)
+        known = self._name(name, place)
+        origin = Origin(place.key, frame.uses, frame.calls, name, result, gives)
+        scope.values.add(known)
+        return Node(_line(known, place.within, origin), expression)
+
+    def _name(self, name: str, place: Place) -> str:
+        """What the section calls a line: in a function's, a name that nothing else has."""
+        frame = place.frame
+        if not frame.calls:
+            return name
+        if name not in frame.env:
+            frame.env[name] = free(f"{frame.prefix}{name}", self.taken)
+        return frame.env[name]
+
+    def _fresh(self, wish: str, frame: Frame) -> str:
+        """A name for what has none, which the lines around it do not use."""
+        return free(wish, {*frame.env, *frame.own} if frame.calls else self.taken)
+
+    def _check(self, expression: Expression, place: Place, name: str | None) -> None:
+        scope = place.scope
+        try:
+            check(expression, scope)
+            bounds.check(expression, scope.sizes, scope.mesh if scope.section == "per_device" else None)
+        except SyntaxFault as fault:
+            cycle = _cycle(name, scope) if name else None
+            if cycle and "used before it stands" in fault.message:
+                fault.message = f"a cycle: {' → '.join(cycle)}; no order of the lines can compute it"
+            raise InvalidExperiment(located(place.key, expression.text, fault, place.frame.uses)) from None
+
+    # Calls of functions.
+
+    def _called(self, tree: ast.AST) -> Function | None:
+        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
+            return self.functions.get(tree.func.id)
+        return None
+
+    def _hoisted(self, tree: ast.expr, place: Place, before: list[Statement]) -> ast.expr:
+        """The tree with a name in the place of each call of a function, whose lines go to `before`."""
+        for node in trees.nodes(tree):
+            function = self._called(node)
+            if function is not None:
+                name = self._fresh(f"{place.name}_{function.name}", place.frame)
+                before += self._call(function, node, (name,), place, before)
+                named = ast.copy_location(ast.Name(name, ast.Load()), node)
+                return self._hoisted(trees.swapped(tree, node, named), place, before)
+        return tree
+
+    def _call(
+        self, function: Function, call: ast.expr, given: tuple[str, ...], place: Place, before: list[Statement]
+    ) -> list[Statement]:
+        """The lines of a function where it is called; those of its arguments go to `before`."""
+        assert isinstance(call, ast.Call)
+        frame = place.frame
+        if function.name in frame.inside:
+            chain = " → ".join((*frame.inside[frame.inside.index(function.name) :], function.name))
+            raise place.fault(f"a cycle: {chain}; a function cannot call itself", call)
+        label = given[0] if len(given) == 1 else self._fresh("_".join(given), frame)
+        statics: dict[str, ast.expr] = {}
+        arguments: dict[str, str] = {}
+        for parameter, argument in bind(function, call, place.key, place.text, frame.uses).items():
+            if is_static(argument, self.dims):
+                statics[parameter] = argument
+                continue
+            taken_over = {*function.bound_in_repeats, *(given if len(given) > 1 else ())}
+            if isinstance(argument, ast.Name) and argument.id not in taken_over:
+                self._check(Expression(place.text, frame.in_section(argument)), place, place.name)
+                arguments[parameter] = argument.id
+                continue
+            inside = replace(place, name=self._fresh(f"{label}_{parameter}", frame))
+            part = self._called(argument)
+            if part is not None:
+                before += self._call(part, argument, (inside.name,), inside, before)
+            else:
+                hoisted = self._hoisted(argument, inside, before)
+                before.append(self._node(inside.name, hoisted, inside))
+            arguments[parameter] = inside.name
+        made = Call(function.name, label, given, tuple(arguments.items()))
+        last = function.result(place.scope.section)
+        if isinstance(last.value, Mapping):
+            message = f"what '{function.name}' gives is an expression; of a repeat it is NAME.CARRIED"
+            raise InvalidExperiment(Fault(last.key, message, uses=(place.key, *frame.uses)))
+        expression = read_expression(last.value, last.key)
+        if len(given) > 1 and not isinstance(expression.tree, ast.Tuple | ast.List):
+            lines = self._inside(function, replace(made, results=(label,)), statics, expression, place, len(given))
+            return [*lines, *self._parts(given, label, place)]
+        return self._inside(function, made, statics, expression, place)
+
+    def _inside(
+        self,
+        function: Function,
+        made: Call,
+        statics: Mapping[str, ast.expr],
+        result: Expression,
+        place: Place,
+        gives: int = 0,
+    ) -> list[Statement]:
+        """The lines of a function where a call is `made`; its `result` is taken apart into names that it `gives`."""
+        outer, section = place.frame, place.scope.section
+        one = len(made.results) == 1
+        head = self._name(made.label, place) if one else free(f"{outer.prefix}{made.label}", self.taken)
+        frame = Frame(
+            env={parameter: outer.env.get(name, name) for parameter, name in made.arguments},
+            statics=statics,
+            prefix=f"{head}_",
+            own=function.own,
+            calls=(*outer.calls, made),
+            uses=(place.key, *outer.uses),
+            inside=(*outer.inside, function.name),
+        )
+        lines = list(self.statements(function.body(section), place.scope, frame, place.within))
+        there = Place(function.result(section).key, result.text, place.scope, frame, place.within, "result")
+        tree = self._hoisted(frame.filled(result), there, lines)
+        # What a call gives has the names that the lines around the call know.
+        if one:
+            frame.env["result"] = head
+            return [*lines, self._node("result", tree, there, gives=gives, result=True)]
+        assert isinstance(tree, ast.Tuple | ast.List)
+        if len(tree.elts) != len(made.results):
+            message = f"it gives {len(tree.elts)} values, and {len(made.results)} names stand before the call"
+            raise there.fault(message, tree)
+        for i, (name, part) in enumerate(zip(made.results, tree.elts, strict=True)):
+            frame.env[f"result{i}"] = self._name(name, place)
+            lines.append(self._node(f"result{i}", part, there))
+        return lines
+
+    # Repeats.
+
+    def _loop(self, line: Written, scope: Scope, frame: Frame, within: Line | None) -> Loop:
+        config, key, name = line.value, line.key, line.names[0]
+        _check_keys(config, key, name)
+        steps = _filled_size(config["repeat"], frame, (*key, "repeat"), self.dims, scope)
+        if steps < 0:
+            raise invalid((*key, "repeat"), f"the repeat '{name}' has {steps} steps")
+        index = config.get("index", "i")
+        _check_names(config, key, index, self.dims)
+        place = Place(key, "", scope, frame, within, name)
+        known = self._name(name, place)
+        origin = Origin(key, frame.uses, frame.calls, name)
+        itself = _line(known, within, origin)
+        carry: list[tuple[str, Expression]] = []
+        for carried, first in config["carry"].items():
+            expression = read_expression(first, (*key, "carry", carried))
+            at_ = replace(place, key=(*key, "carry", carried), text=expression.text)
+            tree = frame.filled(expression)
+            for node in trees.nodes(tree):
+                if self._called(node) is not None:
+                    message = "a function cannot be called where a repeat begins; give its value a line before it"
+                    raise at_.fault(message, node)
+            expression = Expression(expression.text, frame.in_section(tree), tree if frame.calls else None)
+            self._check(expression, at_, None)
+            carry.append((carried, expression))
+        if index in config["carry"] or index in config["body"]:
+            raise invalid((*key, "index"), f"'{index}' counts the steps and cannot be assigned")
+        inside = scope.nested()
+        inside.values |= {carried for carried, _ in carry} | {index}
+        lines = of(config["body"], (*key, "body"), scope.section, shared=key[0] in (BOTH, "functions"))
+        own = {given for each in lines for given in each.names}
+        inside.loops = {n: c for n, c in inside.loops.items() if n not in own}
+        inner = frame.in_repeat((index, *config["carry"]), own) if frame.calls else frame
+        body = self.statements(lines, inside, inner, itself)
+        for statement in body:
+            if statement.name in scope.values and statement.name not in config["carry"]:
+                message = f"'{statement.name}' is a name outside the repeat already; carry it, or choose another name"
+                raise InvalidExperiment(
+                    replace(invalid((*key, "body", statement.name), message).fault, uses=frame.uses)
+                )
+            if isinstance(statement, Loop) and statement.name in config["carry"]:
+                raise invalid(
+                    (*key, "body", statement.name), f"'{statement.name}' is carried; a repeat cannot be assigned to it"
+                )
+        return Loop(itself, steps, index, tuple(carry), body, config.get("unroll", True))
 
 
-def _check(expression: Expression, key: Key, scope: Scope, cycle_of: str | None = None) -> None:
+def _line(name: str, within: Line | None, origin: Origin) -> Line:
+    return replace(Line(name) if within is None else within.inside(name), origin=origin)
+
+
+def _filled_size(value: Any, frame: Frame, key: Key, dims: Mapping[str, int], scope: Scope) -> int:
+    if isinstance(value, str) and scope.parameters & read_expression(value, key).names:
+        # It is known where the function is called.
+        return 1
+    if isinstance(value, str) and frame.statics:
+        tree = filled(read_expression(value, key).tree, frame.statics)
+        value = ast.unparse(ast.fix_missing_locations(tree))
     try:
-        check(expression, scope)
-        bounds.check(expression, scope.sizes, scope.mesh if scope.section == "per_device" else None)
-    except SyntaxFault as fault:
-        cycle = _cycle(cycle_of, scope) if cycle_of else None
-        if cycle and "used before it stands" in fault.message:
-            fault.message = f"a cycle: {' → '.join(cycle)}; no order of the lines can compute it"
-        raise InvalidExperiment(located(key, expression.text, fault)) from None
+        return read_size(value, key, dims, scope.mesh if scope.section == "per_device" else None)
+    except InvalidExperiment as error:
+        raise InvalidExperiment(replace(error.fault, uses=frame.uses)) from None
+
+
+def _check_keys(config: Mapping[str, Any], key: Key, name: str) -> None:
+    for entry in config:
+        if entry not in _LOOP_KEYS:
+            hint = nearest(entry, _LOOP_KEYS) or f"; a repeat has {', '.join(_LOOP_KEYS)}"
+            raise invalid((*key, entry), f"a repeat has no key '{entry}'{hint}")
+    for entry in ("repeat", "carry", "body"):
+        if entry not in config:
+            raise invalid(key, f"the repeat '{name}' has no '{entry}'")
+    for entry in ("carry", "body"):
+        if not isinstance(config[entry], Mapping) or not config[entry]:
+            raise invalid((*key, entry), f"the {entry} of a repeat maps names to expressions")
+    if not isinstance(config.get("unroll", True), bool):
+        raise invalid((*key, "unroll"), "unroll is true (a Python loop) or false (jax.lax.fori_loop)")
+
+
+def _check_names(config: Mapping[str, Any], key: Key, index: Any, dims: Mapping[str, int]) -> None:
+    # The names of the body are checked where its lines are read.
+    for inner, where in ((index, "index"), *((n, "carry") for n in config["carry"])):
+        check_name(inner, (*key, where))
+        if inner in dims:
+            raise invalid((*key, where), f"'{inner}' is a dim already; a name means one thing")
+    for inner in config["body"]:
+        if inner in dims:
+            raise invalid((*key, "body"), f"'{inner}' is a dim already; a name means one thing")
 
 
 def _cycle(start: str, scope: Scope) -> list[str] | None:
@@ -66,51 +375,3 @@ def _cycle(start: str, scope: Scope) -> list[str] | None:
             if node.id not in path:
                 paths.append([*path, node.id])
     return None
-
-
-def _loop(line: Line, config: Mapping[str, Any], key: Key, scope: Scope, dims: Mapping[str, int]) -> Loop:
-    for entry in config:
-        if entry not in _LOOP_KEYS:
-            hint = nearest(entry, _LOOP_KEYS) or f"; a repeat has {', '.join(_LOOP_KEYS)}"
-            raise invalid((*key, entry), f"a repeat has no key '{entry}'{hint}")
-    for entry in ("repeat", "carry", "body"):
-        if entry not in config:
-            raise invalid(key, f"the repeat '{line.name}' has no '{entry}'")
-    for entry in ("carry", "body"):
-        if not isinstance(config[entry], Mapping) or not config[entry]:
-            raise invalid((*key, entry), f"the {entry} of a repeat maps names to expressions")
-    steps = read_size(config["repeat"], (*key, "repeat"), dims, scope.mesh if scope.section == "per_device" else None)
-    if steps < 0:
-        raise invalid((*key, "repeat"), f"the repeat '{line.name}' has {steps} steps")
-    index = config.get("index", "i")
-    unroll = config.get("unroll", True)
-    if not isinstance(unroll, bool):
-        raise invalid((*key, "unroll"), "unroll is true (a Python loop) or false (jax.lax.fori_loop)")
-    for inner, where in (
-        (index, "index"),
-        *((n, "carry") for n in config["carry"]),
-        *((n, "body") for n in config["body"]),
-    ):
-        check_name(inner, (*key, where))
-        if inner in dims:
-            raise invalid((*key, where), f"'{inner}' is a dim already; a name means one thing")
-    carry: list[tuple[str, Expression]] = []
-    for carried, first in config["carry"].items():
-        expression = read_expression(first, (*key, "carry", carried))
-        _check(expression, (*key, "carry", carried), scope)
-        carry.append((carried, expression))
-    if index in config["carry"] or index in config["body"]:
-        raise invalid((*key, "index"), f"'{index}' counts the steps and cannot be assigned")
-    inside = scope.nested()
-    inside.values |= {carried for carried, _ in carry} | {index}
-    inside.loops = {n: c for n, c in inside.loops.items() if n not in config["body"]}
-    body = read_statements(config["body"], (*key, "body"), inside, dims, line)
-    for statement in body:
-        if statement.name in scope.values and statement.name not in config["carry"]:
-            message = f"'{statement.name}' is a name outside the repeat already; carry it, or choose another name"
-            raise invalid((*key, "body", statement.name), message)
-        if isinstance(statement, Loop) and statement.name in config["carry"]:
-            raise invalid(
-                (*key, "body", statement.name), f"'{statement.name}' is carried; a repeat cannot be assigned to it"
-            )
-    return Loop(line, steps, index, tuple(carry), body, unroll)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from runner.faults import nearest
@@ -25,6 +25,8 @@ class Scope:
 
     - `values`: arrays and earlier nodes; `sizes`: the dims; `loops`: the carries of earlier repeats.
     - `later`: names that stand further down, for the message about order.
+    - `parameters`: those of a function that is read by itself, of which nobody knows yet what they stand for.
+    - `functions`: the experiment's own, each call of which has become its lines already.
     """
 
     section: Section
@@ -33,10 +35,12 @@ class Scope:
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
     loops: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     later: Mapping[str, Expression | None] = field(default_factory=dict[str, Expression | None])
+    parameters: frozenset[str] = frozenset()
+    functions: tuple[str, ...] = ()
 
     def nested(self) -> Scope:
         """A copy to which the names of a loop's body can be added."""
-        return Scope(self.section, self.mesh, set(self.values), self.sizes, dict(self.loops), self.later)
+        return replace(self, values=set(self.values), loops=dict(self.loops))
 
 
 def check(expression: Expression, scope: Scope) -> None:
@@ -120,7 +124,8 @@ def _names(known: list[str]) -> str:
 def _check_call(expression: Expression, node: ast.Call, name: str, function: ast.Name, scope: Scope) -> None:
     operation = OPERATIONS.get(name)
     if operation is None:
-        raise expression.fault(f"no operation '{name}'{nearest(name, OPERATIONS)}", function)
+        what = "operation or function" if scope.functions else "operation"
+        raise expression.fault(f"no {what} '{name}'{nearest(name, (*scope.functions, *OPERATIONS))}", function)
     if scope.section == "graph" and operation.over is not None:
         raise expression.fault(
             f"'{name}' is a collective; graph computes on whole arrays and has none; it belongs in per_device", function
@@ -132,10 +137,10 @@ def _check_call(expression: Expression, node: ast.Call, name: str, function: ast
     except TypeError as error:
         raise expression.fault(f"{name}(): {error}; it takes ({_arguments(operation.signature)})", node) from None
     if "axis_name" in bound.arguments:
-        _check_axes(expression, bound.arguments["axis_name"], scope.mesh)
+        _check_axes(expression, bound.arguments["axis_name"], scope)
     if "computation" in bound.arguments:
         _check_choice(expression, bound.arguments["computation"], "computation", COMPUTATIONS)
-    if "to" in bound.arguments and operation.over is not None:
+    if "to" in bound.arguments and operation.over is not None and not _is_parameter(bound.arguments["to"], scope):
         _check_choice(expression, bound.arguments["to"], "argument 'to'", operation.over.to)
     padding = bound.arguments.get("padding")
     if isinstance(padding, ast.Constant):
@@ -153,10 +158,17 @@ def _arguments(signature: inspect.Signature) -> str:
     return str(signature).removeprefix("(").removesuffix(")")
 
 
-def _check_axes(expression: Expression, node: ast.expr, mesh: Mesh) -> None:
+def _is_parameter(node: ast.expr, scope: Scope) -> bool:
+    return isinstance(node, ast.Name) and node.id in scope.parameters
+
+
+def _check_axes(expression: Expression, node: ast.expr, scope: Scope) -> None:
+    mesh = scope.mesh
+    if _is_parameter(node, scope):
+        return
     if isinstance(node, ast.Tuple | ast.List):
         for element in node.elts:
-            _check_axes(expression, element, mesh)
+            _check_axes(expression, element, scope)
         axes = [element.value for element in node.elts if isinstance(element, ast.Constant)]
         if len(set(axes)) < len(axes):
             raise expression.fault("a mesh axis stands twice", node)

@@ -44,6 +44,8 @@ class Expression:
 
     text: str
     tree: ast.expr
+    local: ast.expr | None = None
+    """The tree with the names of the function that the line stands in; None for a line of a section."""
 
     @cached_property
     def names(self) -> frozenset[str]:

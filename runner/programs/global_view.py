@@ -32,7 +32,8 @@ def write(
     target = absent if experiment.target.topology else source
     forward = names.reserve("forward") if experiment.grad else names.function
     constraints, outputs, repairs = constraints or {}, outputs or {}, repairs or Repairs()
-    lines = Lines(experiment, names, repairs).section(experiment.graph, {**outputs, **constraints})
+    lines = Lines(experiment, names, repairs)
+    computed = lines.section(experiment.graph, {**outputs, **constraints})
     gradients = experiment.grad.names if experiment.grad else ()
     laid_out = {
         name: spelling.constrained(names.add(name), spec)
@@ -42,12 +43,14 @@ def write(
     laid_out |= {name: spelling.resharded(names.add(name), spec) for name, spec in repairs.returned.items()}
     jit = _jit(experiment, constant=repairs.constant)
     returned = source.returned(experiment, names, laid_out)
+    functions = [lines.definitions] if lines.definitions else []
     head = f"def {forward}({source.parameters(experiment, names)}):"
     if experiment.grad:
         body = "\n".join(
             [
+                *functions,
                 head,
-                source.indent(f"{lines}\nreturn {names[experiment.grad.of]}, {returned}", 4),
+                source.indent(f"{computed}\nreturn {names[experiment.grad.of]}, {returned}", 4),
                 "",
                 source.with_gradients(experiment, names, forward, laid_out, jit),
                 "",
@@ -55,7 +58,8 @@ def write(
             ]
         )
     else:
-        body = "\n".join([*jit, head, source.indent(f"{lines}\nreturn {returned}", 4), "", f"return {forward}"])
+        inside = source.indent(f"{computed}\nreturn {returned}", 4)
+        body = "\n".join([*functions, *jit, head, inside, "", f"return {forward}"])
     function = "def program(mesh):\n" + source.indent(body, 4)
     return source.module(
         source.header(experiment, program, names, body, mesh=True),

@@ -1,11 +1,16 @@
-"""The statements of a section in; the lines of a program that compute them out, one named scope per node."""
+"""The statements of a section in; the lines of a program that compute them out, one named scope per node.
+
+The lines that stand in the place of a call of one of the experiment's functions are a function of the program, called.
+Two calls share one where its lines are the same in both; explicit sharding or a constraint may make them differ.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 
-from runner.experiment.model import Experiment, Line, Loop, Node, Statement
+from runner.experiment.model import Call, Experiment, Line, Loop, Node, Statement, expressions
 from runner.language import trees
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, computation
 from runner.language.syntax import Expression, place
@@ -17,7 +22,10 @@ from runner.sharding.repairs import Repair
 
 
 class Lines:
-    """The source lines of a section, one named scope per node."""
+    """The source lines of a section, one named scope per node.
+
+    `definitions` are the functions that they call, once the lines are written.
+    """
 
     def __init__(
         self, experiment: Experiment, names: Names, repairs: Repairs | None = None, *, under_vmap: bool = False
@@ -27,6 +35,16 @@ class Lines:
         self._repairs = repairs or Repairs()
         self._under_vmap = under_vmap
         self._lines: list[str] = []
+        self._depth = 0
+        """In how many calls the lines stand that are being written as a function."""
+        self._defined: dict[tuple[str, str], str] = {}
+        """The functions that are written already, by their names in the experiment and their text."""
+        self._functions: list[str] = []
+
+    @property
+    def definitions(self) -> str:
+        """The functions that the lines call, each after those that it calls."""
+        return "\n".join(self._functions)
 
     def section(self, statements: Iterable[Statement], constrained: Mapping[str, Spec] | None = None) -> str:
         """The lines of `statements`; the values named in `constrained` get a `with_sharding_constraint`."""
@@ -37,21 +55,78 @@ class Lines:
         return "\n".join(self._lines)
 
     def _put(self, indent: str, line: str) -> None:
-        self._lines.append(indent + line)
+        self._lines.append((indent + line).rstrip())
 
     def _statements(self, statements: Iterable[Statement], indent: str) -> None:
-        for statement in statements:
-            if isinstance(statement, Loop):
-                self._loop(statement, indent)
-            else:
-                self._node(statement, indent)
+        for call, of_call in itertools.groupby(statements, self._called):
+            group = list(of_call)
+            if call is not None and _is_whole(group):
+                self._call(call, group, indent)
+                continue
+            for statement in group:
+                if isinstance(statement, Loop):
+                    self._loop(statement, indent)
+                else:
+                    self._node(statement, indent)
+
+    def _called(self, statement: Statement) -> Call | None:
+        calls = statement.line.calls
+        return calls[self._depth] if len(calls) > self._depth else None
+
+    def _name(self, line: Line) -> str:
+        """What a line is called where it is being written."""
+        return line.label if self._depth else line.name
+
+    def _scope(self, line: Line) -> str:
+        return f'with jax.named_scope("{"/".join(line.scopes(self._depth))}"):'
 
     def _node(self, node: Node, indent: str) -> None:
         source = self._expression(node.expression, node.line)
-        identifier = self._names.add(node.name)
-        self._put(indent, f'with jax.named_scope("{node.name}"):')
+        identifier = self._names.add(self._name(node.line))
+        self._put(indent, self._scope(node.line))
         self._put(indent, f"    {identifier} = {source}")
         self._follow(node.line.path, identifier, indent + "    ")
+
+    def _call(self, call: Call, group: Sequence[Statement], indent: str) -> None:
+        """A call of a function, which is written where it is not yet."""
+        arguments = [self._names[name] for _, name in call.arguments]
+        function = self._function(call, group)
+        results = group[-len(call.results) :]
+        names = [
+            statement.line.name if not self._depth else name
+            for statement, name in zip(results, call.results, strict=True)
+        ]
+        identifiers = [self._names.add(name) for name in names]
+        self._put(indent, f'with jax.named_scope("{call.label}"):')
+        self._put(indent, f"    {', '.join(identifiers)} = {function}({', '.join(arguments)})")
+        for statement, identifier in zip(results, identifiers, strict=True):
+            self._follow(statement.line.path, identifier, indent + "    ")
+
+    def _function(self, call: Call, group: Sequence[Statement]) -> str:
+        """The name of the function of the program that has these lines."""
+        outer = self._names, self._lines, self._depth
+        self._names, self._lines, self._depth = self._names.inside(), [], self._depth + 1
+        parameters = [self._names.add(parameter) for parameter, _ in call.arguments]
+        last = group[-len(call.results) :]
+        self._statements(group[: -len(call.results)], "    ")
+        given: list[str] = []
+        for statement in last:
+            assert isinstance(statement, Node)
+            if len(last) == 1:
+                given.append(self._expression(statement.expression, statement.line))
+                continue
+            identifier = self._names.add(statement.line.label)
+            self._put("    ", self._scope(statement.line))
+            self._put("    ", f"    {identifier} = {self._expression(statement.expression, statement.line)}")
+            given.append(identifier)
+        text = "\n".join([f"({', '.join(parameters)}):", *self._lines, f"    return {', '.join(given)}"])
+        inner = self._names
+        self._names, self._lines, self._depth = outer
+        known = self._defined.get((call.function, text))
+        if known is None:
+            known = self._defined[call.function, text] = self._names.reserve_function(call.function, inner)
+            self._functions.append(f"def {known}{text}\n")
+        return known
 
     def _follow(self, path: str, identifier: str, indent: str) -> None:
         """What follows a definition. Only what stands in no loop's body has a name for its path."""
@@ -62,7 +137,8 @@ class Lines:
 
     def _loop(self, loop: Loop, indent: str) -> None:
         firsts = [self._expression(first, loop.first(name)) for name, first in loop.carry]
-        body = self._names.add(loop.name)
+        name_of_loop = self._name(loop.line)
+        body = self._names.add(name_of_loop)
         carried = [self._names.add(name) for name, _ in loop.carry]
         index = self._names.add(loop.index)
         self._put(indent, f"def {body}({index}, carry):")
@@ -76,22 +152,31 @@ class Lines:
         ]
         self._put(indent, f"    return {tuple_of(returned)}")
         self._put(indent, "")
-        self._put(indent, f'with jax.named_scope("{loop.name}"):')
+        self._put(indent, self._scope(loop.line))
         if loop.unroll:
             self._put(indent, f"    carry = {tuple_of(firsts)}")
             self._put(indent, f"    for step in range({loop.steps}):")
             self._put(indent, f"        carry = {body}(step, carry)")
         else:
             self._put(indent, f"    carry = jax.lax.fori_loop(0, {loop.steps}, {body}, {tuple_of(firsts)})")
-        results = [self._names.add(f"{loop.name}.{name}") for name, _ in loop.carry]
+        results = [self._names.add(f"{name_of_loop}.{name}") for name, _ in loop.carry]
         self._put(indent, f"    {tuple_of(results)} = carry")
         for (name, _), identifier in zip(loop.carry, results, strict=True):
             self._follow(loop.result(name), identifier, indent + "    ")
 
     def _expression(self, expression: Expression, line: Line) -> str:
         repairs = self._repairs.calls.get(line.path, {})
-        tree = _Emit(self._experiment, self._names, repairs, self._under_vmap).visit(expression.tree)
+        here = expression.tree
+        if self._depth:
+            assert expression.local is not None
+            here = expression.local
+        tree = _Emit(self._experiment, self._names, repairs, self._under_vmap).visit(here)
         return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _is_whole(group: Sequence[Statement]) -> bool:
+    """Whether the lines of a call are as its function has them: what was edited since has the section's names only."""
+    return all(expression.local is not None for _, expression in expressions(group))
 
 
 class _Emit(ast.NodeTransformer):

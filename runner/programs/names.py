@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import keyword
 
 from runner.experiment.model import Experiment
@@ -21,6 +22,8 @@ class Names:
     def __init__(self, experiment: Experiment) -> None:
         self._identifiers: dict[str, str] = {}
         self._taken = set(_RESERVED)
+        self._functions: set[str] = set()
+        self._dims = tuple(experiment.dims)
         for name in (*experiment.dims, *(array.name for array in experiment.arrays)):
             self.add(name)
         self.function = self._free(experiment.name.replace("-", "_").replace(".", "_").replace("+", "_"))
@@ -28,6 +31,22 @@ class Names:
     def reserve(self, wish: str) -> str:
         """An identifier of the script's own, close to `wish`, that no name of the experiment gets."""
         return self._free(wish)
+
+    def inside(self) -> Names:
+        """The names inside a function of the program: of the dims, and of the functions that are there already."""
+        inner = copy.copy(self)
+        inner._identifiers = {dim: self._identifiers[dim] for dim in self._dims}
+        inner._taken = {*_RESERVED, *self._functions, *inner._identifiers.values()}
+        return inner
+
+    def reserve_function(self, wish: str, inner: Names) -> str:
+        """An identifier for a function, which no name around it gets, nor one of those `inner` ones of its lines."""
+        name, count = wish, 2
+        while name in self._taken | inner._taken:
+            name, count = f"{wish}_{count}", count + 1
+        self._taken.add(name)
+        self._functions.add(name)
+        return name
 
     def _free(self, wish: str) -> str:
         if not wish.isidentifier():

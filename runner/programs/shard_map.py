@@ -19,7 +19,8 @@ def write(experiment: Experiment, folder: Path, types: Types, program: Program =
     forward, sharded = names.function, "sharded"
     if experiment.grad:
         forward, sharded = names.reserve("forward"), names.reserve("sharded")
-    lines = Lines(experiment, names).section(experiment.per_device)
+    lines = Lines(experiment, names)
+    computed = lines.section(experiment.per_device)
     in_specs = spelling.tuple_of([str(a.layout.spec) for a in experiment.arrays]) if experiment.arrays else "()"
     out_specs = spelling.tuple_of([str(spec) for spec in experiment.results.values()])
     returned = source.returned(experiment, names)
@@ -35,9 +36,10 @@ def write(experiment: Experiment, folder: Path, types: Types, program: Program =
     check = [] if experiment.check_vma else ["    check_vma=False,"]
     body = "\n".join(
         [
+            *([lines.definitions] if lines.definitions else []),
             f"def {forward}({source.parameters(experiment, names)}):",
             f"    # each device: {source.shapes_comment(experiment.arrays, names, shards=True)}",
-            source.indent(lines, 4),
+            source.indent(computed, 4),
             f"    return {returned}",
             "",
             f"{sharded} = jax.shard_map(",

@@ -17,12 +17,14 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
     """The source of the program."""
     names = Names(experiment)
     mapped = names.reserve("mapped") if experiment.grad else "mapped"
-    lines = Lines(experiment, names, under_vmap=True).section(experiment.per_device)
+    lines = Lines(experiment, names, under_vmap=True)
+    computed = lines.section(experiment.per_device)
     body = "\n".join(
         [
+            *([lines.definitions] if lines.definitions else []),
             f"def per_device({source.parameters(experiment, names)}):",
             f"    # each device: {source.shapes_comment(experiment.arrays, names, shards=True)}",
-            source.indent(lines, 4),
+            source.indent(computed, 4),
             f"    return {source.returned(experiment, names)}",
             "",
             *_nest(experiment, mapped),

@@ -19,6 +19,7 @@ from runner.faults import InvalidExperiment
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, computation
 from runner.language.operators import OPERATORS
 from runner.language.syntax import Expression, SyntaxFault
+from runner.untyped import is_sequence
 from runner.words import quoted
 from runner.worker import calls, limits
 from runner.worker.versions import sharding_type_errors, varying_axes
@@ -64,7 +65,7 @@ class Walker:
                 self._repeat(statement, section)
 
     def _repeat(self, loop: Loop, section: Section) -> None:
-        key = (section, *loop.line.key)
+        key, uses = loop.line.written(section)
         first = tuple(self.evaluate(expression, section, loop.first(name)) for name, expression in loop.carry)
         outer = self.values
         ends: list[Any] = []
@@ -94,8 +95,9 @@ class Walker:
                     message = _unlike(name, jax.typeof(start), end, expression.text)
                     if message:
                         at = (*key, "carry", name)
-                        raise InvalidExperiment(located(at, expression.text, expression.fault(message))) from None
-                raise InvalidExperiment(located(key, "", SyntaxFault(_first_lines(error), 0, 0))) from None
+                        fault = located(at, expression.text, expression.fault(message), uses)
+                        raise InvalidExperiment(fault) from None
+                raise InvalidExperiment(located(key, "", SyntaxFault(_first_lines(error), 0, 0), uses)) from None
         for (name, _), value in zip(loop.carry, carry, strict=True):
             outer[f"{loop.name}.{name}"] = value = self.settle(loop.result(name), value)
             self.on_value(loop.result(name), value)
@@ -115,11 +117,23 @@ class Walker:
                 self.apply(expression.tree, jax.typeof, [found])
             elif found is None or isinstance(found, str | slice):
                 raise expression.fault(f"{found!r} is no array and no number", expression.tree)
+            self._take_apart(expression, found, line)
             return self.settle(line.path, found)
         except SyntaxFault as fault:
-            raise InvalidExperiment(located((section, *line.key), expression.text, fault)) from None
+            key, uses = line.written(section)
+            raise InvalidExperiment(located(key, expression.text, fault, uses)) from None
         finally:
             self._expression, self._path = outer
+
+    def _take_apart(self, expression: Expression, value: Any, line: Line) -> None:
+        """Raise `SyntaxFault` where the lines after it have another number of names for its parts than it has."""
+        names = 0 if line.origin is None else line.origin.gives
+        if not names:
+            return
+        count: int | None = len(value) if is_sequence(value) else next(iter(getattr(value, "shape", ())), None)
+        if count != names:
+            gives = "one number" if count is None else f"{count} value{'s' if count != 1 else ''}"
+            raise expression.fault(f"it gives {gives}, and {names} names stand before it", expression.tree)
 
     def settle(self, path: str, value: Any) -> Any:
         """The value that a statement ends with."""

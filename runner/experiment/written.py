@@ -1,0 +1,83 @@
+"""The lines of a section, of a repeat or of a function as the YAML has them in; the same one by one, with keys, out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runner.experiment.plain import check_name
+from runner.faults import Key, invalid
+from runner.language.check import SECTIONS, Section
+from runner.untyped import is_mapping
+
+BOTH = "both"
+"""The lines that both sections begin with."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """One line: the names that it gives, an expression or a repeat, and where that stands."""
+
+    names: tuple[str, ...]
+    value: Any
+    key: Key
+
+
+def of_section(config: Mapping[str, Any], section: Section) -> list[Written]:
+    """The lines of a section: those of `both`, then its own."""
+    return [*of(config[BOTH], (BOTH,), section, shared=True), *of(config[section], (section,), section, shared=False)]
+
+
+def of(config: Mapping[str, Any], key: Key, section: Section, *, shared: bool) -> list[Written]:
+    """The lines of one mapping as a section has them.
+
+    Where it is `shared` by the sections, a line may be another one in each, or be a line of one of them only.
+    """
+    found: list[Written] = []
+    for name, value in config.items():
+        names, at = targets(name, (*key, name)), (*key, name)
+        if is_choice(value):
+            _check_choice(value, at, shared)
+            if section not in value:
+                continue
+            value, at = value[section], (*at, section)
+        found.append(Written(names, value, at))
+    return found
+
+
+def is_choice(value: Any) -> bool:
+    """Whether a line is written as `{graph: …, per_device: …}`."""
+    return isinstance(value, Mapping) and any(section in value for section in SECTIONS)
+
+
+def _check_choice(value: Mapping[str, Any], key: Key, shared: bool) -> None:
+    for entry in value:
+        if entry not in SECTIONS:
+            message = f"a line that differs between the sections is {{graph: …, per_device: …}}; it has no '{entry}'"
+            raise invalid((*key, entry), message)
+    if not shared:
+        message = "a line of one section cannot differ between the sections; those that do stand in 'both'"
+        raise invalid(key, message)
+
+
+def targets(name: object, key: Key) -> tuple[str, ...]:
+    """The names that stand before a line: `q`, or `q, k` where it gives several values."""
+    names: list[Any] = name.split(",") if isinstance(name, str) else [name]
+    names = [each.strip() if isinstance(each, str) else each for each in names]
+    for i, each in enumerate(names):
+        check_name(each, key)
+        if each in names[:i]:
+            raise invalid(key, f"'{each}' stands twice")
+    return tuple(map(str, names))
+
+
+def all_names(config: Mapping[str, Any], key: Key) -> Iterator[tuple[str, Key]]:
+    """Every name that the lines of a mapping give, of repeats and their bodies too, with its key."""
+    for name, value in config.items():
+        yield from ((each, (*key, name)) for each in targets(name, (*key, name)))
+        values = [value[section] for section in SECTIONS if section in value] if is_choice(value) else [value]
+        for each in values:
+            body = each.get("body") if is_mapping(each) else None
+            if is_mapping(body):
+                yield from all_names(body, (*key, name, "body"))

@@ -1,0 +1,271 @@
+"""Functions of an experiment's own, and lines that both sections share: what they become, and what is refused."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.config.sources import Layer, Sources
+from runner.evidence.nodes import Origins
+from runner.experiment.model import Experiment, Loop, Node, Statement
+from runner.experiment.reader import read
+from runner.faults import InvalidExperiment
+from runner.language.syntax import Expression
+from runner.programs import WRITERS
+from runner.programs.types import Repairs, Types
+from tests.harness import config, experiment, run, types
+
+GATHER = "all_gather(w, axis, tiled=True, to='invarying')"
+
+GOOD = """\
+mesh: {axes: [x, y], shape: [2, 2]}
+dims: {B: 8, D: 8}
+arrays:
+  h: {shape: [B, D], spec: [x, null]}
+  g: {shape: [D], spec: [y]}
+functions:
+  rms(x, g, eps=1e-6): x * rsqrt(mean(x ** 2, axis=-1, keepdims=True) + eps) * g
+  pair(a, b): (a * b, a + b)
+  deep(x):
+    inner: rms(x, x)
+    result: inner + 1
+  whole:
+    of: [w, axis]
+    result: {graph: w, per_device: "all_gather(w, axis, tiled=True, to='invarying')"}
+both:
+  n: rms(h, whole(g, 'y'))
+outputs: {n: [x, null]}
+"""
+
+
+def text_of(statements: tuple[Statement, ...]) -> dict[str, str]:
+    return {line.name: ast.unparse(line.expression.tree) for line in statements if isinstance(line, Node)}
+
+
+def changed(old: str, new: str) -> str:
+    assert GOOD.count(old) == 1, old
+    return GOOD.replace(old, new)
+
+
+def test_a_call_becomes_the_functions_lines_under_names_of_its_own() -> None:
+    read_ = experiment(GOOD)
+    norm = "h * rsqrt(mean(h ** 2, axis=-1, keepdims=True) + 1e-06) * n_g"
+    assert text_of(read_.graph) == {"n_g": "g", "n": norm}
+    assert text_of(read_.per_device) == {"n_g": "all_gather(g, 'y', tiled=True, to='invarying')", "n": norm}
+
+
+@pytest.mark.parametrize(
+    ("line", "lines"),
+    [
+        ("n: deep(h)", {"n_inner": "h * rsqrt(mean(h ** 2, axis=-1, keepdims=True) + 1e-06) * h", "n": "n_inner + 1"}),
+        ("n: 2 * deep(x=h + 1)", {"n_deep_x": "h + 1", "n_deep_inner": None, "n_deep": None, "n": "2 * n_deep"}),
+        ("n, m: pair(h, 2)", {"n": "h * 2", "m": "h + 2"}),
+        ("n, m: split(h, 2)", {"n_m": "split(h, 2)", "n": "n_m[0]", "m": "n_m[1]"}),
+        ("n, m: (h + 1, h)", {"n": "h + 1", "m": "h"}),
+        ("n_inner: h\n  n: deep(n_inner)", {"n_inner": "h", "n_inner_2": None, "n": "n_inner_2 + 1"}),
+    ],
+)
+def test_what_lines_become(line: str, lines: dict[str, str | None]) -> None:
+    text = changed("n: rms(h, whole(g, 'y'))", line).replace("outputs: {n: [x, null]}", "outputs: {n: []}")
+    found = text_of(experiment(text).graph)
+    assert list(found) == list(lines)
+    assert all(expected is None or found[name] == expected for name, expected in lines.items())
+
+
+def test_what_a_repeat_of_a_function_carries_hides_nothing_of_the_callers() -> None:
+    """`acc` is an array of the caller's and a name that the function's repeat carries."""
+    text = """
+    arrays: {acc: {shape: [4], init: "arange(4)"}}
+    functions:
+      powered(x, n):
+        loop: {repeat: n, carry: {acc: x}, body: {t: acc * x, acc: t}}
+        result: loop.acc
+    both: {n: "powered(acc, 2)"}
+    outputs: {n: []}
+    """
+    loop = next(statement for statement in experiment(text).graph if isinstance(statement, Loop))
+    assert (loop.name, loop.steps) == ("n_loop", 2)
+    assert text_of(loop.body) == {"n_t": "acc * n_x", "acc": "n_t"}
+
+
+FAULTS = {
+    "an unknown name of a function that is called": (
+        ("x * rsqrt(", "xx * rsqrt("),
+        "e.yaml:7:24  functions.rms(x, g, eps=1e-6)\n  no array, dim or earlier name 'xx'; did you mean 'x'?\n"
+        "    xx * rsqrt(mean(x ** 2, axis=-1, keepdims=True) + eps) * g\n    ^^",
+    ),
+    "too few arguments": (
+        ("rms(h, whole(g, 'y'))", "rms(h)"),
+        "e.yaml:16:6  both.n\n  rms(): missing a required argument: 'g'; it takes (x, g, eps=1e-06)\n"
+        "    rms(h)\n    ^^^^^^",
+    ),
+    "too many arguments, in a function": (
+        ("inner: rms(x, x)", "inner: rms(x, x, 1, 2)"),
+        "e.yaml:10:12  functions.deep(x).inner\n  rms(): too many positional arguments; it takes (x, g, eps=1e-06)\n"
+        "    rms(x, x, 1, 2)\n    ^^^^^^^^^^^^^^^",
+    ),
+    "recursion": (
+        ("inner + 1", "deep(x)"),
+        "e.yaml:11:13  functions.deep(x).result\n  a cycle: deep → deep; a function cannot call itself\n"
+        "    deep(x)\n    ^^^^^^^",
+    ),
+    "a collective in graph: where it is defined and where it is used": (
+        (f'{{graph: w, per_device: "{GATHER}"}}', GATHER),
+        "e.yaml:14:13  functions.whole.result\n"
+        "  'all_gather' is a collective; graph computes on whole arrays and has none; it belongs in per_device\n"
+        f"    {GATHER}\n    ^^^^^^^^^^\n  called in both.n (e.yaml:16:6)",
+    ),
+    "an axis that is not there": (
+        ("whole(g, 'y')", "whole(g, 'z')"),
+        "e.yaml:14:36  functions.whole.result.per_device\n  mesh axis 'z' does not exist; the mesh has x, y\n"
+        f"    {GATHER}\n                  ^^^^\n  called in both.n (e.yaml:16:6)",
+    ),
+    "a function that is not there": (
+        ("n: rms(", "n: rmss("),
+        "e.yaml:16:6  both.n\n  no operation or function 'rmss'; did you mean 'rms'?\n"
+        "    rmss(h, whole(g, 'y'))\n    ^^^^",
+    ),
+    "another number of results": (
+        ("n: rms(h, whole(g, 'y'))", "n, m, k: pair(h, h)"),
+        "e.yaml:8:15  functions.pair(a, b)\n  it gives 2 values, and 3 names stand before the call\n"
+        "    (a * b, a + b)\n    ^^^^^^^^^^^^^^\n  called in both.n, m, k (e.yaml:16:12)",
+    ),
+    "a name twice": (("n: rms(", "n, n: rms("), "e.yaml:16:9  both.n, n\n  'n' stands twice"),
+    "the name of an operation": (
+        ("pair(a, b)", "sum(a, b)"),
+        "e.yaml:8:14  functions.sum(a, b)\n  'sum' is an operation already; a name means one thing",
+    ),
+    "the name of a line": (
+        ("n: rms(", "pair: h\n  n: rms("),
+        "e.yaml:8:15  functions.pair(a, b)\n  'pair' is a line already; a name means one thing",
+    ),
+    "a dim as a parameter": (
+        ("pair(a, b)", "pair(a, B)"),
+        "e.yaml:8:15  functions.pair(a, B)\n  'B' is a dim already; a name means one thing",
+    ),
+    "stars": (
+        ("pair(a, b)", "pair(*a)"),
+        "e.yaml:8:13  functions.pair(*a)\n  a function has parameters by their names, no '*' and no '/'",
+    ),
+    "no parenthesis": (
+        ("pair(a, b)", "pair(a"),
+        "e.yaml:8:11  functions.pair(a\n  'pair(a' is not a name with parameters; "
+        "write NAME(x, y): EXPRESSION, or NAME: {of: [x, y], result: EXPRESSION}",
+    ),
+    "no parameters": (
+        ("pair(a, b)", "pair"),
+        "e.yaml:8:9  functions.pair\n  the function 'pair' does not say what it is of; "
+        "write NAME(x, y): EXPRESSION, or NAME: {of: [x, y], result: EXPRESSION}",
+    ),
+    "no result": (
+        ("result: inner + 1", "rseult: inner + 1"),
+        "e.yaml:9:3  functions.deep(x)\n  the function 'deep' has no 'result': the line that says what it gives",
+    ),
+    "a line with the name of a parameter": (
+        ("inner: rms(x, x)", "x: rms(x, x)"),
+        "e.yaml:10:8  functions.deep(x).x\n  'x' is a parameter already; a name means one thing",
+    ),
+    "a default that is an array": (
+        ("eps=1e-6", "eps=g"),
+        "e.yaml:7:21  functions.rms(x, g, eps=g)\n  the default 'g' is not a number, a text, or a tuple of them",
+    ),
+    "a section that there is not": (
+        ("n: rms(h, whole(g, 'y'))", "n: {graph: h, perdevice: h}"),
+        "e.yaml:16:28  both.n.perdevice\n"
+        "  a line that differs between the sections is {graph: …, per_device: …}; it has no 'perdevice'",
+    ),
+    "a difference in one section": (
+        ("both:\n  n: rms(h, whole(g, 'y'))", "graph:\n  n: {graph: h, per_device: h}"),
+        "e.yaml:16:3  graph.n\n"
+        "  a line of one section cannot differ between the sections; those that do stand in 'both'",
+    ),
+    "a line that both have already": (
+        ("outputs:", "graph: {n: h}\noutputs:"),
+        "e.yaml:17:12  graph.n\n  'n' is a line of both already; a name means one thing",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_bad_input(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (old, new), message = FAULTS[name]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e.yaml").write_text(changed(old, new), encoding="utf-8")
+    with pytest.raises(InvalidExperiment) as error:
+        read(config(changed(old, new)))
+    assert Sources((Layer(tmp_path / "e.yaml"),)).report(error.value.fault) == message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("x * rsqrt(", "reshape(x, (3,)) * rsqrt(", "  called in both.n (e.yaml:16:6)"),
+        ("n: rms(h, whole(g, 'y'))", "n, m: split(h, 4)", "  it gives 4 values, and 2 names stand before it"),
+    ],
+)
+def test_what_jax_refuses(old: str, new: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e.yaml").write_text(changed(old, new), encoding="utf-8")
+    with pytest.raises(InvalidExperiment) as error:
+        types(changed(old, new))
+    assert message in Sources((Layer(tmp_path / "e.yaml"),)).report(error.value.fault).splitlines()
+
+
+def written(of: Experiment, program: str = "auto") -> str:
+    """The source of a program for which no types are needed."""
+    nothing = Types({}, {}, Repairs(), {})
+    return next(write for name, write in WRITERS.items() if name == program)(of, Path(), nothing)
+
+
+TWICE = changed("n: rms(h, whole(g, 'y'))", "m: deep(h)\n  n: deep(rms(m, whole(g, 'y'), 1e-3)) + rms(h, h)")
+
+
+def test_a_program_calls_its_functions_which_stand_once() -> None:
+    source = written(experiment(TWICE))
+    assert source.count("def deep(x):") == 1
+    assert source.count("def rms(x, g):") == 1
+    # Another number in the place of a parameter makes another function.
+    assert source.count("def rms_2(x, g):") == 1
+    assert "+ 0.001" in source
+    assert "m = deep(h)" in source
+    assert "inner = rms(x, x)" in source
+
+
+def test_lines_that_were_edited_are_written_where_they_stand() -> None:
+    read_ = experiment(TWICE)
+    edited = [
+        replace(line, expression=Expression("h", ast.Name("h"))) if line.name == "m_inner" else line
+        for line in read_.graph
+        if isinstance(line, Node)
+    ]
+    source = written(replace(read_, graph=tuple(edited)))
+    assert "m_inner = h\n" in source
+    assert "m = m_inner + 1" in source
+    assert 'jax.named_scope("m/inner")' in source
+
+
+def test_named_scopes_lead_back_to_lines() -> None:
+    origins = Origins(experiment(TWICE), "graph")
+    for stack, line in {
+        "jit(f)/m/add": "m",
+        "jit(f)/m/inner/mul": "m_inner",
+        "jit(f)/transpose(jvp(m))/inner/mul": "m_inner",
+        "jit(f)/n_deep/inner/rsqrt": "n_deep_inner",
+        "jit(f)/n/add": "n",
+    }.items():
+        (origin,) = origins.of(stack)
+        assert origin.node == line, stack
+
+
+def test_functions_and_shared_lines_run_in_every_program(tmp_path: Path) -> None:
+    text = TWICE.replace("both:", "  turned(a, b): (a - b, 2 * a)\nboth:\n  u, w: turned(h, 3 * h)")
+    text = text.replace("outputs: {n: [x, null]}", "outputs: {n: [x, null], u: [x, null], w: [x, null]}")
+    outcome = run(text, tmp_path)
+    assert outcome.failures() == []
+    assert set(outcome.runs) == {"auto", "constraint", "explicit", "derived", "shard_map", "vmap"}
+    assert "u, w = turned(h, u_w_b)" in outcome.sources["shard_map"]
+    gathers = outcome.record.programs["shard_map"].collectives
+    assert [(c.kind, c.node) for c in gathers or ()] == [("all-gather", "n_deep_x_g")]

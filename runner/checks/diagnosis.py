@@ -180,7 +180,7 @@ def moved(experiment: Experiment, arrays: Arrays, seed: int) -> Arrays:
     """The arrays with every float scaled by a number of its own between one half and three halves."""
     rng = np.random.default_rng(seed)
     changed: dict[str, np.ndarray] = {}
-    for array in experiment.arrays:
+    for array in experiment.given:
         value = arrays[array.name]
         if not dtypes.dtype(array.dtype).exact:
             factor = rng.uniform(0.5, 1.5, value.shape)

@@ -110,7 +110,7 @@ def _sites(
 
 def indices(experiment: Experiment, section: Section) -> frozenset[str]:
     """The lines that no array's values enter: sizes, positions, counts of devices."""
-    data = {array.name for array in experiment.arrays}
+    data = {array.name for array in experiment.given}
 
     def visit(statements: Iterable[Statement], path: str) -> set[str]:
         without = set[str]()

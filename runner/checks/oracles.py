@@ -9,6 +9,7 @@ import numpy as np
 from runner.checks.context import Context
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section, Statement
+from runner.layout import Layout
 from runner.reference import Oracle, PerDevice, Rounding, gradient, interpret, measure
 from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.rounding import machine, of_float64
@@ -23,11 +24,22 @@ def consult(
 ) -> Context:
     """Interpret both sections, in float64 and as the target rounds; nothing without `arrays`.
 
-    `outputs` gives each output's whole shape and dtype, `floats` the dtypes in each section's expressions.
+    `outputs` gives each output's whole shape and dtype, `floats` the dtypes in each section's expressions. Where lines
+    read gradients, those that need none are interpreted, until `consult_gradients` tells the gradients.
     """
     context = Context(experiment, arrays or {}, outputs, floats, None, None, not_pinned=not_pinned)
-    if arrays is None:
-        return context
+    if arrays is not None and experiment.reads_gradients:
+        context.experiment = experiment.forward
+        _interpret(context)
+        context.experiment = experiment
+    elif arrays is not None:
+        _interpret(context)
+    return context
+
+
+def _interpret(context: Context, drawn: Mapping[Section, Sequence[Arrays]] | None = None) -> None:
+    """Interpret both sections; `drawn` are the arrays of their rounded interpretations, where these are others."""
+    experiment, arrays = context.experiment, context.arrays
     # A trace shows every value.
     keep = None if experiment.trace else experiment.results
     sections: dict[Section, Oracle | None] = {"graph": None, "per_device": None}
@@ -41,6 +53,7 @@ def consult(
                 keep=keep,
                 whole=lambda name, value, section=section: _whole(context, section, name, value),
                 machine=machine(experiment),
+                drawn=(drawn or {}).get(section, ()),
             )
     context.graph, context.per_device = sections["graph"], sections["per_device"]
     if context.graph is not None and context.per_device is not None:
@@ -48,7 +61,6 @@ def consult(
         context.in_float64 = {section: _in_float64(context, section) for section in both}
         if any(oracle.casts for oracle in both.values()):
             context.uncast = {section: uncast(context, section) for section in both}
-    return context
 
 
 def _in_float64(context: Context, section: Section) -> dict[str, Rounding]:
@@ -73,9 +85,58 @@ def consult_gradients(context: Context, by_jax: Arrays, draws: Sequence[Arrays],
     `draws` are what rounding was measured to do to JAX's; `error` is why there are none.
     """
     sections: dict[Section, Oracle | None] = {"graph": context.graph, "per_device": context.per_device}
-    context.gradients = gradient.consult(context.experiment, context.arrays, sections, context.floats, by_jax, draws)
+    forward = context.experiment.forward
+    context.gradients = gradient.consult(forward, context.arrays, sections, context.floats, by_jax, draws)
     if error is not None:
         context.gradients.faults.append(f"the oracle of the gradients could not be computed: {error}")
+    if context.experiment.reads_gradients:
+        _interpret_after(context, by_jax, draws)
+
+
+def _interpret_after(context: Context, by_jax: Arrays, draws: Sequence[Arrays]) -> None:
+    """Interpret the lines that read the gradients, given these; where there are none, such lines have no oracle."""
+    experiment, before = context.experiment, (context.graph, context.per_device)
+    known = {name: by_jax[array] for name, array in _gradients(experiment).items() if array in by_jax}
+    lost: dict[str, float] = {}
+    if not known and context.per_device is not None:
+        for name in _gradients(experiment):
+            if name in context.per_device.values:
+                known[name] = _assembled(experiment, name, context.per_device.values[name])
+                lost[name] = context.per_device.rounding[name].error
+    if len(known) < len(_gradients(experiment)):
+        # The check of the gradients says why; nothing can be said of what reads them.
+        context.experiment = experiment.forward
+        context.outputs = {name: typed for name, typed in context.outputs.items() if name in experiment.forward.outputs}
+        return
+    exact = {name: value for name, value in context.arrays.items() if name not in known}
+    context.arrays = exact | known
+    beside = [{name: known[name] + draw[array] for name, array in _gradients(experiment).items()} for draw in draws]
+    if lost:
+        rng = np.random.default_rng(0)
+        signs = ({name: rng.choice([-1.0, 1.0], value.shape) for name, value in known.items()} for _ in range(_SIGNS))
+        beside = [{name: known[name] + lost[name] * each[name] for name in known} for each in signs]
+    drawn = [exact | each for each in beside]
+    # The first is per_device's alone where it adds up shares.
+    _interpret(context, {"graph": drawn[1:] if gradient.shares(experiment) > 1 else drawn, "per_device": drawn})
+    for oracle, own in zip((context.graph, context.per_device), before, strict=True):
+        for name in _gradients(experiment):
+            if oracle is not None and own is not None and name in own.values:
+                oracle.values[name], oracle.rounding[name] = own.values[name], own.rounding[name]
+
+
+_SIGNS = 4
+"""How often a gradient that differences found is taken as far off as they may be, each element up or down."""
+
+
+def _gradients(experiment: Experiment) -> dict[str, str]:
+    """The gradients and the arrays that they are with respect to."""
+    return dict(zip(experiment.grad.names, experiment.grad.wrt, strict=True)) if experiment.grad else {}
+
+
+def _assembled(experiment: Experiment, name: str, held: PerDevice) -> np.ndarray:
+    """A gradient put together of what the devices hold."""
+    shape = experiment.array(_gradients(experiment)[name]).shape
+    return Layout(experiment.mesh, shape, experiment.outputs[name]).assembled(held)
 
 
 def doubts(context: Context) -> list[str]:
@@ -107,7 +168,7 @@ def doubts(context: Context) -> list[str]:
 
 def _constants(experiment: Experiment, section: Section) -> list[str]:
     """The results that no array enters."""
-    depends = {array.name for array in experiment.arrays}
+    depends = {array.name for array in experiment.given}
     for statement in experiment.section(section):
         # A loop's results depend on what any of its lines reads.
         if statement.names & depends:

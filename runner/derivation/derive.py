@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.derivation.scopes import NotDerived, Parts
 from runner.derivation.writer import Hints, Writer
-from runner.experiment.model import Experiment, Loop, Statement
+from runner.experiment.model import GRADIENTS, Experiment, Loop, Statement
 from runner.experiment.statements import read_statements
 from runner.language.check import Scope
 from runner.layout import Spec
@@ -76,6 +76,8 @@ class Derived:
 def read(experiment: Experiment, told: Derivation) -> Experiment:
     """The experiment with the lines that were derived elsewhere and told as the YAML has them."""
     scope = Scope("per_device", experiment.mesh, {array.name for array in experiment.arrays}, experiment.dims)
+    if experiment.grad is not None:
+        scope.loops[GRADIENTS] = experiment.grad.wrt
     statements = read_statements(told.per_device, ("derived",), scope, experiment.dims)
     return replace(experiment, per_device=statements, check_vma=told.check_vma)
 

@@ -49,7 +49,7 @@ class Writer(Layouts):
     def write(self) -> tuple[Statement, ...]:
         """The lines of the graph, whose outputs lie as `outputs` says."""
         experiment = self.experiment
-        for array in experiment.arrays:
+        for array in experiment.given:
             spec = moves.plain(self.mesh, array.layout.spec, len(array.shape))
             tree = self._singled.get(array.name, ast.Name(array.name))
             value = Value(tree, array.shape, spec, array.dtype, below=_below(array.init, experiment))

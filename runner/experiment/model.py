@@ -283,6 +283,58 @@ class Experiment:
         gradients = self.grad.names if self.grad else ()
         return {name: spec for name, spec in self.outputs.items() if name not in gradients}
 
+    @cached_property
+    def given(self) -> tuple[Array, ...]:
+        """What the lines begin with: the arrays, and the gradients that lines read, laid out as outputs are."""
+        if self.grad is None:
+            return self.arrays
+        read = frozenset[str]().union(*(statement.names for statement in (*self.graph, *self.per_device)))
+        return (*self.arrays, *(self._gradient(name) for name in self.grad.names if name in read))
+
+    def _gradient(self, name: str) -> Array:
+        array = self.array(name.removeprefix(f"{GRADIENTS}."))
+        return Array(name, Layout(self.mesh, array.shape, self.outputs[name]), array.dims, array.dtype, None)
+
+    @property
+    def reads_gradients(self) -> bool:
+        """Whether some line reads a gradient."""
+        return len(self.given) > len(self.arrays)
+
+    def before(self, section: Section) -> tuple[Statement, ...]:
+        """The lines of a section that need no gradient, which are what is differentiated."""
+        needing = _needing(self.section(section), set(self.grad.names if self.grad else ()))
+        return tuple(line for line in self.section(section) if line not in needing)
+
+    def after(self, section: Section) -> tuple[Statement, ...]:
+        """The lines of a section that need gradients, and before them again those they read that no array enters."""
+        lines = self.section(section)
+        needing = _needing(lines, set(self.grad.names if self.grad else ()))
+        entered = _needing(lines, {array.name for array in self.arrays})
+        again = [line for line in lines if line not in needing and line not in entered]
+        read = frozenset[str]().union(*(line.names for line in needing))
+        for line in reversed(again):
+            read |= line.names if line.defines & read else frozenset()
+        return (*(line for line in again if line.defines & read), *needing)
+
+    def passed(self, section: Section) -> tuple[str, ...]:
+        """The values that lines give which need no gradient, and that lines read which do."""
+        after = self.after(section)
+        read = frozenset[str]().union(*(line.names for line in after))
+        known = results(after)
+        return tuple(name for line in self.before(section) for name in sorted(line.defines & read) if name not in known)
+
+    @property
+    def forward(self) -> Experiment:
+        """The experiment as far as it needs no gradient: what is differentiated."""
+        graph, per_device = self.before("graph"), self.before("per_device")
+        there = results(graph) | results(per_device) | set(self.grad.names if self.grad else ())
+        return replace(
+            self,
+            graph=graph,
+            per_device=per_device,
+            outputs={name: spec for name, spec in self.outputs.items() if name in there},
+        )
+
     @property
     def on_mesh(self) -> bool:
         """Whether some program needs all devices of the mesh."""
@@ -333,7 +385,18 @@ def expressions(statements: Iterable[Statement]) -> Iterator[tuple[Line, Express
         yield from expressions(statement.body)
 
 
-def results(statements: tuple[Statement, ...]) -> set[str]:
+def _needing(statements: Iterable[Statement], names: set[str]) -> list[Statement]:
+    """The statements that some of these names enter."""
+    found: list[Statement] = []
+    names = set(names)
+    for statement in statements:
+        if statement.names & names:
+            found.append(statement)
+            names |= statement.defines
+    return found
+
+
+def results(statements: Iterable[Statement]) -> set[str]:
     """The names of values after `statements`: `C`, `ring.acc`."""
     return {name for statement in statements for name in statement.defines}
 

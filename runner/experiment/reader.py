@@ -28,7 +28,9 @@ from runner.experiment.model import (
 from runner.experiment.plain import check_name, choices, read_dims, read_show, read_size, read_verify_dims, yaml_hint
 from runner.experiment.program import Program
 from runner.experiment.results import (
+    check_gradients,
     check_outputs,
+    gradient_names,
     known_result,
     read_approximate,
     read_gradient,
@@ -71,13 +73,14 @@ def read(config: Mapping[str, Any]) -> Experiment:
     values = {array.name for array in arrays}
     sections: dict[Section, tuple[Statement, ...]] = {}
     for section in SECTIONS:
-        scope = Scope(section, mesh, set(values), dims)
+        scope = Scope(section, mesh, set(values), dims, loops=gradient_names(config["grad"]))
         sections[section] = read_section(of_section(config, section), scope, dims, functions)
     if not sections["graph"] and not sections["per_device"]:
         raise invalid((), "there is nothing to run: the experiment needs a graph, a per_device, or both")
     outputs = read_specs(config["outputs"], "outputs", mesh)
     grad = read_gradient(config["grad"], arrays, outputs, sections)
     check_outputs(outputs, sections, grad)
+    check_gradients(grad, sections)
     outputs |= undeclared(grad, arrays, outputs)
     constraints = read_specs(config["constraints"], "constraints", mesh)
     for constrained in constraints:
@@ -120,6 +123,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
         raise invalid(("seed",), "the seed must not be negative")
     if not 0 < experiment.timeout < math.inf:
         raise invalid(("timeout",), "the timeout is a number of seconds above 0, and not infinite")
+    if experiment.trace and experiment.reads_gradients:
+        raise invalid(("trace",), "trace=true shows no lines that read gradients; leave out the trace, or these lines")
     if experiment.trace and not sections["per_device"]:
         raise invalid(("trace",), "trace=true needs a per_device")
     if experiment.trace and not experiment.per_device:

@@ -80,6 +80,29 @@ def read_gradient(
     return Gradient(of, tuple(wrt))
 
 
+def gradient_names(config: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The gradients as an expression may read them, before it is known that they are right."""
+    wrt = config["wrt"]
+    names: list[Any] = wrt if is_list(wrt) else [] if wrt is None else [wrt]
+    return {GRADIENTS: tuple(map(str, names))} if names else {}
+
+
+def check_gradients(grad: Gradient | None, sections: Mapping[Section, tuple[Statement, ...]]) -> None:
+    """Raise `InvalidExperiment` where what is differentiated needs one of its own gradients."""
+    for section, statements in sections.items() if grad else ():
+        assert grad is not None
+        known: dict[str, str] = {name: name for name in grad.names}
+        for statement in statements:
+            entered = sorted(known.keys() & statement.names)
+            if not entered:
+                continue
+            by = known[entered[0]]
+            if grad.of in statement.defines:
+                message = f"'{grad.of}' is what is differentiated, and needs {by}, its gradient"
+                raise invalid(statement.line.written(section)[0], message)
+            known |= dict.fromkeys(statement.defines, by)
+
+
 def undeclared(grad: Gradient | None, arrays: tuple[Array, ...], outputs: Mapping[str, Spec]) -> dict[str, Spec]:
     """The PartitionSpecs of the gradients that `outputs` does not name: each lies as its array does."""
     if grad is None:

@@ -60,7 +60,7 @@ def _at(config: Mapping[str, Any], experiment: Experiment, sizes: tuple[int, ...
     # The file did not choose these sizes: whatever goes wrong with them says nothing of it.
     try:
         smaller = read({**config, **changed})
-        ones = {a.name: np.ones(a.shape, dtypes.dtype(a.dtype).numpy) for a in smaller.arrays}
+        ones = {a.name: np.ones(a.shape, dtypes.dtype(a.dtype).numpy) for a in smaller.given}
         section = "graph" if smaller.graph else "per_device"
         found = interpret(smaller, section, ones, keep=smaller.results, most=_MOST).values
     except Exception:

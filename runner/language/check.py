@@ -86,10 +86,19 @@ def _check(expression: Expression, node: ast.AST, scope: Scope) -> None:
             _check_name(expression, node, name, scope)
         case ast.Attribute(value=ast.Name(id=name), attr=carry) if name in scope.loops:
             if carry not in scope.loops[name]:
+                if name == "grad":
+                    raise expression.fault(
+                        f"there is no gradient of '{carry}'{nearest(carry, scope.loops[name])}; "
+                        f"grad.wrt names {', '.join(scope.loops[name])}",
+                        node,
+                    )
                 raise expression.fault(
                     f"the repeat '{name}' carries no '{carry}'; it carries {', '.join(scope.loops[name])}", node
                 )
         case ast.Attribute(value=value, attr=attribute):
+            if attribute != "T" and isinstance(value, ast.Name) and value.id == "grad":
+                message = f"there are no gradients: grad: {{of: LOSS, wrt: [{attribute}]}} says what is differentiated"
+                raise expression.fault(message, node)
             if attribute != "T":
                 raise expression.fault(
                     f"attribute '.{attribute}' is not part of the language; only .T and the carries of a repeat are",

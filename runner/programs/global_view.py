@@ -33,16 +33,20 @@ def write(
     forward = names.reserve("forward") if experiment.grad else names.function
     constraints, outputs, repairs = constraints or {}, outputs or {}, repairs or Repairs()
     lines = Lines(experiment, names, repairs)
-    computed = lines.section(experiment.graph, {**outputs, **constraints})
+    computed = lines.section(experiment.before("graph"), {**outputs, **constraints})
+    passed = [names.add(name) for name in experiment.passed("graph") if name not in experiment.results]
     gradients = experiment.grad.names if experiment.grad else ()
+    for name in gradients:
+        names.add(name)
     laid_out = {
         name: spelling.constrained(names.add(name), spec)
         for name, spec in outputs.items()
         if constraints.get(name, spec) != spec or name in gradients
     }
+    after = lines.section(experiment.after("graph"), {**outputs, **constraints}, after=True) if gradients else ""
     laid_out |= {name: spelling.resharded(names.add(name), spec) for name, spec in repairs.returned.items()}
     jit = _jit(experiment, constant=repairs.constant)
-    returned = source.returned(experiment, names, laid_out)
+    returned = source.returned(experiment.forward if gradients else experiment, names, laid_out, passed)
     functions = [lines.definitions] if lines.definitions else []
     head = f"def {forward}({source.parameters(experiment, names)}):"
     if experiment.grad:
@@ -52,7 +56,7 @@ def write(
                 head,
                 source.indent(f"{computed}\nreturn {names[experiment.grad.of]}, {returned}", 4),
                 "",
-                source.with_gradients(experiment, names, forward, laid_out, jit),
+                source.with_gradients(experiment, names, forward, laid_out, jit, passed=passed, after=after),
                 "",
                 f"return {names.function}",
             ]

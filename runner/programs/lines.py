@@ -46,11 +46,20 @@ class Lines:
         """The functions that the lines call, each after those that it calls."""
         return "\n".join(self._functions)
 
-    def section(self, statements: Iterable[Statement], constrained: Mapping[str, Spec] | None = None) -> str:
-        """The lines of `statements`; the values named in `constrained` get a `with_sharding_constraint`."""
+    def section(
+        self, statements: Iterable[Statement], constrained: Mapping[str, Spec] | None = None, *, after: bool = False
+    ) -> str:
+        """The lines of `statements`; the values named in `constrained` get a `with_sharding_constraint`.
+
+        They may stand `after` others, whose names they have.
+        """
         self._constrained = constrained or {}
+        self._lines = []
+        statements = tuple(statements)
+        read = frozenset[str]().union(*(statement.names for statement in statements))
         for array in self._experiment.arrays:
-            self._follow(array.name, self._names[array.name], "")
+            if array.name in read or not after:
+                self._follow(array.name, self._names[array.name], "")
         self._statements(statements, "")
         return "\n".join(self._lines)
 

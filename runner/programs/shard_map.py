@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
+from runner.layout import Spec
 from runner.programs import absent, source, spelling
 from runner.programs.lines import Lines
 from runner.programs.names import Names
@@ -20,10 +22,16 @@ def write(experiment: Experiment, folder: Path, types: Types, program: Program =
     if experiment.grad:
         forward, sharded = names.reserve("forward"), names.reserve("sharded")
     lines = Lines(experiment, names)
-    computed = lines.section(experiment.per_device)
+    first = experiment.forward if experiment.grad else experiment
+    differing = types.differing.get(program, {})
+    computed = lines.section(first.per_device)
+    passed = [
+        (names.add(name), names.reserve(f"{name}_passed".replace(".", "_")), axes) for name, axes in differing.items()
+    ]
     in_specs = spelling.tuple_of([str(a.layout.spec) for a in experiment.arrays]) if experiment.arrays else "()"
-    out_specs = spelling.tuple_of([str(spec) for spec in experiment.results.values()])
-    returned = source.returned(experiment, names)
+    specs = [*map(str, first.results.values()), *(_over(axes) for _, _, axes in passed)]
+    out_specs = spelling.tuple_of(specs)
+    returned = source.returned(first, names, passed=[_outward(name, axes) for name, _, axes in passed])
     end = ["return jax.jit(sharded)"]
     if experiment.grad:
         of = experiment.grad.of
@@ -32,7 +40,17 @@ def write(experiment: Experiment, folder: Path, types: Types, program: Program =
         laid_out = {
             name: spelling.constrained(names.add(name), experiment.outputs[name]) for name in experiment.grad.names
         }
-        end = [source.with_gradients(experiment, names, sharded, laid_out), "", f"return {names.function}"]
+        after, update = "", list[str]()
+        if experiment.reads_gradients:
+            update, after = _after(experiment, names, lines, passed)
+        end = [
+            *update,
+            source.with_gradients(
+                experiment, names, sharded, laid_out, passed=[held for _, held, _ in passed], after=after
+            ),
+            "",
+            f"return {names.function}",
+        ]
     check = [] if experiment.check_vma else ["    check_vma=False,"]
     body = "\n".join(
         [
@@ -60,3 +78,52 @@ def write(experiment: Experiment, folder: Path, types: Types, program: Program =
         "def program(mesh):\n" + source.indent(body, 4),
         target.main(experiment, program),
     )
+
+
+def _over(axes: tuple[str, ...]) -> str:
+    """How a value is passed over the gradients: a dimension in front counts the devices that may hold another one."""
+    return str(Spec((axes,))) if axes else str(Spec())
+
+
+def _outward(name: str, axes: tuple[str, ...]) -> str:
+    return f"jax.tree.map(lambda value: jnp.asarray(value)[None], {name})" if axes else name
+
+
+def _after(
+    experiment: Experiment, names: Names, lines: Lines, passed: Sequence[tuple[str, str, tuple[str, ...]]]
+) -> tuple[list[str], str]:
+    """The function of the lines that read gradients under a `shard_map` of its own, and the call of it.
+
+    `passed` are the values that they read of the lines before: their names, what these are called on the way, and the
+    axes over which they may differ.
+    """
+    statements = experiment.after("per_device")
+    read = frozenset[str]().union(*(statement.names for statement in statements))
+    given = [array for array in experiment.given if array.name in read]
+    computed = lines.section(statements, after=True)
+    results = [name for name in experiment.results if name not in experiment.forward.results]
+    update, sharded = names.reserve("update"), names.reserve("sharded_update")
+    parameters = [*(names[array.name] for array in given), *(name for name, _, _ in passed)]
+    arguments = [*(names[array.name] for array in given), *(held for _, held, _ in passed)]
+    in_specs = [*(str(array.layout.spec) for array in given), *(_over(axes) for _, _, axes in passed)]
+    out_specs = spelling.tuple_of([str(experiment.outputs[name]) for name in results])
+    inward = [f"    {name} = jax.tree.map(lambda value: value[0], {name})" for name, _, axes in passed if axes]
+    check = [] if experiment.check_vma else ["    check_vma=False,"]
+    function = [
+        f"def {update}({', '.join(parameters)}):",
+        f"    # each device: {source.shapes_comment(given, names, shards=True)}",
+        *inward,
+        source.indent(computed, 4),
+        f"    return {spelling.tuple_of([names[name] for name in results])}",
+        "",
+        f"{sharded} = jax.shard_map(",
+        f"    {update},",
+        "    mesh=mesh,",
+        f"    in_specs={spelling.tuple_of(in_specs)},",
+        f"    out_specs={out_specs},",
+        *check,
+        ")",
+        "",
+    ]
+    left = spelling.tuple_of([names[name] for name in results])
+    return function, f"{left} = {sharded}({', '.join(arguments)})"

@@ -15,7 +15,7 @@ import ast
 import io
 import textwrap
 import tokenize
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from runner import __version__, dtypes
@@ -151,9 +151,14 @@ def main(experiment: Experiment, program: Program) -> str:
     return "\n".join(lines)
 
 
-def returned(experiment: Experiment, names: Names, laid_out: Mapping[str, str] | None = None) -> str:
-    """The tuple of outputs that a program's function returns; `laid_out` has those that need more than their name."""
-    return tuple_of([(laid_out or {}).get(name, names[name]) for name in experiment.results])
+def returned(
+    experiment: Experiment, names: Names, laid_out: Mapping[str, str] | None = None, passed: Iterable[str] = ()
+) -> str:
+    """The tuple of outputs that a program's function returns; `laid_out` has those that need more than their name.
+
+    After them it has what is `passed` to the lines that read gradients.
+    """
+    return tuple_of([*((laid_out or {}).get(name, names[name]) for name in experiment.results), *passed])
 
 
 def with_gradients(
@@ -162,17 +167,21 @@ def with_gradients(
     forward: str,
     laid_out: Mapping[str, str],
     jit: Iterable[str] = ("@jax.jit",),
+    *,
+    passed: Sequence[str] = (),
+    after: str = "",
 ) -> str:
     """The program's function where it returns gradients too.
 
-    `forward` is the function from the arrays to the scalar and, beside it, the tuple of all results; `laid_out` has for
-    a gradient the expression that gives it its layout.
+    `forward` is the function from the arrays to the scalar and, beside it, the tuple of the results that need no
+    gradient, and of what is `passed`, by the names of the program, to the lines `after` it. `laid_out` has for a
+    gradient the expression that gives it its layout.
     """
     assert experiment.grad is not None
     arrays = [array.name for array in experiment.arrays]
     places = [arrays.index(name) for name in experiment.grad.wrt]
     gradients = [names.add(name) for name in experiment.grad.names]
-    results = tuple_of([names[name] for name in experiment.results])
+    results = tuple_of([*(names[name] for name in experiment.forward.results), *passed])
     argnums, left = (places[0], gradients[0]) if len(places) == 1 else (tuple(places), tuple_of(gradients))
     operands = parameters(experiment, names)
     lines = [
@@ -183,7 +192,12 @@ def with_gradients(
     for name, identifier in zip(experiment.grad.names, gradients, strict=True):
         if name in laid_out:
             lines += [f'    with jax.named_scope("{name}"):', f"        {identifier} = {laid_out[name]}"]
-    everything = tuple_of([names[name] for name in experiment.outputs])
+    if after:
+        lines.append(indent(after, 4))
+    own = experiment.forward.outputs
+    everything = tuple_of(
+        [names[name] if name in own else laid_out.get(name, names[name]) for name in experiment.outputs]
+    )
     return "\n".join([*lines, f"    return {everything}"])
 
 

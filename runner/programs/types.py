@@ -51,6 +51,8 @@ class Types:
     - `repairs`: what explicit sharding asks for.
     - `unsupported`: the programs that JAX cannot express, with the reason.
     - `floats`: for each section, the dtypes of what its expressions are made of.
+    - `differing`: for the values that the lines of a program pass over its gradients, the mesh axes over which each
+      may differ between devices.
     - `derived`: the experiment with the lines derived from its graph as `per_device`; `derivation` is the same as the
       record has it, with what there is to say of it. None where they were not asked for, or there are none.
     """
@@ -60,5 +62,8 @@ class Types:
     repairs: Repairs
     unsupported: Mapping[Program, str]
     floats: Mapping[str, Floats] = field(default_factory=dict[str, Floats])
+    differing: Mapping[Program, Mapping[str, tuple[str, ...]]] = field(
+        default_factory=dict[Program, Mapping[str, tuple[str, ...]]]
+    )
     derived: Experiment | None = None
     derivation: Derivation | None = None

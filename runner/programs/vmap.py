@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from runner.experiment.model import Array, Experiment
@@ -18,17 +19,21 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
     names = Names(experiment)
     mapped = names.reserve("mapped") if experiment.grad else "mapped"
     lines = Lines(experiment, names, under_vmap=True)
-    computed = lines.section(experiment.per_device)
+    first = experiment.forward if experiment.grad else experiment
+    computed = lines.section(first.per_device)
+    passed = [names.add(name) for name in _passed(experiment)]
+    axes = [_block_axes(array.layout) for array in experiment.arrays]
+    end = _end(experiment, names, mapped, lines, passed)
     body = "\n".join(
         [
             *([lines.definitions] if lines.definitions else []),
             f"def per_device({source.parameters(experiment, names)}):",
             f"    # each device: {source.shapes_comment(experiment.arrays, names, shards=True)}",
             source.indent(computed, 4),
-            f"    return {source.returned(experiment, names)}",
+            f"    return {source.returned(first, names, passed=passed)}",
             "",
-            *_nest(experiment, mapped),
-            *_end(experiment, names, mapped),
+            *_nest(experiment, "per_device", mapped, axes),
+            *end,
         ]
     )
     header = source.header(experiment, Program.VMAP, names, body, mesh=False)
@@ -52,11 +57,19 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
     )
 
 
-def _nest(experiment: Experiment, mapped: str) -> list[str]:
-    """One vmap per mesh axis, the last axis innermost, so that the blocks' leading dimensions are the mesh."""
-    lines = [f"{mapped} = per_device"]
+def _passed(experiment: Experiment) -> list[str]:
+    """What the lines that read gradients read of those before, and is none of the outputs, which they have anyway."""
+    return [name for name in experiment.passed("per_device") if name not in experiment.results]
+
+
+def _nest(experiment: Experiment, function: str, mapped: str, axes: Sequence[tuple[str, ...]]) -> list[str]:
+    """One vmap per mesh axis, the last axis innermost, so that the blocks' leading dimensions are the mesh.
+
+    `axes` are those of which each operand has blocks.
+    """
+    lines = [f"{mapped} = {function}"]
     for axis in reversed(experiment.mesh.axes):
-        in_axes = [0 if axis in _block_axes(array.layout) else None for array in experiment.arrays]
+        in_axes = [0 if axis in over else None for over in axes]
         lines.append(
             f'{mapped} = jax.vmap({mapped}, in_axes={tuple(in_axes)!r}, axis_name="{axis}", '
             f"axis_size={experiment.mesh.sizes[axis]})"
@@ -64,11 +77,11 @@ def _nest(experiment: Experiment, mapped: str) -> list[str]:
     return lines
 
 
-def _end(experiment: Experiment, names: Names, mapped: str) -> list[str]:
+def _end(experiment: Experiment, names: Names, mapped: str, lines: Lines, passed: Sequence[str]) -> list[str]:
     """What stands after the vmaps: the function from the blocks of the devices to the blocks of the outputs."""
     if experiment.grad is None:
         return [f"return jax.jit({mapped})"]
-    forward, results = names.reserve("forward"), source.returned(experiment, names)
+    forward, results = names.reserve("forward"), source.returned(experiment.forward, names, passed=passed)
     first = ", ".join("0" for _ in experiment.mesh.axes)
     laid_out: dict[str, str] = {}
     for name, array in zip(experiment.grad.names, experiment.grad.wrt, strict=True):
@@ -77,17 +90,47 @@ def _end(experiment: Experiment, names: Names, mapped: str) -> list[str]:
         block = _every_device(names.add(name), own, promised)
         if block != names[name]:
             laid_out[name] = block
+    after, update = "", list[str]()
+    if experiment.reads_gradients:
+        update, after = _after(experiment, names, lines)
     return [
+        *update,
         "",
         f"def {forward}({source.parameters(experiment, names)}):",
         f"    {results} = {mapped}({source.parameters(experiment, names)})",
         # Every device has a copy of the scalar; what any of them has follows from the blocks of all.
         f"    return {names[experiment.grad.of]}[{first}], {results}",
         "",
-        source.with_gradients(experiment, names, forward, laid_out),
+        source.with_gradients(experiment, names, forward, laid_out, passed=passed, after=after),
         "",
         f"return {names.function}",
     ]
+
+
+def _after(experiment: Experiment, names: Names, lines: Lines) -> tuple[list[str], str]:
+    """The function of the lines that read gradients, mapped over the devices, and the call of it."""
+    statements = experiment.after("per_device")
+    read = frozenset[str]().union(*(statement.names for statement in statements))
+    given = [array for array in experiment.given if array.name in read]
+    passed = experiment.passed("per_device")
+    computed = lines.section(statements, after=True)
+    results = [name for name in experiment.results if name not in experiment.forward.results]
+    update, mapped = names.reserve("update"), names.reserve("mapped_update")
+    operands = ", ".join(names[name] for name in (*(array.name for array in given), *passed))
+    everywhere = experiment.mesh.axes
+    gradients = experiment.grad.names if experiment.grad else ()
+    axes = [everywhere if array.name in gradients else _block_axes(array.layout) for array in given]
+    left = spelling.tuple_of([names[name] for name in results])
+    function = [
+        "",
+        f"def {update}({operands}):",
+        f"    # each device: {source.shapes_comment(given, names, shards=True)}",
+        source.indent(computed, 4),
+        f"    return {left}",
+        "",
+        *_nest(experiment, update, mapped, [*axes, *(everywhere for _ in passed)]),
+    ]
+    return function, f"{left} = {mapped}({operands})"
 
 
 def _every_device(identifier: str, own: Layout, promised: Layout) -> str:

@@ -59,6 +59,8 @@ def interpret(
 ) -> Interpretation:
     """Run one section (or `statements` in its place) on `arrays`, which are whole and in their own dtype.
 
+    `arrays` have the gradients too, whole, where lines read them: `experiment.given`.
+
     `given` are all values that are known already, the arrays' too, where `statements` are not the first ones. Raises
     `OverflowError` for a value of more than `most` elements on a device.
 
@@ -68,7 +70,7 @@ def interpret(
     mesh = experiment.mesh if section == "per_device" else WHOLE
     interpreter = _Interpreter(mesh, experiment.dims, experiment.x64, arithmetic, script or Script(), most)
     interpreter.values.update(given or {})
-    for array in experiment.arrays if given is None else ():
+    for array in experiment.given if given is None else ():
         whole = arithmetic.held(arrays[array.name], experiment.x64, array.dtype)
         interpreter.values[array.name] = _shards(array, mesh, whole)
     # Overflow and NaN are the experiment's own; the value check reports them.

@@ -191,9 +191,16 @@ class _Section:
     floats: Floats
     keep: tuple[str, ...] | None
 
-    def values(self, script: Script, machine: Machine | None = None, kind: str | None = None) -> dict[str, PerDevice]:
-        arithmetic = Arithmetic(self.floats, machine, kind)
-        return self.interpret(script, arithmetic).values
+    def values(
+        self,
+        script: Script,
+        machine: Machine | None = None,
+        kind: str | None = None,
+        arrays: Mapping[str, np.ndarray] | None = None,
+    ) -> dict[str, PerDevice]:
+        """The values, of other `arrays` where there are some."""
+        again = self if arrays is None else replace(self, arrays=arrays)
+        return again.interpret(script, Arithmetic(self.floats, machine, kind)).values
 
     def interpret(self, script: Script, arithmetic: Arithmetic) -> Any:
         return interpret(
@@ -210,20 +217,23 @@ def measure(
     keep: Iterable[str] | None = None,
     whole: Whole = lambda name, value: None,
     machine: Machine = NEAREST,
+    drawn: Sequence[Mapping[str, np.ndarray]] = (),
 ) -> Oracle:
     """Interpret a section in float64, then as a `machine` rounds it.
 
-    `floats` are its dtypes, `keep` the values that are asked for. `whole` puts an output together.
+    `floats` are its dtypes, `keep` the values that are asked for. `whole` puts an output together. Where arrays are
+    known only as exactly as they could be computed, `drawn` are others that they may be: each draw takes one, in turn.
     """
     again = _Section(experiment, section, arrays, floats, None if keep is None else tuple(keep))
     recorded = Recording()
     exact = again.interpret(recorded, Arithmetic(floats))
     oracle = Oracle(exact.values, recorded=recorded, work=exact.work)
     oracle.rounding = {name: Rounding() for name in exact.values}
-    draws = _draws(oracle, floats)
+    draws = max(_draws(oracle, floats), len(drawn))
     for draw in range(draws):
         seeded = replace(machine, seed=draw if draw else None)
-        _take_in(oracle, oracle.rounding, again.values(Following(recorded, SAFETY), seeded), whole)
+        given = drawn[draw % len(drawn)] if drawn else None
+        _take_in(oracle, oracle.rounding, again.values(Following(recorded, SAFETY), seeded, arrays=given), whole)
     oracle.undecided = _undecided(recorded)
     if oracle.undecided:
         rounded = again.values(Script(), machine)

@@ -81,7 +81,7 @@ def planned(experiment: Experiment) -> tuple[Plan, dict[str, dict[str, Typed | N
     mesh = abstract_mesh(experiment.mesh, AxisType.Auto)
 
     def whole(*arrays: Any) -> Any:
-        values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
+        values = dict(zip((a.name for a in experiment.given), arrays, strict=True))
         planner = _Planner(experiment, values, parts=parts, paths=paths)
         for array in experiment.arrays:
             if array.name in experiment.constraints:

@@ -42,15 +42,36 @@ def repairs(experiment: Experiment) -> Repairs:
     returned: dict[str, Spec] = {}
     gathered: dict[str, Spec] = {}
 
+    def walker(values: dict[str, Any]) -> _Explicit:
+        found_here = _Explicit(experiment, values, mesh=mesh, found=found, reshard=reshard, gathered=gathered)
+        found_here.constrain_arrays()
+        return found_here
+
     def computed(*arrays: Any) -> dict[str, Any]:
-        values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
-        walker = _Explicit(experiment, values, mesh=mesh, found=found, reshard=reshard, gathered=gathered)
-        walker.constrain_arrays()
-        walker.run(experiment.graph, "graph")
-        return {name: walker.values[name] for name in experiment.results if hasattr(walker.values.get(name), "shape")}
+        here = walker(dict(zip((a.name for a in experiment.arrays), arrays, strict=True)))
+        here.run(experiment.before("graph"), "graph")
+        passed = {name: here.values[name] for name in experiment.passed("graph")}
+        return passed | {
+            name: here.values[name] for name in experiment.results if hasattr(here.values.get(name), "shape")
+        }
+
+    def after(arrays: tuple[Any, ...], known: dict[str, Any]) -> dict[str, Any]:
+        """What lines compute that read the gradients, each of which lies as its output before they do."""
+        values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True)) | known
+        here = walker(values)
+        for name in experiment.forward.outputs:
+            padded = experiment.outputs[name].padded(len(values[name].shape))
+            if _typed(values[name]) != padded:
+                returned[name] = padded
+                values[name] = calls.reshard(values[name], NamedSharding(mesh, partition(padded)))
+        here.run(experiment.after("graph"), "graph")
+        return {name: here.values[name] for name in experiment.outputs}
 
     def whole(*arrays: Any) -> list[Any]:
+        arrays = arrays[: len(experiment.arrays)]
         outputs = computed(*arrays) if experiment.grad is None else _with_gradients(experiment, computed, arrays)
+        if experiment.reads_gradients:
+            outputs = after(arrays, outputs)
         for name, value in outputs.items():
             padded = experiment.outputs[name].padded(len(value.shape))
             if _typed(value) != padded:

@@ -95,7 +95,7 @@ def _gradients(
     def scalar(*arrays: Any) -> Any:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
         walker = Walker(experiment, values) if floats is None else _Wide(experiment, values, floats=floats)
-        walker.run(experiment.graph, "graph")
+        walker.run(experiment.before("graph"), "graph")
         return walker.values[of] * share
 
     return calls.grad(scalar, argnums=places(experiment))
@@ -182,7 +182,8 @@ def _elements(node: ast.Call, name: str) -> range:
 
 
 def _of_32_bits(x: Any) -> Any:
-    narrow = {"int64": "int32", "uint64": "uint32"}.get(str(getattr(x, "dtype", "")))
+    # Of a number of Python's it may be the type alone.
+    narrow = {"int64": "int32", "uint64": "uint32"}.get(str(x.dtype)) if isinstance(x, jax.Array) else None
     return x if narrow is None else x.astype(narrow)
 
 

@@ -19,14 +19,14 @@ def partition(spec: Spec) -> P:
 
 
 def structs(experiment: Experiment, mesh: AbstractMesh) -> list[jax.ShapeDtypeStruct]:
-    """The arrays as they lie on a mesh, without values."""
+    """The arrays as they lie on a mesh, without values; then the gradients that lines read."""
     return [
         jax.ShapeDtypeStruct(
             array.shape,
             dtypes.dtype(array.dtype).numpy,
             sharding=NamedSharding(mesh, partition(array.layout.spec)),
         )
-        for array in experiment.arrays
+        for array in experiment.given
     ]
 
 

@@ -16,7 +16,7 @@ from jax.sharding import AxisType
 
 from runner import dtypes
 from runner.experiment.layouts import fits
-from runner.experiment.model import Experiment, Node, Section
+from runner.experiment.model import GRADIENTS, Experiment, Node, Section
 from runner.experiment.program import Program
 from runner.faults import LEFT_OUT, InvalidExperiment, invalid, key_text
 from runner.language.check import canonical
@@ -40,6 +40,9 @@ def infer(experiment: Experiment) -> Types:
     nodes: dict[str, dict[str, Typed]] = {}
     floats: dict[str, Floats] = {"graph": {}, "per_device": {}}
     outputs: dict[str, Typed] = {}
+    differing: dict[Program, Mapping[str, tuple[str, ...]]] = {}
+    for name in experiment.grad.names if experiment.grad else ():
+        _fits_array(experiment, name)
     unsupported: dict[Program, str] = {}
     repairs = Repairs()
     if experiment.graph:
@@ -69,8 +72,10 @@ def infer(experiment: Experiment) -> Types:
             unsupported[Program.DERIVED] = found
         else:
             deriving = {"derived": found[0], "derivation": found[1]}
+            differing[Program.DERIVED] = _differing(found[0], per_device(found[0], {})[1])
     if experiment.per_device:
         nodes["per_device"], varying = per_device(experiment, floats["per_device"])
+        differing[Program.SHARD_MAP] = _differing(experiment, varying)
         for name, spec in experiment.results.items():
             local = nodes["per_device"][name]
             whole = _whole(experiment.mesh, local, spec, name)
@@ -92,11 +97,25 @@ def infer(experiment: Experiment) -> Types:
     if experiment.grad:
         for name, array in zip(experiment.grad.names, experiment.grad.wrt, strict=True):
             outputs[name] = _array_type(experiment, array)
-            fits(experiment.outputs[name], outputs[name].shape, (), experiment.mesh, ("outputs", name), name)
         outputs = {name: outputs[name] for name in experiment.outputs}
         if not experiment.chosen and all(program in unsupported for program in experiment.programs):
             raise invalid(("grad", "of"), unsupported[experiment.programs[0]])
-    return Types(outputs, nodes, repairs, unsupported, floats, **deriving)
+    return Types(outputs, nodes, repairs, unsupported, floats, differing, **deriving)
+
+
+def _fits_array(experiment: Experiment, gradient: str) -> None:
+    """Raise `InvalidExperiment` where a gradient cannot lie as its spec says."""
+    shape = experiment.array(gradient.removeprefix(f"{GRADIENTS}.")).shape
+    fits(experiment.outputs[gradient], shape, (), experiment.mesh, ("outputs", gradient), gradient)
+
+
+def _differing(experiment: Experiment, varying: Mapping[str, frozenset[str]]) -> dict[str, tuple[str, ...]]:
+    """The axes over which what is passed over the gradients may differ; without `check_vma` nobody knows: all."""
+    axes = experiment.mesh.axes
+    return {
+        name: tuple(axis for axis in axes if axis in varying[name] or not experiment.check_vma)
+        for name in experiment.passed("per_device")
+    }
 
 
 def _reason(error: InvalidExperiment) -> str:
@@ -143,7 +162,8 @@ def _floats_recorder(into: Floats) -> Callable[[str, ast.expr, Any], None]:
 
 
 def _structs(experiment: Experiment, shape: Callable[[Layout], tuple[int, ...]]) -> list[jax.ShapeDtypeStruct]:
-    return [jax.ShapeDtypeStruct(shape(a.layout), dtypes.dtype(a.dtype).numpy) for a in experiment.arrays]
+    """What the lines begin with, as they see it."""
+    return [jax.ShapeDtypeStruct(shape(a.layout), dtypes.dtype(a.dtype).numpy) for a in experiment.given]
 
 
 def _must_be_array(experiment: Experiment, section: Section, types: Mapping[str, Typed]) -> None:
@@ -159,7 +179,7 @@ def _graph(experiment: Experiment, floats: Floats) -> dict[str, Typed]:
     types: dict[str, Typed] = {}
 
     def whole(*arrays: Any) -> tuple[()]:
-        values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
+        values = dict(zip((a.name for a in experiment.given), arrays, strict=True))
         Walker(experiment, values, _recorder(types), _floats_recorder(floats)).run(experiment.graph, "graph")
         return ()
 
@@ -177,17 +197,18 @@ def per_device(experiment: Experiment, floats: Floats) -> tuple[dict[str, Typed]
     varying: dict[str, frozenset[str]] = {}
 
     def shard(*arrays: Any) -> tuple[()]:
-        values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
+        values = dict(zip((a.name for a in experiment.given), arrays, strict=True))
         walker = Walker(experiment, values, _recorder(types), _floats_recorder(floats))
         walker.run(experiment.per_device, "per_device")
-        for name in experiment.results:
-            varying[name] = varying_axes(jax.typeof(walker.values[name]))
+        for name in (*experiment.results, *experiment.passed("per_device")):
+            leaves = jax.tree.leaves(walker.values[name])
+            varying[name] = frozenset[str]().union(*(varying_axes(jax.typeof(leaf)) for leaf in leaves))
         return ()
 
     mapped = jax.shard_map(
         shard,
         mesh=abstract_mesh(experiment.mesh, AxisType.Auto),
-        in_specs=tuple(partition(a.layout.spec) for a in experiment.arrays),
+        in_specs=tuple(partition(a.layout.spec) for a in experiment.given),
         out_specs=(),
         check_vma=experiment.check_vma,
     )
@@ -297,7 +318,7 @@ def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) ->
 
     def shard(*arrays: Any) -> Any:
         walker = Walker(experiment, dict(zip((a.name for a in experiment.arrays), arrays, strict=True)))
-        walker.run(experiment.per_device, "per_device")
+        walker.run(experiment.before("per_device"), "per_device")
         return walker.values[of]
 
     mapped = jax.shard_map(
@@ -308,7 +329,7 @@ def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) ->
         check_vma=experiment.check_vma,
     )
     differentiated = calls.grad(mapped, argnums=gradient.places(experiment))
-    structs = _structs(experiment, lambda layout: layout.shape)
+    structs = _structs(experiment, lambda layout: layout.shape)[: len(experiment.arrays)]
     reason = _refused(lambda: calls.eval_shape(differentiated, *structs))
     return f"the gradient of '{of}': {reason}" if reason else None
 
@@ -318,7 +339,7 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
     found: dict[str, Typed] = {}
 
     def shard(*arrays: Any) -> Any:
-        values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
+        values = dict(zip((a.name for a in experiment.given), arrays, strict=True))
         walker = Walker(experiment, values, _recorder(found), under_vmap=True)
         walker.run(experiment.per_device, "per_device")
         return walker.values[experiment.grad.of] if experiment.grad else ()
@@ -327,7 +348,10 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
     structs = _structs(experiment, lambda layout: layout.shard_shape)
     for axis in reversed(experiment.mesh.axes):
         size = experiment.mesh.sizes[axis]
-        in_axes = tuple(None if axis in a.layout.replicated_over else 0 for a in experiment.arrays)
+        # Every device has its own block of a gradient, though several may be the same.
+        in_axes = tuple(
+            None if a.init is not None and axis in a.layout.replicated_over else 0 for a in experiment.given
+        )
         mapped = jax.vmap(mapped, in_axes=in_axes, axis_name=axis, axis_size=size)
         structs = [
             s if i is None else jax.ShapeDtypeStruct((size, *s.shape), s.dtype)

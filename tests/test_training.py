@@ -1,0 +1,172 @@
+"""Gradients in lines: what reads them, in every program, and the oracle that it is held to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runner.checks import oracles
+from runner.config.sources import Layer, Sources
+from runner.experiment import data
+from runner.experiment.reader import read
+from runner.faults import InvalidExperiment
+from runner.worker.gradient import unsharded
+from tests import harness
+
+GOOD = """\
+mesh: {axes: [x, y], shape: [2, 2]}
+dims: {B: 8, D: 4, F: 8}
+arrays:
+  a: {shape: [B, D], spec: [x, null]}
+  t: {shape: [B, D], spec: [x, null]}
+  w1: {shape: [D, F], init: "normal(0, 0.3)", spec: [null, y]}
+  w2: {shape: [F, D], init: "normal(0, 0.3)", spec: [y, null]}
+  m0: {shape: [D, F], init: "normal(0, 0.03)", spec: [null, y]}
+both:
+  rows: B
+  y: {graph: tanh(a @ w1) @ w2, per_device: "psum(tanh(a @ w1) @ w2, 'y')"}
+  loss: {graph: mean((y - t) ** 2), per_device: "pmean(mean((y - t) ** 2), 'x')"}
+  m: 0.9 * m0 + grad.w1
+  new1: w1 - 0.1 * m
+  square: {graph: sum(grad.w2 ** 2), per_device: "psum(sum(grad.w2 ** 2), 'y')"}
+  new2: w2 - 0.1 * grad.w2 / sqrt(1 + square) * rows
+  told: {graph: mean(y) * square, per_device: "pmean(mean(y), 'x') * square"}
+outputs: {loss: [], new1: [null, y], m: [null, y], new2: [y, null], told: []}
+grad: {of: loss, wrt: [w1, w2]}
+"""
+
+PROGRAMS = {"auto", "constraint", "explicit", "derived", "shard_map", "vmap"}
+
+
+def changed(old: str, new: str) -> str:
+    assert GOOD.count(old) == 1, old
+    return GOOD.replace(old, new)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_a_step_of_training_in_every_program(tmp_path: Path, check_vma: bool) -> None:
+    outcome = harness.run(GOOD, tmp_path, check_vma=check_vma)
+    assert outcome.failures() == []
+    assert set(outcome.runs) == PROGRAMS
+    made = data.make(outcome.experiment, tmp_path)
+    for program in PROGRAMS:
+        step = made["w1"] - 0.1 * (0.9 * made["m0"] + outcome.value(program, "grad.w1"))
+        np.testing.assert_allclose(outcome.value(program, "new1"), step, rtol=1e-5, atol=1e-6)
+
+
+def test_a_gradient_is_read_as_its_output_lies(tmp_path: Path) -> None:
+    """The moments and the update lie over all devices, and what every device has of the weight is gathered."""
+    text = GOOD.replace(
+        'm0: {shape: [D, F], init: "normal(0, 0.03)", spec: [null, y]}',
+        'm0: {shape: [D, F], init: "normal(0, 0.03)", spec: [x, y]}',
+    )
+    text = text.replace("m: [null, y], new2", "m: [x, y], grad.w1: [x, y], new2")
+    gathered = "w1 - 0.1 * all_gather(m, 'x', tiled=True, to='invarying')"
+    text = text.replace("new1: w1 - 0.1 * m", f'new1: {{graph: w1 - 0.1 * m, per_device: "{gathered}"}}')
+    outcome = harness.run(text, tmp_path)
+    assert outcome.failures() == []
+    assert set(outcome.runs) == PROGRAMS
+    assert ("all-gather", "new1") in {(c.kind, c.node) for c in outcome.record.programs["shard_map"].collectives or ()}
+
+
+def test_without_a_graph_the_gradient_is_that_of_differences(tmp_path: Path) -> None:
+    text = GOOD.replace("dims: {B: 8, D: 4, F: 8}", "dims: {B: 4, D: 2, F: 4}")
+    given = {**harness.config(text), "graph": {}}
+    both = given.pop("both")
+    given["per_device"] = {name: line["per_device"] if isinstance(line, dict) else line for name, line in both.items()}
+    outcome = harness.run(given, tmp_path)
+    assert outcome.failures() == []
+    assert set(outcome.runs) == {"shard_map", "vmap"}
+
+
+def test_in_bfloat16_with_masters_in_float32(tmp_path: Path) -> None:
+    text = changed(
+        "y: {graph: tanh(a @ w1) @ w2, per_device: \"psum(tanh(a @ w1) @ w2, 'y')\"}",
+        """\
+b1, b2, ba: (astype(w1, 'bfloat16'), astype(w2, 'bfloat16'), astype(a, 'bfloat16'))
+  z: tanh(ba @ b1) @ b2
+  y: {graph: "astype(z, 'float32')", per_device: "psum(astype(z, 'float32'), 'y')"}""",
+    )
+    # A mean of products that are rounded on each device of `derived`, and not in the graph, is another number.
+    text = text.replace(", told: []", "").replace(
+        "  told: {graph: mean(y) * square, per_device: \"pmean(mean(y), 'x') * square\"}\n", ""
+    )
+    outcome = harness.run(text, tmp_path)
+    assert outcome.failures() == []
+
+
+def test_a_mistake_in_a_line_that_reads_a_gradient_is_noticed(tmp_path: Path) -> None:
+    text = changed("sum(grad.w2 ** 2), 'y')", "sum(grad.w2 ** 2) * 1.001, 'y')")
+    outcome = harness.run(text, tmp_path)
+    (failure,) = outcome.failures()
+    assert failure.startswith("sections: ")
+    assert "told" in failure
+
+
+def test_the_lines_are_given_the_gradient_that_was_confirmed(tmp_path: Path) -> None:
+    experiment = harness.experiment(GOOD)
+    arrays = data.make(experiment, tmp_path)
+    told = harness.types(GOOD)
+    outputs = {name: (typed.shape, typed.dtype) for name, typed in told.outputs.items()}
+    context = oracles.consult(experiment, arrays, outputs, told.floats)
+    assert context.graph is not None
+    assert set(context.graph.values) == {"loss"}
+    with harness.configured(experiment):
+        exact, draws = unsharded(experiment, arrays, told.floats["graph"])
+    named = [dict(zip(("w1", "w2"), each, strict=True)) for each in (exact, *draws)]
+    oracles.consult_gradients(context, named[0], named[1:])
+    assert not context.gradients.faults
+    (held,) = context.graph.values["m"]
+    np.testing.assert_array_equal(held, 0.9 * arrays["m0"].astype(np.float64) + exact[0])
+    # What rounding does to the gradient, it does to what reads it.
+    assert context.rounding("graph", "new2").error > 0.1 * context.rounding("graph", "grad.w2").error
+    wrong = dict(named[0], w2=named[0]["w2"] * 1.01)
+    context = oracles.consult(experiment, arrays, outputs, told.floats)
+    oracles.consult_gradients(context, wrong, named[1:])
+    assert [fault.split(":")[0] for fault in context.gradients.faults] == [
+        "differences of the NumPy reference do not confirm the oracle's grad.w2"
+    ]
+
+
+def test_lines_before_and_after_the_gradients() -> None:
+    experiment = harness.experiment(GOOD)
+    assert [line.name for line in experiment.before("graph")] == ["rows", "y", "loss"]
+    # What no array enters is computed again.
+    assert [line.name for line in experiment.after("graph")] == ["rows", "m", "new1", "square", "new2", "told"]
+    assert experiment.passed("graph") == ("y",)
+    assert replace(experiment, grad=None).given == experiment.arrays
+
+
+FAULTS = {
+    "no such gradient": (
+        ("0.9 * m0 + grad.w1", "0.9 * m0 + grad.w3"),
+        "e.yaml:13:6  both.m\n  there is no gradient of 'w3'; grad.wrt names w1, w2\n"
+        "    0.9 * m0 + grad.w3\n               ^^^^^^^",
+    ),
+    "no gradients at all": (
+        ("\ngrad: {of: loss, wrt: [w1, w2]}", ""),
+        "e.yaml:13:6  both.m\n  there are no gradients: grad: {of: LOSS, wrt: [w1]} says what is differentiated\n"
+        "    0.9 * m0 + grad.w1\n               ^^^^^^^",
+    ),
+    "a scalar that needs its own gradient": (
+        ("loss: {graph: mean((y - t) ** 2)", "loss: {graph: mean((y - t) ** 2) + sum(grad.w1)"),
+        "e.yaml:12:17  both.loss.graph\n  'loss' is what is differentiated, and needs grad.w1, its gradient",
+    ),
+    "a trace": (
+        ("\ngrad: {of", "\ntrace: true\ngrad: {of"),
+        "e.yaml:19:8  trace\n  trace=true shows no lines that read gradients; leave out the trace, or these lines",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_bad_input(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (old, new), message = FAULTS[name]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e.yaml").write_text(changed(old, new), encoding="utf-8")
+    with pytest.raises(InvalidExperiment) as error:
+        read(harness.config(changed(old, new)))
+    assert Sources((Layer(tmp_path / "e.yaml"),)).report(error.value.fault) == message

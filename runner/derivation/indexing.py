@@ -130,6 +130,11 @@ def subscript(site: Site) -> Value | None:
         if isinstance(item, ast.Constant) and item.value is None:
             new.append(sum(not each.drops for each in takes) + len(new))
             continue
+        if isinstance(item, ast.Constant) and item.value is ...:
+            here = sum(not (isinstance(each, ast.Constant) and each.value in (None, ...)) for each in entries(node))
+            takes += [Taken()] * (len(typed.shape) - here)
+            items += [ast.Slice() for _ in range(len(typed.shape) - here)]
+            continue
         index = None if isinstance(item, ast.Slice) else site.type_of(item)
         if index is not None and (index.shape or index.dtype == "bool"):
             return None

@@ -12,8 +12,9 @@ from runner.experiment.functions import at
 from runner.experiment.model import Call, Line
 from runner.experiment.plain import located
 from runner.faults import InvalidExperiment, Key
+from runner.language import static
 from runner.language.check import Scope, canonical
-from runner.language.syntax import Expression
+from runner.language.syntax import Expression, SyntaxFault
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,15 @@ class Frame:
     uses: tuple[Key, ...] = ()
     inside: tuple[str, ...] = ()
 
-    def filled(self, expression: Expression) -> ast.expr:
-        """The tree of an expression, with what is known without arrays in the place of parameters."""
-        return canonical(Expression(expression.text, filled(expression.tree, self.statics))).tree
+    def filled(self, expression: Expression, key: Key, scope: Scope) -> ast.expr:
+        """The tree of an expression, with what is known without arrays written out: parameters, comprehensions."""
+        known = Expression(expression.text, filled(expression.tree, self.statics))
+        mesh = scope.mesh if scope.section == "per_device" else None
+        try:
+            known = static.written_out(known, scope.sizes, mesh, scope.parameters)
+        except SyntaxFault as fault:
+            raise InvalidExperiment(located(key, expression.text, fault, self.uses)) from None
+        return canonical(known).tree
 
     def in_section(self, tree: ast.expr) -> ast.expr:
         """A tree with the section's names."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.experiment.frames import Frame, Place, filled, free
-from runner.experiment.functions import Function, bind, is_static
+from runner.experiment.functions import RESULT, Function, bind, is_static
 from runner.experiment.model import Call, Line, Loop, Node, Origin, Statement
 from runner.experiment.plain import check_name, located, read_expression, read_size
 from runner.experiment.written import BOTH, Written, of
@@ -109,7 +109,7 @@ class _Reader:
     def _line(
         self, line: Written, expression: Expression, scope: Scope, frame: Frame, within: Line | None
     ) -> list[Statement]:
-        tree = frame.filled(expression)
+        tree = frame.filled(expression, line.key, scope)
         place = Place(line.key, expression.text, scope, frame, within, line.names[0])
         before: list[Statement] = []
         function = self._called(tree)
@@ -186,7 +186,8 @@ class _Reader:
         for node in trees.nodes(tree):
             function = self._called(node)
             if function is not None:
-                name = self._fresh(f"{place.name}_{function.name}", place.frame)
+                named_after = "" if place.name == RESULT else f"{place.name}_"
+                name = self._fresh(f"{named_after}{function.name}", place.frame)
                 before += self._call(function, node, (name,), place, before)
                 named = ast.copy_location(ast.Name(name, ast.Load()), node)
                 return self._hoisted(trees.swapped(tree, node, named), place, before)
@@ -256,7 +257,7 @@ class _Reader:
         )
         lines = list(self.statements(function.body(section), place.scope, frame, place.within))
         there = Place(function.result(section).key, result.text, place.scope, frame, place.within, "result")
-        tree = self._hoisted(frame.filled(result), there, lines)
+        tree = self._hoisted(frame.filled(result, there.key, place.scope), there, lines)
         # What a call gives has the names that the lines around the call know.
         if one:
             frame.env["result"] = head
@@ -288,7 +289,7 @@ class _Reader:
         for carried, first in config["carry"].items():
             expression = read_expression(first, (*key, "carry", carried))
             at_ = replace(place, key=(*key, "carry", carried), text=expression.text)
-            tree = frame.filled(expression)
+            tree = frame.filled(expression, at_.key, scope)
             for node in trees.nodes(tree):
                 if self._called(node) is not None:
                     message = "a function cannot be called where a repeat begins; give its value a line before it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Mapping
 
 from runner.language import bounds
@@ -11,6 +12,47 @@ from runner.language.syntax import Expression
 from runner.layout import Mesh
 
 _OF_SIZES = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.Pow)
+
+
+_LONGEST = 100_000
+"""The most elements of a comprehension."""
+
+
+def written_out(
+    expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None = None, unknown: frozenset[str] = frozenset()
+) -> Expression:
+    """The expression with the elements of each comprehension in its place.
+
+    Raises `SyntaxFault` where these are not known without arrays; where they depend on names that are `unknown` yet,
+    there are none.
+    """
+    if not any(isinstance(node, ast.ListComp) for node in ast.walk(expression.tree)):
+        return expression
+
+    class WrittenOut(ast.NodeTransformer):
+        def visit_ListComp(self, node: ast.ListComp) -> ast.expr:
+            if any(isinstance(part, ast.Name) and part.id in unknown for part in ast.walk(node)):
+                return ast.copy_location(ast.List([], ast.Load()), node)
+            (generator,) = node.generators
+            assert isinstance(generator.target, ast.Name)
+            assert isinstance(generator.iter, ast.Call)
+            bounds_ = [evaluate(Expression(expression.text, part), sizes, mesh) for part in generator.iter.args]
+            if len(bounds_) == 3 and bounds_[2] == 0:
+                raise expression.fault("the step of a range is not 0", node)
+            steps = range(*bounds_)
+            if len(steps) > _LONGEST:
+                raise expression.fault(f"it has {len(steps):,} elements; {_LONGEST:,} are the most", node)
+            elements = [element(node.elt, {**sizes, generator.target.id: i}) for i in steps]
+            return ast.copy_location(ast.List(elements, ast.Load()), node)
+
+    def element(node: ast.expr, sizes: Mapping[str, int]) -> ast.expr:
+        if isinstance(node, ast.Tuple | ast.List):
+            found: ast.expr = type(node)([element(part, sizes) for part in node.elts], ast.Load())
+        else:
+            found = ast.Constant(evaluate(Expression(expression.text, node), sizes, mesh))
+        return ast.copy_location(found, node)
+
+    return Expression(expression.text, WrittenOut().visit(copy.deepcopy(expression.tree)))
 
 
 def evaluate(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None = None) -> int:

@@ -12,12 +12,14 @@ from runner.language.operators import OPERATORS
 _DEEPEST = 100
 """How many levels an expression may nest: whatever walks the tree recurses."""
 
+_COMPREHENSION = "a comprehension is over one range: [(i, (i + 1) % n) for i in range(n)]"
+
 _REFUSED: dict[type[ast.AST], str] = {
     ast.Lambda: "a lambda is not part of the language; write another line with a name instead",
     ast.IfExp: "an if-expression is not part of the language; use where(condition, a, b)",
     ast.BoolOp: "'and'/'or' do not work on arrays; use & and |, with parentheses",
     ast.NamedExpr: "':=' is not part of the language; write another line with a name instead",
-    ast.ListComp: "a comprehension is not part of the language; write the list out, or use a repeat",
+    ast.ListComp: _COMPREHENSION,
     ast.GeneratorExp: "a comprehension is not part of the language; write the list out, or use a repeat",
     ast.SetComp: "a comprehension is not part of the language",
     ast.DictComp: "a comprehension is not part of the language",
@@ -147,6 +149,8 @@ def _check(expression: Expression, node: ast.expr, depth: int = 0) -> None:
     match node:
         case ast.Name() | ast.Constant(value=bool() | int() | float() | complex() | str() | None):
             return
+        case ast.Constant(value=value) if value is Ellipsis:
+            raise expression.fault("'...' stands in an index only: x[..., 0]", node)
         case ast.Constant():
             raise expression.fault(f"{node.value!r} is not part of the language", node)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
@@ -168,7 +172,21 @@ def _check(expression: Expression, node: ast.expr, depth: int = 0) -> None:
                 _check(expression, element, depth)
         case ast.Subscript(value=value, slice=index):
             _check(expression, value, depth)
-            _check(expression, index, depth)
+            parts = index.elts if isinstance(index, ast.Tuple) else [index]
+            rest = [part for part in parts if not (isinstance(part, ast.Constant) and part.value is ...)]
+            if len(parts) - len(rest) > 1:
+                raise expression.fault("'...' stands twice in one index", index)
+            for part in rest:
+                _check(expression, part, depth)
+        case ast.ListComp(
+            elt=element, generators=[ast.comprehension(target=ast.Name(), iter=over, ifs=[], is_async=0)]
+        ):
+            match over:
+                case ast.Call(func=ast.Name(id="range"), args=[_, *_] as bounds, keywords=[]) if len(bounds) < 4:
+                    for part in (element, *bounds):
+                        _check(expression, part, depth)
+                case _:
+                    raise expression.fault(_COMPREHENSION, node)
         case ast.Slice(lower=lower, upper=upper, step=step):
             for part in (lower, upper, step):
                 if part is not None:

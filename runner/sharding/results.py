@@ -60,6 +60,10 @@ def _gathered(operands: Sequence[Any]) -> Spec | None:
     for part, all_of_it in zip(operands[1:], whole, strict=True):
         if part is None:
             kept.append(((), True))
+        elif part is ...:
+            # It stands for the dimensions that nothing else in the index takes.
+            for _ in range(len(lying[0]) - sum(each is not None and each is not ... for each in operands[1:])):
+                kept.append((left.pop(0), True))
         elif isinstance(part, slice):
             axes = left.pop(0)
             kept.append((axes if all_of_it else (), True))

@@ -167,7 +167,7 @@ def test_a_run_that_ended_before_it_began_can_be_compared(capsys: pytest.Capture
 
 
 def test_a_point_whose_configuration_could_not_be_composed_can_be_compared(capsys: pytest.CaptureFixture[str]) -> None:
-    from runner.cli.app import invalid
+    from runner.cli.point import invalid
 
     invalid(Path("a"), "no mesh", ["+experiment=case"])
     lines = said(capsys, "a", write("b"), status=1)

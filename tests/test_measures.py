@@ -15,48 +15,37 @@ import pytest
 
 from runner.cli import options
 from runner.config.compose import InvalidConfiguration
-from runner.evidence.model import Collective
+from runner.estimate.model import Estimate
 from runner.experiment import enumeration
 from runner.layout import Mesh, Spec
+from runner.link.events import Cost
 from runner.record import measures, where
 from runner.record.measures import MEASURES, Row
-from runner.record.model import MeshShape
 from runner.show import progress, sweep
 from tests import evidence
 from tests.evidence import collective
 
-MESH = MeshShape(axes=["x", "y"], shape=[4, 2])
+
+def test_what_a_record_has_of_a_program_is_what_is_compared() -> None:
+    program = replace(
+        evidence.program(collective()),
+        bytes_sent=96,
+        cost=Cost(flops=8.0, total_flops=80.0),
+        estimate=Estimate(
+            hardware="v5e", seconds=2e-6, compute=1e-6, communication=1e-6, hidden=0.0, overlapped=1e-6,
+            bottleneck=None, fits=None, lines=[], collectives=[], unknown=[],
+        ),
+    )  # fmt: skip
+    (found,) = measures.rows(0, evidence.record({"auto": program}), [])
+    assert (found.measures["bytes_sent"], found.measures["flops"], found.measures["estimate_s"]) == (96, 80.0, 2e-6)
+    (found,) = measures.rows(0, evidence.record({"auto": replace(program, bytes_sent=None)}), [])
+    assert found.measures["bytes_sent"] is None
 
 
-def sent(one: Collective) -> float | None:
-    program = evidence.program(one)
-    return measures.bytes_sent(program, MESH)
-
-
-@pytest.mark.parametrize(
-    ("kind", "axes", "bytes_in", "bytes_out", "due"),
-    [
-        ("all-reduce", ["x"], 64, 64, 96.0),
-        ("all-reduce", ["x", "y"], 64, 64, 112.0),
-        ("all-gather", ["x"], 16, 64, 48.0),
-        ("reduce-scatter", ["x"], 64, 16, 48.0),
-        ("all-to-all", ["y"], 64, 64, 32.0),
-        ("collective-permute", ["x"], 64, 64, 64.0),
-    ],
-)
-def test_bytes_are_those_of_a_ring(kind: str, axes: list[str], bytes_in: int, bytes_out: int, due: float) -> None:
-    one = replace(collective(kind, axes=axes), bytes_in=bytes_in, bytes_out=bytes_out, count=1)
-    assert sent(one) == due
-    assert sent(replace(one, count=3)) == 3 * due
-
-
-def test_where_something_is_not_known_neither_are_the_bytes() -> None:
-    assert sent(replace(collective(), count=None)) is None
-    assert sent(replace(collective(), bytes_in=None)) is None
+def test_where_something_is_not_known_neither_is_how_often_it_runs() -> None:
+    assert measures.counts(evidence.program(replace(collective(), count=None))) is None
     missing = replace(evidence.program(collective()), collectives_missing=["a custom call"])
-    assert measures.bytes_sent(missing, MESH) is None
     assert measures.counts(missing) is None
-    assert measures.bytes_sent(evidence.program(), MESH) == 0
 
 
 def row(point: int, status: str = "passed", program: str = "auto", spec: str = "[x]", **values: float | None) -> Row:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import tempfile
@@ -24,7 +25,8 @@ from runner.experiment import data
 from runner.experiment.reader import read
 from runner.flow import run
 from runner.layout import Layout
-from runner.link.events import Event, Started, Types
+from runner.link.events import Said, Started, Types
+from runner.link.workers import Workers
 from runner.record import verdicts
 from runner.record.model import Record
 from runner.reference import interpret
@@ -46,12 +48,14 @@ class Chosen(Here):
         self._tell = tell
         self.nodes: dict[str, Any] = {}
 
-    def submit(self, job: dict[str, Any]) -> None:
+    def submit(self, job: str) -> None:
         if self._programs is not None:
-            job = {**job, "steps": [step for step in job["steps"] if step["program"] in self._programs]}
+            given = json.loads(job)
+            steps = [step for step in given["steps"] if step["program"] in self._programs]
+            job = json.dumps({**given, "steps": steps})
         super().submit(job)
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: Said) -> None:
         if isinstance(event, Started):
             self._tell(event.step.program)
         if isinstance(event, Types):
@@ -72,7 +76,7 @@ def judge(
         folder = Path(scratch)
         try:
             with contextlib.redirect_stdout(io.StringIO()):
-                record = run.run(config, folder, lambda: Sources(), worker=worker)
+                record = run.run(config, folder, lambda: Sources(), workers=Workers(worker))
         except Exception:
             return {"status": "bug", "found": [["bug", "", traceback.format_exc()]]}
         sources = {

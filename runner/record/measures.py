@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from runner.evidence.model import Collective
 from runner.experiment.expect import KINDS
 from runner.record.files import write_text
-from runner.record.model import CompiledProgram, MeshShape, Record
+from runner.record.model import CompiledProgram, Record
 
-MEASURES = ("bytes_sent", "peak_bytes", "flops", "compile_s", "run_s")
+MEASURES = ("bytes_sent", "peak_bytes", "flops", "estimate_s", "compile_s", "run_s")
 """What programs are compared in; of each the least is best.
 
 - `bytes_sent`: bytes that a device sends over all executions, on a ring.
-- `peak_bytes`: bytes of memory per device; `flops`: per device, as the compiler estimates.
+- `peak_bytes`: bytes of memory per device; `flops`: per device, as the compiler estimates, over all steps of loops.
+- `estimate_s`: the least seconds of a run on the hardware that the experiment names.
 - `compile_s`, `run_s`: seconds, of lowering and compiling once, and the median run.
 """
 
@@ -77,7 +77,7 @@ def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | No
     for name, program in record.programs.items():
         row = Row(**shared, status=program.status, program=name, error=program.error)
         if isinstance(program, CompiledProgram):
-            row = replace(row, collectives=counts(program), measures=_measured(program, record.mesh))
+            row = replace(row, collectives=counts(program), measures=_measured(program))
         found.append(row)
     if record.error or not found:
         asked = None if found else shared["keys"].get("program")
@@ -105,12 +105,13 @@ def overridden(overrides: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _measured(program: CompiledProgram, mesh: MeshShape | None) -> dict[str, float | None]:
-    run = program.timing.run_s
+def _measured(program: CompiledProgram) -> dict[str, float | None]:
+    run, cost = program.timing.run_s, program.cost
     return {
-        "bytes_sent": bytes_sent(program, mesh),
+        "bytes_sent": program.bytes_sent,
         "peak_bytes": program.memory.peak_bytes if program.memory else None,
-        "flops": program.cost.flops if program.cost else None,
+        "flops": cost.total_flops if cost else None,
+        "estimate_s": program.estimate.seconds if program.estimate else None,
         "compile_s": program.timing.compile_s,
         "run_s": run.median if run else None,
     }
@@ -126,38 +127,6 @@ def counts(program: CompiledProgram) -> dict[str, int] | None:
             return None
         found[one.kind] += one.count
     return dict(found)
-
-
-def bytes_sent(program: CompiledProgram, mesh: MeshShape | None) -> float | None:
-    """The bytes that a device sends in a run, on a ring; None where a collective is not known well enough.
-
-    Source: How to Scale Your Model, "Sharding", of n devices: an all-gather and a reduce-scatter send (n-1)/n of the
-    whole array, an all-reduce twice that, an all-to-all (n-1)/n of what the device has, a permute all of it.
-    """
-    if program.collectives is None or program.collectives_missing or mesh is None:
-        return None
-    sizes = dict(zip(mesh.axes, mesh.shape, strict=True))
-    sent = 0.0
-    for one in program.collectives:
-        each = _sent(one, sizes)
-        if each is None or one.count is None:
-            return None
-        sent += each * one.count
-    return sent
-
-
-def _sent(one: Collective, sizes: Mapping[str, int]) -> float | None:
-    if one.bytes_in is None or one.bytes_out is None:
-        return None
-    if one.kind == "collective-permute":
-        return float(one.bytes_in)
-    n = math.prod(sizes[axis] for axis in one.axes) if one.axes is not None else max(map(len, one.groups or [[]]))
-    if not n:
-        return None
-    share = (n - 1) / n
-    if one.kind == "all-reduce":
-        return 2 * share * one.bytes_in
-    return share * (one.bytes_out if one.kind in ("all-gather", "collective-broadcast") else one.bytes_in)
 
 
 # The best.

@@ -13,12 +13,13 @@ from runner.record.measures import MEASURES, Best, Row
 from runner.show.console import print_table, say
 from runner.show.report import status_cell
 from runner.show.table import Cell
-from runner.words import bytes_text
+from runner.words import bytes_text, time_text
 
 HEADINGS = {
     "bytes_sent": "sent",
     "peak_bytes": "peak memory",
     "flops": "flops",
+    "estimate_s": "estimate",
     "compile_s": "compile",
     "run_s": "run",
 }
@@ -28,6 +29,7 @@ _WORDS = {
     "bytes_sent": "bytes sent",
     "peak_bytes": "peak memory",
     "flops": "flops",
+    "estimate_s": "estimated time",
     "compile_s": "time to compile",
     "run_s": "time of a run",
 }
@@ -49,6 +51,8 @@ def measure_text(name: str, value: float | None) -> str:
     """A measure in words of its unit."""
     if value is None:
         return "–"
+    if name == "estimate_s":
+        return time_text(value)
     if name.endswith("_s"):
         return f"{value * 1e3:.0f} ms" if name == "compile_s" else f"{value * 1e3:.2f} ms"
     if name.endswith("bytes") or name == "bytes_sent":
@@ -62,7 +66,9 @@ def table(found: Sequence[Row]) -> tuple[tuple[str, ...], list[list[Cell]]]:
     experiments = len({row.experiment for row in found}) > 1
     said = any(row.error for row in found)
     head = ["point", *(["experiment"] if experiments else []), *keys, "program", "status", "collectives"]
-    head += [HEADINGS[name] for name in MEASURES] + (["message"] if said else [])
+    # Only where hardware is named is there an estimate.
+    measured = [name for name in MEASURES if name != "estimate_s" or any(row.measures.get(name) for row in found)]
+    head += [HEADINGS[name] for name in measured] + (["message"] if said else [])
     lines: list[list[Cell]] = []
     for row in found:
         texts = [str(row.point), *([row.experiment or "–"] if experiments else [])]
@@ -71,7 +77,7 @@ def table(found: Sequence[Row]) -> tuple[tuple[str, ...], list[list[Cell]]]:
         cells.append(status_cell(row.status))
         equal = "" if row.same_as is None else f" (as point {row.same_as})"
         cells.append((f"{collectives_text(row.collectives)}{equal}", ""))
-        cells += [(measure_text(name, row.measures.get(name)), "") for name in MEASURES]
+        cells += [(measure_text(name, row.measures.get(name)), "") for name in measured]
         lines.append([*cells, *([(brief(row.error), "")] if said else [])])
     return tuple(head), lines
 

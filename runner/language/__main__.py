@@ -11,8 +11,36 @@ _TITLES = {
 }
 
 
+INSTEAD = {
+    "x.at[i].set(v)": "where(one_hot(i, n, dtype='bool'), v, x)",
+    "x.at[start : start + k].set(v)": "dynamic_update_slice_in_dim(x, v, start, 0)",
+    "x.at[i].add(v)": "x + segment_sum(v, i, n)",
+    "jax.lax.dot_general(a, b, …)": "einsum('bij,bjk->bik', a, b)",
+    "jax.lax.cond(c, f, g, x)": "where(c, f(x), g(x))",
+    "jax.lax.select(c, a, b)": "where(c, a, b)",
+    "jax.lax.map(f, x), jax.vmap(f)(x)": "f(x)",
+    "a if c else b": "where(c, a, b)",
+    "a and b": "a & b",
+    "x.sum(axis=0)": "sum(x, axis=0)",
+    "flax.linen.avg_pool(x, (2,), (2,))": "reduce_window(x, 0.0, 'add', (1, 2, 1), (1, 2, 1), 'VALID') / 2",
+}
+"""For what the language does not have, an expression that does it; `f` and `g` are the experiment's own functions."""
+
+_NOT_HERE = """
+## What is not in the language, and what to write instead
+
+| JAX or Python | here |
+|---|---|
+{rows}
+| `jax.lax.scan`, `jax.lax.while_loop` of a known number of steps | a [repeat](language.md#loops) with `unroll: false` |
+| `lambda`, `def` | a [function](language.md#functions) of the experiment's own |
+| `jax.grad` | [`grad`](language.md#gradients), whose gradients lines read |
+| `jax.lax.associative_scan`, `ragged_dot`, `ragged_all_to_all`, `qr`, `eigh`, `jax.checkpoint` | nothing yet |
+"""
+
+
 def markdown() -> str:
-    """The whole table, one section per kind."""
+    """The whole table, one section per kind, and what there is not."""
     lines = [
         "# The operations",
         "",
@@ -22,7 +50,8 @@ def markdown() -> str:
     for kind, title in _TITLES.items():
         lines += ["", f"## {title}", "", "| operation | JAX |", "|---|---|"]
         lines += [_line(operation) for operation in OPERATIONS.values() if operation.kind == kind]
-    return "\n".join(lines) + "\n"
+    rows = "\n".join(f"| `{theirs}` | `{ours}` |" for theirs, ours in INSTEAD.items())
+    return "\n".join(lines) + "\n" + _NOT_HERE.format(rows=rows)
 
 
 def _line(operation: Operation) -> str:

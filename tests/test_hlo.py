@@ -862,7 +862,7 @@ def test_what_is_not_known_of_a_collective_is_null_and_said(experiment, text, sa
     assert module.unknown == [said]
     assert module.missing == []
     (only,) = module.found
-    assert {key for key, value in vars(only).items() if value is None} - {"between"} == lacking
+    assert {key for key, value in vars(only).items() if value is None} - {"between", "why"} == lacking
 
 
 # Custom calls.

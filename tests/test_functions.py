@@ -267,5 +267,5 @@ def test_functions_and_shared_lines_run_in_every_program(tmp_path: Path) -> None
     assert outcome.failures() == []
     assert set(outcome.runs) == {"auto", "constraint", "explicit", "derived", "shard_map", "vmap"}
     assert "u, w = turned(h, u_w_b)" in outcome.sources["shard_map"]
-    gathers = outcome.record.programs["shard_map"].collectives
+    gathers = outcome.record.compiled["shard_map"].collectives
     assert [(c.kind, c.node) for c in gathers or ()] == [("all-gather", "n_deep_x_g")]

@@ -69,7 +69,7 @@ def test_a_gradient_is_read_as_its_output_lies(tmp_path: Path) -> None:
     outcome = harness.run(text, tmp_path)
     assert outcome.failures() == []
     assert set(outcome.runs) == PROGRAMS
-    assert ("all-gather", "new1") in {(c.kind, c.node) for c in outcome.record.programs["shard_map"].collectives or ()}
+    assert ("all-gather", "new1") in {(c.kind, c.node) for c in outcome.record.compiled["shard_map"].collectives or ()}
 
 
 def test_without_a_graph_the_gradient_is_that_of_differences(tmp_path: Path) -> None:
@@ -116,7 +116,8 @@ def test_the_lines_are_given_the_gradient_that_was_confirmed(tmp_path: Path) -> 
     assert set(context.graph.values) == {"loss"}
     with harness.configured(experiment):
         exact, draws = unsharded(experiment, arrays, told.floats["graph"])
-    named = [dict(zip(("w1", "w2"), each, strict=True)) for each in (exact, *draws)]
+    names: tuple[str, ...] = ("w1", "w2")
+    named = [dict(zip(names, each, strict=True)) for each in (exact, *draws)]
     oracles.consult_gradients(context, named[0], named[1:])
     assert not context.gradients.faults
     (held,) = context.graph.values["m"]

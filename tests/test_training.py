@@ -116,8 +116,7 @@ def test_the_lines_are_given_the_gradient_that_was_confirmed(tmp_path: Path) -> 
     assert set(context.graph.values) == {"loss"}
     with harness.configured(experiment):
         exact, draws = unsharded(experiment, arrays, told.floats["graph"])
-    names: tuple[str, ...] = ("w1", "w2")
-    named = [dict(zip(names, each, strict=True)) for each in (exact, *draws)]
+    named: list[dict[str, np.ndarray]] = [{"w1": w1, "w2": w2} for w1, w2 in (exact, *draws)]
     oracles.consult_gradients(context, named[0], named[1:])
     assert not context.gradients.faults
     (held,) = context.graph.values["m"]

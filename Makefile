@@ -16,9 +16,10 @@ run: $(VENV)/.installed
 test: $(VENV)/.tests
 	$(PYTEST)
 
-# What the tests try a sample of.
+# What the tests try a sample of: hours of it, most of them every layout of every operation.
+TRIED ?= tests conf/experiment
 whole: $(VENV)/.tests
-	$(PYTEST) -m whole tests conf/experiment $(FAULTS:%=--ignore %)
+	$(PYTEST) -m whole $(TRIED) $(FAULTS:%=--ignore %)
 
 # All the bad input and all the signals, of which the tests try a sample.
 faults: $(VENV)/.tests

@@ -28,6 +28,7 @@ from runner.record.verdicts import (
     ValueOutput,
     ValueVerdict,
 )
+from runner.sharding import ring
 
 
 def as_json(value: Any) -> Any:
@@ -147,6 +148,7 @@ def program(*collectives: Collective, **more: Any) -> CompiledProgram:
         collectives_unknown=[],
         collectives_missing=[],
         compiler_warnings=[],
+        bytes_sent=ring.total([(one.count, one.bytes_sent) for one in collectives]),
     )
     return replace(plain, **more)
 

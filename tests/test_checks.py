@@ -152,7 +152,7 @@ def test_an_experiment_may_accept_by_name_that_a_check_is_weak() -> None:
     given = context(f"{WEAKEST}\nexpect: {{weak: [C]}}")
     found = value.check(given, run(given))
     assert (found.status, found.accepted) == ("passed", ["C"])
-    assert value.check(given, run(given, at0=lambda part: part * 2)).status == "failed"
+    assert value.check(given, run(given, at0=lambda part: part * 4)).status == "failed"
 
 
 def test_an_output_that_its_dtype_cannot_hold_proves_nothing() -> None:

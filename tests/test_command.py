@@ -40,7 +40,7 @@ def swept(names: Collection[str], folder: Callable[[str], Path]) -> dict[str, Pa
         sweep = folder("sweep")
         result = run_command("-m", f"+experiment={','.join(names)}", *overrides, f"hydra.sweep.dir={sweep}")
         assert result.returncode == 0, result.stdout + result.stderr
-        assert f"{len(names)} points: {len(names)} passed" in result.stdout
+        assert f"{len(names)} point{'s' if len(names) > 1 else ''}: {len(names)} passed" in result.stdout
         folders |= {recorded(run)["experiment"]: run for run in sweep.iterdir() if run.is_dir()}
     return folders
 

@@ -310,7 +310,7 @@ def test_the_section_can_be_pasted() -> None:
     types = _types(harness.experiment(MLP))
     assert types.derivation is not None
     told = text(types.derivation)
-    assert told.endswith("# each device sends 192 B on a ring")
+    assert "# each device sends 192 B on a ring\n" in told
     pasted = harness.experiment(MLP + told, program="shard_map")
     assert types.derived is not None
     assert section(pasted.per_device) == section(types.derived.per_device)

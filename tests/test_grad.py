@@ -367,10 +367,9 @@ def test_shares_of_a_gradient_that_a_narrow_dtype_loses_are_rounding(tmp_path):
     assert outcome.failures() == []
     # An eighth of 1 divided by the sum of 288 exponentials is nothing in float8_e4m3fn.
     assert not outcome.value("shard_map", "grad.A").any()
-    verdicts = {name: outcome.checks[name].value.outputs["grad.A"] for name in ("auto", "shard_map")}
-    assert verdicts["shard_map"].status == "weak"
-    least = {name: verdict.whole["slope"].least for name, verdict in verdicts.items()}
-    assert least["shard_map"] < -1 < least["auto"]
+    verdict = outcome.checks["shard_map"].value.outputs["grad.A"]
+    assert verdict.status == "weak"
+    assert verdict.whole["slope"].least < -1
 
 
 def test_a_gradient_off_by_a_thousandth_in_one_program_is_caught(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ The numbers follow from the experiments' shapes and meshes, which stand beside t
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from runner.evidence import hlo
 from runner.layout import Mesh
+from runner.sharding.ring import sent as sent_on_a_ring
 from tests.compiled import MODULES, experiment, found, stored
 from tests.evidence import as_json
 
@@ -64,7 +66,7 @@ SHIFTED = {"axes": ["y"], "groups": [[0, 1], [1, 2], [2, 3], [3, 0], [4, 5], [5,
 TURNED = {"axes": ["x"], "groups": [[0, 4], [4, 0], [1, 5], [5, 1], [2, 6], [6, 2], [3, 7], [7, 3]]}
 ON_BOTH = [
     written("all-reduce", "summed", "x", 256),
-    written("all-reduce", "largest", "y", 256),
+    written("all-reduce", "largest", "y", 256, reduction="max"),
     written("all-reduce", "total", "x y", 4),
     written("all-gather", "gathered", "y", 256, 1024),
     written("all-to-all", "swapped", "x", 256),
@@ -237,7 +239,7 @@ EXPECTED: dict[str, list[Any]] = {
         written("all-gather", "gathered", "x", 32, 128, **meanwhile("squared")),
         written("all-reduce", "summed", "y", 512, **meanwhile()),
         written("reduce-scatter", "scattered", "x", 512, 128, **meanwhile()),
-        written("all-reduce", "largest", "x", 256, **meanwhile()),
+        written("all-reduce", "largest", "x", 256, reduction="max", **meanwhile()),
         written("collective-permute", "shifted", ROUND, 128, **meanwhile()),
     ],
     "by_hand/auto.gpu": [
@@ -250,12 +252,19 @@ EXPECTED: dict[str, list[Any]] = {
 
 def in_order(collectives: list[Any]) -> list[Any]:
     """Schedules differ; what is communicated does not depend on them."""
-    return sorted(({**as_json(one), "instruction": ""} for one in collectives), key=repr)
+    return sorted(
+        ({**as_json(one), "instruction": ""} for one in collectives), key=lambda one: json.dumps(one, sort_keys=True)
+    )
 
 
 def spelt_out(expected: Any, mesh: Mesh) -> Any:
-    """With the groups of its axes in the place of an ellipsis."""
-    return expected | {"groups": mesh.groups(expected["axes"])} if expected["groups"] is ... else expected
+    """With the groups of its axes in the place of an ellipsis, what a ring sends, and the sum that a reduction is."""
+    groups = mesh.groups(expected["axes"]) if expected["groups"] is ... else expected["groups"]
+    # Of many devices no group is listed, and of a permute each is a pair.
+    size = len(groups[0]) if groups else mesh.axis_size(expected["axes"])
+    sent = sent_on_a_ring(expected["kind"], size, expected["bytes_in"], expected["bytes_out"])
+    told = {"reduction": "sum"} if expected["kind"] in ("all-reduce", "reduce-scatter") else {}
+    return told | expected | {"groups": groups, "bytes_sent": sent}
 
 
 def test_every_stored_module_is_expected_to_hold_something():

@@ -375,7 +375,7 @@ def swept_points(*overridden: tuple[str, ...]) -> measured.Sweep:
     """A sweep whose k-th point overrides this, and sends 100 (k + 1) bytes."""
     made = [
         evidence.program(
-            evidence.collective("collective-permute", bytes_in=100 * (k + 1)), memory=evidence.memory(peak=9)
+            evidence.collective("collective-permute", bytes_sent=100 * (k + 1)), memory=evidence.memory(peak=9)
         )
         for k in range(len(overridden))
     ]

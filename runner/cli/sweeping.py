@@ -88,7 +88,7 @@ class Sweeping:
             told = captured(lambda: self._show(statuses))
             self._show(statuses)
         if len(statuses) < len(self.points):
-            say(f"{len(self.points) - len(statuses)} of {len(self.points)} points were not run")
+            say(f"{len(self.points) - len(statuses)} of {len(self.points)} points left no record")
         self._leave_story(told)
 
     def _show(self, statuses: Sequence[Status]) -> None:

@@ -81,7 +81,7 @@ def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | No
         found.append(row)
     if record.error or not found:
         asked = None if found else shared["keys"].get("program")
-        found.append(Row(**shared, status=record.status, program=asked, error=record.error))
+        found.append(Row(**shared, status=record.status, program=asked, error=record.error or record.refused))
     return found
 
 

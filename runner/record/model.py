@@ -319,6 +319,12 @@ class Record:
     environment: Environment
 
     @property
+    def refused(self) -> str | None:
+        """With what it was refused, as the command would have told it, where `expect.invalid` has it so."""
+        verdict = self.checks.invalid
+        return verdict.refused if verdict and verdict.status == "passed" else None
+
+    @property
     def compiled(self) -> dict[str, CompiledProgram]:
         """The programs that were compiled for the target."""
         return {name: program for name, program in self.programs.items() if isinstance(program, CompiledProgram)}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from runner.record.model import Record
 from runner.record.verdicts import OutputVerdict, SectionsVerdict, ValueOutput, ValueVerdict
-from runner.show import refused, report
+from runner.show import report
 from runner.show.page.badge import badge
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, table, tag
@@ -19,7 +19,7 @@ def part(found: Record) -> Part:
     inside: list[Inside] = []
     if found.error:
         inside.append(callout("failed", "The run ended here", tag("pre", found.error)))
-    if (told := refused.message(found)) is not None:
+    if (told := found.refused) is not None:
         inside.append(callout("passed", "Refused, as expect.invalid has it", tag("pre", told)))
     inside += [
         callout("weak" if "weak" in head or "known" in head else "failed", head, _lines(lines))

@@ -60,6 +60,7 @@ def of_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / report.PAGE
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1400])
 @pytest.mark.parametrize("kind", ["of_run", "of_sweep"])

@@ -89,7 +89,7 @@ def test_the_value_check_catches_a_convolution_that_xla_partitions_wrongly(tmp_p
     assert outcome.checks["auto"].value.status == "failed"
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("pack", packs(expressions(NOT_CAST, first=1)), ids=lambda pack: pack[0])
 def test_every_operation_works_on_shards(pack, tmp_path):
     nodes = {}
@@ -421,6 +421,7 @@ outputs: {o: [x]}
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("case", CASES)
 def test_programs_agree_with_the_oracles(case, tmp_path):
     text, programs = CASES[case]

@@ -49,6 +49,7 @@ def test_segments_are_rounded_after_each_step(name: str, dtype: str) -> None:
     assert (row.rounding > 0) == (name in ("sum", "prod"))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn"])
 @pytest.mark.parametrize(
     "expression",

@@ -168,7 +168,7 @@ def test_an_override_is_the_place_of_what_it_sets(tmp_path: Path) -> None:
 NAMES = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("name", NAMES)
 def test_shipped_experiments_are_explained(name: str, tmp_path: Path) -> None:
     for program, each in collectives(name, tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.checks import derivation
+from runner.checks import derivation, oracles
 from runner.checks.context import Context
 from runner.cli.derive import text
 from runner.derivation import derive
@@ -371,3 +371,25 @@ def test_what_is_written_into_a_line_does_not_hang_on_the_order_of_a_set() -> No
     for moved in itertools.permutations(["q_exchanged", "k_exchanged"]):
         found = inlined(lines, moved)
         assert [line.name for line in found if isinstance(line, Node)] == ["k_exchanged", "scores"]
+
+
+def test_lines_whose_terms_cancel_are_held_to_what_rounding_leaves() -> None:
+    """The sum of standardized rows is nothing but rounding, which falls otherwise where it is taken in parts."""
+    text = """
+mesh: {axes: [data], shape: [3]}
+arrays:
+  A: {shape: [12, 3], spec: [data]}
+graph: {n1: standardize(A), n2: SUM}
+outputs: {n2: []}
+"""
+    experiment = harness.experiment(text.replace("SUM", "sum(n1)"))
+    types = _types(experiment)
+    assert types.derived is not None
+    assert types.derivation is not None
+    outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
+    context = oracles.consult(experiment, data.make(experiment, Path()), outputs, types.floats)
+    assert derivation.check(context, types.derived, types.derivation.floats).status == "passed"
+    other = _types(harness.experiment(text.replace("SUM", "sum(n1) + 1e-11"))).derived
+    assert other is not None
+    changed = replace(experiment, per_device=other.per_device)
+    assert derivation.check(context, changed, types.derivation.floats).status == "failed"

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from runner.language.counterparts import algebra, arithmetic
 from runner.language.counterparts.indexing import getitem
 from runner.language.operations import COMPUTATIONS, OPERATIONS
 from runner.language.operators import OPERATORS as ROWS_OF_OPERATORS
@@ -1077,3 +1078,14 @@ def test_a_segment_sum_without_a_number_of_segments_has_as_many_as_the_ids_name(
 def test_one_row_of_data_goes_to_every_segment_that_the_ids_name(name):
     data, ids = np.array([[1.5, -2.0]]), np.array([0, 2, 2, -1], np.int32)
     assert_agrees(OPERATIONS[name].numpy(data, ids, 4), jax_function(name)(np.float32(data), ids, 4), False)
+
+
+def test_matrices_that_are_not_finite_have_no_values_and_keep_no_other_from_them() -> None:
+    stacked = np.stack([np.diag([1.0, 2.0]), np.full((2, 2), np.nan)])
+    np.testing.assert_array_equal(algebra.eigvalsh(stacked), [[1, 2], [np.nan, np.nan]])
+    np.testing.assert_array_equal(algebra.svdvals(stacked), [[2, 1], [np.nan, np.nan]])
+
+
+def test_the_logistic_of_complex_numbers_is_jaxs() -> None:
+    numbers = np.array([0.5 + 1j, -2 - 0.25j], np.complex64)
+    np.testing.assert_allclose(arithmetic.logistic(numbers), jax.nn.sigmoid(numbers), rtol=1e-6)

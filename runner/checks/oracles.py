@@ -58,12 +58,13 @@ def _interpret(context: Context, drawn: Mapping[Section, Sequence[Arrays]] | Non
     context.graph, context.per_device = sections["graph"], sections["per_device"]
     if context.graph is not None and context.per_device is not None:
         both: dict[Section, Oracle] = {"graph": context.graph, "per_device": context.per_device}
-        context.in_float64 = {section: _in_float64(context, section) for section in both}
+        context.in_float64 = {section: in_float64(context, section) for section in both}
         if any(oracle.casts for oracle in both.values()):
             context.uncast = {section: uncast(context, section) for section in both}
 
 
-def _in_float64(context: Context, section: Section) -> dict[str, Rounding]:
+def in_float64(context: Context, section: Section) -> dict[str, Rounding]:
+    """What float64's own rounding does to each output of a section that was interpreted."""
     oracle, floats = context.oracle(section), context.floats.get(section, {})
     return of_float64(context.experiment, section, context.arrays, floats, oracle, context.experiment.results)
 

@@ -115,12 +115,15 @@ def compare(
     return Comparison(total.wrong, total.size, tuple(devices), total.max_abs, allowed, total.undecided, total.excused)
 
 
-def agree(context: Context, name: str, wanted: PerDevice, found: PerDevice) -> bool:
-    """Whether two values of `name` agree in float64, of whatever arrays; the graph has one for all devices."""
+def agree(context: Context, name: str, wanted: PerDevice, found: PerDevice, lost: float = 0.0) -> bool:
+    """Whether two values of `name` agree in float64, of whatever arrays; the graph has one for all devices.
+
+    `lost` is what float64's rounding was measured to do to it, where it was.
+    """
     layout, dtype = context.layout(name), dtypes.dtype(context.outputs[name][1])
     wide = None if dtype.exact else np.complex128 if dtype.kind == "complex" else np.float64
     kind = dtype.name if wide is None else np.dtype(wide).name
-    allowed = Tolerance(0.0, 0.0 if dtype.exact else ROUGH * magnitude(wanted))
+    allowed = Tolerance(0.0, 0.0 if dtype.exact else ROUGH * magnitude(wanted) + SAFETY_OF_FLOAT64 * lost)
     done: dict[tuple[int, int], bool] = {}
     for position in range(layout.mesh.size):
         ranges = hash(layout.ranges(position))

@@ -261,13 +261,21 @@ def matrix_power(a: Any, n: int) -> Any:
 
 def svdvals(x: Any, /) -> Any:
     """`jnp.linalg.svdvals`."""
-    return np.linalg.svd(floating(x), compute_uv=False)
+    return _of_finite(lambda matrices: np.linalg.svd(matrices, compute_uv=False), floating(x))
 
 
 def eigvalsh(a: Any) -> Any:
     """`jnp.linalg.eigvalsh`: the matrix is symmetrized first."""
     a = floating(a)
-    return np.linalg.eigvalsh((a + np.conj(np.swapaxes(a, -1, -2))) / 2)
+    return _of_finite(np.linalg.eigvalsh, (a + np.conj(np.swapaxes(a, -1, -2))) / 2)
+
+
+def _of_finite(function: Callable[[Any], Any], matrices: Any) -> Any:
+    """What `function` gives of each matrix; NaN of one that is not finite, which LAPACK does not converge for."""
+    finite = np.isfinite(matrices).all(axis=(-2, -1))
+    if finite.all():
+        return function(matrices)
+    return np.where(finite[..., None], function(np.where(finite[..., None, None], matrices, 0)), np.nan)
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:

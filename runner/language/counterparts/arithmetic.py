@@ -174,7 +174,16 @@ def _special(name: str) -> Callable[..., Any]:
 
 
 erf, erfc, erf_inv = _special("erf"), _special("erfc"), _special("erfinv")
-lgamma, logistic, xlogy = _special("gammaln"), _special("expit"), _special("xlogy")
+lgamma, xlogy = _special("gammaln"), _special("xlogy")
+_expit = _special("expit")
+
+
+def logistic(x: Any) -> Any:
+    """`jax.lax.logistic`; SciPy has it of real numbers only."""
+    if not np.iscomplexobj(x):
+        return _expit(x)
+    with np.errstate(all="ignore"):
+        return 1 / (1 + np.exp(-x))
 
 
 def rsqrt(x: Any) -> Any:

@@ -1,8 +1,8 @@
-"""A collective and its arguments in; why JAX cannot be given it out, where JAX says nothing or nothing intelligible."""
+"""A call and its arguments in; why JAX cannot be given it out, where JAX says nothing or nothing intelligible."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,21 @@ from runner.language.operations import FROM_ZERO, Limit, Operation
 from runner.untyped import is_sequence
 from runner.words import quoted
 from runner.worker.versions import varying_axes
+
+_STRIDES = ("strides", "window_strides")
+
+
+def strides(operation: Operation, positional: Sequence[Any], named: Mapping[str, Any]) -> str | None:
+    """Why JAX, which divides by a stride without a look at it, cannot be given a call of this operation."""
+    if not any(name in operation.signature.parameters for name in _STRIDES):
+        return None
+    arguments = operation.signature.bind(*positional, **named).arguments
+    for name in _STRIDES:
+        given = arguments.get(name)
+        steps = given if is_sequence(given) else [given]
+        if any(isinstance(step, int | np.integer) and step < 1 for step in steps):
+            return f"'{name}' of {operation.name} are at least 1, not {given}"
+    return None
 
 
 @dataclass(frozen=True)

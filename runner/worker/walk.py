@@ -221,6 +221,8 @@ class Walker:
             ]
             positional = values[: len(node.args)]
             named = dict(zip(keywords, values[len(node.args) :], strict=True))
+            if (reason := limits.strides(operation, positional, named)) is not None:
+                raise self._expression.fault(reason, node)
             if operation.kind == "collective":
                 bound = operation.signature.bind(*positional, **named)
                 reason = limits.collective(operation, bound.arguments, self.experiment, under_vmap=self.under_vmap)

@@ -8,7 +8,7 @@ WORKERS ?= auto
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS)
 FAULTS = tests/test_faults.py tests/test_hostile.py tests/test_kills.py
 
-.PHONY: run test whole faults lint docs schema bench fuzz studies clean
+.PHONY: run test whole hardware faults lint docs schema bench fuzz studies clean
 
 run: $(VENV)/.installed
 	$(BIN)/python -m runner +experiment=case3_allreduce
@@ -20,6 +20,10 @@ test: $(VENV)/.tests
 TRIED ?= tests conf/experiment
 whole: $(VENV)/.tests
 	$(PYTEST) -m whole $(TRIED) $(FAULTS:%=--ignore %)
+
+# The experiments that are compiled for hardware as well, of which the tests take one.
+hardware: $(VENV)/.tests
+	$(PYTEST) -k v5e_2x2 conf/experiment
 
 # All the bad input and all the signals, of which the tests try a sample.
 faults: $(VENV)/.tests

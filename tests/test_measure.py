@@ -13,6 +13,7 @@ from runner.experiment import hardware
 from runner.experiment.hardware import Switch
 from runner.layout import Mesh
 from runner.link.measures import Measure, NotMeasured, Wanted, measure
+from runner.sharding import ring
 
 DEVICES = 8
 
@@ -27,7 +28,7 @@ def made(bandwidth: float, latency: float) -> list[Measure]:
     for kind in fit.KINDS:
         for size in (1_000, 1_000_000, 1_000_000_000):
             waiting = latency * (2 if kind == "all-reduce" else 1)
-            found.append(one(kind, size, max(waiting, size * fit.bus_factor(kind, DEVICES) / bandwidth)))
+            found.append(one(kind, size, max(waiting, size * ring.bus_factor(kind, DEVICES) / bandwidth)))
     found += [one("product", 10**12, 0.5), one("product", 10**12, 0.25, "bfloat16"), one("copy", 10**9, 0.01)]
     return found
 

@@ -114,6 +114,23 @@ def _of_entries(defaults: object) -> Fault | None:
     return None
 
 
+def _of_settings(content: dict[str, Any]) -> Fault | None:
+    """What is wrong with an experiment's settings of Hydra where a mapping of them has to stand, at any depth."""
+    from hydra.conf import HydraConf
+    from omegaconf import DictConfig, OmegaConf
+
+    def first(given: object, known: Any, key: Key) -> Fault | None:
+        if not isinstance(known, DictConfig):
+            return None
+        if not is_dict(given):
+            keys = f" of {', '.join(map(str, known))}" if known else ""
+            return Fault(key, f"'{key_text(key)}' is a mapping{keys}, not {shape.described(given)}")
+        inner = (first(value, known[name], (*key, name)) for name, value in given.items() if name in known)
+        return next((fault for fault in inner if fault is not None), None)
+
+    return first(content["hydra"], OmegaConf.structured(HydraConf), ("hydra",)) if "hydra" in content else None
+
+
 def of_misfit(misfit: Misfit, sources: Sources) -> str:
     """The message for what cannot stand at a key, wherever it was said."""
     fault = misfit.fault
@@ -138,7 +155,7 @@ def _of_files(sources: Sources, folders: Sequence[Path]) -> str | None:
         if refused is not None:
             return refused
         content = files.content(layer.file)
-        fault = _of_entries(content.pop("defaults", [])) if is_dict(content) else None
+        fault = _of_entries(content.pop("defaults", [])) or _of_settings(content) if is_dict(content) else None
         if fault is not None:
             return Sources((Layer(layer.file),)).report(fault)
         for misfit in shape.misfits(content, layer.package) if isinstance(content, dict) else ():

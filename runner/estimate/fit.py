@@ -11,15 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runner.link.measures import Measure
+from runner.sharding import ring
 
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
-
-
-def bus_factor(kind: str, devices: int) -> float:
-    """What a link carries of the size of a collective."""
-    if kind == "collective-permute":
-        return 1.0
-    return (2 if kind == "all-reduce" else 1) * (devices - 1) / devices
 
 
 @dataclass(frozen=True)
@@ -62,7 +56,7 @@ def algbw(one: Measure) -> float:
 
 def busbw(one: Measure) -> float:
     """Bytes a second that each link carries."""
-    return algbw(one) * bus_factor(one.kind, one.devices)
+    return algbw(one) * ring.bus_factor(one.kind, one.devices)
 
 
 def document(fitted: Fitted, name: str, when: str, versions: str) -> str:

@@ -9,13 +9,14 @@ twice that, an all-to-all on a ring a quarter.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from runner.estimate.model import Bound
-from runner.experiment.hardware import Hardware, Network, Switch, Torus
+from runner.experiment.hardware import Hardware, Switch, Torus
 from runner.layout import Mesh
 
 Coordinates = tuple[int, ...]
@@ -189,12 +190,7 @@ def _row_major(hardware: Hardware, mesh: Mesh) -> Iterator[Coordinates]:
         yield from ((position // links.devices, position % links.devices) for position in range(mesh.size))
         return
     shape = (hardware.slices, *hardware.shape, links.per_chip if isinstance(links, Torus) else 1)
-    for position in range(mesh.size):
-        place: list[int] = []
-        for size in reversed(shape):
-            position, index = divmod(position, size)
-            place.append(index)
-        yield tuple(reversed(place))
+    yield from itertools.product(*map(range, shape))
 
 
 def _taken(sending: float, waiting: float, over: str) -> Taken:
@@ -208,6 +204,3 @@ def _longest(parts: Sequence[Taken]) -> Taken | None:
 def _told(lines: Sequence[_Line]) -> str:
     """`a ring of 16 and a line of 4`."""
     return " and ".join(f"a {'ring' if line.ring else 'line'} of {line.size}" for line in lines)
-
-
-__all__ = ["GATHERS", "NOTHING", "Coordinates", "Links", "Network", "Taken"]

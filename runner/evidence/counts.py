@@ -5,7 +5,8 @@ from __future__ import annotations
 from runner.evidence import hlo
 from runner.evidence.hlo import Module
 
-_BRANCHES = ("true_computation", "false_computation", "branch_computations")
+BRANCHES = ("true_computation", "false_computation", "branch_computations")
+"""The roles in which an instruction names what it runs in one case of several."""
 
 
 class Counts:
@@ -29,7 +30,7 @@ class Counts:
             if role in ("body", "condition"):
                 times = hlo.trip_count(self._module, instruction, outer)
                 times = times if times is None or role == "body" else times + 1
-            elif role in _BRANCHES:
+            elif role in BRANCHES:
                 times = None
             around = self.of(outer.name)
             if times is None or around is None:

@@ -23,6 +23,15 @@ def sent(kind: str, devices: int, bytes_in: int | None, bytes_out: int | None) -
     return round(times * held * (devices - 1) / devices) if shared else times * held
 
 
+def bus_factor(kind: str, devices: int) -> float:
+    """How much a device sends of each byte that it holds, or of the whole: nccl-tests' factor of a bus bandwidth.
+
+    Raises `KeyError` for a kind whose operands alone tell.
+    """
+    times, shared = _SHARES[kind]
+    return times * (devices - 1) / devices if shared else times
+
+
 _SHARES = {
     "all-gather": (1, True), "reduce-scatter": (1, True), "all-reduce": (2, True), "all-to-all": (1, True),
     "collective-permute": (1, False), "collective-broadcast": (1, False), "send": (1, False), "recv": (1, False),

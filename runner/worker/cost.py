@@ -10,15 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from runner.evidence import hlo
+from runner.evidence.counts import BRANCHES
 from runner.evidence.hlo import Computation, Module
 from runner.link.events import Cost
 from runner.worker.versions import module_cost
 
 _FIELDS = {"flops": "flops", "bytes_accessed": "bytes accessed"}
 _HEADER = re.compile(r", entry_computation_layout=\{.*?\}\}?(?=, [a-z_]+=|$)")
-
-
-_BRANCHES = ("true_computation", "false_computation", "branch_computations")
 
 
 class _Unknown(Exception):
@@ -71,7 +69,7 @@ class _Counter:
                     raise _Unknown(f"how often the loop {instruction.name} runs is not known")
             for role, name in instruction.called:
                 inner = self._module.computations.get(name)
-                if inner is not None and role in _BRANCHES and any(self.more(inner).values()):
+                if inner is not None and role in BRANCHES and any(self.more(inner).values()):
                     raise _Unknown(f"how often the loops in the branches of {instruction.name} run is not known")
                 if inner is not None and role in ("body", "condition", "to_apply", "calls", "called_computations"):
                     yield inner, steps + (role == "condition") if instruction.opcode == "while" else 1

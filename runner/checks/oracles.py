@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -111,11 +112,15 @@ def _interpret_after(context: Context, by_jax: Arrays, draws: Sequence[Arrays]) 
         return
     exact = {name: value for name, value in context.arrays.items() if name not in known}
     context.arrays = exact | known
-    beside = [{name: known[name] + draw[array] for name, array in _gradients(experiment).items()} for draw in draws]
-    if lost:
-        rng = np.random.default_rng(0)
-        signs = ({name: rng.choice([-1.0, 1.0], value.shape) for name, value in known.items()} for _ in range(_SIGNS))
-        beside = [{name: known[name] + lost[name] * each[name] for name in known} for each in signs]
+    apart = [{name: draw[array] for name, array in _gradients(experiment).items()} for draw in ([] if lost else draws)]
+    most = [{name: np.full(value.shape, lost[name]) for name, value in known.items()}] if lost else apart
+    # An element may be off to the other side as well, and JAX's draws are much alike.
+    rng = np.random.default_rng(0)
+    turned = [
+        {name: rng.choice([-1.0, 1.0], off.shape) * off for name, off in each.items()}
+        for each in itertools.islice(itertools.cycle(most), _SIGNS)
+    ]
+    beside = [{name: known[name] + each[name] for name in known} for each in (*apart, *turned)]
     drawn = [exact | each for each in beside]
     # The first is per_device's alone where it adds up shares.
     _interpret(context, {"graph": drawn[1:] if gradient.shares(experiment) > 1 else drawn, "per_device": drawn})
@@ -126,7 +131,7 @@ def _interpret_after(context: Context, by_jax: Arrays, draws: Sequence[Arrays]) 
 
 
 _SIGNS = 4
-"""How often a gradient that differences found is taken as far off as they may be, each element up or down."""
+"""How often a gradient is taken as far off as it was measured to be, each element up or down."""
 
 
 def _gradients(experiment: Experiment) -> dict[str, str]:

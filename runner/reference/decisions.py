@@ -23,6 +23,9 @@ PerDevice = list[Any]
 
 _FLOAT64 = "float64"
 
+MOST = 0.5
+"""The share of its elements from which on a cast decides nothing."""
+
 
 @dataclass
 class Decision:
@@ -33,6 +36,8 @@ class Decision:
     - `operands`, `result`: what it was given and what it gave, on every device.
     - `windows`: for each operand how far rounding may carry it; `near`: which elements of the result it may change.
     - `other`: the result where it does; `axis`: along which elements are put in order.
+    - `rounds`: whether it decides nothing, but is one more rounding: a cast which rounding may carry over its edges in
+      most elements.
     - `line`, `operation`: where it stands, and what is called there.
     """
 
@@ -45,6 +50,7 @@ class Decision:
     near: PerDevice = field(default_factory=list[Any])
     other: PerDevice = field(default_factory=list[Any])
     axis: int | None = None
+    rounds: bool = False
     line: str = ""
     operation: str = ""
 
@@ -53,6 +59,12 @@ class Decision:
         """How many elements, on all devices that hold different ones, rounding may decide otherwise."""
         distinct = {id(value): near for value, near in zip(self.result, self.near, strict=False)}
         return sum(int(np.count_nonzero(part)) for near in distinct.values() for part in _leaves(near))
+
+    @property
+    def elements(self) -> int:
+        """How many elements the devices hold that hold different ones."""
+        distinct = {id(value): value for value in self.result}
+        return sum(np.size(part) for value in distinct.values() for part in _leaves(value))
 
 
 class Script:
@@ -77,7 +89,8 @@ class Recording(Script):
     def afresh(self) -> Recording:
         """The same decisions, of which nobody knows yet how near they were."""
         return Recording(
-            [replace(one, windows=[], units=[], near=[], other=[]) for one in self.decisions], self.stopped
+            [replace(one, windows=[], units=[], near=[], other=[], rounds=False) for one in self.decisions],
+            self.stopped,
         )
 
     def decide(self, decision: Decision) -> PerDevice:
@@ -92,7 +105,8 @@ class Recording(Script):
 class Following(Script):
     """A rounded interpretation that decides as the oracle did, and tells it how near each decision was.
 
-    `safety` times the largest rounding error of an operand is how far its elements may be off.
+    `safety` times the largest rounding error of an operand is how far its elements may be off. A cast that is near in
+    most of its elements is not followed: what was rounded before it as coarsely as it rounds is not undone by it.
     """
 
     def __init__(self, recorded: Recording, safety: float) -> None:
@@ -101,6 +115,8 @@ class Following(Script):
 
     def decide(self, decision: Decision) -> PerDevice:
         oracle = next(self._recorded)
+        if oracle.rounds:
+            return decision.result
         windows = [self._window(*pair) for pair in zip(oracle.operands, decision.operands, strict=True)]
         known = oracle.windows or [0.0] * len(windows)
         oracle.windows = [max(pair) for pair in zip(windows, known, strict=True)]
@@ -108,6 +124,9 @@ class Following(Script):
             _unit(operand) if window else 0.0 for operand, window in zip(decision.operands, oracle.windows, strict=True)
         ]
         _look_beside(oracle, decision)
+        if oracle.kind == "cast" and oracle.undecided > MOST * oracle.elements:
+            oracle.rounds, oracle.near, oracle.other = True, [], []
+            return decision.result
         return _shared(list(zip(oracle.near, oracle.result, decision.result, strict=True)), _chosen)
 
     def _window(self, exact: PerDevice, own: PerDevice) -> float:

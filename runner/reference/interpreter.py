@@ -21,7 +21,7 @@ import numpy as np
 
 from runner import dtypes
 from runner.experiment.model import Array, Experiment, Line, Loop, Section, Statement
-from runner.language.casts import drawn, narrowed
+from runner.language.casts import drawn, narrowed, to_float
 from runner.language.counterparts import indexing
 from runner.language.counterparts.promotion import identity
 from runner.language.operations import CONSTANTS, OPERATIONS, Decides, Operation
@@ -255,12 +255,14 @@ class _Interpreter:
         if (narrow := narrowed(operation, node, self._float_of)) is not None:
             raw = self._lift(function, None, *operands)
             return self._cast(node, narrow, raw) if self.arithmetic.casts else raw
-        if operation.decides is not None and any(dtypes.is_floating(operand[0]) for operand in operands):
+        # A float that a wider dtype holds as it is jumps nowhere.
+        decides = operation.decides if to_float(operation, node) is None else None
+        if decides is not None and any(dtypes.is_floating(operand[0]) for operand in operands):
             bound = operation.signature.bind(*positional, **keywords)
             bound.apply_defaults()
             axis = bound.arguments.get("axis")
             axis = axis[0] if is_list(axis) else axis
-            return self._decide(node, operation.decides, function, operands, axis)
+            return self._decide(node, decides, function, operands, axis)
         # Nothing more is asked of the operands, which may be most of the memory that there is.
         moved = [list(operand) for operand in operands]
         del positional, keywords, operands

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from runner import dtypes
 from runner.checks.compare import Beside, Difference, Tolerance, Whole, as_a_whole, carried, difference, tolerance
 from runner.experiment import data
-from runner.reference import Rounding, magnitude, measure
+from runner.reference import Oracle, Rounding, magnitude, measure
 from runner.reference.arithmetic import ANY
 from runner.reference.rounded import Machine, rounded
+from tests import harness
 from tests.harness import experiment
 
 EXACT = Tolerance(0.0, 0.0)
@@ -217,6 +218,38 @@ def test_float32s_own_rounding_is_no_mistake(case: str) -> None:
 def test_a_small_result_of_large_terms_is_still_checked(text: str) -> None:
     _, whole, allowed = reference(text, 64)
     assert difference(1.05 * whole.astype(np.float32), whole, "float32", allowed).wrong
+
+
+PRODUCT = """
+mesh: {axes: [x], shape: [1]}
+arrays: {A: {shape: [8, 64], dtype: bfloat16}, B: {shape: [64, 8], dtype: bfloat16}}
+outputs: {C: []}
+graph:
+  p: A @ B
+  C: %s
+"""
+
+
+def oracle_of(line: str) -> Oracle:
+    """What a line makes of a product of bfloat16 numbers, and what rounding does to it."""
+    given = experiment(PRODUCT % line)
+    floats = harness.types(PRODUCT % line).floats["graph"]
+    return measure(given, "graph", data.make(given, Path()), floats)
+
+
+def test_a_wider_dtype_keeps_what_a_narrow_one_lost() -> None:
+    found = oracle_of("astype(p, 'float32')")
+    assert found.undecided == ()
+    assert found.rounding["C"].error == pytest.approx(found.rounding["p"].error)
+    assert found.rounding["C"].error > 2**-9 * np.max(np.abs(found.values["p"][0]))
+
+
+def test_a_cast_of_numbers_as_coarse_as_it_rounds_and_decides_nothing() -> None:
+    found = oracle_of("astype(astype(p, 'float32') * 1.25, 'bfloat16')")
+    assert found.undecided == ()
+    assert found.rounding["C"].error > found.rounding["p"].error
+    fine = oracle_of("astype(astype(A, 'float32') @ astype(B, 'float32') * 1.25, 'bfloat16')")
+    assert fine.rounding["C"].error < 2**-12
 
 
 # What may be otherwise.

@@ -112,8 +112,10 @@ def _interpret_after(context: Context, by_jax: Arrays, draws: Sequence[Arrays]) 
         return
     exact = {name: value for name, value in context.arrays.items() if name not in known}
     context.arrays = exact | known
-    apart = [{name: draw[array] for name, array in _gradients(experiment).items()} for draw in ([] if lost else draws)]
-    most = [{name: np.full(value.shape, lost[name]) for name, value in known.items()}] if lost else apart
+    apart: list[Arrays] = []
+    if not lost:
+        apart = [{name: draw[array] for name, array in _gradients(experiment).items()} for draw in draws]
+    most = apart or [{name: np.full(value.shape, lost.get(name, 0.0)) for name, value in known.items()}]
     # An element may be off to the other side as well, and JAX's draws are much alike.
     rng = np.random.default_rng(0)
     turned = [

@@ -39,8 +39,10 @@ class Point:
         self._running: Running | None = None
         self._ended: Record | None = None
 
-    def begin(self, workers: Workers, progress: Progress | None = None, git: Git | None = None) -> None:
-        """Hand the worker its job. `git` is the commit of the folder the user stands in, where that is known."""
+    def begin(
+        self, workers: Workers, progress: Progress | None = None, git: Callable[[], Git | None] | None = None
+    ) -> None:
+        """Hand the worker its job. `git` tells the commit of the folder the user stands in."""
         self._try(lambda: self._begin(workers, progress, git))
 
     def finish(self) -> Record | None:
@@ -64,7 +66,7 @@ class Point:
         self._config = self._config or self._configure()
         return self._config
 
-    def _begin(self, workers: Workers, progress: Progress | None, git: Git | None) -> None:
+    def _begin(self, workers: Workers, progress: Progress | None, git: Callable[[], Git | None] | None) -> None:
         from runner.flow.run import Running
 
         config = self.configuration

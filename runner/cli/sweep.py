@@ -7,8 +7,9 @@ import logging
 import shutil
 import time
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +113,7 @@ class Sweep:
         self._composer = composer
         self._workers = workers
         self.found = found
-        self._git: Git | None = record.git()
+        self._git: Callable[[], Git | None] = cache(record.git)
         self._seen: dict[str, int] = {}
         self._written = time.monotonic()
 

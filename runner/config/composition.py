@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ def _chain(folders: Sequence[Path], group: str, option: str, seen: tuple[Path, .
     return [*based_on, Layer(file, below)]
 
 
+@cache
 def _defaults(text: str) -> list[Any]:
     try:
         content = files.load(text)

@@ -90,7 +90,7 @@ class Running:
         overrides: Sequence[str],
         workers: Workers,
         progress: Progress,
-        git: Git | None = None,
+        git: Callable[[], Git | None] | None = None,
     ) -> None:
         self.held = 0
         """The bytes of the arrays that it holds until it is finished."""
@@ -137,7 +137,7 @@ class Running:
         found = begun()
         if expected is not None:
             _hold_to_refusal(expected, fault, found)
-        found.environment.git = found.environment.git or self._git or record.git()
+        found.environment.git = found.environment.git or (self._git or record.git)()
         record.write(found, folder)
         self._found = found, findings
 
@@ -218,7 +218,7 @@ class Running:
             from runner.record import record
 
             found = begun()
-            found.environment.git = self._git or record.git()
+            found.environment.git = (self._git or record.git)()
             findings = Findings(experiment, arrays, found)
             named = dimensions.names(config, experiment)
             _log.info("%s: %s", experiment.name, "; ".join(map(str, steps)))

@@ -280,6 +280,7 @@ WITHOUT_JAX = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mistake", WITHOUT_JAX)
 def test_a_mistake_gets_its_message_before_jax_is_imported(tmp_path: Path, mistake: str) -> None:
     text, message = WITHOUT_JAX[mistake]
@@ -499,6 +500,7 @@ WITH_JAX = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mistake", WITH_JAX)
 def test_what_only_jax_can_know_is_a_message_about_a_line_too(tmp_path: Path, mistake: str) -> None:
     text, beginning, more = WITH_JAX[mistake]

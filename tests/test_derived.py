@@ -64,6 +64,7 @@ def _lines(text: str, **changes: object) -> dict[str, object]:
     return types.derivation.per_device
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_every_shipped_graph_is_derived_and_right(name: str, tmp_path: Path) -> None:
     experiment, _ = harness.shipped(name, tmp_path)

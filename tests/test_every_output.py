@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from runner.checks import layout, pinned, replicas
+from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.layout import Layout
@@ -34,14 +36,17 @@ outputs: {C: [x, y], D: [y], F: []}
 SHAPES = {"C": (4, 4), "D": (4,), "F": (4,)}
 
 
+@cache
+def given() -> Experiment:
+    return harness.experiment(TEXT)
+
+
 def promised(name: str) -> Layout:
-    given = harness.experiment(TEXT)
-    return Layout(given.mesh, SHAPES[name], given.outputs[name])
+    return Layout(given().mesh, SHAPES[name], given().outputs[name])
 
 
 def run(program: str = "constraint") -> ProgramRun:
     """What a program leaves that does everything right; every element is its place in the whole."""
-    given = harness.experiment(TEXT)
     outputs = {}
     for name, shape in SHAPES.items():
         lies, whole = promised(name), np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
@@ -50,7 +55,7 @@ def run(program: str = "constraint") -> ProgramRun:
             Held(i, IDS[i], lies.ranges(i), blocks.index(lies.block(i)), whole[lies.index(i)].copy()) for i in range(4)
         ]
         outputs[name] = Output("float32", shape, None, tuple(held))
-    operands = {array.name: [(IDS[i], array.layout.ranges(i)) for i in range(4)] for array in given.arrays}
+    operands = {array.name: [(IDS[i], array.layout.ranges(i)) for i in range(4)] for array in given().arrays}
     return ProgramRun(Program(program), outputs=outputs, operands=operands, device_ids=IDS)
 
 
@@ -64,7 +69,7 @@ def changed(ran: ProgramRun, name: str, position: int, **fields: Any) -> Program
 
 def context(**more: Any) -> Any:
     """What these checks ask of a run's context."""
-    found = {"experiment": harness.experiment(TEXT), "layout": promised, "not_pinned": None, **more}
+    found = {"experiment": given(), "layout": promised, "not_pinned": None, **more}
     return SimpleNamespace(outputs={name: (shape, "float32") for name, shape in SHAPES.items()}, **found)
 
 

@@ -308,7 +308,7 @@ def test_every_line_of_a_module_is_read(name):
     )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.sampled_from(sorted(name for name in EXPECTED if EXPECTED[name])), st.data())
 def test_a_collective_whose_line_is_damaged_does_not_vanish(name, data):
     folder, _, file = name.partition("/")

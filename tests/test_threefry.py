@@ -16,7 +16,7 @@ SHAPES = [(), (5,), (2, 3), (3, 1, 4), (0, 2), (257,)]
 BOUNDS = [(0.0, 1.0), (-1.0, 1.0), (-3.3, 0.1), (5.0, 9.3), (3.0, 1.0)]
 RANGES = [(0, 10), (-7, 7), (5, 5), (9, 3), (0, 2**31 - 1), (-(2**31), 2**31 - 1), (0, 255), (0, 256), (-129, 3)]
 
-few = settings(max_examples=20, derandomize=True, deadline=None)
+few = settings(max_examples=10, derandomize=True, deadline=None)
 seeds = st.integers(-(2**63), 2**63 - 1)
 shapes = st.sampled_from(SHAPES)
 dtypes = st.sampled_from(["float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e3m4"])
@@ -73,7 +73,7 @@ def test_bits(seed, shape, dtype):
     np.testing.assert_array_equal(ours, theirs)
 
 
-@settings(few, max_examples=30)
+@settings(few, max_examples=15)
 @given(seeds, shapes, dtypes, st.sampled_from(BOUNDS))
 def test_uniform(seed, shape, dtype, bounds):
     ours, theirs = draw("uniform", seed, shape, dtype, *bounds)
@@ -87,7 +87,7 @@ def test_uniform_between_arrays_of_bounds():
     np.testing.assert_array_equal(ours, jax.random.uniform(jax.random.key(1), (2, 3), "float32", low, high))
 
 
-@settings(few, max_examples=30)
+@settings(few, max_examples=15)
 @given(seeds, st.sampled_from([(), (2, 3), (1000,)]), dtypes, st.sampled_from(["normal", "exponential", "gumbel"]))
 def test_values_computed_from_uniform_ones(seed, shape, dtype, name):
     ours, theirs = draw(name, seed, shape, dtype)
@@ -104,7 +104,7 @@ def test_the_tails_of_normal_are_as_exact_as_its_middle(seed):
     np.testing.assert_allclose(ours, theirs, rtol=4 * float(np.finfo(np.float32).eps))
 
 
-@settings(few, max_examples=40)
+@settings(few, max_examples=15)
 @given(
     seeds,
     st.sampled_from([(), (6,), (300,)]),

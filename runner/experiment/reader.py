@@ -57,6 +57,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
 
     Raises `InvalidExperiment` with the first fault, in the order in which a reader meets the keys.
     """
+    named = config.get("program", "all")
     config = schema.completed({key: value for key, value in config.items() if value is not None})
     name = config["name"]
     if not name:
@@ -85,7 +86,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     constraints = read_specs(config["constraints"], "constraints", mesh)
     for constrained in constraints:
         known_result(constrained, "constraints", sections["graph"], values, "graph")
-    programs, chosen = _programs(config["program"], sections)
+    programs, chosen = _programs(named, sections)
     target = _target(config["target"], mesh, programs)
     # One device with the work of all says nothing of hardware that has them all.
     left_out = tuple(program for program in programs if target.topology and not chosen and not program.on_mesh)
@@ -157,7 +158,7 @@ def _programs(named: object, sections: Mapping[Section, tuple[Statement, ...]]) 
     there = tuple(program for program in Program if sections[program.section])
     if named == "all":
         return there, False
-    if named == []:
+    if named is None or named == []:
         raise invalid(("program",), f"no program is named{choices(('all', *Program))}")
     chosen = [_program(name, there) for name in (named if is_list(named) else [named])]
     return tuple(program for program in there if program in chosen), True

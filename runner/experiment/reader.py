@@ -23,6 +23,7 @@ from runner.experiment.model import (
     Statement,
     Target,
     lines,
+    paths,
     results,
 )
 from runner.experiment.plain import check_name, choices, read_dims, read_show, read_size, read_verify_dims, yaml_hint
@@ -85,7 +86,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     outputs |= undeclared(grad, arrays, outputs)
     constraints = read_specs(config["constraints"], "constraints", mesh)
     for constrained in constraints:
-        known_result(constrained, "constraints", sections["graph"], values, "graph")
+        known_result(constrained, "constraints", {*values, *(name for _, name in paths(sections["graph"]))}, "graph")
     programs, chosen = _programs(named, sections)
     target = _target(config["target"], mesh, programs)
     # One device with the work of all says nothing of hardware that has them all.

@@ -414,6 +414,7 @@ CASES = {
         floats(EDGE).map(lambda x: ((x,), {"posinf": 5.0, "neginf": -5.0})),
     ),
     **dict.fromkeys(("stop_gradient", "optimization_barrier"), call(numbers())),
+    "checkpoint_name": call(numbers(), pick("kept")),
     **dict.fromkeys(("floor", "ceil", "trunc", "rint"), call(numbers())),
     "round": st.one_of(call(signed()), call(floats(), decimals=pick(0, 1, -1))),
     # Elementary functions.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from runner.experiment.lines import Checkpoint, Line, Loop, Node, Statement, expressions
+from runner.experiment.lines import Checkpoint, Loop, Node, Statement, expressions
 from runner.experiment.plain import yaml_hint
 from runner.faults import Key, invalid, nearest
 from runner.language.operators import called
@@ -51,10 +51,10 @@ def read_checkpoint(value: Any, key: Key) -> Checkpoint | None:
     return Checkpoint(policy, tuple(given))
 
 
-def check_names(statements: Iterable[Statement], kept: Iterable[tuple[Checkpoint, Key]]) -> None:
+def check_names(statements: Sequence[Statement]) -> None:
     """Raise `InvalidExperiment` for a policy with names that no `checkpoint_name` of the statements gives."""
     known = sorted(set(_given(statements)))
-    for checkpoint, key in kept:
+    for checkpoint, key in of(statements):
         for name in checkpoint.names:
             if name not in known:
                 hint = nearest(name, known) or f"; checkpoint_name(x, '{name}') gives it to a value"
@@ -70,18 +70,17 @@ def _given(statements: Iterable[Statement]) -> Iterator[str]:
                 yield from [str(given.value)] if isinstance(given, ast.Constant) else []
 
 
-def checkpoints(statements: Iterable[Statement]) -> Iterator[tuple[Checkpoint, Line]]:
-    """What is kept of the functions and the repeats of some statements, with a line in which each stands."""
-    seen = set[object]()
+def of(statements: Iterable[Statement]) -> Iterator[tuple[Checkpoint, Key]]:
+    """What is kept of the functions and the repeats of some statements, and where that stands."""
     for statement in statements:
         for call in statement.line.calls:
-            if call.checkpoint is not None and call not in seen:
-                seen.add(call)
-                yield call.checkpoint, statement.line
+            if call.checkpoint is not None:
+                yield call.checkpoint, ("functions", call.function, "checkpoint")
         if isinstance(statement, Loop):
             if statement.checkpoint is not None:
-                yield statement.checkpoint, statement.line
-            yield from checkpoints(statement.body)
+                origin = statement.line.origin
+                yield statement.checkpoint, (*(origin.key if origin else ()), "checkpoint")
+            yield from of(statement.body)
 
 
 def without(statements: Iterable[Statement]) -> tuple[Statement, ...]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from runner import dtypes
-from runner.experiment import expect
+from runner.experiment import checkpoints, expect
 from runner.experiment.hardware import Hardware
 from runner.experiment.lines import (
     Call,
@@ -219,6 +219,12 @@ class Experiment:
         return (
             replace(self, outputs={**self.outputs, **dict.fromkeys(probed, Spec())}, probed=probed) if wanted else None
         )
+
+    def keeping(self, program: Program) -> Experiment | None:
+        """The experiment that keeps everything for the backward pass, if a program of it does not."""
+        if self.grad is None or not any(checkpoints.of(self.section(program.lines))):
+            return None
+        return replace(self, graph=checkpoints.without(self.graph), per_device=checkpoints.without(self.per_device))
 
     def checks(self, program: Program) -> tuple[str, ...]:
         """What is checked of the results of a program, in the order in which a report has it."""

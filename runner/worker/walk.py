@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ from runner.untyped import is_sequence
 from runner.words import quoted
 from runner.worker import calls, limits
 from runner.worker.versions import sharding_type_errors, varying_axes
+
+# The table names functions of it, and `import jax` leaves it out.
+importlib.import_module("jax.ad_checkpoint")
 
 REFUSALS = (
     TypeError, ValueError, IndexError, KeyError, NotImplementedError, ArithmeticError, *sharding_type_errors(),

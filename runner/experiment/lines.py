@@ -152,6 +152,7 @@ class Loop:
     - `stack`: the names of what the steps' values are stacked to, each with the name in the body.
     - `checkpoint`: what is kept of a step for the backward pass; None: everything.
     - `counted`: the lines of which its number of steps is made.
+    - `locally`: what a function in which it stands calls the values that are stacked.
     """
 
     line: Line
@@ -164,6 +165,7 @@ class Loop:
     stack: tuple[tuple[str, str], ...] = ()
     checkpoint: Checkpoint | None = None
     counted: frozenset[str] = frozenset()
+    locally: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

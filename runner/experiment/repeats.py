@@ -23,7 +23,7 @@ def read_steps(
 ) -> tuple[int, frozenset[str]]:
     """How often the body runs, and the lines that say so."""
     value, at = config["repeat"], (*key, "repeat")
-    if isinstance(value, str) and scope.parameters & read_expression(value, at).names:
+    if isinstance(value, str) and scope.parameters and scope.values & read_expression(value, at).names:
         # It is known where the function is called.
         return 1, frozenset()
     if isinstance(value, str) and frame.statics:

@@ -290,9 +290,9 @@ class _Reader:
         origin = Origin(key, frame.uses, frame.calls, name)
         itself = _line(known, within, origin)
         before: list[Statement] = []
-        carry, over = (
+        over, carry = (
             tuple(self._begins(config.get(what, {}), replace(place, key=(*key, what)), before))
-            for what in ("carry", "over")
+            for what in ("over", "carry")
         )
         given = {index, *(carried for carried, _ in (*carry, *over))}
         inside = scope.nested()
@@ -314,10 +314,11 @@ class _Reader:
                 raise invalid(
                     (*key, "body", statement.name), f"'{statement.name}' is carried; a repeat cannot be assigned to it"
                 )
-        stack = tuple(self._stacked(config.get("stack", {}), replace(place, frame=inner), body, given))
+        stack = tuple(self._stacked(config.get("stack", {}), replace(place, frame=inner), body, given, own))
+        locally = tuple(config.get("stack", {}).values())
         checkpoint = read_checkpoint(config.get("checkpoint"), (*key, "checkpoint"))
         unroll = config.get("unroll", not (over or stack))
-        return [*before, Loop(itself, steps, index, carry, body, unroll, over, stack, checkpoint, counted)]
+        return [*before, Loop(itself, steps, index, carry, body, unroll, over, stack, checkpoint, counted, locally)]
 
     def _begins(
         self, given: Mapping[str, Any], place: Place, before: list[Statement]
@@ -334,7 +335,7 @@ class _Reader:
             yield name, expression
 
     def _stacked(
-        self, given: Mapping[str, str], place: Place, body: tuple[Statement, ...], begun: set[str]
+        self, given: Mapping[str, str], place: Place, body: tuple[Statement, ...], begun: set[str], own: set[str]
     ) -> Iterator[tuple[str, str]]:
         """The names of what is stacked, each with the name that the body gives a value in each step."""
         values = {name for statement in body for name in statement.defines} | begun
@@ -342,7 +343,7 @@ class _Reader:
             head, dot, carried = written.partition(".")
             known = f"{place.frame.env.get(head, head) if place.frame.calls else head}{dot}{carried}"
             if known not in values:
-                local = sorted(values)
+                local = sorted(begun | own)
                 message = f"the body has no '{written}'{nearest(written, local) or choices(local)}"
                 fault = invalid((*place.key, "stack", name), message).fault
                 raise InvalidExperiment(replace(fault, uses=place.frame.uses))

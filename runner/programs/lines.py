@@ -181,13 +181,6 @@ class Lines:
         for name, identifier in zip(loop.results, results, strict=True):
             self._follow(loop.result(name), identifier, indent + "    ")
 
-    def _inside(self, loop: Loop, name: str) -> str:
-        """What a name of a repeat's body is called where it is being written."""
-        for statement in loop.body:
-            if name in statement.defines:
-                return self._name(statement.line) + name.removeprefix(statement.name)
-        return name
-
     def _over(self, loop: Loop, name: str, whole: Expression) -> str:
         """What a repeat takes slices of."""
         path, source = loop.whole(name).path, self._expression(whole, loop.whole(name))
@@ -216,7 +209,7 @@ class Lines:
                 for (name, _), identifier in zip(loop.carry, carried, strict=True)
             ]
         )
-        stacked = [self._names[self._inside(loop, inner)] for _, inner in loop.stack]
+        stacked = [self._names[name] for name in (loop.locally if self._depth else (inner for _, inner in loop.stack))]
         if scanned or stacked:
             returned = f"{returned}, {tuple_of(stacked) if stacked else 'None'}"
         self._put(indent, f"    return {returned}")

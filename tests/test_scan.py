@@ -17,6 +17,7 @@ from runner.faults import InvalidExperiment
 from runner.programs import WRITERS
 from runner.programs.types import Repairs, Types
 from runner.reference import interpret
+from tests.command import ROOT
 from tests.harness import config, experiment, run, types
 
 GOOD = """\
@@ -211,7 +212,8 @@ FAULTS = {
     ),
     "over a name that is not there": (
         ("over: {v: w}", "over: {v: W}"),
-        "e.yaml:28:15  both.layers.over.v\n  no array, dim or earlier name 'W'; there are B, D, L, grad, h, n, w\n    W\n    ^",
+        "e.yaml:28:15  both.layers.over.v\n"
+        "  no array, dim or earlier name 'W'; there are B, D, L, grad, h, n, w\n    W\n    ^",
     ),
     "no steps": (
         ("    repeat: n\n", "    repeat: n - 3\n"),
@@ -260,3 +262,22 @@ def test_what_jax_refuses(old: str, new: str, message: str, tmp_path: Path, monk
     with pytest.raises(InvalidExperiment) as error:
         types(changed(old, new))
     assert message in Sources((Layer(tmp_path / "e.yaml"),)).report(error.value.fault).splitlines()
+
+
+ARRAYS = """\
+dims: {L: 3, D: 4}
+arrays:
+  x: {shape: [2, D]}
+  weights: {shape: [L, D, D]}
+  biases: {shape: [L, D]}
+  up: {shape: [L, D, 8]}
+  down: {shape: [L, 8, D]}
+outputs: {layers.h: []}
+"""
+
+
+@pytest.mark.parametrize("title", ["Scans", "Rematerialisation"])
+def test_the_documents_example_is_right(title: str) -> None:
+    page = (ROOT / "docs" / "language.md").read_text(encoding="utf-8")
+    example = page.split(f"### {title}\n")[1].split("```yaml\n")[1].split("```")[0]
+    assert types(ARRAYS + example).outputs["layers.h"].shape == (2, 4)

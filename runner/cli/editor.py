@@ -50,7 +50,7 @@ _CHECKPOINT: Schema = {
         {"enum": list(POLICIES)},
         {
             "type": "object",
-            "properties": dict.fromkeys(BY_NAMES, _LINES),
+            "properties": dict.fromkeys(BY_NAMES, {"type": ["array", "string"], "items": _TEXT}),
             "additionalProperties": False,
             "minProperties": 1,
             "maxProperties": 1,

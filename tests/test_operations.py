@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import hypothesis.extra.numpy as hnp
 import jax
+import jax.ad_checkpoint
 import jax.numpy as jnp
 import jax.scipy
 import numpy as np

@@ -50,6 +50,7 @@ SAMPLES: dict[str, list[str]] = {
         "hard_sigmoid hard_silu hard_swish soft_sign sparse_plus sparse_sigmoid squareplus mish",
         "f(A)",
     ),
+    "checkpoint_name": ["checkpoint_name(A, 'kept')"],
     **_each(
         "sqrt log log2 log10 log1p arcsin arccos asin acos arctanh rsqrt erf_inv lgamma digamma",
         "f(U)",

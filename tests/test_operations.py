@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import hypothesis.extra.numpy as hnp
 import jax
+import jax.ad_checkpoint
 import jax.numpy as jnp
 import jax.scipy
 import numpy as np
@@ -414,6 +415,7 @@ CASES = {
         floats(EDGE).map(lambda x: ((x,), {"posinf": 5.0, "neginf": -5.0})),
     ),
     **dict.fromkeys(("stop_gradient", "optimization_barrier"), call(numbers())),
+    "checkpoint_name": call(numbers(), pick("kept")),
     **dict.fromkeys(("floor", "ceil", "trunc", "rint"), call(numbers())),
     "round": st.one_of(call(signed()), call(floats(), decimals=pick(0, 1, -1))),
     # Elementary functions.

@@ -121,11 +121,12 @@ def indices(experiment: Experiment, section: Section) -> frozenset[str]:
                 else:
                     data.add(statement.name)
                 continue
-            data.update(name for name, first in statement.carry if not data.isdisjoint(_read(first.tree)))
+            data.update(line.name for line, first in statement.firsts() if not data.isdisjoint(_read(first.tree)))
             # What one step computes, the next one reads.
             visit(statement.body, path)
             without |= visit(statement.body, f"{path}{statement.name}.")
-            data.update(f"{statement.name}.{name}" for name, _ in statement.carry if name in data)
+            last = (*((name, name) for name, _ in statement.carry), *statement.stack)
+            data.update(f"{statement.name}.{name}" for name, inner in last if inner in data)
         return without
 
     return frozenset(visit(experiment.section(section), ""))

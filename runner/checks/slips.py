@@ -37,7 +37,8 @@ def _of_loops(edits: Edits, statements: tuple[Statement, ...], path: tuple[str, 
         if not isinstance(statement, Loop):
             continue
         here = (*path, statement.name)
-        for by in (1, -1):
+        # The steps of a scan are as many as there are slices.
+        for by in () if statement.scans else (1, -1):
             if statement.steps + by >= 0:
                 yield edits.stepped(here, statement, by)
         yield from _of_loops(edits, statement.body, here)

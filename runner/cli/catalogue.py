@@ -94,7 +94,7 @@ def _called(statements: Sequence[Statement], times: int = 1) -> Counter[str]:
     calls: Counter[str] = Counter()
     for statement in statements:
         if isinstance(statement, Loop):
-            for _, first in statement.carry:
+            for _, first in statement.firsts():
                 calls.update(_in_tree(first.tree, times))
             calls.update(_called(statement.body, times * statement.steps))
         else:

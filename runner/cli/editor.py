@@ -17,6 +17,7 @@ from runner import dtypes
 from runner.config import schema, shape
 from runner.config.files import PACKAGE
 from runner.config.shape import Kind
+from runner.experiment.checkpoints import BY_NAMES, POLICIES
 from runner.experiment.expect import KINDS
 from runner.experiment.model import PLATFORMS, PRECISIONS
 from runner.experiment.program import Program
@@ -43,16 +44,33 @@ _AXES: Schema = {"type": ["string", "null", "array"], "items": _TEXT}
 _SPEC: Schema = {"type": ["array", "null"], "items": _AXES}
 _LINES: Schema = {"type": ["array", "object", "null"], "items": _TEXT}
 _EXPRESSION: Schema = {"type": ["string", "number"]}
+_CHECKPOINT: Schema = {
+    "anyOf": [
+        {"type": ["boolean", "null"]},
+        {"enum": list(POLICIES)},
+        {
+            "type": "object",
+            "properties": dict.fromkeys(BY_NAMES, {"type": ["array", "string"], "items": _TEXT}),
+            "additionalProperties": False,
+            "minProperties": 1,
+            "maxProperties": 1,
+        },
+    ]
+}
 _REPEAT: Schema = {
     "type": "object",
     "properties": {
         "repeat": _SIZE,
         "index": _TEXT,
+        "over": {"type": "object", "additionalProperties": _EXPRESSION},
         "carry": {"type": "object", "additionalProperties": _EXPRESSION},
         "body": {"type": "object", "additionalProperties": {"$ref": "#/$defs/line"}},
+        "stack": {"type": "object", "additionalProperties": _TEXT},
+        "checkpoint": _CHECKPOINT,
         "unroll": {"type": "boolean"},
     },
-    "required": ["repeat", "carry", "body"],
+    "required": ["repeat", "body"],
+    "anyOf": [{"required": ["carry"]}, {"required": ["stack"]}],
     "additionalProperties": False,
 }
 _SECTION: Schema = {"additionalProperties": {"$ref": "#/$defs/line"}}

@@ -125,8 +125,11 @@ def section(statements: Iterable[Statement]) -> dict[str, Any]:
             found[statement.name] = {
                 "repeat": statement.steps,
                 "index": statement.index,
+                **({"over": {name: whole.text for name, whole in statement.over}} if statement.over else {}),
                 "carry": {name: first.text for name, first in statement.carry},
                 "body": section(statement.body),
+                **({"stack": dict(statement.stack)} if statement.stack else {}),
+                **({"checkpoint": statement.checkpoint.written} if statement.checkpoint else {}),
                 "unroll": statement.unroll,
             }
         else:

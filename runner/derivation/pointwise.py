@@ -20,7 +20,7 @@ NAMES = frozenset({
     "bitwise_not", "invert", "bitwise_count", "left_shift", "right_shift", "astype", "where", "relu", "relu6",
     "sigmoid", "silu", "swish", "gelu", "softplus", "log_sigmoid", "leaky_relu", "elu", "selu", "celu", "hard_tanh",
     "hard_sigmoid", "hard_silu", "hard_swish", "soft_sign", "sparse_plus", "sparse_sigmoid", "squareplus", "mish",
-    "optimization_barrier", "array", "asarray",
+    "optimization_barrier", "checkpoint_name", "array", "asarray",
 })  # fmt: skip
 
 

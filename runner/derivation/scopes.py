@@ -191,5 +191,5 @@ def _names(statements: Sequence[Statement]) -> Iterator[str]:
         yield statement.name
         if isinstance(statement, Loop):
             yield statement.index
-            yield from (name for name, _ in statement.carry)
+            yield from statement.given
             yield from _names(statement.body)

@@ -13,16 +13,16 @@ from dataclasses import replace
 from typing import Any
 
 from runner.derivation import tables
+from runner.derivation.completing import Completing
 from runner.derivation.inlining import inlined
-from runner.derivation.laying import Layouts, Unmade, itemsize
-from runner.derivation.rules import Choice, Question, Rule, Value, assigned, choose, layout
+from runner.derivation.laying import Unmade, itemsize
+from runner.derivation.rules import Question, Rule, Value, assigned, choose, layout
 from runner.derivation.scopes import Binding, NotDerived, Parts, Scope
 from runner.derivation.site import NotStatic, Site, Statics
 from runner.derivation.trees import built, text
 from runner.experiment.model import Experiment, Loop, Node, Statement
-from runner.language.syntax import parse, place
+from runner.language.syntax import Expression, parse, place
 from runner.layout import Spec
-from runner.programs.types import Typed
 from runner.sharding import moves
 
 Hints = Mapping[str, Mapping[str, Spec]]
@@ -32,7 +32,7 @@ _TRIALS = 24
 """How many layouts of what a loop carries are tried, at most."""
 
 
-class Writer(Layouts):
+class Writer(Completing):
     """Writes the per-device lines of one graph."""
 
     def __init__(self, experiment: Experiment, parts: Parts, hints: Hints, *, invarying: bool, casts: bool) -> None:
@@ -99,10 +99,13 @@ class Writer(Layouts):
     def _line(self, line: Node, path: str, forced: Mapping[str, Spec], inside: bool) -> None:
         experiment, name = self.experiment, line.name
         self.path = path
-        goal: Spec | None = forced.get(name)
+        goal: Spec | None = forced.get(name, experiment.constrained.get(path))
         renamed = not inside and name in self._twice()
         if not inside:
             goal = experiment.constraints.get(name, experiment.results.get(name))
+        for call in line.line.calls:
+            if call.checkpoint is not None:
+                self.note(f"what the function '{call.function}' computes is kept: these lines have no functions")
         value = self.value(line.expression.tree, goal)
         if goal is not None and value.shape is not None:
             value = self.reshard(value, self._plain(goal, value))
@@ -123,13 +126,14 @@ class Writer(Layouts):
             if value.elements:
                 value = Value(self.whole(first.tree), None, Spec())
             firsts.append(value)
+        overs = [self._over(name, whole, f"{path}/over/{name}") for name, whole in loop.over]
         best: tuple[float, int, tuple[Spec, ...]] | None = None
         tried = list(itertools.islice(itertools.product(*self._layouts(loop, path, firsts)), _TRIALS))
         for order, specs in enumerate(tried):
             if len(tried) > 1:
                 kept = [scope.copied() for scope in self.scopes], self.cost, set(self.taken), set(self.moved)
                 notes, asked = list(self.notes), dict(self.asked)
-                self._repeat(loop, path, firsts, specs)
+                self._repeat(loop, path, firsts, specs, overs)
                 found = (round(self.cost, 3), order, specs)
                 self.scopes, self.cost, self.taken, self.moved = kept
                 self.asked = asked
@@ -138,15 +142,27 @@ class Writer(Layouts):
                 found = (0.0, 0, specs)
             best = found if best is None or found < best else best
         assert best is not None
-        self._repeat(loop, path, firsts, best[2])
+        self._repeat(loop, path, firsts, best[2], overs)
 
-    def _repeat(self, loop: Loop, path: str, firsts: list[Value], specs: tuple[Spec, ...]) -> None:
+    def _over(self, name: str, whole: Expression, path: str) -> Value:
+        """What a repeat takes slices of, whole along its first dimension."""
+        self.path = path
+        value = self.value(whole.tree, None)
+        if value.shape is None:
+            raise NotDerived(f"'{name}' is a slice of what is no array")
+        return self.reshard(value, Spec(((), *self._plain(value.spec, value)[1:])))
+
+    def _repeat(self, loop: Loop, path: str, firsts: list[Value], specs: tuple[Spec, ...], overs: list[Value]) -> None:
         carried = [
             (n, self.reshard(first, spec)) for (n, _), first, spec in zip(loop.carry, firsts, specs, strict=True)
         ]
         scope = Scope(self.scopes[-1].steps * max(loop.steps, 1), self.scopes[-1].line(loop.name))
         for name, value in carried:
             scope.names[name] = Binding(replace(value, tree=ast.Name(name), make=None, free=False))
+        for (name, _), whole in zip(loop.over, overs, strict=True):
+            assert whole.shape is not None
+            value = Value(ast.Name(name), whole.shape[1:], Spec(whole.spec[1:]), whole.dtype)
+            scope.names[name] = Binding(value)
         outer = self.index
         if loop.unroll:
             self.index = self.index | {loop.index}
@@ -156,6 +172,7 @@ class Writer(Layouts):
         forced = {name: value.spec for name, value in carried if value.shape is not None}
         if loop.steps:
             self._run(loop.body, f"{path}/body/", forced)
+        stacked = self._stacked(loop)
         # Another one where the layouts of a repeat inside were tried.
         scope = self.scopes.pop()
         ends = {name: scope.names[name].value for name, _ in carried}
@@ -163,12 +180,41 @@ class Writer(Layouts):
         carry = tuple((name, parse(text(self._varying(value)))) for name, value in carried)
         # What never runs has no types: it stays as it is, and nothing traces it.
         body, unroll = (tuple(scope.lines), loop.unroll) if loop.steps else (loop.body, True)
-        self.scopes[-1].lines.append(Loop(self.scopes[-1].line(loop.name), loop.steps, loop.index, carry, body, unroll))
+        over = tuple((name, parse(text(value.tree))) for (name, _), value in zip(loop.over, overs, strict=True))
+        stack = tuple((name, value.tree.id) for name, value in stacked if isinstance(value.tree, ast.Name))
+        line = self.scopes[-1].line(loop.name)
+        self.scopes[-1].lines.append(
+            Loop(line, loop.steps, loop.index, carry, body, unroll, over, stack, loop.checkpoint)
+        )
+        for name, value in stacked:
+            tree = ast.Attribute(ast.Name(loop.name), name)
+            shape, spec = (loop.steps, *(value.shape or ())), Spec(((), *value.spec))
+            self.scopes[-1].names[f"{loop.name}.{name}"] = Binding(Value(tree, shape, spec, value.dtype))
         for name, value in carried:
             if ends[name].shape != value.shape:
                 raise NotDerived(f"what the repeat '{loop.name}' carries changes its shape")
             tree = ast.Attribute(ast.Name(loop.name), name)
             self.scopes[-1].names[f"{loop.name}.{name}"] = Binding(replace(ends[name], tree=tree, make=None))
+
+    def _stacked(self, loop: Loop) -> list[tuple[str, Value]]:
+        """What each step gives to be stacked, by a name in the body, laid out as the whole has to be."""
+        found: list[tuple[str, Value]] = []
+        for name, inner in loop.stack:
+            value, result = self.binding(inner).value, f"{loop.name}.{name}"
+            if value.shape is None:
+                raise NotDerived(f"what '{result}' is stacked of is no array")
+            goal = None
+            if len(self.scopes) == 2:
+                goal = self.experiment.constraints.get(result, self.experiment.results.get(result))
+            if goal is not None:
+                goal = moves.plain(self.mesh, goal, len(value.shape) + 1)
+                if goal[0]:
+                    raise NotDerived(f"the steps of '{result}' are to be on several devices")
+                value = self.reshard(value, Spec(goal[1:]))
+            if not isinstance(value.tree, ast.Name):
+                value = self.define(self.fresh(f"{name}_each"), value)
+            found.append((name, value))
+        return found
 
     def _varying(self, value: Value) -> ast.expr:
         """What a loop starts with: JAX has to be told that what no array entered differs from device to device."""
@@ -188,6 +234,10 @@ class Writer(Layouts):
                 yield [self._plain(goal, first)]
             else:
                 last = next((s for s in loop.body if isinstance(s, Node) and s.name == name), None)
+                fixed = self.experiment.constrained.get(f"{path}/body/{name}")
+                if fixed is not None:
+                    yield [self._plain(fixed, first)]
+                    continue
                 hint = None if last is None else self._hint(last.expression.tree, first.shape, f"{path}/body/{name}")
                 whole = Spec().padded(len(first.shape))
                 yield list(dict.fromkeys([*([hint] if hint is not None else []), first.spec, whole]))
@@ -221,7 +271,7 @@ class Writer(Layouts):
         width = itemsize(typed.dtype)
         choice = choose(Question(self.mesh, rule, values, typed.shape, width, wanted, self.cost_of))
         trees = [self.reshard(value, spec).tree for value, spec in zip(values, choice.operands, strict=True)]
-        tree = self._completed(rule.write(trees, choice.assignment), choice, typed)
+        tree = self.completed(rule.write(trees, choice.assignment), choice, typed)
         self.spend(rule.inner(choice.assignment))
         if site.elements:
             trees = tree.elts if isinstance(tree, ast.Tuple) else None
@@ -254,48 +304,12 @@ class Writer(Layouts):
 
         return make
 
-    def _completed(self, tree: ast.expr, choice: Choice, typed: Typed) -> ast.expr:
-        """What the devices hold of a sum, a maximum, … put together."""
-        held = moves.local_bytes(self.mesh, typed.shape, itemsize(typed.dtype), choice.partial)
-        scattered = list(choice.scattered)
-        for kind, axes in choice.over.items():
-            if scattered:
-                for dimension, over in scattered:
-                    n = self.mesh.axis_size(over)
-                    tree = built(
-                        "psum_scatter({x}, {over}, scatter_dimension={d}, tiled=True)", x=tree, over=over, d=dimension
-                    )
-                    if kind == "mean":
-                        tree = built("{x} / {n}", x=tree, n=n)
-                    self.spend((n - 1) / n * held)
-                    held /= n
-                scattered = []
-            if axes:
-                n = self.mesh.axis_size(axes)
-                tree, factor = self._reduced(tree, kind, axes)
-                self.spend(factor * held * (n - 1 if factor == 1 else (n - 1) / n))
-        return tree
-
-    def _reduced(self, tree: ast.expr, kind: str, axes: tuple[str, ...]) -> tuple[ast.expr, int]:
-        gathered = "{f}(all_gather({x}, {over}, axis=0, to='invarying'), axis=0)"
-        match kind:
-            case "sum":
-                return built("psum({x}, {over})", x=tree, over=axes), 2
-            case "mean":
-                return built("pmean({x}, {over})", x=tree, over=axes), 2
-            case "any":
-                return built("pmax(astype({x}, 'int32'), {over}) > 0", x=tree, over=axes), 2
-            case "all":
-                return built("pmin(astype({x}, 'int32'), {over}) > 0", x=tree, over=axes), 2
-            case "max" | "min" if not self.differentiated:
-                return built(f"p{kind}({{x}}, {{over}})", x=tree, over=axes), 2
-            case _:
-                # JAX has no derivative of pmax, and no product over devices.
-                return built(gathered, f=ast.Name(kind), x=tree, over=axes), 1
-
     def ours(self, what: str) -> None:
         """Note that a part of the line is not the plan's, which leaves it to the partitioner."""
-        note = f"{what} in '{self.line}' is Shardproof's own; the plan leaves it to the partitioner"
+        self.note(f"{what} in '{self.line}' is Shardproof's own; the plan leaves it to the partitioner")
+
+    def note(self, note: str) -> None:
+        """Say something of the lines, once."""
         if note not in self.notes:
             self.notes.append(note)
 

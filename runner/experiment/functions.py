@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from runner.experiment.checkpoints import read_checkpoint
+from runner.experiment.lines import Checkpoint
 from runner.experiment.plain import check_name, located
 from runner.experiment.written import Written, all_names, is_choice, of, targets
 from runner.faults import InvalidExperiment, Key, invalid
@@ -20,6 +22,9 @@ from runner.untyped import is_list, is_mapping
 RESULT = "result"
 """The name of the line that says what a function gives."""
 
+CHECKPOINT = "checkpoint"
+"""The key that says what is kept of a function for the backward pass."""
+
 _FORM = "write NAME(x, y): EXPRESSION, or NAME: {of: [x, y], result: EXPRESSION}"
 
 
@@ -29,6 +34,7 @@ class Function:
 
     - `signature`: its parameters, of which those with a default may be left out of a call.
     - `lines`: as the YAML has them, among them `result`, which `alone` is all that there is.
+    - `checkpoint`: what is kept of a call for the backward pass; None: everything.
     """
 
     name: str
@@ -36,6 +42,7 @@ class Function:
     lines: Mapping[str, Any]
     key: Key
     alone: bool
+    checkpoint: Checkpoint | None = None
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -81,9 +88,9 @@ def _inside(values: Any) -> Iterator[str]:
         if is_choice(value):
             yield from _inside(value.values())
             continue
-        carry, body = value.get("carry"), value.get("body")
+        carry, over, body = (value.get(entry) for entry in ("carry", "over", "body"))
         yield str(value.get("index", "i"))
-        yield from map(str, carry if is_mapping(carry) else ())
+        yield from map(str, (*(carry if is_mapping(carry) else ()), *(over if is_mapping(over) else ())))
         if is_mapping(body):
             yield from (name for name, _ in all_names(body, ()))
             yield from _inside(body.values())
@@ -126,9 +133,10 @@ def _read(written: object, value: Any, key: Key) -> Function:
         of_ = lines.pop("of")
         parameters: list[Any] = of_ if is_list(of_) else [of_]
         signature = _signature(f"{name}({', '.join(map(str, parameters))})", (*key, "of"))
+    checkpoint = read_checkpoint(lines.pop(CHECKPOINT, None), (*key, CHECKPOINT))
     if RESULT not in lines:
         raise invalid(key, f"the function '{name.strip()}' has no '{RESULT}': the line that says what it gives")
-    return Function(name.strip(), signature, lines, key, not mapping)
+    return Function(name.strip(), signature, lines, key, not mapping, checkpoint)
 
 
 def _signature(text: str, key: Key) -> inspect.Signature:

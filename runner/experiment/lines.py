@@ -5,10 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, Literal, TypeAlias
 
 from runner.faults import Key
 from runner.language.check import Section
 from runner.language.syntax import Expression
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is kept of a function or of a repeat's body for the backward pass, which computes the rest once more.
+
+    - `policy`: the name of one of `jax.checkpoint_policies`; None: JAX's own, which keeps nothing.
+    - `names`: what such a policy is made with, if it is: the names of `checkpoint_name`.
+    """
+
+    policy: str | None = None
+    names: tuple[str, ...] = ()
+
+    @property
+    def written(self) -> Any:
+        """As the YAML has it."""
+        if self.policy is None:
+            return True
+        return {self.policy: list(self.names)} if self.names else self.policy
 
 
 @dataclass(frozen=True)
@@ -17,12 +37,14 @@ class Call:
 
     - `label`: what the lines around it call its result; `results`: the names there of all that it gives.
     - `arguments`: for each parameter that is given a value, the name there of that value.
+    - `checkpoint`: what is kept of it for the backward pass; None: everything.
     """
 
     function: str
     label: str
     results: tuple[str, ...]
     arguments: tuple[tuple[str, str], ...]
+    checkpoint: Checkpoint | None = None
 
 
 @dataclass(frozen=True)
@@ -43,9 +65,13 @@ class Origin:
     gives: int = 0
 
 
+Start: TypeAlias = Literal["carry", "over"]
+"""What a repeat begins with: what it carries, or what it takes a slice of in each step."""
+
+
 @dataclass(frozen=True)
 class Line:
-    """The identity of a line of a section, or of what a carried name of a repeat starts as, which is its `first`.
+    """The identity of a line of a section, or of what a repeat begins with: `first` says as what.
 
     `loops` are the repeats that it stands in, outermost first. Printed it is as evidence and messages have it: `C`,
     `ring.acc`. `origin` is where it is written, which is no part of its identity; None for a line that is the house's.
@@ -53,7 +79,7 @@ class Line:
 
     name: str
     loops: tuple[str, ...] = ()
-    first: bool = False
+    first: Start | None = None
     origin: Origin | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
@@ -62,7 +88,7 @@ class Line:
     @cached_property
     def key(self) -> Key:
         """Where it stands in the section: `("ring", "body", "acc")`."""
-        within = ["body"] * (len(self.loops) - 1) + ["carry" if self.first else "body"]
+        within = ["body"] * (len(self.loops) - 1) + [self.first or "body"]
         return (*(part for pair in zip(self.loops, within, strict=False) for part in pair), self.name)
 
     @cached_property
@@ -70,11 +96,9 @@ class Line:
         """Its key as one word, which no other line of the section has: `ring/body/acc`."""
         return "/".join(map(str, self.key))
 
-    def inside(self, name: str, *, first: bool = False) -> Line:
-        """A line of the body of the repeat that stands here, or the first value of a name that it carries."""
-        origin = (
-            None if self.origin is None or not first else replace(self.origin, key=(*self.origin.key, "carry", name))
-        )
+    def inside(self, name: str, *, first: Start | None = None) -> Line:
+        """A line of the body of the repeat that stands here, or what it begins with."""
+        origin = None if self.origin is None or not first else replace(self.origin, key=(*self.origin.key, first, name))
         return Line(name, (*self.loops, self.name), first, origin)
 
     @property
@@ -122,7 +146,14 @@ class Node:
 
 @dataclass(frozen=True)
 class Loop:
-    """A repeat: `body` runs `steps` times over the carried values, then `name.carry` are names."""
+    """A repeat: `body` runs `steps` times over the carried values, then `name.carry` are names.
+
+    - `over`: for a name in the body the values of which it is a slice in each step, along their first dimension.
+    - `stack`: the names of what the steps' values are stacked to, each with the name in the body.
+    - `checkpoint`: what is kept of a step for the backward pass; None: everything.
+    - `counted`: the lines of which its number of steps is made.
+    - `locally`: what a function in which it stands calls the values that are stacked.
+    """
 
     line: Line
     steps: int
@@ -130,34 +161,72 @@ class Loop:
     carry: tuple[tuple[str, Expression], ...]
     body: tuple[Statement, ...]
     unroll: bool
+    over: tuple[tuple[str, Expression], ...] = ()
+    stack: tuple[tuple[str, str], ...] = ()
+    checkpoint: Checkpoint | None = None
+    counted: frozenset[str] = frozenset()
+    locally: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """What the names of its results begin with."""
         return self.line.name
 
+    @property
+    def scans(self) -> bool:
+        """Whether its steps take slices, or are stacked."""
+        return bool(self.over or self.stack)
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The names that its body begins with, but for the index."""
+        return tuple(name for name, _ in (*self.carry, *self.over))
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """What there is after the last step: the names that it carries, then those of what is stacked."""
+        return tuple(name for name, _ in (*self.carry, *self.stack))
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The names of the body that are read after a step."""
+        return frozenset((*(name for name, _ in self.carry), *(inner for _, inner in self.stack)))
+
+    def stack_of(self, result: str) -> str:
+        """The name in the body of what is stacked under that name."""
+        return dict(self.stack)[result]
+
+    def firsts(self) -> Iterator[tuple[Line, Expression]]:
+        """What it begins with, in the order in which it stands."""
+        yield from ((self.line.inside(name, first="carry"), expression) for name, expression in self.carry)
+        yield from ((self.line.inside(name, first="over"), expression) for name, expression in self.over)
+
     def first(self, carried: str) -> Line:
         """What a carried name starts as."""
-        return self.line.inside(carried, first=True)
+        return self.line.inside(carried, first="carry")
+
+    def whole(self, name: str) -> Line:
+        """What a name of the body is a slice of."""
+        return self.line.inside(name, first="over")
 
     def end(self, carried: str) -> str:
         """The path of what a carried name has at the end of a step."""
         return f"{self.line.path}/{carried}"
 
     def result(self, carried: str) -> str:
-        """The path of what a carried name has after the last step: its name, where the repeat stands in no other."""
+        """The path of what there is of a name after the last step: its name, where the repeat stands in no other."""
         return f"{self.line.path}.{carried}"
 
     @property
     def defines(self) -> frozenset[str]:
-        """The names of what is carried, after the last step: `ring.acc`."""
-        return frozenset(f"{self.name}.{carried}" for carried, _ in self.carry)
+        """The names of what there is after the last step: `ring.acc`."""
+        return frozenset(f"{self.name}.{result}" for result in self.results)
 
     @cached_property
     def names(self) -> frozenset[str]:
         """Every name in its expressions, those of its body too."""
-        parts = (*(first for _, first in self.carry), *self.body)
-        return frozenset[str]().union(*(part.names for part in parts))
+        parts = (*(first for _, first in self.firsts()), *self.body)
+        return self.counted.union(*(part.names for part in parts))
 
 
 Statement = Node | Loop
@@ -169,8 +238,7 @@ def expressions(statements: Iterable[Statement]) -> Iterator[tuple[Line, Express
         if isinstance(statement, Node):
             yield statement.line, statement.expression
             continue
-        for name, first in statement.carry:
-            yield statement.first(name), first
+        yield from statement.firsts()
         yield from expressions(statement.body)
 
 
@@ -196,3 +264,12 @@ def lines(statements: Iterable[Statement]) -> Iterator[str]:
         yield str(statement.line)
         if isinstance(statement, Loop):
             yield from lines(statement.body)
+
+
+def paths(statements: Iterable[Statement]) -> Iterator[tuple[str, str]]:
+    """The path of each value, and the name by which a constraint knows it: `layers.h` also inside of `layers`."""
+    for statement in statements:
+        yield statement.line.path, str(statement.line)
+        if isinstance(statement, Loop):
+            yield from ((statement.result(name), f"{statement.line}.{name}") for name in statement.results)
+            yield from paths(statement.body)

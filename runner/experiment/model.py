@@ -9,9 +9,22 @@ from functools import cached_property
 from typing import Any
 
 from runner import dtypes
-from runner.experiment import expect
+from runner.experiment import checkpoints, expect
 from runner.experiment.hardware import Hardware
-from runner.experiment.lines import Call, Line, Loop, Node, Origin, Statement, entered_by, expressions, lines, results
+from runner.experiment.lines import (
+    Call,
+    Checkpoint,
+    Line,
+    Loop,
+    Node,
+    Origin,
+    Statement,
+    entered_by,
+    expressions,
+    lines,
+    paths,
+    results,
+)
 from runner.experiment.program import Program
 from runner.experiment.showing import Show
 from runner.experiment.topology import Topology
@@ -20,8 +33,8 @@ from runner.language.syntax import Expression
 from runner.layout import Layout, Mesh, Spec
 
 __all__ = [
-    "GRADIENTS", "PLATFORMS", "PRECISIONS", "Array", "Call", "Experiment", "Gradient", "Line", "Loop", "Node", "Origin",
-    "Section", "Statement", "Target", "expressions", "lines", "results",
+    "GRADIENTS", "PLATFORMS", "PRECISIONS", "Array", "Call", "Checkpoint", "Experiment", "Gradient", "Line", "Loop",
+    "Node", "Origin", "Section", "Statement", "Target", "expressions", "lines", "paths", "results",
 ]  # fmt: skip
 
 PRECISIONS = ("default", "high", "highest", "bfloat16", "tensorfloat32", "float32")
@@ -188,6 +201,12 @@ class Experiment:
             outputs={name: spec for name, spec in self.outputs.items() if name in there},
         )
 
+    @cached_property
+    def constrained(self) -> dict[str, Spec]:
+        """The constraints by the paths of the values of `graph` and of the arrays: inside of a repeat too."""
+        known = {array.name: array.name for array in self.arrays} | dict(paths(self.graph))
+        return {path: self.constraints[name] for path, name in known.items() if name in self.constraints}
+
     @property
     def on_mesh(self) -> bool:
         """Whether some program needs all devices of the mesh."""
@@ -200,6 +219,12 @@ class Experiment:
         return (
             replace(self, outputs={**self.outputs, **dict.fromkeys(probed, Spec())}, probed=probed) if wanted else None
         )
+
+    def keeping(self, program: Program) -> Experiment | None:
+        """The experiment that keeps everything for the backward pass, if a program of it does not."""
+        if self.grad is None or not any(checkpoints.of(self.section(program.lines))):
+            return None
+        return replace(self, graph=checkpoints.without(self.graph), per_device=checkpoints.without(self.per_device))
 
     def checks(self, program: Program) -> tuple[str, ...]:
         """What is checked of the results of a program, in the order in which a report has it."""

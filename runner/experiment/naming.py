@@ -115,17 +115,26 @@ class _Naming:
                 self._steps(statement, meaning, shown)
             else:
                 self.statements.append(statement)
-                results = [f"{statement.name}.{name}" for name, _ in statement.carry]
+                results = [f"{statement.name}.{name}" for name in statement.results]
                 self.values += [Value(name, name, f"after {statement.steps} steps") for name in results]
 
     def _steps(self, loop: Loop, meaning: dict[str, ast.expr], shown: str) -> None:
         if not loop.unroll:
             self.stepped.append(shown)
         carried = {name: self._first(first, meaning, f"{shown}/carry/{name}") for name, first in loop.carry}
+        whole = {name: self._first(first, meaning, f"{shown}/over/{name}") for name, first in loop.over}
+        steps: dict[str, list[ast.expr]] = {name: [] for name, _ in loop.stack}
         for step in range(loop.steps):
-            inside = {**meaning, **carried, loop.index: _index(step, known=loop.unroll)}
+            slices = {name: ast.Subscript(value, ast.Constant(step)) for name, value in whole.items()}
+            inside = {**meaning, **carried, **slices, loop.index: _index(step, known=loop.unroll)}
             self.run(loop.body, inside, f"{shown}[{step}].")
             carried = {name: inside[name] for name in carried}
+            for name, inner in loop.stack:
+                steps[name].append(inside.get(inner, ast.Name(inner)))
+        for name, each in steps.items():
+            stacked = ast.Call(ast.Name("stack"), [ast.List(each)], [])
+            text = f"{loop.stack_of(name)} of all {loop.steps} steps"
+            meaning[f"{loop.name}.{name}"] = ast.Name(self.define((stacked, None, (), None), f"{shown}.{name}", text))
         for name, value in carried.items():
             meaning[f"{loop.name}.{name}"] = value
 
@@ -260,4 +269,4 @@ def _all_names(statement: Statement) -> set[str]:
     if isinstance(statement, Node):
         return {statement.name}
     inner = itertools.chain.from_iterable(_all_names(inside) for inside in statement.body)
-    return {statement.name, statement.index, *(name for name, _ in statement.carry), *inner}
+    return {statement.name, statement.index, *statement.given, *inner}

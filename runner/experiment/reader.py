@@ -12,6 +12,7 @@ from typing import Any
 from runner.config import schema
 from runner.config.folders import misnamed
 from runner.experiment import expect, hardware, topology
+from runner.experiment.checkpoints import check_names
 from runner.experiment.functions import read_functions
 from runner.experiment.layouts import read_array, read_mesh, read_spec, read_specs
 from runner.experiment.model import (
@@ -23,6 +24,7 @@ from runner.experiment.model import (
     Statement,
     Target,
     lines,
+    paths,
     results,
 )
 from runner.experiment.plain import check_name, choices, read_dims, read_show, read_size, read_verify_dims, yaml_hint
@@ -76,6 +78,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     for section in SECTIONS:
         scope = Scope(section, mesh, set(values), dims, loops=gradient_names(config["grad"]))
         sections[section] = read_section(of_section(config, section), scope, dims, functions)
+        check_names(sections[section])
     if not sections["graph"] and not sections["per_device"]:
         raise invalid((), "there is nothing to run: the experiment needs a graph, a per_device, or both")
     outputs = read_specs(config["outputs"], "outputs", mesh)
@@ -85,7 +88,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     outputs |= undeclared(grad, arrays, outputs)
     constraints = read_specs(config["constraints"], "constraints", mesh)
     for constrained in constraints:
-        known_result(constrained, "constraints", sections["graph"], values, "graph")
+        known_result(constrained, "constraints", {*values, *(name for _, name in paths(sections["graph"]))}, "graph")
     programs, chosen = _programs(named, sections)
     target = _target(config["target"], mesh, programs)
     # One device with the work of all says nothing of hardware that has them all.

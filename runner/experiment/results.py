@@ -14,8 +14,8 @@ from runner.layout import Spec
 from runner.untyped import is_list
 
 
-def known_result(name: str, section: str, statements: tuple[Statement, ...], arrays: set[str], where: str) -> None:
-    known = results(statements) | arrays
+def known_result(name: str, section: str, known: set[str], where: str) -> None:
+    """Raise `InvalidExperiment` for a name that is none of those that `where` knows."""
     if name not in known:
         raise invalid((section, name), f"{where} computes no '{name}'{nearest(name, known)}")
 
@@ -33,7 +33,7 @@ def check_outputs(
             continue
         for section, statements in sections.items():
             if statements:
-                known_result(name, "outputs", statements, set(), section)
+                known_result(name, "outputs", results(statements), section)
 
 
 DIFFERENCES = 1000

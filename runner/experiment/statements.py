@@ -7,22 +7,22 @@ whoever reads statements knows nothing of functions; the writers put the calls b
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runner.experiment.frames import Frame, Place, filled, free
+from runner.experiment.checkpoints import read_checkpoint
+from runner.experiment.frames import Frame, Place, free
 from runner.experiment.functions import RESULT, Function, bind, is_static
 from runner.experiment.model import Call, Line, Loop, Node, Origin, Statement
-from runner.experiment.plain import check_name, located, read_expression, read_size
+from runner.experiment.plain import choices, located, read_expression
+from runner.experiment.repeats import check_repeat, known_without_arrays, read_steps
 from runner.experiment.written import BOTH, Written, of
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.language import bounds, trees
 from runner.language.check import Scope, check
 from runner.language.syntax import Expression, SyntaxFault, names
 from runner.untyped import is_mapping
-
-_LOOP_KEYS = ("repeat", "index", "carry", "body", "unroll")
 
 
 def read_statements(
@@ -68,8 +68,8 @@ def _everywhere(lines: Iterable[Written]) -> Iterable[str]:
         yield from line.names
         if is_mapping(line.value):
             yield str(line.value.get("index", "i"))
-            carry, body = line.value.get("carry"), line.value.get("body")
-            yield from map(str, carry if is_mapping(carry) else ())
+            carry, over, body = (line.value.get(entry) for entry in ("carry", "over", "body"))
+            yield from map(str, (*(carry if is_mapping(carry) else ()), *(over if is_mapping(over) else ())))
             if is_mapping(body):
                 yield from _everywhere([Written((str(name),), value, ()) for name, value in body.items()])
 
@@ -99,9 +99,11 @@ class _Reader:
                 continue
             if len(line.names) > 1:
                 raise invalid(line.key, f"a repeat has one name; what it carries is NAME.{line.names[0]}")
-            loop = self._loop(line, local, frame, within)
-            statements.append(loop)
-            scope.loops[loop.name] = tuple(carried for carried, _ in loop.carry)
+            found = self._loop(line, local, frame, within)
+            statements += found
+            loop = found[-1]
+            assert isinstance(loop, Loop)
+            scope.loops[loop.name] = loop.results
         return tuple(statements)
 
     # A line: its calls first, then what is left of it.
@@ -148,6 +150,10 @@ class _Reader:
         known = self._name(name, place)
         origin = Origin(place.key, frame.uses, frame.calls, name, result, gives)
         scope.values.add(known)
+        scope.static.pop(known, None)
+        size = known_without_arrays(expression, scope)
+        if size is not None:
+            scope.static[known] = size
         return Node(_line(known, place.within, origin), expression)
 
     def _name(self, name: str, place: Place) -> str:
@@ -222,7 +228,7 @@ class _Reader:
                 hoisted = self._hoisted(argument, inside, before)
                 before.append(self._node(inside.name, hoisted, inside))
             arguments[parameter] = inside.name
-        made = Call(function.name, label, given, tuple(arguments.items()))
+        made = Call(function.name, label, given, tuple(arguments.items()), function.checkpoint)
         last = function.result(place.scope.section)
         if isinstance(last.value, Mapping):
             message = f"what '{function.name}' gives is an expression; of a repeat it is NAME.CARRIED"
@@ -273,93 +279,79 @@ class _Reader:
 
     # Repeats.
 
-    def _loop(self, line: Written, scope: Scope, frame: Frame, within: Line | None) -> Loop:
+    def _loop(self, line: Written, scope: Scope, frame: Frame, within: Line | None) -> list[Statement]:
+        """A repeat, after the lines of the functions that are called where it begins."""
         config, key, name = line.value, line.key, line.names[0]
-        _check_keys(config, key, name)
-        steps = _filled_size(config["repeat"], frame, (*key, "repeat"), self.dims, scope)
-        if steps < 0:
-            raise invalid((*key, "repeat"), f"the repeat '{name}' has {steps} steps")
+        check_repeat(config, key, name, self.dims)
+        steps, counted = read_steps(config, frame, key, self.dims, scope)
         index = config.get("index", "i")
-        _check_names(config, key, index, self.dims)
         place = Place(key, "", scope, frame, within, name)
         known = self._name(name, place)
         origin = Origin(key, frame.uses, frame.calls, name)
         itself = _line(known, within, origin)
-        carry: list[tuple[str, Expression]] = []
-        for carried, first in config["carry"].items():
-            expression = read_expression(first, (*key, "carry", carried))
-            at_ = replace(place, key=(*key, "carry", carried), text=expression.text)
-            tree = frame.filled(expression, at_.key, scope)
-            for node in trees.nodes(tree):
-                if self._called(node) is not None:
-                    message = "a function cannot be called where a repeat begins; give its value a line before it"
-                    raise at_.fault(message, node)
-            expression = Expression(expression.text, frame.in_section(tree), tree if frame.calls else None)
-            self._check(expression, at_, None)
-            carry.append((carried, expression))
-        if index in config["carry"] or index in config["body"]:
-            raise invalid((*key, "index"), f"'{index}' counts the steps and cannot be assigned")
+        before: list[Statement] = []
+        over, carry = (
+            tuple(self._begins(config.get(what, {}), replace(place, key=(*key, what)), before))
+            for what in ("over", "carry")
+        )
+        given = {index, *(carried for carried, _ in (*carry, *over))}
         inside = scope.nested()
-        inside.values |= {carried for carried, _ in carry} | {index}
+        inside.values |= given
+        inside.static = {known: size for known, size in inside.static.items() if known not in given}
         lines = of(config["body"], (*key, "body"), scope.section, shared=key[0] in (BOTH, "functions"))
         own = {given for each in lines for given in each.names}
         inside.loops = {n: c for n, c in inside.loops.items() if n not in own}
-        inner = frame.in_repeat((index, *config["carry"]), own) if frame.calls else frame
+        inner = frame.in_repeat(given, own) if frame.calls else frame
         body = self.statements(lines, inside, inner, itself)
+        carried = {name for name, _ in carry}
         for statement in body:
-            if statement.name in scope.values and statement.name not in config["carry"]:
+            if statement.name in scope.values and statement.name not in carried:
                 message = f"'{statement.name}' is a name outside the repeat already; carry it, or choose another name"
                 raise InvalidExperiment(
                     replace(invalid((*key, "body", statement.name), message).fault, uses=frame.uses)
                 )
-            if isinstance(statement, Loop) and statement.name in config["carry"]:
+            if isinstance(statement, Loop) and statement.name in carried:
                 raise invalid(
                     (*key, "body", statement.name), f"'{statement.name}' is carried; a repeat cannot be assigned to it"
                 )
-        return Loop(itself, steps, index, tuple(carry), body, config.get("unroll", True))
+        stack = tuple(self._stacked(config.get("stack", {}), replace(place, frame=inner), body, given, own))
+        locally = tuple(config.get("stack", {}).values())
+        checkpoint = read_checkpoint(config.get("checkpoint"), (*key, "checkpoint"))
+        unroll = config.get("unroll", not (over or stack))
+        return [*before, Loop(itself, steps, index, carry, body, unroll, over, stack, checkpoint, counted, locally)]
+
+    def _begins(
+        self, given: Mapping[str, Any], place: Place, before: list[Statement]
+    ) -> Iterator[tuple[str, Expression]]:
+        """The names that a repeat begins with; the lines of the functions that are called go to `before`."""
+        frame = place.frame
+        for name, first in given.items():
+            key = (*place.key, name)
+            expression = read_expression(first, key)
+            here = replace(place, key=key, text=expression.text, name=f"{place.name}_{name}")
+            tree = self._hoisted(frame.filled(expression, key, place.scope), here, before)
+            expression = Expression(expression.text, frame.in_section(tree), tree if frame.calls else None)
+            self._check(expression, here, None)
+            yield name, expression
+
+    def _stacked(
+        self, given: Mapping[str, str], place: Place, body: tuple[Statement, ...], begun: set[str], own: set[str]
+    ) -> Iterator[tuple[str, str]]:
+        """The names of what is stacked, each with the name that the body gives a value in each step."""
+        values = {name for statement in body for name in statement.defines} | begun
+        for name, written in given.items():
+            head, dot, carried = written.partition(".")
+            known = f"{place.frame.env.get(head, head) if place.frame.calls else head}{dot}{carried}"
+            if known not in values:
+                local = sorted(begun | own)
+                message = f"the body has no '{written}'{nearest(written, local) or choices(local)}"
+                fault = invalid((*place.key, "stack", name), message).fault
+                raise InvalidExperiment(replace(fault, uses=place.frame.uses))
+            yield name, known
 
 
 def _line(name: str, within: Line | None, origin: Origin) -> Line:
     return replace(Line(name) if within is None else within.inside(name), origin=origin)
-
-
-def _filled_size(value: Any, frame: Frame, key: Key, dims: Mapping[str, int], scope: Scope) -> int:
-    if isinstance(value, str) and scope.parameters & read_expression(value, key).names:
-        # It is known where the function is called.
-        return 1
-    if isinstance(value, str) and frame.statics:
-        tree = filled(read_expression(value, key).tree, frame.statics)
-        value = ast.unparse(ast.fix_missing_locations(tree))
-    try:
-        return read_size(value, key, dims, scope.mesh if scope.section == "per_device" else None)
-    except InvalidExperiment as error:
-        raise InvalidExperiment(replace(error.fault, uses=frame.uses)) from None
-
-
-def _check_keys(config: Mapping[str, Any], key: Key, name: str) -> None:
-    for entry in config:
-        if entry not in _LOOP_KEYS:
-            hint = nearest(entry, _LOOP_KEYS) or f"; a repeat has {', '.join(_LOOP_KEYS)}"
-            raise invalid((*key, entry), f"a repeat has no key '{entry}'{hint}")
-    for entry in ("repeat", "carry", "body"):
-        if entry not in config:
-            raise invalid(key, f"the repeat '{name}' has no '{entry}'")
-    for entry in ("carry", "body"):
-        if not isinstance(config[entry], Mapping) or not config[entry]:
-            raise invalid((*key, entry), f"the {entry} of a repeat maps names to expressions")
-    if not isinstance(config.get("unroll", True), bool):
-        raise invalid((*key, "unroll"), "unroll is true (a Python loop) or false (jax.lax.fori_loop)")
-
-
-def _check_names(config: Mapping[str, Any], key: Key, index: Any, dims: Mapping[str, int]) -> None:
-    # The names of the body are checked where its lines are read.
-    for inner, where in ((index, "index"), *((n, "carry") for n in config["carry"])):
-        check_name(inner, (*key, where))
-        if inner in dims:
-            raise invalid((*key, where), f"'{inner}' is a dim already; a name means one thing")
-    for inner in config["body"]:
-        if inner in dims:
-            raise invalid((*key, "body"), f"'{inner}' is a dim already; a name means one thing")
 
 
 def _cycle(start: str, scope: Scope) -> list[str] | None:

@@ -32,8 +32,9 @@ def _unread(statements: Sequence[Statement], needed: Iterable[str], path: str = 
             continue
         needed |= statement.names
         if isinstance(statement, Loop):
-            carried = {name for name, _ in statement.carry}
-            found += reversed(list(_unread(statement.body, carried, f"{path}{statement.name}.")))
+            own = f"{statement.name}."
+            inside = statement.wanted | {name.removeprefix(own) for name in needed if name.startswith(own)}
+            found += reversed(list(_unread(statement.body, inside, f"{path}{statement.name}.")))
     yield from reversed(found)
 
 

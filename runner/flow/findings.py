@@ -271,6 +271,7 @@ class Findings:
             cost=run.cost,
             timing=run.timing,
             layouts=run.layouts,
+            keeping_all=run.keeping_all,
             collectives=self._explained(run, evidence.collectives),
             collectives_unknown=evidence.collectives_unknown,
             collectives_missing=evidence.collectives_missing,

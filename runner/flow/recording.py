@@ -84,11 +84,12 @@ def _lines(statements: Iterable[Statement], scope: dict[str, str], types: _Types
             continue
         yield RecordedLine(path=path, line=str(statement.line), expression=None, reads=[], steps=statement.steps)
         inside = {name: of for name, of in scope.items() if name != statement.index}
-        for carried, first in statement.carry:
-            yield _line(statement.first(carried), first, scope, types)
-            inside[carried] = statement.first(carried).path
+        for line, first in statement.firsts():
+            yield _line(line, first, scope, types)
+            inside[line.name] = line.path
         yield from _lines(statement.body, inside, types)
-        scope.update({f"{statement.name}.{carried}": inside[carried] for carried, _ in statement.carry})
+        last = (*((name, name) for name, _ in statement.carry), *statement.stack)
+        scope.update({f"{statement.name}.{name}": inside[inner] for name, inner in last if inner in inside})
 
 
 def _line(line: Line, expression: Expression, scope: Mapping[str, str], types: _Types) -> RecordedLine:

@@ -32,10 +32,12 @@ _NOT_HERE = """
 | JAX or Python | here |
 |---|---|
 {rows}
-| `jax.lax.scan`, `jax.lax.while_loop` of a known number of steps | a [repeat](language.md#loops) with `unroll: false` |
+| `jax.lax.scan` | a [repeat](language.md#scans) with `over` and `stack` |
+| `jax.lax.while_loop` of a known number of steps | a [repeat](language.md#loops) with `unroll: false` |
+| `jax.checkpoint` | [`checkpoint`](language.md#rematerialisation) of a function or a repeat |
 | `lambda`, `def` | a [function](language.md#functions) of the experiment's own |
 | `jax.grad` | [`grad`](language.md#gradients), whose gradients lines read |
-| `jax.lax.associative_scan`, `ragged_dot`, `ragged_all_to_all`, `qr`, `eigh`, `jax.checkpoint` | nothing yet |
+| `jax.lax.associative_scan`, `ragged_dot`, `ragged_all_to_all`, `qr`, `eigh` | nothing yet |
 """
 
 

@@ -25,6 +25,7 @@ class Scope:
 
     - `values`: arrays and earlier nodes; `sizes`: the dims; `loops`: the carries of earlier repeats.
     - `later`: names that stand further down, for the message about order.
+    - `static`: the earlier lines that are integers, known without arrays.
     - `parameters`: those of a function that is read by itself, of which nobody knows yet what they stand for.
     - `functions`: the experiment's own, each call of which has become its lines already.
     """
@@ -35,12 +36,13 @@ class Scope:
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
     loops: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     later: Mapping[str, Expression | None] = field(default_factory=dict[str, Expression | None])
+    static: dict[str, int] = field(default_factory=dict[str, int])
     parameters: frozenset[str] = frozenset()
     functions: tuple[str, ...] = ()
 
     def nested(self) -> Scope:
         """A copy to which the names of a loop's body can be added."""
-        return replace(self, values=set(self.values), loops=dict(self.loops))
+        return replace(self, values=set(self.values), loops=dict(self.loops), static=dict(self.static))
 
 
 def check(expression: Expression, scope: Scope) -> None:

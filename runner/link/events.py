@@ -86,6 +86,14 @@ class ValueLayout:
     text: str
 
 
+@dataclass(kw_only=True)
+class Keeping:
+    """What a program costs that keeps everything for the backward pass; null where the backend does not say."""
+
+    memory: Memory | None
+    cost: Cost | None
+
+
 # What becomes of a program.
 
 
@@ -114,6 +122,7 @@ class Ran:
     - `unreadable`: why the compiled module could not be printed.
     - `reshards`: for the text of each warning of a rematerialization the layouts, and a way around it.
     - `plan`: Shardy's; `lowered`: the collectives that the program asks for itself; null where there is no mesh.
+    - `keeping_all`: where it rematerialises, what it costs without.
     - `coordinates`: of TPUs that are not here for each device of the mesh its slice, where in the torus its chip is,
       and its number on the chip.
     """
@@ -131,6 +140,7 @@ class Ran:
     cost: Cost | None
     timing: Timing
     layouts: dict[str, ValueLayout] | None = None
+    keeping_all: Keeping | None = None
     coordinates: list[list[int]] | None = None
 
 

@@ -26,6 +26,7 @@ from runner.link.events import (
     Cost,
     Died,
     Invalid,
+    Keeping,
     Memory,
     OutputTold,
     Ran,
@@ -117,6 +118,7 @@ class ProgramRun:
     cost: Cost | None = None
     timing: Timing | None = None
     layouts: dict[str, ValueLayout] | None = None
+    keeping_all: Keeping | None = None
     plan: Planned | None = None
     coordinates: list[list[int]] | None = None
     lowered: list[AskedCollective] | None = None
@@ -190,6 +192,7 @@ def program_run(
         cost=ran.cost,
         timing=ran.timing,
         layouts=ran.layouts,
+        keeping_all=ran.keeping_all,
         plan=ran.plan,
         coordinates=ran.coordinates,
         lowered=ran.lowered,

@@ -16,6 +16,6 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
         experiment,
         folder,
         Program.CONSTRAINT,
-        constraints=experiment.constraints,
+        constraints=experiment.constrained,
         outputs={name: spec for name, spec in experiment.outputs.items() if name not in experiment.probed},
     )

@@ -16,7 +16,7 @@ from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, comp
 from runner.language.syntax import Expression, place
 from runner.layout import Spec
 from runner.programs.names import Names
-from runner.programs.spelling import constrained, resharded, sharding, tuple_of
+from runner.programs.spelling import checkpointed, constrained, resharded, sharding, tuple_of
 from runner.programs.types import Repairs
 from runner.sharding.repairs import Repair
 
@@ -134,44 +134,91 @@ class Lines:
         known = self._defined.get((call.function, text))
         if known is None:
             known = self._defined[call.function, text] = self._names.reserve_function(call.function, inner)
-            self._functions.append(f"def {known}{text}\n")
+            kept = "" if call.checkpoint is None else f"\n{known} = {checkpointed(known, call.checkpoint)}\n"
+            self._functions.append(f"def {known}{text}\n{kept}")
         return known
 
     def _follow(self, path: str, identifier: str, indent: str) -> None:
-        """What follows a definition. Only what stands in no loop's body has a name for its path."""
+        """What follows a definition."""
         if path in self._repairs.reshard:
             self._put(indent, f"{identifier} = {resharded(identifier, self._repairs.reshard[path])}")
         if path in self._constrained:
             self._put(indent, f"{identifier} = {constrained(identifier, self._constrained[path])}")
 
     def _loop(self, loop: Loop, indent: str) -> None:
-        firsts = [self._expression(first, loop.first(name)) for name, first in loop.carry]
+        firsts = tuple_of([self._expression(first, loop.first(name)) for name, first in loop.carry])
+        over = [self._over(loop, name, whole) for name, whole in loop.over]
         name_of_loop = self._name(loop.line)
         body = self._names.add(name_of_loop)
-        carried = [self._names.add(name) for name, _ in loop.carry]
-        index = self._names.add(loop.index)
-        self._put(indent, f"def {body}({index}, carry):")
-        self._put(indent, f"    {tuple_of(carried)} = carry")
-        self._statements(loop.body, indent + "    ")
-        returned = [
-            resharded(identifier, self._repairs.reshard[loop.end(name)])
-            if loop.end(name) in self._repairs.reshard
-            else identifier
-            for (name, _), identifier in zip(loop.carry, carried, strict=True)
-        ]
-        self._put(indent, f"    return {tuple_of(returned)}")
+        carried, slices, stacked = self._body(loop, body, indent)
+        results = [self._names.add(f"{name_of_loop}.{name}") for name in loop.results]
+        last, after = tuple_of(results[: len(carried)]), results[len(carried) :]
         self._put(indent, "")
         self._put(indent, self._scope(loop.line))
-        if loop.unroll:
-            self._put(indent, f"    carry = {tuple_of(firsts)}")
+        if loop.scans and not loop.unroll:
+            if len(slices) > len(over):
+                over.append(f"jnp.arange({loop.steps}, dtype='int32')")
+            left = f"{last if carried else '_'}, {tuple_of(after) if stacked else '_'}"
+            xs = tuple_of(over) if over else f"None, length={loop.steps}"
+            self._put(indent, f"    {left} = jax.lax.scan({body}, {firsts}, {xs})")
+        elif loop.unroll:
+            self._put(indent, f"    carry = {firsts}")
+            if stacked:
+                self._put(indent, "    steps = []")
+            if over:
+                self._put(indent, f"    over = {tuple_of(over)}")
             self._put(indent, f"    for step in range({loop.steps}):")
-            self._put(indent, f"        carry = {body}(step, carry)")
+            arguments = ", ".join(["step", "carry", *(["tuple(x[step] for x in over)"] if over else [])])
+            self._put(indent, f"        {'carry, each' if stacked else 'carry'} = {body}({arguments})")
+            if stacked:
+                self._put(indent, "        steps.append(each)")
         else:
-            self._put(indent, f"    carry = jax.lax.fori_loop(0, {loop.steps}, {body}, {tuple_of(firsts)})")
-        results = [self._names.add(f"{name_of_loop}.{name}") for name, _ in loop.carry]
-        self._put(indent, f"    {tuple_of(results)} = carry")
-        for (name, _), identifier in zip(loop.carry, results, strict=True):
+            self._put(indent, f"    carry = jax.lax.fori_loop(0, {loop.steps}, {body}, {firsts})")
+        if carried and (loop.unroll or not loop.scans):
+            self._put(indent, f"    {last} = carry")
+        if stacked and loop.unroll:
+            self._put(indent, f"    {tuple_of(after)} = map(jnp.stack, zip(*steps, strict=True))")
+        for name, identifier in zip(loop.results, results, strict=True):
             self._follow(loop.result(name), identifier, indent + "    ")
+
+    def _over(self, loop: Loop, name: str, whole: Expression) -> str:
+        """What a repeat takes slices of."""
+        path, source = loop.whole(name).path, self._expression(whole, loop.whole(name))
+        return resharded(source, self._repairs.reshard[path]) if path in self._repairs.reshard else source
+
+    def _body(self, loop: Loop, body: str, indent: str) -> tuple[list[str], list[str], list[str]]:
+        """Write the function of one step; what it carries, takes slices of, and gives besides."""
+        carried = [self._names.add(name) for name, _ in loop.carry]
+        slices = [self._names.add(name) for name, _ in loop.over]
+        index = self._names.add(loop.index)
+        scanned = loop.scans and not loop.unroll
+        if scanned and any(loop.index in statement.names for statement in loop.body):
+            slices.append(index)
+        parameters = ["carry", *(["over"] if slices or scanned else [])]
+        self._put(indent, f"def {body}({', '.join(parameters if scanned else [index, *parameters])}):")
+        if carried:
+            self._put(indent, f"    {tuple_of(carried)} = carry")
+        if slices:
+            self._put(indent, f"    {tuple_of(slices)} = over")
+        self._statements(loop.body, indent + "    ")
+        returned = tuple_of(
+            [
+                resharded(identifier, self._repairs.reshard[loop.end(name)])
+                if loop.end(name) in self._repairs.reshard
+                else identifier
+                for (name, _), identifier in zip(loop.carry, carried, strict=True)
+            ]
+        )
+        stacked = [self._names[name] for name in (loop.locally if self._depth else (inner for _, inner in loop.stack))]
+        if scanned or stacked:
+            returned = f"{returned}, {tuple_of(stacked) if stacked else 'None'}"
+        self._put(indent, f"    return {returned}")
+        if loop.checkpoint is not None:
+            self._put(indent, "")
+            # In an unrolled loop the step is one of Python's numbers; in JAX's own nothing can be merged over steps.
+            more = "static_argnums=(0,)" if loop.unroll else "prevent_cse=False"
+            self._put(indent, f"{body} = {checkpointed(body, loop.checkpoint, more)}")
+        return carried, slices, stacked
 
     def _expression(self, expression: Expression, line: Line) -> str:
         repairs = self._repairs.calls.get(line.path, {})

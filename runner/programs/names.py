@@ -12,7 +12,20 @@ _RESERVED = frozenset(
     {*keyword.kwlist, *dir(builtins)}
     | {"jax", "jnp", "np", "ml_dtypes", "P", "AxisType", "NamedSharding", "rng", "mesh", "devices"}
     | {"os", "mesh_utils", "topologies", "topology", "abstract_inputs"}
-    | {"inputs", "make_mesh", "shardings", "program", "main", "split", "join", "per_device", "step", "carry"}
+    | {
+        "inputs",
+        "make_mesh",
+        "shardings",
+        "program",
+        "main",
+        "split",
+        "join",
+        "per_device",
+        "step",
+        "carry",
+        "over",
+        "steps",
+    }
 )
 
 

@@ -65,6 +65,8 @@ def _imports(experiment: Experiment, body: str, *, mesh: bool) -> list[str]:
     named = {dtypes.dtype(array.dtype).source.split(".")[0] for array in experiment.arrays}
     lines = ["import os", "", "import jax"] if absent and absent.configuration else ["import jax"]
     read = _read(body)
+    if "jax.ad_checkpoint." in body:
+        lines.append("import jax.ad_checkpoint")
     if "jnp" in read:
         lines.append("import jax.numpy as jnp")
     if "ml_dtypes" in named:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runner.experiment.model import Checkpoint
 from runner.layout import Spec
 
 
@@ -23,3 +24,12 @@ def resharded(value: str, spec: Spec) -> str:
 def constrained(value: str, spec: Spec) -> str:
     """`value`, laid out by the compiler."""
     return f"jax.lax.with_sharding_constraint({value}, {sharding(spec)})"
+
+
+def checkpointed(function: str, checkpoint: Checkpoint, more: str = "") -> str:
+    """A function of which the backward pass computes again what is not kept."""
+    policy: list[str] = []
+    if checkpoint.policy is not None:
+        names = f"({', '.join(map(repr, checkpoint.names))})" if checkpoint.names else ""
+        policy = [f"policy=jax.checkpoint_policies.{checkpoint.policy}{names}"]
+    return f"jax.checkpoint({', '.join([function, *policy, *([more] if more else [])])})"

@@ -9,7 +9,7 @@ from runner.codec import ALWAYS, Numbers, named
 from runner.estimate.model import Estimate
 from runner.evidence.model import Collective, CompilerWarning, Profile
 from runner.layout import SpecEntries
-from runner.link.events import Cost, Devices, Memory, Timing, ValueLayout
+from runner.link.events import Cost, Devices, Keeping, Memory, Timing, ValueLayout
 from runner.record.verdicts import Checks, FileChecks
 from runner.sharding.plan import AskedCollective, Derivation, Planned
 from runner.why.least import Gap
@@ -80,6 +80,7 @@ class CompiledProgram(ProgramRecord):
       sentences after which a collective may be missing from the list.
     - `compiler_warnings`: null where nobody could hear the compiler; `memory`, `cost`: where the backend does not say.
     - `layouts`: those that `expect.layouts` asks for; `profile`: where one was asked for.
+    - `keeping_all`: where it rematerialises, what the same program costs that keeps everything.
     - `plan`: what Shardy planned of a program on the mesh; `lowered`: the collectives that it asks for itself.
     - `bytes_sent`: what a device sends for all collectives, on a ring; null where that is not known.
     - `estimate`: the least time of a run on the `hardware` that the experiment names.
@@ -90,6 +91,7 @@ class CompiledProgram(ProgramRecord):
     cost: Cost | None
     timing: Timing
     layouts: dict[str, ValueLayout] | None = None
+    keeping_all: Keeping | None = None
     collectives: list[Collective] | None
     collectives_unknown: list[str]
     collectives_missing: list[str]

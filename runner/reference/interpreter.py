@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -136,20 +137,29 @@ class _Interpreter:
 
     def _repeat(self, loop: Loop, later: frozenset[str] | None) -> None:
         carried = {name: self._line(first.tree, loop.first(name)) for name, first in loop.carry}
-        self._forget_all_but(None if later is None else later.union(*(inside.names for inside in loop.body)))
-        names = None if later is None else frozenset(carried)
+        whole = {name: self._line(first.tree, loop.whole(name)) for name, first in loop.over}
+        stacked: dict[str, list[PerDevice]] = {name: [] for name, _ in loop.stack}
+        kept = frozenset(inner for _, inner in loop.stack).union(*(inside.names for inside in loop.body))
+        self._forget_all_but(None if later is None else later | kept)
+        names = None if later is None else loop.wanted
         outer = self.values
         for step in range(loop.steps):
             self.values = dict(outer)
             for name in tuple(carried):
                 # Moved: nothing else may hold on to what the body replaces.
                 self.values[name] = carried.pop(name)
+            for name, value in whole.items():
+                self.values[name] = self._lift(partial(_slice, step), None, value)
             self.values[loop.index] = self._everywhere(step if loop.unroll else np.int32(step))
             self.run(loop.body, names)
             carried = {name: self.values[name] for name, _ in loop.carry}
+            for name, inner in loop.stack:
+                stacked[name].append(self.values[inner])
         self.values = outer
         for name, value in carried.items():
             self.values[f"{loop.name}.{name}"] = value
+        for name, steps in stacked.items():
+            self.values[f"{loop.name}.{name}"] = self._lift(lambda *each: OPERATIONS["stack"].numpy(each), None, *steps)
 
     def _everywhere(self, value: Any) -> PerDevice:
         return [value] * self.mesh.size
@@ -297,6 +307,10 @@ class _Interpreter:
             return self._everywhere(result)
         # Entries that are one object must stay one object through widening.
         return self._lift(identity, node, result)
+
+
+def _slice(step: int, whole: Any) -> Any:
+    return indexing.getitem(whole, step)
 
 
 def _called(node: ast.expr) -> str:

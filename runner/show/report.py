@@ -16,7 +16,7 @@ from runner.experiment.showing import Show, names
 from runner.link.events import Devices, Timing
 from runner.record.model import CompiledProgram, MeshShape, Pictures, Record
 from runner.record.verdicts import AgreementVerdict, Checks, Undecided, ValueOutput, ValueVerdict, Verdict
-from runner.show import collectives, figures, modes, refused, values
+from runner.show import collectives, figures, keeping, modes, refused, values
 from runner.show.console import PLAIN, print_table, room, say, show_lines
 from runner.show.table import Cell
 from runner.words import listed, on_devices
@@ -242,6 +242,10 @@ def _modes(found: Record) -> None:
     if table := modes.rows(found):
         print_table(modes.HEAD, [[(text, "") for text in row] for row in table])
         for line in modes.lines(found):
+            say(line)
+        print()
+    if told := keeping.lines(found):
+        for line in told:
             say(line)
         print()
 

@@ -20,7 +20,10 @@ jit: Callable[..., Any] = _jax.jit
 grad: Callable[..., Callable[..., Any]] = _jax.grad
 eval_shape: Callable[..., Any] = _jax.eval_shape
 fori_loop: Callable[..., Any] = _jax.lax.fori_loop
+scan: Callable[..., Any] = _jax.lax.scan
 
+arange: Callable[..., jax.Array] = _jax.numpy.arange
+stack: Callable[..., jax.Array] = _jax.numpy.stack
 asarray: Callable[..., jax.Array] = _jax.numpy.asarray
 device_put: Callable[..., Any] = _jax.device_put
 block_until_ready: Callable[[Any], Any] = _jax.block_until_ready

@@ -41,30 +41,41 @@ class Compiled:
 
     def memory(self) -> Memory | None:
         """Bytes per device, where the backend knows them."""
-        stats = self.executable.memory_analysis()
-        if stats is None:
-            return None
-        return Memory(
-            argument_bytes=stats.argument_size_in_bytes,
-            output_bytes=stats.output_size_in_bytes,
-            temp_bytes=stats.temp_size_in_bytes,
-            peak_bytes=stats.peak_memory_in_bytes,
-        )
+        return _memory(self.executable)
 
     def cost(self) -> Cost | None:
         """The compiler's estimate per device: operations, bytes accessed, seconds, as far as the backend has them."""
-        cost = self.executable.cost_analysis()
-        if not cost:
-            return None
+        return _cost(self.executable, self.text)
 
-        def known(name: str) -> float | None:
-            value = cost.get(name)
-            return None if value is None or value < 0 else float(value)
 
-        told = Cost(
-            flops=known("flops"), bytes_accessed=known("bytes accessed"), optimal_seconds=known("optimal_seconds")
-        )
-        return None if told == Cost() else with_loops(told, self.text)
+def costs(executable: Any) -> tuple[Memory | None, Cost | None]:
+    """What an executable takes of memory and computes, as `Compiled` has it."""
+    return _memory(executable), _cost(executable, _text(executable)[0])
+
+
+def _memory(executable: Any) -> Memory | None:
+    stats = executable.memory_analysis()
+    if stats is None:
+        return None
+    return Memory(
+        argument_bytes=stats.argument_size_in_bytes,
+        output_bytes=stats.output_size_in_bytes,
+        temp_bytes=stats.temp_size_in_bytes,
+        peak_bytes=stats.peak_memory_in_bytes,
+    )
+
+
+def _cost(executable: Any, text: str) -> Cost | None:
+    cost = executable.cost_analysis()
+    if not cost:
+        return None
+
+    def known(name: str) -> float | None:
+        value = cost.get(name)
+        return None if value is None or value < 0 else float(value)
+
+    told = Cost(flops=known("flops"), bytes_accessed=known("bytes accessed"), optimal_seconds=known("optimal_seconds"))
+    return None if told == Cost() else with_loops(told, text)
 
 
 def compile_program(program: Program, function: Any, operands: Any, folder: Path) -> Compiled:

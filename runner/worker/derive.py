@@ -65,7 +65,7 @@ class _Planner(Walker):
         line[where] = typed if line.get(where, typed) == typed else None
 
     def settle(self, path: str, value: Any) -> Any:
-        spec = self.experiment.constraints.get(path, self.experiment.results.get(path))
+        spec = self.experiment.constrained.get(path, self.experiment.results.get(path))
         return value if spec is None else self.laid_out(value, spec)
 
     def laid_out(self, value: Any, spec: Spec) -> Any:

@@ -134,7 +134,7 @@ class _Explicit(Walker):
         return NamedSharding(self.mesh, partition(spec))
 
     def _promised(self, path: str) -> Spec | None:
-        return {**self.experiment.outputs, **self.experiment.constraints}.get(path)
+        return {**self.experiment.outputs, **self.experiment.constrained}.get(path)
 
     def constrain_arrays(self) -> None:
         for name, spec in self.experiment.constraints.items():
@@ -152,6 +152,10 @@ class _Explicit(Walker):
     def settle(self, path: str, value: Any) -> Any:
         spec = self._promised(path)
         return value if spec is None or not hasattr(value, "shape") else self._settled(path, value, spec)
+
+    def taken_apart(self, path: str, value: Any) -> Any:
+        """`jax.lax.scan` takes slices along a dimension that is not sharded."""
+        return self._settled(path, value, Spec(((), *_typed(value)[1:])))
 
     def carried(self, path: str, value: Any, start: Any) -> Any:
         """A loop's carry keeps the sharding with which it enters the body."""

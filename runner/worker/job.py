@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ from runner.record.files import write_text
 from runner.worker import calls, gradient, warm
 from runner.worker.compilation import NotLowered
 from runner.worker.execute import Execution, execute
+from runner.worker.keeping import keeping
 from runner.worker.layouts import layouts
 from runner.worker.types import infer
 
@@ -99,11 +100,19 @@ def _sources(experiment: Experiment, programs: list[Program], data_folder: Path,
         probing = experiment.probing(program)
         if probing is not None:
             sources[_probe(program)] = WRITERS[program](probing, data_folder, types)
+        kept = (types.derived or experiment if program is Program.DERIVED else experiment).keeping(program)
+        if kept is not None:
+            keeping_types = replace(types, derived=kept) if program is Program.DERIVED else types
+            sources[_keeping(program)] = WRITERS[program](kept, data_folder, keeping_types)
     return sources
 
 
 def _probe(program: Program) -> str:
     return f"{program}_layouts"
+
+
+def _keeping(program: Program) -> str:
+    return f"{program}_keeping_all"
 
 
 def _told(types: Types, target: Devices) -> events.Types:
@@ -175,6 +184,9 @@ class _Doing:
         if _probe(program) in self.modules:
             devices = self.absent.devices if self.absent else None
             found.layouts = layouts(self.experiment, program, self.modules[_probe(program)], devices)
+        if _keeping(program) in self.modules:
+            devices = self.absent.devices if self.absent else None
+            found.keeping_all = keeping(self.experiment, program, self.modules[_keeping(program)], devices)
         return found
 
     def _written(self, program: Program) -> Experiment:

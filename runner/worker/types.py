@@ -16,6 +16,7 @@ from jax.sharding import AxisType
 
 from runner import dtypes
 from runner.experiment.layouts import fits
+from runner.experiment.lines import paths
 from runner.experiment.model import GRADIENTS, Experiment, Node, Section
 from runner.experiment.program import Program
 from runner.faults import LEFT_OUT, InvalidExperiment, invalid, key_text
@@ -47,10 +48,14 @@ def infer(experiment: Experiment) -> Types:
     repairs = Repairs()
     if experiment.graph:
         nodes["graph"] = _graph(experiment, floats["graph"])
-        for name, spec in {**experiment.constraints, **experiment.results}.items():
-            section = "outputs" if name in experiment.outputs else "constraints"
-            typed = nodes["graph"].get(name) or _array_type(experiment, name)
-            fits(spec, typed.shape, (), experiment.mesh, (section, name), name)
+        for name, spec in experiment.results.items():
+            fits(spec, nodes["graph"][name].shape, (), experiment.mesh, ("outputs", name), name)
+        known = {array.name: _array_type(experiment, array.name) for array in experiment.arrays} | nodes["graph"]
+        named = {array.name: array.name for array in experiment.arrays} | dict(paths(experiment.graph))
+        for path, spec in experiment.constrained.items():
+            # What stands in a repeat of no steps has no type.
+            if path in known:
+                fits(spec, known[path].shape, (), experiment.mesh, ("constraints", named[path]), named[path])
         outputs = {name: nodes["graph"][name] for name in experiment.results}
         if experiment.grad:
             _differentiable(experiment, "graph", nodes["graph"])

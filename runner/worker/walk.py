@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ from runner.untyped import is_sequence
 from runner.words import quoted
 from runner.worker import calls, limits
 from runner.worker.versions import sharding_type_errors, varying_axes
+
+# The table names functions of it, and `import jax` leaves it out.
+importlib.import_module("jax.ad_checkpoint")
 
 REFUSALS = (
     TypeError, ValueError, IndexError, KeyError, NotImplementedError, ArithmeticError, *sharding_type_errors(),
@@ -67,13 +71,15 @@ class Walker:
     def _repeat(self, loop: Loop, section: Section) -> None:
         key, uses = loop.line.written(section)
         first = tuple(self.evaluate(expression, section, loop.first(name)) for name, expression in loop.carry)
+        over = self._over(loop, section)
         outer = self.values
         ends: list[Any] = []
 
-        def body(step: Any, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        def body(step: Any, carry: tuple[Any, ...], slices: tuple[Any, ...] = ()) -> tuple[Any, ...]:
             self.values = {**outer, loop.index: step}
-            self.values.update(zip((name for name, _ in loop.carry), carry, strict=True))
+            self.values.update(zip(loop.given, (*carry, *slices), strict=True))
             self.run(loop.body, section)
+            stacked.append([self.values[inner] for _, inner in loop.stack])
             last = tuple(
                 self.carried(loop.end(name), self.values[name], start)
                 for (name, _), start in zip(loop.carry, carry, strict=True)
@@ -82,25 +88,55 @@ class Walker:
             ends[:] = [jax.typeof(value) for value in last]
             return last
 
+        def scanned(carry: tuple[Any, ...], slices: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
+            return body(slices[-1], carry, slices[:-1]), stacked[-1]
+
+        stacked: list[list[Any]] = []
+        several: list[Any] = []
         carry: Any = first
         if loop.unroll:
             for step in range(loop.steps):
-                carry = body(step, carry)
+                carry = body(step, carry, tuple(value[step] for value in over))
+            several = [calls.stack(each) for each in zip(*stacked, strict=True)]
         elif loop.steps:
             try:
-                carry = calls.fori_loop(0, loop.steps, body, first)
+                if loop.scans:
+                    steps = calls.arange(loop.steps, dtype="int32")
+                    carry, several = calls.scan(scanned, first, (*over, steps))
+                else:
+                    carry = calls.fori_loop(0, loop.steps, body, first)
             except REFUSALS as error:
                 self.values = outer
                 for (name, expression), start, end in zip(loop.carry, first, ends, strict=False):
-                    message = _unlike(name, jax.typeof(start), end, expression.text)
+                    call = "scan" if loop.scans else "fori_loop"
+                    message = _unlike(name, jax.typeof(start), end, expression.text, call)
                     if message:
                         at = (*key, "carry", name)
                         fault = located(at, expression.text, expression.fault(message), uses)
                         raise InvalidExperiment(fault) from None
                 raise InvalidExperiment(located(key, "", SyntaxFault(_first_lines(error), 0, 0), uses)) from None
-        for (name, _), value in zip(loop.carry, carry, strict=True):
+        for name, value in zip(loop.results, (*carry, *several), strict=True):
             outer[f"{loop.name}.{name}"] = value = self.settle(loop.result(name), value)
             self.on_value(loop.result(name), value)
+
+    def _over(self, loop: Loop, section: Section) -> tuple[Any, ...]:
+        """What a repeat takes a slice of in each step. Raises `InvalidExperiment` where there are not so many."""
+        found: list[Any] = []
+        for name, expression in loop.over:
+            line = loop.whole(name)
+            value = self.evaluate(expression, section, line)
+            shape: tuple[int, ...] = getattr(value, "shape", ())
+            if not shape or shape[0] != loop.steps:
+                has = f"has {shape[0]} slices along its first dimension" if shape else "has no dimension to slice"
+                message = f"it {has}; the repeat has {loop.steps} steps"
+                key, uses = line.written(section)
+                raise InvalidExperiment(located(key, expression.text, expression.fault(message), uses))
+            found.append(self.taken_apart(line.path, value))
+        return tuple(found)
+
+    def taken_apart(self, path: str, value: Any) -> Any:
+        """What a repeat takes slices of along its first dimension, given its value."""
+        return value
 
     def carried(self, path: str, value: Any, start: Any) -> Any:
         """What a loop carries on, given the value at the end of its body and the one at its start."""
@@ -239,11 +275,11 @@ class Walker:
         return [(j, (j + shift) % size) for j in range(size)]
 
 
-def _unlike(name: str, start: Any, end: Any, text: str) -> str | None:
-    """What is wrong with a carry of `jax.lax.fori_loop` that ends the body with another type than it starts with."""
+def _unlike(name: str, start: Any, end: Any, text: str, call: str) -> str | None:
+    """What is wrong with a carry of `jax.lax`'s `call` that ends the body with another type than it starts with."""
     if start.shape != end.shape or (start.dtype != end.dtype and not start.weak_type):
         types = [f"{kind.dtype}{list(kind.shape)}" for kind in (start, end)]
-        return f"the carry '{name}' starts as {types[0]} and ends the body as {types[1]}; a fori_loop keeps one type"
+        return f"the carry '{name}' starts as {types[0]} and ends the body as {types[1]}; a {call} keeps one type"
     loose = varying_axes(end) - varying_axes(start)
     if loose:
         axes = sorted(loose)

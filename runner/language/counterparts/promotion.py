@@ -149,8 +149,8 @@ def on_truth(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *values: function(*(array(value) != 0 for value in values))
 
 
-def identity(x: Any) -> Any:
-    """The value itself, or the tuple of values."""
+def identity(x: Any, name: str = "") -> Any:
+    """The value itself, or the tuple of values; a `name` changes nothing of it."""
     return x
 
 

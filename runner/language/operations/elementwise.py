@@ -40,6 +40,7 @@ ROWS = (
     array("nan_to_num", "x, *, nan=0.0, posinf=None, neginf=None", arithmetic.nan_to_num),
     array("stop_gradient", "x", identity, jax="jax.lax.stop_gradient", constant=True),
     array("optimization_barrier", "operand, /", identity, jax="jax.lax.optimization_barrier"),
+    array("checkpoint_name", "x, name", identity, jax="jax.ad_checkpoint.checkpoint_name"),
     # Rounding.
     array("floor", "x, /", promoted(np.floor), decides="threshold"),
     array("ceil", "x, /", promoted(np.ceil), decides="threshold"),

@@ -248,9 +248,10 @@ def _spec(array: ArrayRecord) -> str:
 
 
 def _line(figure: _Figure, line: RecordedLine) -> Box:
-    first = "/carry/" in line.path and line.path.split("/")[-2] == "carry"
-    name = line.path.split("/")[-1]
-    told = textwrap.wrap(("starts as " if first else "= ") + (line.expression or ""), _WRAP, subsequent_indent="  ")
+    *_, where, name = ("", *line.path.split("/"))
+    begins = {"carry": "starts as ", "over": "a slice of "}.get(where)
+    first = begins is not None
+    told = textwrap.wrap((begins or "= ") + (line.expression or ""), _WRAP, subsequent_indent="  ")
     if line.dtype is not None and line.shape is not None:
         told.append(f"{line.dtype}{line.shape}")
     output = figure.outputs.get(line.line) if "/" not in line.path else None

@@ -1,0 +1,99 @@
+"""A repeat as the YAML has it in; its keys, names and number of steps, known to be right, out."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from runner.experiment.frames import Frame, filled
+from runner.experiment.plain import IDENTIFIER, check_name, read_expression, read_size
+from runner.faults import InvalidExperiment, Key, invalid, nearest
+from runner.language import static
+from runner.language.check import Scope
+from runner.language.syntax import Expression, SyntaxFault
+from runner.untyped import is_mapping
+
+KEYS = ("repeat", "index", "over", "carry", "body", "stack", "checkpoint", "unroll")
+
+
+def read_steps(
+    config: Mapping[str, Any], frame: Frame, key: Key, dims: Mapping[str, int], scope: Scope
+) -> tuple[int, frozenset[str]]:
+    """How often the body runs, and the lines that say so."""
+    value, at = config["repeat"], (*key, "repeat")
+    if isinstance(value, str) and scope.parameters and scope.values & read_expression(value, at).names:
+        # It is known where the function is called.
+        return 1, frozenset()
+    if isinstance(value, str) and frame.statics:
+        tree = filled(read_expression(value, at).tree, frame.statics)
+        value = ast.unparse(ast.fix_missing_locations(tree))
+    env = frame.env if frame.calls else {name: name for name in scope.static}
+    own = {name: known for name, known in env.items() if known in scope.static}
+    sizes = {**dims, **{name: scope.static[known] for name, known in own.items()}}
+    if isinstance(value, str) and IDENTIFIER.match(value) and value not in sizes and value in scope.values:
+        message = f"no dim '{value}'; the steps of a repeat are known without arrays: integers, dims, lines of these"
+        raise InvalidExperiment(replace(invalid(at, message).fault, uses=frame.uses))
+    try:
+        steps = read_size(value, at, sizes, scope.mesh if scope.section == "per_device" else None)
+    except InvalidExperiment as error:
+        raise InvalidExperiment(replace(error.fault, uses=frame.uses)) from None
+    least = 1 if config.get("over") or config.get("stack") else 0
+    if steps < least:
+        raise invalid(at, f"the repeat '{key[-1]}' has {steps} steps{'; a scan has one at least' if least else ''}")
+    read = read_expression(value, at).names if isinstance(value, str) else frozenset[str]()
+    return steps, frozenset(own[name] for name in read & own.keys())
+
+
+def known_without_arrays(expression: Expression, scope: Scope) -> int | None:
+    """The integer that a line stands for, if it is one of sizes alone."""
+    mesh = scope.mesh if scope.section == "per_device" else None
+    try:
+        return static.evaluate(expression, {**scope.sizes, **scope.static}, mesh)
+    except SyntaxFault:
+        return None
+
+
+def check_repeat(config: Mapping[str, Any], key: Key, name: str, dims: Mapping[str, int]) -> None:
+    """Raise `InvalidExperiment` for keys and names that a repeat cannot have."""
+    for entry in config:
+        if entry not in KEYS:
+            hint = nearest(entry, KEYS) or f"; a repeat has {', '.join(KEYS)}"
+            raise invalid((*key, entry), f"a repeat has no key '{entry}'{hint}")
+    for entry in ("repeat", "body", *(("carry",) if not config.get("stack") else ())):
+        if entry not in config:
+            raise invalid(key, f"the repeat '{name}' has no '{entry}'")
+    for entry in ("carry", "body", "over", "stack"):
+        given = config.get(entry, {"": ""})
+        if not is_mapping(given) or not given:
+            what = "the names of what is stacked to names of the body" if entry == "stack" else "names to expressions"
+            raise invalid((*key, entry), f"the {entry} of a repeat maps {what}")
+    if not isinstance(config.get("unroll", True), bool):
+        raise invalid((*key, "unroll"), "unroll is true (a Python loop) or false (jax.lax.fori_loop)")
+    _check_names(config, key, dims)
+
+
+def _check_names(config: Mapping[str, Any], key: Key, dims: Mapping[str, int]) -> None:
+    # The names of the body are checked where its lines are read.
+    index, carry, over, stack = config.get("index", "i"), *(config.get(e, {}) for e in ("carry", "over", "stack"))
+    given = [(index, "index"), *((n, "carry") for n in carry), *((n, "over") for n in over)]
+    for inner, where in [*given, *((n, "stack") for n in stack)]:
+        check_name(inner, (*key, where))
+        if inner in dims:
+            raise invalid((*key, where), f"'{inner}' is a dim already; a name means one thing")
+    for inner in config["body"]:
+        if inner in dims:
+            raise invalid((*key, "body"), f"'{inner}' is a dim already; a name means one thing")
+    if index in carry or index in over or index in config["body"]:
+        raise invalid((*key, "index"), f"'{index}' counts the steps and cannot be assigned")
+    for name in over:
+        if name in carry:
+            raise invalid((*key, "over", name), f"'{name}' is carried already; a name means one thing")
+        if name in config["body"]:
+            raise invalid((*key, "body", name), f"'{name}' is a slice in each step; choose another name")
+    for name, inner in stack.items():
+        if name in carry:
+            raise invalid((*key, "stack", name), f"'{name}' is carried already; what is stacked has another name")
+        if not isinstance(inner, str):
+            raise invalid((*key, "stack", name), f"{inner!r} is no name of the body")

@@ -1,0 +1,38 @@
+"""A program that keeps everything for the backward pass in; what it costs out: what rematerialisation saves, and adds.
+
+It is compiled and not run.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+
+from runner import dtypes
+from runner.experiment.model import Experiment
+from runner.experiment.program import Program
+from runner.link.events import Keeping
+from runner.worker import calls
+from runner.worker.compilation import costs
+
+
+def keeping(experiment: Experiment, program: Program, module: ModuleType, devices: list[Any] | None = None) -> Keeping:
+    """Memory and cost of the program; `devices` are those of a topology that is not here."""
+    if devices is not None:
+        mesh = module.make_mesh(devices) if program.on_mesh else None
+        operands = module.abstract_inputs(devices[0] if mesh is None else mesh)
+    elif program.on_mesh:
+        mesh = module.make_mesh()
+        operands = [
+            jax.ShapeDtypeStruct(array.shape, np.dtype(dtypes.dtype(array.dtype).numpy), sharding=sharding)
+            for array, sharding in zip(experiment.arrays, module.shardings(mesh), strict=True)
+        ]
+    else:
+        mesh = None
+        operands = calls.device_put(module.split(*module.inputs()), calls.devices(experiment.target.platform)[0])
+    function = module.program() if mesh is None else module.program(mesh)
+    memory, cost = costs(function.lower(*operands).compile())
+    return Keeping(memory=memory, cost=cost)

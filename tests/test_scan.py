@@ -1,0 +1,283 @@
+"""Scans, constraints in repeats and rematerialisation: what they become, what they compute, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from runner.config.sources import Layer, Sources
+from runner.experiment.checkpoints import BY_NAMES, POLICIES
+from runner.experiment.lines import Checkpoint, expressions
+from runner.experiment.model import Experiment, Loop
+from runner.experiment.reader import read
+from runner.faults import InvalidExperiment
+from runner.programs import WRITERS
+from runner.programs.types import Repairs, Types
+from runner.reference import interpret
+from tests.command import ROOT
+from tests.harness import config, experiment, run, types
+
+GOOD = """\
+mesh: {axes: [x, y], shape: [2, 2]}
+dims: {L: 3, B: 4, D: 4}
+arrays:
+  h: {shape: [B, D], spec: [x, null]}
+  w: {shape: [L, D, D], spec: [null, null, y], init: "normal(0, 0.5)"}
+functions:
+  whole(w): {graph: w, per_device: "all_gather(w, 'y', axis=1, tiled=True, to='invarying')"}
+  layer(h, w):
+    checkpoint: dots_saveable
+    a: checkpoint_name(h @ whole(w), 'product')
+    result: tanh(a) + h
+  deep(h, w, n):
+    many: n - 1
+    inner:
+      repeat: many + 1
+      over: {each: w}
+      carry: {u: tanh(h)}
+      body:
+        kept: layer(u, each)
+        u: kept * (i + 1)
+      stack: {all: kept}
+      checkpoint: {save_only_these_names: [product]}
+    result: inner.u + sum(inner.all, axis=0)
+both:
+  n: L
+  layers:
+    repeat: n
+    over: {v: w}
+    carry: {g: 'layer(h, w[0])'}
+    body:
+      g: layer(g, v)
+    stack: {gs: g}
+  y: deep(layers.g, w, 3)
+  loss: {graph: mean(y ** 2), per_device: "pmean(mean(y ** 2), 'x')"}
+constraints: {layers.g: [x, null], y_inner.y_kept: [x, null]}
+outputs: {loss: [], y: [x, null], layers.gs: [null, x, null]}
+grad: {of: loss, wrt: [w]}
+"""
+GRAD = "grad: {of: loss, wrt: [w]}\n"
+
+
+def changed(old: str, new: str, text: str = GOOD) -> str:
+    assert text.count(old) == 1, old
+    return text.replace(old, new)
+
+
+def expected(h: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What the layers give in the end and in each step, without the runner."""
+    steps = []
+    g = np.tanh(h @ w[0]) + h
+    for each in w:
+        g = np.tanh(g @ each) + g
+        steps.append(g)
+    u, kept = np.tanh(g), []
+    for i, each in enumerate(w):
+        kept.append(np.tanh(u @ each) + u)
+        u = kept[-1] * (i + 1)
+    return u + sum(kept), np.stack(steps)
+
+
+@pytest.mark.parametrize("section", ["graph", "per_device"])
+def test_a_scan_computes_what_numpy_does(section: str) -> None:
+    rng = np.random.default_rng(0)
+    h, w = rng.normal(size=(4, 4)), rng.normal(size=(3, 4, 4))
+    values = interpret(experiment(GOOD), section, {"h": h, "w": w}).values  # type: ignore[arg-type]
+    y, steps = expected(h, w)
+    rows = y.shape[0] if section == "graph" else 2
+    np.testing.assert_allclose(values["y"][0], y[:rows], rtol=1e-12)
+    np.testing.assert_allclose(values["layers.gs"][0], steps[:, :rows], rtol=1e-12)
+
+
+@pytest.mark.parametrize("unrolled", [False, True])
+def test_it_runs_in_every_program(unrolled: bool, tmp_path: Path) -> None:
+    text = changed("    stack: {gs: g}\n", "    stack: {gs: g}\n    unroll: true\n") if unrolled else GOOD
+    outcome = run(changed(GRAD, "", text), tmp_path)
+    assert outcome.failures() == []
+    assert set(outcome.runs) == {"auto", "constraint", "explicit", "derived", "shard_map", "vmap"}
+    source = outcome.sources["constraint"]
+    assert source.count("jax.lax.scan(") == (1 if unrolled else 2)
+    # The result, and what each step ends with.
+    assert source.count('constraint(g, NamedSharding(mesh, P("x", None)))') == 1
+    assert "layer = jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)" in source
+    # Without a gradient nothing is computed once more.
+    assert not any(compiled.keeping_all for compiled in outcome.record.compiled.values())
+
+
+def test_what_is_computed_once_more_is_counted(tmp_path: Path) -> None:
+    text = changed("checkpoint: dots_saveable", "checkpoint: true")
+    outcome = run(changed("      checkpoint: {save_only_these_names: [product]}\n", "", text), tmp_path, program="vmap")
+    assert outcome.failures() == []
+    mine = outcome.record.compiled["vmap"]
+    assert mine.keeping_all is not None
+    assert mine.cost is not None
+    assert mine.keeping_all.cost is not None
+    assert mine.cost.total_flops is not None
+    assert mine.keeping_all.cost.total_flops is not None
+    # The product [2, 4] @ [4, 4] of each of the six scanned layers, along y the same on both devices, at least.
+    assert mine.cost.total_flops - mine.keeping_all.cost.total_flops >= 6 * 2 * (2 * 2 * 4 * 4)
+
+
+def test_a_collective_in_a_scan_counts_as_often_as_it_runs(tmp_path: Path) -> None:
+    outcome = run(changed(GRAD, ""), tmp_path, program="shard_map")
+    assert outcome.failures() == []
+    found = outcome.record.compiled["shard_map"].collectives or []
+    assert sum(c.count or 0 for c in found if c.kind == "all-gather") == 1 + 3 + 3
+
+
+def test_what_is_wrong_in_one_step_is_noticed(tmp_path: Path) -> None:
+    """A `per_device` that takes the slices the other way round is not the graph."""
+    text = changed("over: {v: w}", 'over: {v: {graph: w, per_device: "w[::-1]"}}')
+    text = changed("  n: L\n  layers:", "  n: L\n  turned: {graph: w, per_device: 'w[::-1]'}\n  layers:")
+    outcome = run(changed("over: {v: w}", "over: {v: turned}", text.replace(GRAD, "")), tmp_path, program="vmap")
+    assert any("sections" in failure for failure in outcome.failures())
+
+
+def written(of: Experiment, program: str) -> str:
+    nothing = Types({}, {}, Repairs(), {})
+    return next(write for name, write in WRITERS.items() if name == program)(of, Path(), nothing)
+
+
+def test_the_index_is_an_array_where_it_is_read() -> None:
+    source = written(experiment(GOOD), "auto")
+    assert 'jnp.arange(3, dtype="int32")' in source
+    assert source.count("jnp.arange(") == 1
+    assert "(layers_g,), (layers_gs,) = jax.lax.scan(layers, (layers_g_layer,), (w,))" in source
+
+
+def test_a_repeat_that_carries_nothing() -> None:
+    text = "arrays: {A: {shape: [3, 4]}}\ngraph: {m: {repeat: 3, over: {a: A}, body: {b: a * 2}, stack: {all: b}}}\n"
+    one = experiment(text + "outputs: {m.all: []}")
+    assert "_, (m_all,) = jax.lax.scan(m, (), (A,))" in written(one, "auto")
+    values = interpret(one, "graph", {"A": np.arange(12.0).reshape(3, 4)}).values
+    assert (values["m.all"][0] == 2 * np.arange(12.0).reshape(3, 4)).all()
+
+
+def test_what_lines_and_constraints_are_called() -> None:
+    graph = experiment(GOOD).graph
+    paths = [line.path for line, _ in expressions(graph)]
+    assert "layers/over/v" in paths
+    assert "y_inner/over/each" in paths
+    assert experiment(GOOD).constrained.keys() >= {"layers/body/g", "layers.g", "y_inner/body/y_kept"}
+    layers = next(line for line in graph if isinstance(line, Loop) and line.name == "layers")
+    assert (layers.steps, layers.unroll, layers.defines) == (3, False, {"layers.g", "layers.gs"})
+    assert "n" in layers.names
+
+
+def test_the_policies_are_jaxs() -> None:
+    """Those that are left out move values to the host, or are made of two others."""
+    theirs = {name for name in dir(jax.checkpoint_policies) if not name.startswith("_")}
+    left = {"offload_dot_with_no_batch_dims", "save_and_offload_only_these_names", "save_from_both_policies"}
+    assert theirs - left == {*POLICIES, *BY_NAMES}
+
+
+@pytest.mark.parametrize("written_", [True, "dots_saveable", {"save_only_these_names": ["product"]}])
+def test_a_checkpoint_is_told_as_it_is_written(written_: object) -> None:
+    from runner.experiment.checkpoints import read_checkpoint
+
+    found = read_checkpoint(written_, ())
+    assert isinstance(found, Checkpoint)
+    assert found.written == written_
+
+
+FAULTS = {
+    "no such policy": (
+        ("dots_saveable", "dots_savable"),
+        "e.yaml:9:17  functions.layer(h, w).checkpoint\n  no policy 'dots_savable'; did you mean 'dots_saveable'?",
+    ),
+    "a policy without its names": (
+        ("checkpoint: dots_saveable", "checkpoint: save_only_these_names"),
+        "e.yaml:9:17  functions.layer(h, w).checkpoint\n"
+        "  'save_only_these_names' is of names: write {save_only_these_names: [NAME]}",
+    ),
+    "a name that nothing has": (
+        ("{save_only_these_names: [product]}", "{save_only_these_names: [produkt]}"),
+        "e.yaml:22:43  functions.deep(h, w, n).inner.checkpoint.save_only_these_names\n"
+        "  nothing has the name 'produkt'; did you mean 'product'?",
+    ),
+    "what is stacked is not there": (
+        ("stack: {gs: g}", "stack: {gs: f}"),
+        "e.yaml:32:17  both.layers.stack.gs\n  the body has no 'f'; there are g, i, v",
+    ),
+    "stacked under a carried name": (
+        ("stack: {gs: g}", "stack: {g: g}"),
+        "e.yaml:32:16  both.layers.stack.g\n  'g' is carried already; what is stacked has another name",
+    ),
+    "a slice that is assigned": (
+        ("      g: layer(g, v)", "      v: g\n      g: layer(g, v)"),
+        "e.yaml:31:10  both.layers.body.v\n  'v' is a slice in each step; choose another name",
+    ),
+    "over a name that is not there": (
+        ("over: {v: w}", "over: {v: W}"),
+        "e.yaml:28:15  both.layers.over.v\n"
+        "  no array, dim or earlier name 'W'; there are B, D, L, grad, h, n, w\n    W\n    ^",
+    ),
+    "no steps": (
+        ("    repeat: n\n", "    repeat: n - 3\n"),
+        "e.yaml:27:13  both.layers.repeat\n  the repeat 'layers' has 0 steps; a scan has one at least",
+    ),
+    "steps of an array": (
+        ("    repeat: n\n", "    repeat: h\n"),
+        "e.yaml:27:13  both.layers.repeat\n"
+        "  no dim 'h'; the steps of a repeat are known without arrays: integers, dims, lines of these",
+    ),
+    "neither carried nor stacked": (
+        (
+            "    carry: {g: 'layer(h, w[0])'}\n    body:\n      g: layer(g, v)\n    stack: {gs: g}\n",
+            "    body: {g: v}\n",
+        ),
+        "e.yaml:26:3  both.layers\n  the repeat 'layers' has no 'carry'",
+    ),
+    "a constraint of no line": (
+        ("constraints: {layers.g:", "constraints: {layers.f:"),
+        "e.yaml:35:25  constraints.layers.f\n  graph computes no 'layers.f'; did you mean 'layers.g'?",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_bad_input(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (old, new), message = FAULTS[name]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e.yaml").write_text(changed(old, new), encoding="utf-8")
+    with pytest.raises(InvalidExperiment) as error:
+        read(config(changed(old, new)))
+    assert Sources((Layer(tmp_path / "e.yaml"),)).report(error.value.fault) == message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("  n: L\n", "  n: L - 1\n", "  it has 3 slices along its first dimension; the repeat has 2 steps"),
+        ("over: {v: w}", "over: {v: sum(w)}", "  it has no dimension to slice; the repeat has 3 steps"),
+        ("layers.g: [x, null]", "layers.g: [x, null, y]", "  the spec has 3 entries, but 'layers.g' has rank 2"),
+    ],
+)
+def test_what_jax_refuses(old: str, new: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e.yaml").write_text(changed(old, new), encoding="utf-8")
+    with pytest.raises(InvalidExperiment) as error:
+        types(changed(old, new))
+    assert message in Sources((Layer(tmp_path / "e.yaml"),)).report(error.value.fault).splitlines()
+
+
+ARRAYS = """\
+dims: {L: 3, D: 4}
+arrays:
+  x: {shape: [2, D]}
+  weights: {shape: [L, D, D]}
+  biases: {shape: [L, D]}
+  up: {shape: [L, D, 8]}
+  down: {shape: [L, 8, D]}
+outputs: {layers.h: []}
+"""
+
+
+@pytest.mark.parametrize("title", ["Scans", "Rematerialisation"])
+def test_the_documents_example_is_right(title: str) -> None:
+    page = (ROOT / "docs" / "language.md").read_text(encoding="utf-8")
+    example = page.split(f"### {title}\n")[1].split("```yaml\n")[1].split("```")[0]
+    assert types(ARRAYS + example).outputs["layers.h"].shape == (2, 4)

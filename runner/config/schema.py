@@ -184,6 +184,8 @@ class ExperimentConfig:
     target: TargetConfig = field(default_factory=TargetConfig)
     hardware: HardwareConfig | None = field(default_factory=HardwareConfig)
     """For which the time of a run is estimated; that of the topology, where the target has one."""
+    rules: Any = None
+    """The mesh axes of logical names, which specs may use: `[[embed, x], [mlp, y]]`, or a file of MaxText's."""
     dims: dict[str, Any] | None = field(default_factory=dict[str, Any])
     verify_dims: dict[str, Any] | None = field(default_factory=dict[str, Any])
     """The sizes at which simulated CPU devices verify what is compiled for a topology that is not here."""

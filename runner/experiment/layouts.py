@@ -9,10 +9,9 @@ from runner import dtypes
 from runner.config import schema
 from runner.experiment.model import Array
 from runner.experiment.plain import IDENTIFIER, counted, parsed, read_size, yaml_hint
-from runner.faults import Key, invalid, nearest
-from runner.language.check import missing_axis
+from runner.experiment.rules import Logical, Specs
+from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.layout import Layout, Mesh, Spec
-from runner.untyped import is_list
 
 
 def read_mesh(config: Mapping[str, Any]) -> Mesh:
@@ -34,7 +33,7 @@ def read_mesh(config: Mapping[str, Any]) -> Mesh:
     return Mesh(tuple(axes), tuple(shape))
 
 
-def read_array(name: str, config: Mapping[str, Any], mesh: Mesh, dims: Mapping[str, int]) -> Array:
+def read_array(name: str, config: Mapping[str, Any], specs: Specs, dims: Mapping[str, int]) -> Array:
     key, config = ("arrays", name), schema.completed(config, schema.ArrayConfig)
     if config["shape"] is None:
         raise invalid(key, f"the array '{name}' has no shape")
@@ -48,37 +47,26 @@ def read_array(name: str, config: Mapping[str, Any], mesh: Mesh, dims: Mapping[s
             (*key, "dtype"), f"no dtype '{config['dtype']}'{hint or '; for example float32, bfloat16, int32'}"
         )
     letters = tuple(entry if isinstance(entry, str) else None for entry in config["shape"])
-    spec = read_spec(config["spec"], (*key, "spec"), mesh)
-    fits(spec, shape, letters, mesh, (*key, "spec"), name)
+    of_spec = (*key, "spec")
+    spec = specs.read(config["spec"], of_spec)
+    fits(spec, shape, letters, specs.mesh, of_spec, name, specs.logical.get(of_spec))
     init = config["init"]
     if isinstance(init, str):
         # NumPy makes it: `canonical` would give `normal` the arguments of JAX's.
         init = parsed(init, (*key, "init"))
-    return Array(name, Layout(mesh, shape, spec), letters, config["dtype"], init)
+    return Array(name, Layout(specs.mesh, shape, spec), letters, config["dtype"], init)
 
 
-def read_spec(value: object, key: Key, mesh: Mesh) -> Spec:
-    if not is_list(value):
-        raise invalid(key, f"{value!r} is not a PartitionSpec; it is a list such as [x, null]")
-    entries: list[tuple[str, ...]] = []
-    for i, entry in enumerate(value):
-        axes: list[Any] = [] if entry is None else entry if is_list(entry) else [entry]
-        for axis in axes:
-            if not isinstance(axis, str):
-                message = f"{axis!r} is not a mesh axis, null, or a list of axes{yaml_hint(axis)}"
-                raise invalid((*key, i), message)
-            if axis not in mesh.axes:
-                raise invalid((*key, i), missing_axis(axis, mesh) + nearest(axis, mesh.axes))
-            if axis in axes[: axes.index(axis)] or any(axis in earlier for earlier in entries) or axes.count(axis) > 1:
-                raise invalid(
-                    (*key, i), f"the mesh axis '{axis}' is used twice; each axis shards one dimension at most"
-                )
-        entries.append(tuple(axes))
-    return Spec(entries)
-
-
-def fits(spec: Spec, shape: tuple[int, ...], dims: tuple[str | None, ...], mesh: Mesh, key: Key, name: str) -> None:
-    """Raise `InvalidExperiment` unless `spec` can lay out an array of `shape`."""
+def fits(
+    spec: Spec,
+    shape: tuple[int, ...],
+    dims: tuple[str | None, ...],
+    mesh: Mesh,
+    key: Key,
+    name: str,
+    logical: Logical | None = None,
+) -> None:
+    """Raise `InvalidExperiment` unless `spec`, which may be `logical`, can lay out an array of `shape`."""
     if len(spec) > len(shape):
         raise invalid(key, f"the spec has {counted(spec, 'entry', 'entries')}, but '{name}' has rank {len(shape)}")
     for i, axes in enumerate(spec):
@@ -86,9 +74,11 @@ def fits(spec: Spec, shape: tuple[int, ...], dims: tuple[str | None, ...], mesh:
         if shape[i] % parts:
             letter = f" ({dims[i]})" if i < len(dims) and dims[i] else ""
             over = " × ".join(f"{axis}={mesh.sizes[axis]}" for axis in axes)
-            raise invalid((*key, i), f"dimension {i}{letter} of '{name}' has size {shape[i]}, "
-                                     f"which {over} does not divide")  # fmt: skip
+            rule = logical.rules[i] if logical else None
+            message = f"dimension {i}{letter} of '{name}' has size {shape[i]}, which {over} does not divide"
+            also = (("by the rule", rule.key),) if rule else ()
+            raise InvalidExperiment(Fault((*key, i), message, also=also))
 
 
-def read_specs(config: Mapping[str, Any], section: str, mesh: Mesh) -> dict[str, Spec]:
-    return {name: read_spec([] if value is None else value, (section, name), mesh) for name, value in config.items()}
+def read_specs(config: Mapping[str, Any], section: str, specs: Specs) -> dict[str, Spec]:
+    return {name: specs.read([] if value is None else value, (section, name)) for name, value in config.items()}

@@ -14,7 +14,7 @@ from runner.config.folders import misnamed
 from runner.experiment import expect, hardware, topology
 from runner.experiment.checkpoints import check_names
 from runner.experiment.functions import read_functions
-from runner.experiment.layouts import read_array, read_mesh, read_spec, read_specs
+from runner.experiment.layouts import read_array, read_mesh, read_specs
 from runner.experiment.model import (
     PLATFORMS,
     PRECISIONS,
@@ -40,6 +40,7 @@ from runner.experiment.results import (
     read_weak,
     undeclared,
 )
+from runner.experiment.rules import Specs, read_rules
 from runner.experiment.statements import check_functions, read_section
 from runner.experiment.written import BOTH, all_names, of_section, targets
 from runner.faults import invalid, nearest
@@ -69,7 +70,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
     mesh = read_mesh(config["mesh"])
     dims = read_dims(config["dims"])
     verify_dims = read_verify_dims(config["verify_dims"], dims)
-    arrays = tuple(read_array(array, config["arrays"][array], mesh, dims) for array in config["arrays"])
+    specs = Specs(mesh, read_rules(config["rules"], mesh))
+    arrays = tuple(read_array(array, config["arrays"][array], specs, dims) for array in config["arrays"])
     taken = _distinct_names(config, arrays, dims)
     functions = read_functions(config["functions"], taken)
     check_functions(functions, Scope("per_device", mesh), dims)
@@ -81,12 +83,12 @@ def read(config: Mapping[str, Any]) -> Experiment:
         check_names(sections[section])
     if not sections["graph"] and not sections["per_device"]:
         raise invalid((), "there is nothing to run: the experiment needs a graph, a per_device, or both")
-    outputs = read_specs(config["outputs"], "outputs", mesh)
+    outputs = read_specs(config["outputs"], "outputs", specs)
     grad = read_gradient(config["grad"], arrays, outputs, sections)
     check_outputs(outputs, sections, grad)
     check_gradients(grad, sections)
     outputs |= undeclared(grad, arrays, outputs)
-    constraints = read_specs(config["constraints"], "constraints", mesh)
+    constraints = read_specs(config["constraints"], "constraints", specs)
     for constrained in constraints:
         known_result(constrained, "constraints", {*values, *(name for _, name in paths(sections["graph"]))}, "graph")
     programs, chosen = _programs(named, sections)
@@ -94,7 +96,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     # One device with the work of all says nothing of hardware that has them all.
     left_out = tuple(program for program in programs if target.topology and not chosen and not program.on_mesh)
     programs = tuple(program for program in programs if program not in left_out)
-    expectable = _expectable(sections, grad, outputs, mesh, dims)
+    expectable = _expectable(sections, grad, outputs, specs, dims)
     experiment = Experiment(
         name=name,
         mesh=mesh,
@@ -119,6 +121,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         show=read_show(config["show"], (*(array.name for array in arrays), *outputs)),
         hardware=_hardware(config["hardware"], mesh, target, programs),
         wrong=expect.known_wrong(config["expect"], programs, target.platform, expectable),
+        logical=specs.logical,
         **{key: config[key] for key in _AS_THEY_ARE},
     )
     if experiment.precision not in PRECISIONS:
@@ -240,7 +243,7 @@ def _expectable(
     sections: Mapping[Section, tuple[Statement, ...]],
     grad: Gradient | None,
     outputs: Mapping[str, Spec],
-    mesh: Mesh,
+    specs: Specs,
     dims: Mapping[str, int],
 ) -> expect.Names:
     gradients = grad.names if grad else ()
@@ -251,6 +254,6 @@ def _expectable(
         values=results(sections["graph"]),
         outputs=tuple(outputs),
         sections={program: program.section for program in Program if not sections[program.section]},
-        spec=lambda value, key: read_spec(value, key, mesh),
-        size=lambda value, key: read_size(value, key, dims, mesh),
+        spec=specs.read,
+        size=lambda value, key: read_size(value, key, dims, specs.mesh),
     )

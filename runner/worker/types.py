@@ -48,7 +48,7 @@ def infer(experiment: Experiment) -> Types:
     repairs = Repairs()
     if experiment.graph:
         nodes["graph"] = _graph(experiment, floats["graph"])
-for name, spec in experiment.results.items():
+        for name, spec in experiment.results.items():
             key = ("outputs", name)
             fits(spec, nodes["graph"][name].shape, (), experiment.mesh, key, name, experiment.logical.get(key))
         known = {array.name: _array_type(experiment, array.name) for array in experiment.arrays} | nodes["graph"]

@@ -101,6 +101,7 @@ _COMMUNICATION: dict[str, Schema] = {
 _NARROWER: dict[tuple[str, ...], Schema] = {
     ("mesh", "axes"): {"items": _TEXT},
     ("mesh", "shape"): {"items": {"type": "integer", "minimum": 1}},
+    ("mesh", "devices"): {"items": {"type": ["integer", "array"]}},
     ("target", "platform"): {"enum": list(PLATFORMS)},
     ("hardware", "flops"): {"additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
     ("hardware", "shape"): {"items": {"type": "integer", "minimum": 1}},

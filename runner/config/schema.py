@@ -25,6 +25,8 @@ class MeshConfig:
 
     axes: list[Any] = MISSING
     shape: list[Any] = MISSING
+    devices: list[Any] | None = None
+    """The numbers of the devices in the mesh, row-major or nested like it; null: in the order of `jax.make_mesh`."""
 
 
 @dataclass

@@ -221,6 +221,7 @@ class _Reader:
             overlapped=self._overlapped(place),
             instruction=instruction.name,
             reduction=self._reduction(place),
+            alone=devices == 1,
         )
 
     def _reduction(self, place: _Place) -> str | None:

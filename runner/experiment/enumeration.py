@@ -61,6 +61,7 @@ def identity(config: Mapping[str, Any]) -> str:
     """
     axes, sizes = config["mesh"]["axes"], config["mesh"]["shape"]
     left = {key: value for key, value in config.items() if key not in (*_SAID, "mesh")}
+    left["devices"] = config["mesh"].get("devices")
     if _of_graph(config.get("program")):
         # Lines that no program is written from are no part of what is run.
         left.pop("per_device", None)

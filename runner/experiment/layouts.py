@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from runner import dtypes
 from runner.config import schema
 from runner.experiment.model import Array
-from runner.experiment.plain import IDENTIFIER, counted, parsed, read_size, yaml_hint
+from runner.experiment.plain import IDENTIFIER, counted, parsed, read_size, rectangular, size_text, yaml_hint
 from runner.experiment.rules import Logical, Specs
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.layout import Layout, Mesh, Spec
+from runner.untyped import is_list
 
 
 def read_mesh(config: Mapping[str, Any]) -> Mesh:
@@ -30,7 +32,29 @@ def read_mesh(config: Mapping[str, Any]) -> Mesh:
             raise invalid(("mesh", "shape", i), f"{size!r} is not the size of an axis; it is an integer of at least 1")
     if len(axes) != len(shape):
         raise invalid(("mesh", "shape"), f"{counted(shape, 'size')} for {counted(axes, 'axis', 'axes')}")
-    return Mesh(tuple(axes), tuple(shape))
+    return Mesh(tuple(axes), tuple(shape), _read_devices(config.get("devices"), tuple(shape)))
+
+
+def _read_devices(value: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The numbers of the devices in a mesh of that shape, row-major."""
+    key = ("mesh", "devices")
+    if value is None:
+        return None
+    given = rectangular(value, key)
+    if given not in ((math.prod(shape),), shape):
+        raise invalid(key, f"{size_text(given)} devices, but the mesh has {size_text(shape)}")
+    found: dict[int, int] = {}
+    for i, number in enumerate(_flat(value)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise invalid(key, f"{number!r} is not the number of a device; the first is 0")
+        if number in found:
+            raise invalid(key, f"device {number} stands twice in the mesh, at {found[number]} and at {i}")
+        found[number] = i
+    return tuple(found)
+
+
+def _flat(value: Any) -> list[Any]:
+    return [number for entry in value for number in _flat(entry)] if is_list(value) else [value]
 
 
 def read_array(name: str, config: Mapping[str, Any], specs: Specs, dims: Mapping[str, int]) -> Array:

@@ -211,7 +211,7 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
         )
     if devices is not None and devices < mesh.size:
         raise invalid(("mesh", "shape"), f"the mesh {mesh} needs {mesh.size} devices, but target.devices is {devices}")
-    if platform == "cpu" and not absent and (needed := devices or mesh.size) > _SIMULATED:
+    if platform == "cpu" and not absent and (needed := devices or mesh.needed) > _SIMULATED:
         key = ("mesh", "shape") if devices is None else ("target", "devices")
         raise invalid(key, f"{needed:,} devices are more than can be simulated here: {_SIMULATED:,} at most")
     if absent and mesh.size != absent.devices and any(program.on_mesh for program in programs):
@@ -223,7 +223,10 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
             f"the mesh {mesh} has {mesh.size} device{'s' if mesh.size > 1 else ''}, but {absent.name} has "
             f"{absent.devices}{each}; a mesh takes all of them: mesh.shape=[{fits}]",
         )
-    return Target(platform, devices or mesh.size, absent)
+    there = absent.devices if absent else devices or mesh.needed if platform == "cpu" else None
+    if there is not None and mesh.needed > there and mesh.devices is not None:
+        raise invalid(("mesh", "devices"), f"there is no device {mesh.needed - 1}; the last one is {there - 1}")
+    return Target(platform, devices or mesh.needed, absent)
 
 
 def tested(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -118,6 +118,8 @@ def _order(experiment: Experiment, devices: list[Any]) -> tuple[str | None, str 
     assert wanted is not None
     if not experiment.on_mesh:
         return None, f"{experiment.programs[0]} has no mesh"
+    if mesh.devices is not None:
+        return "as mesh.devices says", None
     if wanted.platform == "gpu":
         return "row-major", "JAX takes GPUs in the order of their ids"
     try:

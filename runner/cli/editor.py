@@ -103,6 +103,7 @@ _NARROWER: dict[tuple[str, ...], Schema] = {
     ("mesh", "shape"): {"items": {"type": "integer", "minimum": 1}},
     ("mesh", "devices"): {"items": {"type": ["integer", "array"]}},
     ("target", "platform"): {"enum": list(PLATFORMS)},
+    ("target", "slices"): {"minimum": 1},
     ("hardware", "flops"): {"additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
     ("hardware", "shape"): {"items": {"type": "integer", "minimum": 1}},
     ("rules",): _RULES,

@@ -38,6 +38,8 @@ class TargetConfig:
     """The number of devices to simulate; null: as many as the mesh needs. Only for `cpu`."""
     topology: str | None = None
     """Hardware that is not here, to compile for and not to run on: `v5e:16x16`. It decides the platform."""
+    slices: int = 1
+    """Of how many such topologies of TPUs, which the data-centre network links."""
 
 
 @dataclass

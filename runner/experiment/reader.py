@@ -192,7 +192,13 @@ def _hardware(
     if not any(program.on_mesh for program in programs):
         return None
     absent = target.topology
-    return hardware.read(config, mesh, absent.shape if absent and absent.platform == "tpu" else None)
+    if absent is None or absent.platform != "tpu":
+        return hardware.read(config, mesh, None)
+    if config["slices"] not in (1, absent.slices):
+        message = f"{config['slices']} slices, but the target has {absent.slices}; leave it out"
+        raise invalid(("hardware", "slices"), message)
+    of_target = {"slices": absent.slices} if config["name"] is not None else {}
+    return hardware.read({**config, **of_target}, mesh, absent.shape)
 
 
 def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]) -> Target:
@@ -201,7 +207,11 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
         raise invalid(
             ("target", "platform"), f"no platform '{platform}'{nearest(platform, PLATFORMS) or choices(PLATFORMS)}"
         )
-    absent = None if config["topology"] is None else topology.parse(config["topology"], platform)
+    slices = config["slices"]
+    if slices < 1 or (slices > 1 and config["topology"] is None):
+        what = "it is at least 1" if slices < 1 else "only a topology that is not here has several"
+        raise invalid(("target", "slices"), f"{slices} is no number of slices here; {what}")
+    absent = None if config["topology"] is None else topology.parse(config["topology"], platform, slices)
     platform = absent.platform if absent else platform
     if devices is not None and absent:
         raise invalid(("target", "devices"), f"{absent.name} has its own {absent.devices} devices")
@@ -223,6 +233,9 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
             f"the mesh {mesh} has {mesh.size} device{'s' if mesh.size > 1 else ''}, but {absent.name} has "
             f"{absent.devices}{each}; a mesh takes all of them: mesh.shape=[{fits}]",
         )
+    if absent and mesh.devices is None and absent.over_network(mesh.shape) is None and mesh.size == absent.devices:
+        message = f"the first axes of the mesh {mesh} do not divide into {slices} slices"
+        raise invalid(("mesh", "shape"), f"{message}; the network between slices is crossed along these")
     there = absent.devices if absent else devices or mesh.needed if platform == "cpu" else None
     if there is not None and mesh.needed > there and mesh.devices is not None:
         raise invalid(("mesh", "devices"), f"there is no device {mesh.needed - 1}; the last one is {there - 1}")

@@ -74,7 +74,8 @@ def _imports(experiment: Experiment, body: str, *, mesh: bool) -> list[str]:
     if absent is None or "np" in named or "np" in read or (mesh and experiment.mesh.devices is not None):
         lines.append("import numpy as np")
     if absent:
-        split = "mesh_utils, " if mesh and experiment.target.split_axes else ""
+        ordered = experiment.mesh.devices is None and (experiment.target.split_axes or absent.slices > 1)
+        split = "mesh_utils, " if mesh and ordered else ""
         lines.append(f"from jax.experimental import {split}topologies")
     if mesh:
         lines.append("from jax.sharding import AxisType, NamedSharding")

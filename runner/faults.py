@@ -24,6 +24,8 @@ class Fault:
     end: int = 0
     uses: tuple[Key, ...] = ()
     """Where what stands at `key` is used, innermost first: the lines that call the function that it is a line of."""
+    also: tuple[tuple[str, Key], ...] = ()
+    """What else there is to look at, each with what it is: `the rule`."""
 
 
 class InvalidExperiment(Exception):

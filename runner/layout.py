@@ -61,10 +61,14 @@ def _entry(axes: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True)
 class Mesh:
-    """Named axes and their sizes, in the order of `jax.make_mesh`."""
+    """Named axes and their sizes, in the order of `jax.make_mesh`.
+
+    `devices`: the numbers of the target's devices in it, row-major; None where `jax.make_mesh` decides.
+    """
 
     axes: tuple[str, ...]
     shape: tuple[int, ...]
+    devices: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         return " × ".join(f"{axis}={size}" for axis, size in self.sizes.items())
@@ -73,6 +77,11 @@ class Mesh:
     def size(self) -> int:
         """The number of devices."""
         return math.prod(self.shape)
+
+    @property
+    def needed(self) -> int:
+        """How many devices there have to be for the mesh to be made."""
+        return self.size if self.devices is None else max(self.devices) + 1
 
     @cached_property
     def sizes(self) -> dict[str, int]:

@@ -215,7 +215,7 @@ WITHOUT_JAX = {
     ),
     "a number for a mapping": (
         edited("dims:", "mesh: 4\ndims:"),
-        "experiment/mine.yaml:6:7  mesh\n  'mesh' is a mapping of 'axes', 'shape', not 4",
+        "experiment/mine.yaml:6:7  mesh\n  'mesh' is a mapping of 'axes', 'shape', 'devices', not 4",
     ),
     "a text for a list": (
         edited("spec: [null, x]", "spec: x"),
@@ -360,7 +360,7 @@ OVERRIDES = {
     "a group without a name": (
         ["mesh=[2,2]"],
         "command line: mesh=[2,2]\n  'mesh' is the name of a file in mesh/, not a list; "
-        "its keys are mesh.axes, mesh.shape\n",
+        "its keys are mesh.axes, mesh.shape, mesh.devices\n",
     ),
     "a group chosen twice": (
         ["+experiment=layer"],

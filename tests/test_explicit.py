@@ -122,6 +122,67 @@ def test_a_carry_keeps_the_layout_with_which_it_enters(tmp_path):
     assert f"return (jax.reshard(acc, {laid(X, Y)}),)" in text
 
 
+RECURRENCE = """
+name: recurrence
+mesh: {axes: [x], shape: [4]}
+dims: {T: 4, D: 8}
+arrays:
+  a: {shape: [T, D], init: "uniform(0.1, 0.9)", spec: [null, x]}
+  b: {shape: [T, D], spec: [null, x]}
+graph:
+  h0: zeros((D,))
+  y0: zeros((T, D))
+  scan:
+    repeat: T
+    index: t
+    carry: {h: h0, y: y0}
+    body:
+      h: a[t] * h + b[t]
+      y: dynamic_update_slice(y, h[None, :], (t, 0))
+  out: scan.y + 1
+outputs: {out: [null, x]}
+program: explicit
+"""
+
+
+@pytest.mark.parametrize("rest", ["", "constraints: {h0: [x], y0: [null, x]}\nexpect: {no_collectives: true}\n"])
+def test_carries_that_begin_as_zeros_have_the_mesh(tmp_path, rest):
+    outcome = harness.run(RECURRENCE + rest, tmp_path)
+    assert outcome.record.status == "passed", outcome.record.error
+    told = [warning for warning in outcome.record.warnings if "gathers the carry scan.h at every step" in warning]
+    # Which begins unsharded only where nothing constrains it.
+    assert bool(told) == (not rest)
+    assert "with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):" in outcome.sources["explicit"]
+
+
+def test_lines_that_read_gradients_have_the_mesh_too(tmp_path):
+    text = """
+name: mine
+mesh: {axes: [x], shape: [4]}
+dims: {D: 8}
+arrays: {w: {shape: [D], spec: [x]}, x: {shape: [D], spec: [x]}}
+graph:
+  loss: mean((w * x - ones((D,))) ** 2)
+  steps:
+    repeat: 2
+    carry: {m: "zeros((D,))"}
+    body: {m: 0.9 * m + grad.w}
+  new: w - 0.1 * steps.m
+grad: {of: loss, wrt: [w]}
+outputs: {loss: [], new: [x]}
+program: explicit
+"""
+    outcome = harness.run(text, tmp_path)
+    assert outcome.record.status == "passed", outcome.record.error
+    assert outcome.sources["explicit"].count("use_abstract_mesh") == 2
+
+
+def test_a_program_that_makes_no_arrays_needs_no_mesh_around_it(tmp_path):
+    experiment = harness.experiment(ARRAYS, graph={"C": "A * 2"}, outputs={"C": ["x", "y"]}, program="explicit")
+    with harness.configured(experiment):
+        assert "use_abstract_mesh" not in explicit.write(experiment, tmp_path, harness.infer(experiment))
+
+
 def test_what_only_lowering_refuses_is_said():
     # JAX 0.12 puts lgamma together from a gather when it lowers it, and has no sharding for that gather.
     unsupported = harness.types(ARRAYS, graph={"first": "A * 2", "out": "lgamma(A)"}, outputs={"out": []}).unsupported

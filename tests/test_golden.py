@@ -323,7 +323,7 @@ def test_bytes_are_counted_in_powers_of_1000(count: int, text: str) -> None:
     ("one", "text"),
     [
         (collective(), "all-reduce of C over x"),
-        (collective(axes=[]), "all-reduce of C over no axis"),
+        (collective(axes=[]), "all-reduce of C over no other device"),
         (collective(axes=["x", "y"]), "all-reduce of C over x, y"),
         (collective(groups=[[0, 3]]), "all-reduce of C within groups [[0, 3]]"),
         (collective(node=None), "all-reduce of no line that the module names over x"),

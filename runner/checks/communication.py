@@ -28,6 +28,8 @@ class _One:
     name: str
     text: str
     why: str | None = None
+    alone: bool = False
+    """Whether it is over axes of size 1, so that it moves nothing, and counts as nothing."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,10 @@ def counts(expected: Expectations, program: Program, compiled: CompiledProgram, 
     found = _listed(program, compiled, of)
     if isinstance(found, Verdict):
         return _as(CountsVerdict, found)
-    unknown = [one for one in found.collectives if one.count is None]
+    counted = [one for one in found.collectives if not one.alone]
+    unknown = [one for one in counted if one.count is None]
     number: Counter[str] = Counter()
-    for one in found.collectives:
+    for one in counted:
         number[one.kind] += one.count or 0
     wrong = [kind for kind in KINDS if number[kind] != wanted.get(kind, 0)]
     if unknown:
@@ -56,7 +59,8 @@ def counts(expected: Expectations, program: Program, compiled: CompiledProgram, 
         return CountsVerdict(status="failed", reason=reason)
     if not wrong:
         return CountsVerdict(status="passed", found=dict(number))
-    shown = [text for one in found.collectives if one.kind in wrong for text in (one.text, one.why) if text]
+    shown = [text for one in counted if one.kind in wrong for text in (one.text, one.why) if text]
+    shown += [f"{one.text}: it moves nothing, and does not count" for one in found.collectives if one.alone]
     missing = [f"no {kind} was {found.made}" for kind in wrong if not number[kind]]
     return CountsVerdict(
         status="failed",
@@ -72,7 +76,7 @@ def sent(expected: Expectations, program: Program, compiled: CompiledProgram, of
     found = _listed(program, compiled, of)
     if isinstance(found, Verdict):
         return _as(LimitVerdict, found)
-    there = found.collectives
+    there = [one for one in found.collectives if not one.alone]
     for unknown, why in (
         ([one for one in there if one.count is None], "since these run an unknown number of times"),
         ([one for one in there if one.sent is None], "since what is sent for these is not"),
@@ -128,6 +132,7 @@ def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | V
                 words.collective(one),
                 words.described(one),
                 one.why and f"  why: {words.because(one.why)}",
+                one.alone,
             )
             for one in compiled.collectives
         ]
@@ -137,7 +142,7 @@ def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | V
     if compiled.lowered is None:
         return Verdict(status="failed", reason="what the program asks for is not known")
     asked = [
-        _One(one.kind, one.count, one.bytes_sent, words.asked(one), words.asked_at_length(one))
+        _One(one.kind, one.count, one.bytes_sent, words.asked(one), words.asked_at_length(one), alone=one.alone)
         for one in compiled.lowered
     ]
     if of == "lowered":
@@ -147,7 +152,7 @@ def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | V
         missing = "there is no plan" if plan is None else plan.missing
         return Verdict(status="failed", reason=missing)
     planned = [
-        _One(one.kind, one.count, one.bytes_sent, words.planned(one), words.planned_at_length(one))
+        _One(one.kind, one.count, one.bytes_sent, words.planned(one), words.planned_at_length(one), alone=one.alone)
         for one in plan.collectives
     ]
     return _Listed([*planned, *asked], of)

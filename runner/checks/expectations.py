@@ -94,7 +94,7 @@ def _not_overlapped(expected: Expectations, compiled: CompiledProgram, experimen
 def _overlap(lines: Iterable[str], wanted: bool, compiled: CompiledProgram, experiment: Experiment) -> Verdict:
     if experiment.target.platform == "cpu":
         return NotRun(reason="CPU devices communicate synchronously; nothing can overlap")
-    collectives = compiled.collectives or []
+    collectives = [one for one in compiled.collectives or () if not one.alone]
     wrong: list[str] = []
     for line in lines:
         there = [one for one in collectives if line in one.nodes]

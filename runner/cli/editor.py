@@ -42,6 +42,16 @@ _SIZE: Schema = {"type": ["integer", "string"]}
 _SIZES: Schema = {"type": "array", "items": _SIZE}
 _AXES: Schema = {"type": ["string", "null", "array"], "items": _TEXT}
 _SPEC: Schema = {"type": ["array", "null"], "items": _AXES}
+_RULE: Schema = {"type": "array", "items": _AXES, "minItems": 2, "maxItems": 2}
+_RULES: Schema = {
+    "type": ["array", "object", "null"],
+    "items": _RULE,
+    "properties": {
+        "logical_axis_rules": {"type": "array", "items": _RULE},
+        "mesh_axes": {"type": "array", "items": _TEXT},
+        "allow_dropped": {"type": ["boolean", "array"], "items": _TEXT},
+    },
+}
 _LINES: Schema = {"type": ["array", "object", "null"], "items": _TEXT}
 _EXPRESSION: Schema = {"type": ["string", "number"]}
 _CHECKPOINT: Schema = {
@@ -91,9 +101,12 @@ _COMMUNICATION: dict[str, Schema] = {
 _NARROWER: dict[tuple[str, ...], Schema] = {
     ("mesh", "axes"): {"items": _TEXT},
     ("mesh", "shape"): {"items": {"type": "integer", "minimum": 1}},
+    ("mesh", "devices"): {"items": {"type": ["integer", "array"]}},
     ("target", "platform"): {"enum": list(PLATFORMS)},
+    ("target", "slices"): {"minimum": 1},
     ("hardware", "flops"): {"additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
     ("hardware", "shape"): {"items": {"type": "integer", "minimum": 1}},
+    ("rules",): _RULES,
     ("dims",): {"additionalProperties": _SIZE},
     ("verify_dims",): {"additionalProperties": _SIZE},
     ("arrays", "*", "shape"): {"items": _SIZE},

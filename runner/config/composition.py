@@ -26,12 +26,14 @@ def layers(folders: Sequence[Path], choices: Mapping[str, Any]) -> tuple[Layer, 
         options = choices[group]
         for option in options if is_sequence(options) else [options]:
             if isinstance(option, str):
-                found += _chain(folders, group, option)
+                found += _chain(folders, group, option, frozenset(groups))
     return tuple(found)
 
 
-def _chain(folders: Sequence[Path], group: str, option: str, seen: tuple[Path, ...] = ()) -> list[Layer]:
-    """The file of one option, after the files of its group that it is based on."""
+def _chain(
+    folders: Sequence[Path], group: str, option: str, chosen: frozenset[str], seen: tuple[Path, ...] = ()
+) -> list[Layer]:
+    """The file of one option, after the files that it is based on, but for those of groups that are `chosen`."""
     file = next(
         (f for folder in folders if (f := folder / group / f"{option.removesuffix('.yaml')}.yaml").is_file()), None
     )
@@ -44,12 +46,12 @@ def _chain(folders: Sequence[Path], group: str, option: str, seen: tuple[Path, .
     based_on: list[Layer] = []
     for entry in _defaults(text):
         if isinstance(entry, str) and entry != "_self_":
-            based_on += _chain(folders, group, entry.rsplit("/", 1)[-1].split("@")[0], (*seen, file))
+            based_on += _chain(folders, group, entry.rsplit("/", 1)[-1].split("@")[0], chosen, (*seen, file))
         elif is_dict(entry):
             for name, value in entry.items():
                 other = str(name).removeprefix("override ").removeprefix("optional ").strip().lstrip("/").split("@")[0]
-                if isinstance(value, str) and not other.startswith("hydra"):
-                    based_on += _chain(folders, other, value, (*seen, file))
+                if isinstance(value, str) and not other.startswith("hydra") and other not in chosen:
+                    based_on += _chain(folders, other, value, chosen, (*seen, file))
     return [*based_on, Layer(file, below)]
 
 
@@ -212,7 +214,7 @@ def _of_defaults(error: Exception, sources: Sources) -> str | None:
 
 def _groups(group: str) -> str:
     """How an experiment chooses of a config group, or which groups there are."""
-    there = ("mesh", "target")
+    there = ("mesh", "target", "rules")
     return f"; write: override /{group}: …" if group in there else nearest(group, there) or shape.listed(there)
 
 

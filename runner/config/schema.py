@@ -25,6 +25,8 @@ class MeshConfig:
 
     axes: list[Any] = MISSING
     shape: list[Any] = MISSING
+    devices: list[Any] | None = None
+    """The numbers of the devices in the mesh, row-major or nested like it; null: in the order of `jax.make_mesh`."""
 
 
 @dataclass
@@ -36,6 +38,8 @@ class TargetConfig:
     """The number of devices to simulate; null: as many as the mesh needs. Only for `cpu`."""
     topology: str | None = None
     """Hardware that is not here, to compile for and not to run on: `v5e:16x16`. It decides the platform."""
+    slices: int = 1
+    """Of how many such topologies of TPUs, which the data-centre network links."""
 
 
 @dataclass
@@ -184,6 +188,8 @@ class ExperimentConfig:
     target: TargetConfig = field(default_factory=TargetConfig)
     hardware: HardwareConfig | None = field(default_factory=HardwareConfig)
     """For which the time of a run is estimated; that of the topology, where the target has one."""
+    rules: Any = None
+    """The mesh axes of logical names, which specs may use: `[[embed, x], [mlp, y]]`, or a file of MaxText's."""
     dims: dict[str, Any] | None = field(default_factory=dict[str, Any])
     verify_dims: dict[str, Any] | None = field(default_factory=dict[str, Any])
     """The sizes at which simulated CPU devices verify what is compiled for a topology that is not here."""

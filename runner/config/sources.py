@@ -97,9 +97,16 @@ class Sources:
         for text in reversed(self.overrides):
             name = text.split("=", 1)[0].lstrip("+~").replace("/", ".").split("@")[0]
             parts = [part for part in name.split(".") if part]
-            if parts and dotted[: len(parts)] == parts:
+            if parts and dotted[: len(parts)] == parts and not self._chooses(text, key):
                 return text
         return None
+
+    def _chooses(self, override: str, key: Key) -> bool:
+        """Whether an override chooses the file in which a rule stands, which then is the place to look at."""
+        group, _, option = override.partition("=")
+        return group.lstrip("+") == key[0] == "rules" and any(
+            layer.package == ("rules",) and layer.file.stem == option for layer in self.layers
+        )
 
     def report(self, fault: Fault) -> str:
         """The message for a fault: where, what, and the expression with a caret under what is wrong."""
@@ -120,12 +127,13 @@ class Sources:
                 _columns(text[start : min(end, shown_end)]), 1
             )
             lines.append(f"    {under}")
-        return "\n".join([*lines, *map(self._use, fault.uses)])
+        beside = [*(("called in", key) for key in fault.uses), *((f"{what}:", key) for what, key in fault.also)]
+        return "\n".join([*lines, *(self._beside(what, key) for what, key in beside)])
 
-    def _use(self, key: Key) -> str:
-        """Where the function is called in whose line a fault is."""
+    def _beside(self, what: str, key: Key) -> str:
+        """What else concerns a fault, and where it stands: the lines that call the function in whose line it is."""
         where = self.override(key) or self.place(key)
-        return f"  called in {key_text(key)}{f' ({where})' if where else ''}"
+        return f"  {what} {key_text(key)}{f' ({where})' if where else ''}"
 
     def folder(self, key: Key) -> Path:
         """The folder against which a file name in the value of `key` is read: its file's, or the current one."""

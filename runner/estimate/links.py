@@ -47,7 +47,7 @@ class Links:
 
     def __init__(self, hardware: Hardware, mesh: Mesh, coordinates: Sequence[Coordinates] | None = None) -> None:
         self._hardware = hardware
-        self._places = list(coordinates) if coordinates else list(_row_major(hardware, mesh))
+        self._places = list(coordinates) if coordinates else _in_mesh(mesh, list(_row_major(hardware, mesh)))
 
     def time(self, kind: str, group: Sequence[int], bytes_in: int, bytes_out: int) -> Taken | None:
         """What a collective among the devices at these positions takes; None for a kind that is not known."""
@@ -182,6 +182,11 @@ class _Line:
     def rate(self) -> float:
         """At how many bytes of the gathered whole a second an all-gather goes along it."""
         return self.bandwidth * self.size / self.hops
+
+
+def _in_mesh(mesh: Mesh, places: list[Coordinates]) -> list[Coordinates]:
+    """Of the places of the hardware's devices, by their numbers, those of the mesh's."""
+    return places if mesh.devices is None else [places[number] for number in mesh.devices]
 
 
 def _row_major(hardware: Hardware, mesh: Mesh) -> Iterator[Coordinates]:

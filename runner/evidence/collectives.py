@@ -7,13 +7,13 @@ known of a collective is null in its entry; where there may be one without an en
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from runner.evidence import custom_calls, groups
+from runner.evidence import custom_calls, groups, megascale
 from runner.evidence.counts import Counts
 from runner.evidence.flow import MOVES, Flow
-from runner.evidence.hlo import Computation, Instruction, Module, Shape
+from runner.evidence.hlo import Computation, Instruction, Module, size_of
 from runner.evidence.model import Between, Collective
 from runner.evidence.nodes import Origin, Origins, asked, backward, stacks
 from runner.evidence.opcodes import (
@@ -49,9 +49,12 @@ class Collectives:
     carriers: dict[str, str] = field(default_factory=dict[str, str])
 
 
-def read(module: Module, origins: Origins, mesh: Mesh) -> Collectives:
-    """What the module communicates; the entries are those of `docs/record.md`."""
-    return _Reader(module, origins, mesh).read()
+def read(module: Module, origins: Origins, mesh: Mesh, device_ids: Sequence[int] = ()) -> Collectives:
+    """What the module communicates; the entries are those of `docs/record.md`.
+
+    `device_ids` are those of the devices in the mesh, by which a module names them where they are in several slices.
+    """
+    return _Reader(module, origins, mesh, device_ids).read()
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,9 @@ class _Place:
 
 
 class _Reader:
-    def __init__(self, module: Module, origins: Origins, mesh: Mesh) -> None:
+    def __init__(self, module: Module, origins: Origins, mesh: Mesh, device_ids: Sequence[int]) -> None:
         self._module = module
+        self._device_ids = device_ids
         self._origins = origins
         self._mesh = mesh
         self._flow = Flow(module, origins)
@@ -143,6 +147,11 @@ class _Reader:
         visited.add(computation.name)
         for instruction in computation.instructions.values():
             kind = kind_of(instruction)
+            between_slices = megascale.kind(instruction)
+            if between_slices is not None:
+                if instruction.opcode == "send":
+                    yield self._between_slices(between_slices, computation, instruction)
+                continue
             if kind is not None:
                 yield self._place(kind, computation, instruction)
                 continue
@@ -178,6 +187,13 @@ class _Reader:
             return _Place(kind, computation, instruction, (computation, instruction), done, True)
         return _Place(kind, computation, instruction, (computation, instruction))
 
+    def _between_slices(self, kind: str, computation: Computation, send: Instruction) -> _Place:
+        there = megascale.received(computation, send)
+        if there is None:
+            self._result.unknown.append(f"nothing receives what {send.name} sends to other slices")
+        chain = () if there is None else (there, *done_with(computation, there))
+        return _Place(kind, computation, send, (computation, send), chain, True)
+
     def _caller(self, computation: Computation) -> tuple[Computation, Instruction] | None:
         callers = self._module.callers.get(computation.name, [])
         return callers[0][:2] if len(callers) == 1 else None
@@ -187,6 +203,8 @@ class _Reader:
         names = self._names(place)
         own = list(dict.fromkeys(origin for name in names for origin in self._origins.of(name)))
         inserted = not any(asked(stack) for name in names for stack in stacks(name))
+        if megascale.kind(instruction):
+            inserted = megascale.generated(instruction)
         between = None
         if inserted:
             taken = self._flow.producers(computation, instruction.operands)
@@ -197,6 +215,8 @@ class _Reader:
                 own = needed or own or taken
         else:
             own += [origin for origin in self._differentiated(place) if origin not in own]
+            # What is sent between slices has lost its name.
+            own = own or self._flow.producers(computation, instruction.operands)
         if not own:
             self._result.unknown.append(f"{instruction.name} leads back to no line of the experiment")
         nodes = _nodes(own)
@@ -221,10 +241,13 @@ class _Reader:
             overlapped=self._overlapped(place),
             instruction=instruction.name,
             reduction=self._reduction(place),
+            alone=devices == 1,
         )
 
     def _reduction(self, place: _Place) -> str | None:
         """What a reducing one does, which the computation that it applies says."""
+        if megascale.kind(place.instruction):
+            return megascale.reduction(place.instruction)
         applied = list(self._module.inside(place.instruction, "to_apply"))
         return next((REDUCTIONS[one.opcode] for one in applied if one.root and one.opcode in REDUCTIONS), None)
 
@@ -283,7 +306,7 @@ class _Reader:
         operands = [computation.instructions.get(name) for name in instruction.operands]
         taken = None if None in operands else [shape for one in operands if one is not None for shape in one.shapes]
         given = list(instruction.shapes)
-        if instruction.opcode.endswith("-start") or place.kind in ("send", "recv"):
+        if instruction.opcode.endswith("-start") or instruction.opcode in ("send", "recv"):
             given = list(place.chain[-1].shapes) if place.chain else None
         moved = (taken or []) + (given or [])
         for dtype in dict.fromkeys(shape.dtype for shape in moved if not shape.bits and shape.dtype != "token"):
@@ -291,25 +314,30 @@ class _Reader:
         if taken is None:
             self._result.unknown.append(f"what {place.instruction.name} takes is not in {computation.name}")
         dtypes = dict.fromkeys(shape.dtype for shape in (taken or given or ()) if shape.dtype != "token")
-        return _size(taken), _size(given), ", ".join(dtypes)
+        return size_of(taken), size_of(given), ", ".join(dtypes)
 
     def _axes(self, place: _Place) -> tuple[tuple[str, ...] | None, list[list[int]] | None, int | None]:
         """The mesh axes, the groups or pairs where there are no axes or few devices, and the devices in a group."""
         instruction = place.instruction
+        text, who = instruction.attribute("replica_groups"), None
         sent = instruction.attribute("source_target_pairs")
         if sent is None and place.kind in ("send", "recv"):
             found = re.search(r'source_target_pairs="?(\{\{.*?\}\})', instruction.attributes)
             sent = found.group(1) if found else None
-        text = instruction.attribute("replica_groups")
         order = instruction.attribute("device_ids")
         if text is not None and order is not None:
             # The one spelling with a comma outside of brackets.
             text = f"{text}, device_ids={order}"
-        who = None
-        if sent is not None:
+        if megascale.kind(instruction):
+            text = megascale.target(instruction) or ""
+            who = megascale.groups(text, self._device_ids)
+            sent = text if place.kind == "collective-permute" else None
+        elif sent is not None:
             who = groups.pairs(sent)
         elif text is not None:
             who = groups.read(text, max(self._module.partitions, self._module.replicas))
+        if who is not None and not megascale.kind(instruction):
+            who = megascale.everywhere(who, self._module.partitions, self._device_ids)
         if who is None:
             self._result.unknown.append(f"which devices {instruction.name} connects could not be read: {sent or text}")
             return None, None, None
@@ -368,9 +396,3 @@ class _Reader:
 
 def _nodes(origins: Iterable[Origin]) -> list[str]:
     return list(dict.fromkeys(origin.node for origin in origins))
-
-
-def _size(shapes: Iterable[Shape] | None) -> int | None:
-    """The bytes of all these arrays; None where that of one is not known."""
-    shapes = None if shapes is None else [shape for shape in shapes if shape.dtype != "token"]
-    return None if shapes is None or not all(shape.bits for shape in shapes) else sum(s.bytes for s in shapes)

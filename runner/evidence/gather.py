@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,11 +23,13 @@ def gather(
     unreadable: str | None = None,
     taken: Profile | None = None,
     reshards: Mapping[str, Reshard] | None = None,
+    device_ids: Sequence[int] = (),
 ) -> Evidence:
     """The evidence of one program; with its profile, where one was `taken`, and its work, where time is estimated.
 
     `said` is what the compiler wrote to standard error; None where nobody could hear it. `unreadable` is why the module
     could not be printed. `reshards` are the ways around rematerializations, by what the compiler said of them.
+    `device_ids` are those of the devices in the mesh.
     """
     origins = Origins(experiment, program.lines)
     text = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")
@@ -37,7 +39,7 @@ def gather(
     if text.strip():
         try:
             module = hlo.read(text)
-            found = collectives.read(module, origins, experiment.mesh)
+            found = collectives.read(module, origins, experiment.mesh, device_ids)
             listed = found.found
         except Exception as error:
             # What a compiler of tomorrow prints must not end a run that is otherwise complete.

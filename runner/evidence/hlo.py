@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -50,6 +50,12 @@ class Shape:
     def bytes(self) -> int:
         """How many bytes one device holds."""
         return (math.prod(self.dims) * self.bits + 7) // 8
+
+
+def size_of(shapes: Iterable[Shape] | None) -> int | None:
+    """The bytes of all these arrays; None where that of one is not known."""
+    shapes = None if shapes is None else [shape for shape in shapes if shape.dtype != "token"]
+    return None if shapes is None or not all(shape.bits for shape in shapes) else sum(s.bytes for s in shapes)
 
 
 @dataclass

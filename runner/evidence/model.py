@@ -57,7 +57,8 @@ class Collective:
     - `bytes_sent`: what a device sends, on a ring; null where that is not known.
     - `count`: how often it runs; null where that is not known.
     - `overlapped`: of an asynchronous one what is computed meanwhile; null where the module has no schedule.
-    - `why`: the reason that it is there.
+    - `why`: the reason that it is there; `alone`: whether no device has a partner, since the axes have size 1: it moves
+      nothing, and counts as nothing.
     """
 
     kind: str
@@ -79,6 +80,7 @@ class Collective:
     instruction: str
     reduction: str | None = None
     why: Reason | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,14 @@ if TYPE_CHECKING:
     from runner.sharding.plan import AskedCollective, PlannedCollective
 
 
+NOBODY = "no other device"
+"""Over what a collective is whose axes all have size 1, as the compiled module has it, where these have no names."""
+
+
 def collective(one: Collective) -> str:
     """`all-gather of w for y over x`, `collective-permute of ring.lhs (backward) over x`."""
     within = f" within groups {json.dumps(one.groups)}"
-    over = within if one.axes is None else f" over {', '.join(one.axes) or 'no axis'}"
+    over = within if one.axes is None else f" over {', '.join(one.axes) or NOBODY}"
     return f"{one.kind} of {subject(one)}{over}"
 
 
@@ -73,7 +77,7 @@ def _at(line: str | None, gradient: bool) -> str:
 
 
 def _over(axes: list[str] | None) -> str:
-    return " within groups of no axis" if axes is None else f" over {', '.join(axes) or 'no axis'}"
+    return " within groups of no axis" if axes is None else f" over {', '.join(axes) or NOBODY}"
 
 
 def _often(count: int | None) -> str:

@@ -61,6 +61,7 @@ def identity(config: Mapping[str, Any]) -> str:
     """
     axes, sizes = config["mesh"]["axes"], config["mesh"]["shape"]
     left = {key: value for key, value in config.items() if key not in (*_SAID, "mesh")}
+    left["devices"] = config["mesh"].get("devices")
     if _of_graph(config.get("program")):
         # Lines that no program is written from are no part of what is run.
         left.pop("per_device", None)
@@ -86,7 +87,17 @@ def _renamed(key: str, value: Any, names: Mapping[str, str]) -> Any:
         return {name: _axes(spec, names) for name, spec in value.items()}
     if key in _SECTIONS:
         return _expressions(value, names)
-    return value
+    return _rules(value, names) if key == "rules" else value
+
+
+def _rules(value: Any, names: Mapping[str, str]) -> Any:
+    """Rules with other names of the mesh axes; what is no rule is refused, and needs no other names."""
+    if is_dict(value):
+        axes = {"mesh_axes": _axes(value["mesh_axes"], names)} if is_list(value.get("mesh_axes")) else {}
+        return {**value, **axes, "logical_axis_rules": _rules(value.get("logical_axis_rules"), names)}
+    if not is_list(value):
+        return value
+    return [[rule[0], *_axes(rule[1:], names)] if is_list(rule) and rule else rule for rule in value]
 
 
 def _axes(spec: Any, names: Mapping[str, str]) -> Any:

@@ -147,6 +147,9 @@ def _links(config: Mapping[str, Any]) -> Torus | Switch | None:
 def _placed(hardware: Hardware, mesh: Mesh, wanted: Iterable[Any] | None, known: tuple[int, ...] | None) -> Hardware:
     """The hardware with the chips along each dimension: the topology's, or those asked for, or the mesh's own axes."""
     links, slices = hardware.links, hardware.slices
+    if mesh.needed > mesh.size and known is None:
+        message = f"the estimate for {hardware.name} is of {mesh.size} devices, 0 to {mesh.size - 1}"
+        raise invalid(("mesh", "devices"), message)
     if not isinstance(links, Torus):
         if wanted is not None:
             raise invalid((*KEY, "shape"), f"{hardware.name} is no torus, and has no shape")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from runner import dtypes
 from runner.config import schema
 from runner.experiment.model import Array
-from runner.experiment.plain import IDENTIFIER, counted, parsed, read_size, yaml_hint
-from runner.faults import Key, invalid, nearest
-from runner.language.check import missing_axis
+from runner.experiment.plain import IDENTIFIER, counted, parsed, read_size, rectangular, size_text, yaml_hint
+from runner.experiment.rules import Logical, Specs
+from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.layout import Layout, Mesh, Spec
 from runner.untyped import is_list
 
@@ -31,10 +32,32 @@ def read_mesh(config: Mapping[str, Any]) -> Mesh:
             raise invalid(("mesh", "shape", i), f"{size!r} is not the size of an axis; it is an integer of at least 1")
     if len(axes) != len(shape):
         raise invalid(("mesh", "shape"), f"{counted(shape, 'size')} for {counted(axes, 'axis', 'axes')}")
-    return Mesh(tuple(axes), tuple(shape))
+    return Mesh(tuple(axes), tuple(shape), _read_devices(config.get("devices"), tuple(shape)))
 
 
-def read_array(name: str, config: Mapping[str, Any], mesh: Mesh, dims: Mapping[str, int]) -> Array:
+def _read_devices(value: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The numbers of the devices in a mesh of that shape, row-major."""
+    key = ("mesh", "devices")
+    if value is None:
+        return None
+    given = rectangular(value, key)
+    if given not in ((math.prod(shape),), shape):
+        raise invalid(key, f"{size_text(given)} devices, but the mesh has {size_text(shape)}")
+    found: dict[int, int] = {}
+    for i, number in enumerate(_flat(value)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise invalid(key, f"{number!r} is not the number of a device; the first is 0")
+        if number in found:
+            raise invalid(key, f"device {number} stands twice in the mesh, at {found[number]} and at {i}")
+        found[number] = i
+    return tuple(found)
+
+
+def _flat(value: Any) -> list[Any]:
+    return [number for entry in value for number in _flat(entry)] if is_list(value) else [value]
+
+
+def read_array(name: str, config: Mapping[str, Any], specs: Specs, dims: Mapping[str, int]) -> Array:
     key, config = ("arrays", name), schema.completed(config, schema.ArrayConfig)
     if config["shape"] is None:
         raise invalid(key, f"the array '{name}' has no shape")
@@ -48,37 +71,26 @@ def read_array(name: str, config: Mapping[str, Any], mesh: Mesh, dims: Mapping[s
             (*key, "dtype"), f"no dtype '{config['dtype']}'{hint or '; for example float32, bfloat16, int32'}"
         )
     letters = tuple(entry if isinstance(entry, str) else None for entry in config["shape"])
-    spec = read_spec(config["spec"], (*key, "spec"), mesh)
-    fits(spec, shape, letters, mesh, (*key, "spec"), name)
+    of_spec = (*key, "spec")
+    spec = specs.read(config["spec"], of_spec)
+    fits(spec, shape, letters, specs.mesh, of_spec, name, specs.logical.get(of_spec))
     init = config["init"]
     if isinstance(init, str):
         # NumPy makes it: `canonical` would give `normal` the arguments of JAX's.
         init = parsed(init, (*key, "init"))
-    return Array(name, Layout(mesh, shape, spec), letters, config["dtype"], init)
+    return Array(name, Layout(specs.mesh, shape, spec), letters, config["dtype"], init)
 
 
-def read_spec(value: object, key: Key, mesh: Mesh) -> Spec:
-    if not is_list(value):
-        raise invalid(key, f"{value!r} is not a PartitionSpec; it is a list such as [x, null]")
-    entries: list[tuple[str, ...]] = []
-    for i, entry in enumerate(value):
-        axes: list[Any] = [] if entry is None else entry if is_list(entry) else [entry]
-        for axis in axes:
-            if not isinstance(axis, str):
-                message = f"{axis!r} is not a mesh axis, null, or a list of axes{yaml_hint(axis)}"
-                raise invalid((*key, i), message)
-            if axis not in mesh.axes:
-                raise invalid((*key, i), missing_axis(axis, mesh) + nearest(axis, mesh.axes))
-            if axis in axes[: axes.index(axis)] or any(axis in earlier for earlier in entries) or axes.count(axis) > 1:
-                raise invalid(
-                    (*key, i), f"the mesh axis '{axis}' is used twice; each axis shards one dimension at most"
-                )
-        entries.append(tuple(axes))
-    return Spec(entries)
-
-
-def fits(spec: Spec, shape: tuple[int, ...], dims: tuple[str | None, ...], mesh: Mesh, key: Key, name: str) -> None:
-    """Raise `InvalidExperiment` unless `spec` can lay out an array of `shape`."""
+def fits(
+    spec: Spec,
+    shape: tuple[int, ...],
+    dims: tuple[str | None, ...],
+    mesh: Mesh,
+    key: Key,
+    name: str,
+    logical: Logical | None = None,
+) -> None:
+    """Raise `InvalidExperiment` unless `spec`, which may be `logical`, can lay out an array of `shape`."""
     if len(spec) > len(shape):
         raise invalid(key, f"the spec has {counted(spec, 'entry', 'entries')}, but '{name}' has rank {len(shape)}")
     for i, axes in enumerate(spec):
@@ -86,9 +98,11 @@ def fits(spec: Spec, shape: tuple[int, ...], dims: tuple[str | None, ...], mesh:
         if shape[i] % parts:
             letter = f" ({dims[i]})" if i < len(dims) and dims[i] else ""
             over = " × ".join(f"{axis}={mesh.sizes[axis]}" for axis in axes)
-            raise invalid((*key, i), f"dimension {i}{letter} of '{name}' has size {shape[i]}, "
-                                     f"which {over} does not divide")  # fmt: skip
+            rule = logical.rules[i] if logical else None
+            message = f"dimension {i}{letter} of '{name}' has size {shape[i]}, which {over} does not divide"
+            also = (("by the rule", rule.key),) if rule else ()
+            raise InvalidExperiment(Fault((*key, i), message, also=also))
 
 
-def read_specs(config: Mapping[str, Any], section: str, mesh: Mesh) -> dict[str, Spec]:
-    return {name: read_spec([] if value is None else value, (section, name), mesh) for name, value in config.items()}
+def read_specs(config: Mapping[str, Any], section: str, specs: Specs) -> dict[str, Spec]:
+    return {name: specs.read([] if value is None else value, (section, name)) for name, value in config.items()}

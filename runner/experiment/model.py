@@ -26,8 +26,10 @@ from runner.experiment.lines import (
     results,
 )
 from runner.experiment.program import Program
+from runner.experiment.rules import Logical
 from runner.experiment.showing import Show
 from runner.experiment.topology import Topology
+from runner.faults import Key
 from runner.language.check import Section
 from runner.language.syntax import Expression
 from runner.layout import Layout, Mesh, Spec
@@ -142,6 +144,8 @@ class Experiment:
     """For which the time of a run is estimated."""
     wrong: Mapping[Program, Mapping[str, str]] = field(default_factory=dict[Program, Mapping[str, str]])
     """Per program the outputs that JAX is known to give wrong, with the versions that do: "" is all of them."""
+    logical: Mapping[Key, Logical] = field(default_factory=dict[Key, Logical])
+    """The specs that are written with logical names, by their keys."""
 
     @cached_property
     def results(self) -> dict[str, Spec]:

@@ -14,7 +14,7 @@ from runner.config.folders import misnamed
 from runner.experiment import expect, hardware, topology
 from runner.experiment.checkpoints import check_names
 from runner.experiment.functions import read_functions
-from runner.experiment.layouts import read_array, read_mesh, read_spec, read_specs
+from runner.experiment.layouts import read_array, read_mesh, read_specs
 from runner.experiment.model import (
     PLATFORMS,
     PRECISIONS,
@@ -40,6 +40,7 @@ from runner.experiment.results import (
     read_weak,
     undeclared,
 )
+from runner.experiment.rules import Specs, read_rules
 from runner.experiment.statements import check_functions, read_section
 from runner.experiment.written import BOTH, all_names, of_section, targets
 from runner.faults import invalid, nearest
@@ -69,7 +70,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
     mesh = read_mesh(config["mesh"])
     dims = read_dims(config["dims"])
     verify_dims = read_verify_dims(config["verify_dims"], dims)
-    arrays = tuple(read_array(array, config["arrays"][array], mesh, dims) for array in config["arrays"])
+    specs = Specs(mesh, read_rules(config["rules"], mesh))
+    arrays = tuple(read_array(array, config["arrays"][array], specs, dims) for array in config["arrays"])
     taken = _distinct_names(config, arrays, dims)
     functions = read_functions(config["functions"], taken)
     check_functions(functions, Scope("per_device", mesh), dims)
@@ -81,12 +83,12 @@ def read(config: Mapping[str, Any]) -> Experiment:
         check_names(sections[section])
     if not sections["graph"] and not sections["per_device"]:
         raise invalid((), "there is nothing to run: the experiment needs a graph, a per_device, or both")
-    outputs = read_specs(config["outputs"], "outputs", mesh)
+    outputs = read_specs(config["outputs"], "outputs", specs)
     grad = read_gradient(config["grad"], arrays, outputs, sections)
     check_outputs(outputs, sections, grad)
     check_gradients(grad, sections)
     outputs |= undeclared(grad, arrays, outputs)
-    constraints = read_specs(config["constraints"], "constraints", mesh)
+    constraints = read_specs(config["constraints"], "constraints", specs)
     for constrained in constraints:
         known_result(constrained, "constraints", {*values, *(name for _, name in paths(sections["graph"]))}, "graph")
     programs, chosen = _programs(named, sections)
@@ -94,7 +96,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     # One device with the work of all says nothing of hardware that has them all.
     left_out = tuple(program for program in programs if target.topology and not chosen and not program.on_mesh)
     programs = tuple(program for program in programs if program not in left_out)
-    expectable = _expectable(sections, grad, outputs, mesh, dims)
+    expectable = _expectable(sections, grad, outputs, specs, dims)
     experiment = Experiment(
         name=name,
         mesh=mesh,
@@ -119,6 +121,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         show=read_show(config["show"], (*(array.name for array in arrays), *outputs)),
         hardware=_hardware(config["hardware"], mesh, target, programs),
         wrong=expect.known_wrong(config["expect"], programs, target.platform, expectable),
+        logical=specs.logical,
         **{key: config[key] for key in _AS_THEY_ARE},
     )
     if experiment.precision not in PRECISIONS:
@@ -189,7 +192,13 @@ def _hardware(
     if not any(program.on_mesh for program in programs):
         return None
     absent = target.topology
-    return hardware.read(config, mesh, absent.shape if absent and absent.platform == "tpu" else None)
+    if absent is None or absent.platform != "tpu":
+        return hardware.read(config, mesh, None)
+    if config["slices"] not in (1, absent.slices):
+        message = f"{config['slices']} slices, but the target has {absent.slices}; leave it out"
+        raise invalid(("hardware", "slices"), message)
+    of_target = {"slices": absent.slices} if config["name"] is not None else {}
+    return hardware.read({**config, **of_target}, mesh, absent.shape)
 
 
 def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]) -> Target:
@@ -198,7 +207,11 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
         raise invalid(
             ("target", "platform"), f"no platform '{platform}'{nearest(platform, PLATFORMS) or choices(PLATFORMS)}"
         )
-    absent = None if config["topology"] is None else topology.parse(config["topology"], platform)
+    slices = config["slices"]
+    if slices < 1 or (slices > 1 and config["topology"] is None):
+        what = "it is at least 1" if slices < 1 else "only a topology that is not here has several"
+        raise invalid(("target", "slices"), f"{slices} is no number of slices here; {what}")
+    absent = None if config["topology"] is None else topology.parse(config["topology"], platform, slices)
     platform = absent.platform if absent else platform
     if devices is not None and absent:
         raise invalid(("target", "devices"), f"{absent.name} has its own {absent.devices} devices")
@@ -208,7 +221,7 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
         )
     if devices is not None and devices < mesh.size:
         raise invalid(("mesh", "shape"), f"the mesh {mesh} needs {mesh.size} devices, but target.devices is {devices}")
-    if platform == "cpu" and not absent and (needed := devices or mesh.size) > _SIMULATED:
+    if platform == "cpu" and not absent and (needed := devices or mesh.needed) > _SIMULATED:
         key = ("mesh", "shape") if devices is None else ("target", "devices")
         raise invalid(key, f"{needed:,} devices are more than can be simulated here: {_SIMULATED:,} at most")
     if absent and mesh.size != absent.devices and any(program.on_mesh for program in programs):
@@ -220,7 +233,13 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
             f"the mesh {mesh} has {mesh.size} device{'s' if mesh.size > 1 else ''}, but {absent.name} has "
             f"{absent.devices}{each}; a mesh takes all of them: mesh.shape=[{fits}]",
         )
-    return Target(platform, devices or mesh.size, absent)
+    if absent and mesh.devices is None and absent.over_network(mesh.shape) is None and mesh.size == absent.devices:
+        message = f"the first axes of the mesh {mesh} do not divide into {slices} slices"
+        raise invalid(("mesh", "shape"), f"{message}; the network between slices is crossed along these")
+    there = absent.devices if absent else devices or mesh.needed if platform == "cpu" else None
+    if there is not None and mesh.needed > there and mesh.devices is not None:
+        raise invalid(("mesh", "devices"), f"there is no device {mesh.needed - 1}; the last one is {there - 1}")
+    return Target(platform, devices or mesh.needed, absent)
 
 
 def tested(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -240,7 +259,7 @@ def _expectable(
     sections: Mapping[Section, tuple[Statement, ...]],
     grad: Gradient | None,
     outputs: Mapping[str, Spec],
-    mesh: Mesh,
+    specs: Specs,
     dims: Mapping[str, int],
 ) -> expect.Names:
     gradients = grad.names if grad else ()
@@ -251,6 +270,6 @@ def _expectable(
         values=results(sections["graph"]),
         outputs=tuple(outputs),
         sections={program: program.section for program in Program if not sections[program.section]},
-        spec=lambda value, key: read_spec(value, key, mesh),
-        size=lambda value, key: read_size(value, key, dims, mesh),
+        spec=specs.read,
+        size=lambda value, key: read_size(value, key, dims, specs.mesh),
     )

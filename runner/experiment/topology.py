@@ -11,7 +11,7 @@ import math
 import platform
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.faults import Key, invalid, nearest
@@ -52,25 +52,43 @@ The accelerator type is any that exists: without a TPU nothing but the complaint
 
 @dataclass(frozen=True)
 class Topology:
-    """A topology: `v5e:16x16` for TPUs; `1x1x8`, partitions by hosts by GPUs, for more of the GPU that is here."""
+    """A topology: `v5e:16x16` for TPUs; `1x1x8`, partitions by hosts by GPUs, for more of the GPU that is here.
 
-    name: str
+    `shape` is that of one of its `slices`.
+    """
+
+    one: str
     platform: str
     shape: tuple[int, ...]
     devices_per_chip: int = 1
     options: Mapping[str, str] = field(default_factory=dict[str, str])
+    slices: int = 1
+
+    @property
+    def name(self) -> str:
+        """The name of one slice, and how many there are if there are several: `2 × v5e:16x16`."""
+        return self.one if self.slices == 1 else f"{self.slices} × {self.one}"
 
     @property
     def devices(self) -> int:
         """The number of JAX devices."""
-        return math.prod(self.shape) * self.devices_per_chip
+        return math.prod(self.shape) * self.devices_per_chip * self.slices
 
     @property
-    def arguments(self) -> dict[str, str]:
+    def arguments(self) -> dict[str, str | int]:
         """The arguments of `get_topology_desc`."""
         if self.platform == "gpu":
-            return {"platform": "cuda", "topology_name": self.name, "topology": self.name}
-        return {"platform": self.platform, "topology_name": self.name, **self.options}
+            return {"platform": "cuda", "topology_name": self.one, "topology": self.one}
+        slices = {"num_slices": self.slices} if self.slices > 1 else {}
+        return {"platform": self.platform, "topology_name": self.one, **self.options, **slices}
+
+    def over_network(self, shape: Sequence[int]) -> tuple[int, ...] | None:
+        """Into how many slices each axis of a mesh of that shape goes, the first ones first; None where none can."""
+        left, found = self.slices, list[int]()
+        for size in shape:
+            found.append(math.gcd(size, left))
+            left //= found[-1]
+        return tuple(found) if left == 1 else None
 
     @property
     def configuration(self) -> list[str]:
@@ -91,6 +109,7 @@ class Topology:
         sizes = [size for size in self.shape if size > 1]
         if self.devices_per_chip > 1:
             sizes.append(self.devices_per_chip)
+        sizes = [self.slices, *sizes] if self.slices > 1 else sizes
         first, rest = sizes[: axes - 1], sizes[axes - 1 :]
         return (*first, math.prod(rest), *(1,) * (axes - 1 - len(first)))
 
@@ -99,8 +118,8 @@ _NAME = re.compile(r"(?:(?P<generation>[A-Za-z0-9]+):)?(?P<shape>\d+(?:x\d+)*)\Z
 KEY: Key = ("target", "topology")
 
 
-def parse(name: object, platform: str) -> Topology:
-    """The topology of that name. `platform` is the target's own, which a TPU's name overrides.
+def parse(name: object, platform: str, slices: int = 1) -> Topology:
+    """The topology of that name, of which there are so many. `platform` is the target's own, which a TPU's overrides.
 
     Raises `InvalidExperiment` for a name that cannot be one; whether the hardware exists is the compiler's to say.
     """
@@ -112,6 +131,8 @@ def parse(name: object, platform: str) -> Topology:
     if 0 in shape:
         raise invalid(KEY, f"'{name}' has a dimension of no chips")
     if match["generation"] is None:
+        if slices > 1:
+            raise invalid(("target", "slices"), f"GPUs have no slices; {name} counts partitions, hosts and GPUs")
         return _gpus(str(name), shape, platform)
     generation = GENERATIONS.get(match["generation"])
     if generation is None:
@@ -121,7 +142,7 @@ def parse(name: object, platform: str) -> Topology:
         example = "x".join(["4"] * generation.dimensions)
         raise invalid(KEY, f"the chips of {match['generation']} lie in {generation.dimensions} dimensions, not "
                            f"{len(shape)}: {match['generation']}:{example}, for example")  # fmt: skip
-    return Topology(str(name), "tpu", shape, generation.devices_per_chip, generation.options)
+    return Topology(str(name), "tpu", shape, generation.devices_per_chip, generation.options, slices)
 
 
 def _gpus(name: str, shape: tuple[int, ...], platform: str) -> Topology:

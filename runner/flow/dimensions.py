@@ -50,7 +50,7 @@ def _at(config: Mapping[str, Any], experiment: Experiment, sizes: tuple[int, ...
         return {}
     changed = {
         "dims": {**dims, **dict(zip(free, sizes, strict=False))},
-        "mesh": {**config["mesh"], "shape": [1] * len(experiment.mesh.axes)},
+        "mesh": {**config["mesh"], "shape": [1] * len(experiment.mesh.axes), "devices": None},
         "target": {"platform": "cpu"},
         "arrays": {name: {**array, "init": 1} for name, array in config["arrays"].items()},
         "verify_dims": {},

@@ -257,7 +257,8 @@ class Findings:
     def _compiled(self, context: Context, run: ProgramRun, checks: Checks, folder: Path) -> CompiledProgram:
         """The record of a program, with the evidence and what `expect` says of it."""
         profiled = self._profiles.get(run.program)
-        evidence = gather(self._written(run), run.program, folder, run.said, run.unreadable, profiled, run.reshards)
+        written, ids = self._written(run), run.device_ids
+        evidence = gather(written, run.program, folder, run.said, run.unreadable, profiled, run.reshards, ids)
         if evidence.profile is not None and not evidence.profile.devices:
             reason = "; ".join(evidence.profile.unknown)
             self._found.warnings.append(f"program {run.program} has no profile: {reason}")

@@ -55,7 +55,7 @@ def _asked(found: CompiledProgram) -> list[Asker] | None:
     """Who asked for the collectives, in an order of their own."""
     if found.collectives is None or found.collectives_missing:
         return None
-    asked = {_by(one) for one in found.collectives}
+    asked = {_by(one) for one in found.collectives if not one.alone}
     return [by for by in get_args(Asker) if by in asked]
 
 
@@ -69,6 +69,8 @@ def _bytes(found: CompiledProgram) -> int | None:
         return None
     moved = 0
     for one in found.collectives:
+        if one.alone:
+            continue
         if one.count is None or one.bytes is None:
             return None
         moved += one.count * one.bytes

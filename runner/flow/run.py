@@ -212,7 +212,7 @@ class Running:
             told = job(config, folder, data_folder, left_here, steps)
             events = workers.submit(told, kind(experiment), experiment.timeout)
             yield
-            from runner.flow import dimensions, reasons
+            from runner.flow import dimensions, naming, reasons
             from runner.flow.findings import Findings
             from runner.flow.modes import modes
             from runner.record import record
@@ -246,6 +246,8 @@ class Running:
         if not experiment.chosen:
             found.modes = modes(found.programs, folder)
         found.explain = experiment.explain
+        if experiment.logical:
+            found.logical = naming.logical(experiment, sources())
         found.places = sources().places(reasons.keys(found.compiled.values()))
         return findings
 

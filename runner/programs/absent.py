@@ -13,7 +13,7 @@ from runner import dtypes
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
 from runner.programs.names import Names
-from runner.programs.spelling import sharding, tuple_of
+from runner.programs.spelling import ordered, sharding, tuple_of
 
 
 def inputs(experiment: Experiment, names: Names, folder: Path) -> str:
@@ -54,10 +54,24 @@ def _returned(rows: list[str]) -> list[str]:
 
 def mesh_functions(experiment: Experiment, program: Program) -> str:
     """`topology` and `make_mesh`."""
-    mesh = experiment.mesh
-    rest = f"{mesh.axes!r}, axis_types={tuple_of([f'AxisType.{program.axis_type}'] * len(mesh.axes))}"
+    mesh, there = experiment.mesh, experiment.target.topology
+    assert there is not None
+    axis_types = tuple_of([f"AxisType.{program.axis_type}"] * len(mesh.axes))
+    rest = f"{mesh.axes!r}, axis_types={axis_types}"
     made = [f"    return jax.make_mesh({mesh.shape!r}, {rest}, devices=devices or topology())"]
-    if experiment.target.split_axes:
+    if mesh.devices is not None:
+        made = ordered(mesh, "devices or topology()", axis_types)
+    elif there.slices > 1:
+        across = there.over_network(mesh.shape)
+        assert across is not None
+        within = tuple(size // parts for size, parts in zip(mesh.shape, across, strict=True))
+        split = ", allow_split_physical_axes=True" if experiment.target.split_axes else ""
+        made = [
+            "    # The mesh within a slice, and that of the slices, which the data-centre network links.",
+            f"    ordered = mesh_utils.create_hybrid_device_mesh({within!r}, {across!r}, devices or topology(){split})",
+            f"    return jax.sharding.Mesh(ordered, {rest})",
+        ]
+    elif experiment.target.split_axes:
         arguments = f"{mesh.shape!r}, devices or topology(), allow_split_physical_axes=True"
         made = [
             f"    ordered = mesh_utils.create_device_mesh({arguments})",

@@ -47,6 +47,8 @@ def write(
     laid_out |= {name: spelling.resharded(names.add(name), spec) for name, spec in repairs.returned.items()}
     jit = _jit(experiment, constant=repairs.constant)
     returned = source.returned(experiment.forward if gradients else experiment, names, laid_out, passed)
+    inside = _in_mesh if repairs.makes else str
+    after = after and inside(after)
     functions = [lines.definitions] if lines.definitions else []
     head = f"def {forward}({source.parameters(experiment, names)}):"
     if experiment.grad:
@@ -54,7 +56,7 @@ def write(
             [
                 *functions,
                 head,
-                source.indent(f"{computed}\nreturn {names[experiment.grad.of]}, {returned}", 4),
+                source.indent(inside(f"{computed}\nreturn {names[experiment.grad.of]}, {returned}"), 4),
                 "",
                 source.with_gradients(experiment, names, forward, laid_out, jit, passed=passed, after=after),
                 "",
@@ -62,8 +64,8 @@ def write(
             ]
         )
     else:
-        inside = source.indent(f"{computed}\nreturn {returned}", 4)
-        body = "\n".join([*functions, *jit, head, inside, "", f"return {forward}"])
+        whole = source.indent(inside(f"{computed}\nreturn {returned}"), 4)
+        body = "\n".join([*functions, *jit, head, whole, "", f"return {forward}"])
     function = "def program(mesh):\n" + source.indent(body, 4)
     return source.module(
         source.header(experiment, program, names, body, mesh=True),
@@ -72,6 +74,11 @@ def write(
         function,
         target.main(experiment, program),
     )
+
+
+def _in_mesh(lines: str) -> str:
+    """Some lines under the mesh, which then is that of the arrays that they make."""
+    return "with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):\n" + source.indent(lines, 4)
 
 
 def _jit(experiment: Experiment, *, constant: bool) -> list[str]:

@@ -23,7 +23,7 @@ from runner.experiment import data
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
 from runner.programs.names import Names
-from runner.programs.spelling import sharding, tuple_of
+from runner.programs.spelling import ordered, sharding, tuple_of
 
 
 def header(experiment: Experiment, program: str, names: Names, body: str, *, mesh: bool) -> str:
@@ -71,10 +71,11 @@ def _imports(experiment: Experiment, body: str, *, mesh: bool) -> list[str]:
         lines.append("import jax.numpy as jnp")
     if "ml_dtypes" in named:
         lines.append("import ml_dtypes")
-    if absent is None or "np" in named or "np" in read:
+    if absent is None or "np" in named or "np" in read or (mesh and experiment.mesh.devices is not None):
         lines.append("import numpy as np")
     if absent:
-        split = "mesh_utils, " if mesh and experiment.target.split_axes else ""
+        ordered = experiment.mesh.devices is None and (experiment.target.split_axes or absent.slices > 1)
+        split = "mesh_utils, " if mesh and ordered else ""
         lines.append(f"from jax.experimental import {split}topologies")
     if mesh:
         lines.append("from jax.sharding import AxisType, NamedSharding")
@@ -114,9 +115,12 @@ def mesh_functions(experiment: Experiment, program: Program) -> str:
     devices = "" if experiment.target.platform == "cpu" else f' or jax.devices("{experiment.target.platform}")'
     count = f"[:{mesh.size}]" if devices else ""
     argument = f"(devices{devices}){count}" if devices else "devices"
+    made = [f"    return jax.make_mesh({mesh.shape!r}, {mesh.axes!r}, axis_types={axis_types}, devices={argument})"]
+    if mesh.devices is not None:
+        made = ordered(mesh, f"devices{devices or ' or jax.devices()'}", axis_types)
     lines = [
         "def make_mesh(devices=None):",
-        f"    return jax.make_mesh({mesh.shape!r}, {mesh.axes!r}, axis_types={axis_types}, devices={argument})",
+        *made,
         "",
         "",
         "def shardings(mesh):",

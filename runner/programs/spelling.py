@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from runner.experiment.model import Checkpoint
-from runner.layout import Spec
+from runner.layout import Mesh, Spec
 
 
 def tuple_of(items: list[str]) -> str:
@@ -33,3 +35,18 @@ def checkpointed(function: str, checkpoint: Checkpoint, more: str = "") -> str:
         names = f"({', '.join(map(repr, checkpoint.names))})" if checkpoint.names else ""
         policy = [f"policy=jax.checkpoint_policies.{checkpoint.policy}{names}"]
     return f"jax.checkpoint({', '.join([function, *policy, *([more] if more else [])])})"
+
+
+def ordered(mesh: Mesh, devices: str, axis_types: str) -> list[str]:
+    """The lines of `make_mesh` that put the devices into the mesh in its own order."""
+    assert mesh.devices is not None
+    numbers = textwrap.wrap(", ".join(map(str, mesh.devices)), 100)
+    order = [f"    order = [{numbers[0]}]"]
+    if len(numbers) > 1:
+        order = ["    order = [", *(f"        {line}" for line in numbers), "    ]"]
+    return [
+        f"    there = {devices}",
+        *order,
+        f"    grid = np.array([there[i] for i in order]).reshape({mesh.shape!r})",
+        f"    return jax.sharding.Mesh(grid, {mesh.axes!r}, axis_types={axis_types})",
+    ]

@@ -118,11 +118,13 @@ def _measured(program: CompiledProgram) -> dict[str, float | None]:
 
 
 def counts(program: CompiledProgram) -> dict[str, int] | None:
-    """How often each kind of collective runs; None where that is not known."""
+    """How often each kind of collective runs that moves anything; None where that is not known."""
     if program.collectives is None or program.collectives_missing:
         return None
     found: Counter[str] = Counter()
     for one in program.collectives:
+        if one.alone:
+            continue
         if one.count is None:
             return None
         found[one.kind] += one.count

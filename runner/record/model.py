@@ -231,6 +231,31 @@ class RecordedLine:
     steps: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class AppliedRule:
+    """A rule for a logical name: the mesh axes that it gives, its key, and where that stands, as far as it is known."""
+
+    name: str
+    axes: list[str]
+    key: str
+    place: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogicalSpec:
+    """A spec that is written with logical names.
+
+    - `written`: its entries; `spec`: the mesh axes that came of them.
+    - `rules`: per dimension the rule that gave them; null where the spec itself names mesh axes, or none.
+    - `dropped`: the rules of its names that came to nothing, since an earlier rule took an axis of theirs.
+    """
+
+    written: SpecEntries
+    spec: SpecEntries
+    rules: list[AppliedRule | None]
+    dropped: list[AppliedRule] = field(default_factory=list[AppliedRule])
+
+
 View: TypeAlias = Literal["global", "per device"]
 Placer: TypeAlias = Literal["compiler", "constraints", "types", "specs"]
 Asker: TypeAlias = Literal["program", "differentiation", "compiler"]
@@ -293,6 +318,7 @@ class Record:
     - `not_supported`: the programs that were left out, each with the reason.
     - `modes`: what each program leaves to the compiler, where the programs were not chosen.
     - `lines`: those of `graph`, of `per_device` and of `derived`, as far as there are any.
+    - `logical`: the specs that are written with logical names, by their keys: `arrays.w1.spec`.
     - `explain`: whether the reasons of collectives are to be shown; `places`: where the keys stand that they name.
     """
 
@@ -316,6 +342,7 @@ class Record:
     derivation: Derivation | None = None
     modes: list[Mode] | None = None
     lines: dict[str, list[RecordedLine]] = field(default_factory=dict[str, list[RecordedLine]])
+    logical: dict[str, LogicalSpec] = field(default_factory=dict[str, LogicalSpec])
     explain: bool = False
     places: dict[str, str] = field(default_factory=dict[str, str])
     environment: Environment

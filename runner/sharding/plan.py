@@ -72,7 +72,7 @@ class PlannedCollective:
     - `dims`, `origins`: of what it moves the names of the dimensions, and the keys that cut it `before`.
     - `reduction`: of an all-reduce and a reduce-scatter, `sum`, `max`, …; `gradient`: it is in the backward pass.
     - `bytes_in`, `bytes_out`: what one device holds before and after; `bytes_sent`: what it sends, on a ring.
-    - `count`: how often it runs; null where that is not known.
+    - `count`: how often it runs; null where that is not known; `alone`: as of what is asked for.
     """
 
     kind: str
@@ -90,6 +90,7 @@ class PlannedCollective:
     origins: dict[str, str] = field(default_factory=dict[str, str])
     bytes_sent: int | None = None
     count: int | None = None
+    alone: bool = False
 
 
 @dataclass(kw_only=True)
@@ -98,6 +99,7 @@ class AskedCollective:
 
     - `axes`: null where the groups are those of no axes; `line`: null where the module does not say.
     - `bytes_sent`: what a device sends, on a ring; null where that is not known, like `count`.
+    - `alone`: whether no device has a partner, since the axes have size 1: it counts as nothing.
     """
 
     kind: str
@@ -108,6 +110,7 @@ class AskedCollective:
     bytes_out: int
     bytes_sent: int | None
     count: int | None
+    alone: bool = False
 
 
 @dataclass(kw_only=True)
@@ -251,6 +254,7 @@ class Collective:
     sent: int | None = None
     count: int | None = 1
     at: int = 0
+    alone: bool = False
 
     def told(self) -> PlannedCollective:
         """The collective as the record has it."""
@@ -270,6 +274,7 @@ class Collective:
             origins=dict(self.origins),
             bytes_sent=self.sent,
             count=self.count,
+            alone=self.alone,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from runner.evidence.model import Collective
-from runner.evidence.words import because, collective, subject
+from runner.evidence.words import NOBODY, because, collective, subject
 from runner.experiment.program import Program
 from runner.layout import Spec
 from runner.record.model import Record
@@ -43,7 +43,7 @@ def lines(found: Record) -> list[str]:
     """What there is to say beneath the rows: who does not communicate, and what is not known."""
     programs = _compiled(found)
     told: list[str] = []
-    silent = [program for program, listed in programs.items() if not listed]
+    silent = [program for program, listed in programs.items() if all(one.alone for one in listed)]
     if silent:
         told.append("no collectives" + ("" if len(silent) == len(programs) else f": {', '.join(silent)}"))
     for program, result in found.compiled.items():
@@ -103,7 +103,7 @@ def _alike(one: Collective) -> tuple[str, ...]:
     return (
         one.kind,
         subject(one),
-        "groups of no axis" if axes is None else ", ".join(axes) or "no axis",
+        "groups of no axis" if axes is None else ", ".join(axes) or NOBODY,
         " → ".join(dict.fromkeys(bytes_text(size) for size in (one.bytes_in, one.bytes_out))),
         "unknown" if one.bytes_sent is None else bytes_text(one.bytes_sent),
         one.dtype,

@@ -91,7 +91,7 @@ class Exchange:
     @property
     def over(self) -> str:
         """`over x, y, a device sends 96 B`."""
-        over = f"over {', '.join(self.axes)}" if self.axes else "over no axis"
+        over = f"over {', '.join(self.axes)}" if self.axes else "over no other device"
         return over if self.sent is None else f"{over}, a device sends {bytes_text(self.sent)}"
 
 

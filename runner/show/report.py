@@ -16,7 +16,7 @@ from runner.experiment.showing import Show, names
 from runner.link.events import Devices, Timing
 from runner.record.model import CompiledProgram, MeshShape, Pictures, Record
 from runner.record.verdicts import AgreementVerdict, Checks, Undecided, ValueOutput, ValueVerdict, Verdict
-from runner.show import collectives, figures, keeping, modes, refused, values
+from runner.show import collectives, figures, keeping, logical, modes, refused, values
 from runner.show.console import PLAIN, print_table, room, say, show_lines
 from runner.show.table import Cell
 from runner.words import listed, on_devices
@@ -68,6 +68,10 @@ def run(found: Record, folder: Path, *, brief: bool, show: Show = "auto", comple
     if found.experiment and found.mesh and found.target:
         _head(found, found.mesh, found.target)
     print(refused.plain(found), end="")
+    if found.logical:
+        head, rows = logical.table(found.logical)
+        print_table(head, [[(text, "") for text in row] for row in rows])
+        say()
     if found.pictures:
         _pictures(found.pictures, show, complete=complete)
     _values(found, show)

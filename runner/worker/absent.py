@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from jax.experimental import topologies
+from jax.experimental import mesh_utils, topologies
 from jax.sharding import AxisType
 
 from runner.experiment import topology
@@ -118,8 +118,18 @@ def _order(experiment: Experiment, devices: list[Any]) -> tuple[str | None, str 
     assert wanted is not None
     if not experiment.on_mesh:
         return None, f"{experiment.programs[0]} has no mesh"
+    if mesh.devices is not None:
+        return "as mesh.devices says", None
     if wanted.platform == "gpu":
         return "row-major", "JAX takes GPUs in the order of their ids"
+    across = wanted.over_network(mesh.shape) if wanted.slices > 1 else None
+    if across is not None:
+        within = [size // parts for size, parts in zip(mesh.shape, across, strict=True)]
+        try:
+            mesh_utils.create_hybrid_device_mesh(within, across, devices)
+        except NotImplementedError:
+            return _SPLIT, f"JAX cannot make the axes of the mesh {mesh} of whole axes of a slice of {wanted.one}"
+        return "topology-aware", None
     try:
         calls.make_mesh(mesh.shape, mesh.axes, axis_types=(AxisType.Auto,) * len(mesh.axes), devices=devices)
     except NotImplementedError:

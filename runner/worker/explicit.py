@@ -41,9 +41,12 @@ def repairs(experiment: Experiment) -> Repairs:
     reshard: dict[str, Spec] = {}
     returned: dict[str, Spec] = {}
     gathered: dict[str, Spec] = {}
+    made: set[str] = set()
 
     def walker(values: dict[str, Any]) -> _Explicit:
-        found_here = _Explicit(experiment, values, mesh=mesh, found=found, reshard=reshard, gathered=gathered)
+        found_here = _Explicit(
+            experiment, values, mesh=mesh, found=found, reshard=reshard, gathered=gathered, made=made
+        )
         found_here.constrain_arrays()
         return found_here
 
@@ -80,7 +83,7 @@ def repairs(experiment: Experiment) -> Repairs:
 
     with jax.sharding.use_abstract_mesh(mesh):
         traced = calls.jit(whole).trace(*structs(experiment, mesh))
-    return Repairs(found, reshard, returned, gathered, constant=not _depends(traced.jaxpr.jaxpr))
+    return Repairs(found, reshard, returned, gathered, makes=bool(made), constant=not _depends(traced.jaxpr.jaxpr))
 
 
 def _with_gradients(
@@ -129,6 +132,8 @@ class _Explicit(Walker):
     found: dict[str, dict[str, Repair]] = field(kw_only=True)
     reshard: dict[str, Spec] = field(kw_only=True)
     gathered: dict[str, Spec] = field(kw_only=True)
+    made: set[str] = field(kw_only=True)
+    """The paths of the lines with a call that makes an array of none."""
 
     def _sharding(self, spec: Spec) -> NamedSharding:
         return NamedSharding(self.mesh, partition(spec))
@@ -169,6 +174,8 @@ class _Explicit(Walker):
     def apply(self, node: ast.expr, call: Callable[..., Any], operands: list[Any]) -> Any:
         where = place(node)
         assert where is not None, ast.dump(node)
+        if not any(hasattr(operand, "shape") for operand in operands):
+            self.made.add(self._path)
         known = self.found.get(self._path, {}).get(where)
         if known is not None:
             # A later step of the same loop body.

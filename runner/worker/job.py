@@ -265,7 +265,7 @@ def _load(path: Path) -> ModuleType:
 
 def _devices_here(experiment: Experiment, programs: list[Program]) -> Devices:
     """The target as the record has it. Raises `InvalidExperiment` where it has too few devices."""
-    needed = experiment.mesh.size if any(program.on_mesh for program in programs) else 1
+    needed = experiment.mesh.needed if any(program.on_mesh for program in programs) else 1
     platform = experiment.target.platform
     try:
         devices = calls.devices(platform)

@@ -58,6 +58,7 @@ class _Walk(Walk):
                 bytes_out=bytes_out,
                 bytes_sent=None if devices is None else ring.sent(kind, devices, bytes_in, bytes_out),
                 count=self.times,
+                alone=devices == 1,
             )
         )
         return False

@@ -293,6 +293,7 @@ class _Reader(Walk):
         axes = shardy.collective_axes(operation, name, before, after)
         kind, sizes = CLAUSES[name], (bytes_of(operand, self._parts(before)), bytes_of(result, self._parts(after)))
         keys = self._of(operand).origins
+        devices = math.prod(map(self._size, axes))
         self.collectives.append(
             Collective(
                 kind,
@@ -307,9 +308,10 @@ class _Reader(Walk):
                 gradient=gradient,
                 dims=self._operand(operand).dims,
                 origins={axis: keys[axis] for axis in before.axes if axis in keys},
-                sent=ring.sent(kind, math.prod(map(self._size, axes)), *sizes),
+                sent=ring.sent(kind, devices, *sizes),
                 count=self.times,
                 at=len(self.planned),
+                alone=devices == 1,
             )
         )
 

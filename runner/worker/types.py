@@ -49,13 +49,15 @@ def infer(experiment: Experiment) -> Types:
     if experiment.graph:
         nodes["graph"] = _graph(experiment, floats["graph"])
         for name, spec in experiment.results.items():
-            fits(spec, nodes["graph"][name].shape, (), experiment.mesh, ("outputs", name), name)
+            key = ("outputs", name)
+            fits(spec, nodes["graph"][name].shape, (), experiment.mesh, key, name, experiment.logical.get(key))
         known = {array.name: _array_type(experiment, array.name) for array in experiment.arrays} | nodes["graph"]
         named = {array.name: array.name for array in experiment.arrays} | dict(paths(experiment.graph))
         for path, spec in experiment.constrained.items():
             # What stands in a repeat of no steps has no type.
             if path in known:
-                fits(spec, known[path].shape, (), experiment.mesh, ("constraints", named[path]), named[path])
+                key = ("constraints", named[path])
+                fits(spec, known[path].shape, (), experiment.mesh, key, named[path], experiment.logical.get(key))
         outputs = {name: nodes["graph"][name] for name in experiment.results}
         if experiment.grad:
             _differentiable(experiment, "graph", nodes["graph"])
@@ -111,7 +113,8 @@ def infer(experiment: Experiment) -> Types:
 def _fits_array(experiment: Experiment, gradient: str) -> None:
     """Raise `InvalidExperiment` where a gradient cannot lie as its spec says."""
     shape = experiment.array(gradient.removeprefix(f"{GRADIENTS}.")).shape
-    fits(experiment.outputs[gradient], shape, (), experiment.mesh, ("outputs", gradient), gradient)
+    key = ("outputs", gradient)
+    fits(experiment.outputs[gradient], shape, (), experiment.mesh, key, gradient, experiment.logical.get(key))
 
 
 def _differing(experiment: Experiment, varying: Mapping[str, frozenset[str]]) -> dict[str, tuple[str, ...]]:

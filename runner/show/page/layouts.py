@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from runner.record.model import Pictures, Record
-from runner.show import figures, svg
+from runner.show import figures, logical, svg
 from runner.show.page import drawing
 from runner.show.page.frame import Part
-from runner.show.page.markup import Inside, Markup, tag
+from runner.show.page.markup import Inside, Markup, table, tag
 from runner.show.pictures import ArrayPicture, MeshPicture, Picture, figure_colours, merge
 
 _CHOSEN = 128
@@ -27,6 +27,9 @@ def parts(found: Record) -> Iterator[Part]:
     yield Part("mesh", "Mesh", [_mesh(mesh, paint), _chooser(mesh, paint)])
     told = "A cell is a shard, labelled with every device that holds a copy and striped in the colours of all of these."
     drawn = [_array(picture, paint, k) for k, picture in enumerate(every)]
+    if found.logical:
+        head, rows = logical.table(found.logical)
+        yield Part("logical", "Logical names", table("What the rules make of them", head, rows, kind="small"))
     yield Part("arrays", "Arrays", [tag("p", told, class_="lead"), tag("div", drawn, class_="cards")])
 
 

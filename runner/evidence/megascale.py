@@ -1,0 +1,95 @@
+"""A transfer between slices in; what it communicates, and among whom, out.
+
+What TPU's compiler sends over the data-centre network is a `send` and a `recv` through the hosts, whose attributes say
+which collective they are. A device's id is the number of its slice, from 1, times 100,000, and its number there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from runner.evidence.hlo import Computation, Instruction
+
+_TYPE = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+_TARGET = re.compile(r'_xla_megascale_target="?(\{[^"\s]*\})(?:"|,_xla|,is_|\})')
+_RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="([^"]*)"')
+_REDUCTION = re.compile(r'_xla_megascale_reduce_operation="(\w+)"')
+_KINDS = {
+    "ALL_REDUCE": "all-reduce", "ALL_GATHER": "all-gather", "REDUCE_SCATTER": "reduce-scatter",
+    "ALL_TO_ALL": "all-to-all", "ONE_TO_ONE": "collective-permute",
+}  # fmt: skip
+_SLICE = 100_000
+
+
+def kind(instruction: Instruction) -> str | None:
+    """The kind of collective that a `send` or `recv` between slices is; None for any other instruction."""
+    if instruction.opcode not in ("send", "recv"):
+        return None
+    found = _TYPE.search(instruction.attributes)
+    return None if found is None else _KINDS.get(found.group(1))
+
+
+def received(computation: Computation, send: Instruction) -> Instruction | None:
+    """The `recv` of a transfer that `send` begins."""
+    meeting = _meeting(send)
+    there = (one for one in computation.instructions.values() if one.opcode == "recv" and _meeting(one) == meeting)
+    return next(there, None) if meeting is not None else None
+
+
+def _meeting(instruction: Instruction) -> str | None:
+    found = _RENDEZVOUS.search(instruction.attributes)
+    return found and found.group(1)
+
+
+def reduction(instruction: Instruction) -> str | None:
+    """What a reducing one does, as the record has it: `sum`."""
+    found = _REDUCTION.search(instruction.attributes)
+    return found and found.group(1).lower()
+
+
+def target(instruction: Instruction) -> str | None:
+    """Among whom it is, as the module spells it."""
+    found = _TARGET.search(instruction.attributes)
+    return found and found.group(1)
+
+
+def generated(instruction: Instruction) -> bool:
+    """Whether the partitioner put it in; what the program asks for has no such mark."""
+    return 'is_spmd_generated="true"' in instruction.attributes
+
+
+def everywhere(inside: np.ndarray, partitions: int, ids: Sequence[int]) -> np.ndarray:
+    """The groups or pairs of all slices, where a module of so many partitions is that of each of several.
+
+    It numbers the devices of its slice in the order in which they stand in the mesh, whose devices have `ids`.
+    """
+    slices: dict[int, list[int]] = {}
+    for place, device in enumerate(ids):
+        slices.setdefault(device // _SLICE, []).append(place)
+    alike = all(len(places) == partitions for places in slices.values())
+    if len(slices) < 2 or not alike or (inside.size and int(inside.max()) >= partitions):
+        return inside
+    return np.concatenate([np.array(places)[inside] for places in slices.values()])
+
+
+def groups(text: str, ids: Sequence[int]) -> np.ndarray | None:
+    """The groups that a target spells, or of a permutation its pairs: positions in the mesh whose devices have `ids`.
+
+    - `{1,2}x{0:3}`: over slices 1 and 2, each device with its like
+    - `{{100000,200000},{100001,200001}}`: groups
+    - `{{100000->200000},{200000->100000}}`: pairs
+    """
+    position = {device: place for place, device in enumerate(ids)}
+    product = re.fullmatch(r"\{([\d,]+)\}x\{(\d+):(\d+)\}", text)
+    if product is not None:
+        first, last = int(product.group(2)), int(product.group(3))
+        slices = [int(number) for number in product.group(1).split(",")]
+        rows = [[part * _SLICE + chip for part in slices] for chip in range(first, last + 1)]
+    else:
+        rows = [[int(number) for number in re.findall(r"\d+", row)] for row in re.findall(r"\{([\d,>-]+)\}", text)]
+    if not rows or len({len(row) for row in rows}) > 1 or not all(one in position for row in rows for one in row):
+        return None
+    return np.array([[position[one] for one in row] for row in rows])

@@ -1,0 +1,259 @@
+"""The rules of a configuration in; what a spec by logical names is on the mesh out, and by which rules.
+
+The first rule wins whose mesh axes are free, in the order of the rules and not of the dimensions, as in Flax's
+`logical_to_mesh_axes`. Flax and MaxText leave a dimension whole for which no rule is left; here that is an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner.experiment.plain import IDENTIFIER, yaml_hint
+from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
+from runner.language.check import missing_axis
+from runner.layout import Mesh, Spec, SpecEntries
+from runner.untyped import is_list, is_mapping
+
+KEY = "rules"
+RULES = "logical_axis_rules"
+AXES = "mesh_axes"
+ALLOWED = "allow_dropped"
+_KEYS = (RULES, AXES, ALLOWED)
+"""What is read of rules that are a mapping. The first two are MaxText's."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A logical name, and the mesh axes that a dimension of that name is split over where they are free."""
+
+    name: str
+    axes: tuple[str, ...]
+    key: Key
+
+    def __str__(self) -> str:
+        return f"{self.name} → {listed(self.axes)}"
+
+
+def listed(axes: Sequence[str]) -> str:
+    """Mesh axes as an entry of a spec has them: `null`, `x`, `[x, y]`."""
+    return "null" if not axes else axes[0] if len(axes) == 1 else f"[{', '.join(axes)}]"
+
+
+@dataclass(frozen=True)
+class Logical:
+    """A spec that is written with logical names.
+
+    - `spec`: the mesh axes that came of it.
+    - `rules`: per dimension the rule by which they did; None where the spec names mesh axes, or none, itself.
+    - `dropped`: the rules of its names that came to nothing, since an earlier rule took an axis of theirs.
+    """
+
+    written: SpecEntries
+    spec: Spec
+    rules: tuple[Rule | None, ...]
+    dropped: tuple[Rule, ...]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules, in their order.
+
+    - `axes`: the mesh axes that a file of MaxText's says there are; those that the mesh has not split nothing.
+    - `allowed`: the logical names of which no rule need be left.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    axes: tuple[str, ...] = ()
+    allowed: frozenset[str] = frozenset()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The logical names that there are."""
+        return tuple(dict.fromkeys(rule.name for rule in self.rules))
+
+    def assign(self, entries: Sequence[str | tuple[str, ...]], mesh: Mesh, key: Key) -> Logical:
+        """What a spec is on the mesh; of its entries those that are a text are logical names, others are mesh axes.
+
+        Raises `InvalidExperiment` where no rule of a name is left, unless that is allowed, or costs nothing.
+        """
+        found: dict[int, tuple[str, ...]] = {i: entry for i, entry in enumerate(entries) if not isinstance(entry, str)}
+        by: dict[int, Rule] = {}
+        dropped: list[Rule] = []
+        at = {entry: i for i, entry in enumerate(entries) if isinstance(entry, str)}
+        for rule in self.rules:
+            i = at.get(rule.name)
+            if i is None or i in by:
+                continue
+            if any(axis in axes for axes in found.values() for axis in rule.axes):
+                dropped.append(rule)
+                continue
+            found[i], by[i] = rule.axes, rule
+        for name, i in at.items():
+            if i not in by and name not in self.allowed:
+                lost = [
+                    rule for rule in dropped if rule.name == name and any(mesh.sizes.get(a, 1) > 1 for a in rule.axes)
+                ]
+                if lost:
+                    raise _of_dropped(lost[0], i, found, by, key)
+        there = [tuple(axis for axis in found.get(i, ()) if axis in mesh.axes) for i in range(len(entries))]
+        written = [entry if isinstance(entry, str) else Spec([entry]).json()[0] for entry in entries]
+        return Logical(written, Spec(there), tuple(by.get(i) for i in range(len(entries))), tuple(dropped))
+
+
+def _of_dropped(
+    rule: Rule, dimension: int, found: Mapping[int, tuple[str, ...]], by: Mapping[int, Rule], key: Key
+) -> InvalidExperiment:
+    """The refusal of a spec whose dimension would be left whole since a rule is dropped."""
+    i, axis = next((i, axis) for axis in rule.axes for i, axes in found.items() if axis in axes)
+    taken = f"dimension {i} has '{axis}'" + (f" by the rule {by[i]}" if i in by else "")
+    message = (
+        f"the rule {rule} is dropped: {taken}, and no other rule is left by which this dimension could be split; where "
+        f"it is meant to stay whole, end with the rule [{rule.name}, null], or allow it: {KEY}.{ALLOWED}: [{rule.name}]"
+    )
+    also = [("the rule", rule.key), *([("the rule before it", by[i].key)] if i in by else [])]
+    return InvalidExperiment(Fault((*key, dimension), message, also=tuple(also)))
+
+
+def read_rules(config: Any, mesh: Mesh) -> Rules:
+    """The rules of a configuration: a list of them, or a mapping as MaxText's files have it.
+
+    Raises `InvalidExperiment`.
+    """
+    if config is None:
+        return Rules()
+    if is_list(config):
+        return Rules(_rules(config, (KEY,), mesh.axes, mesh))
+    if not is_mapping(config):
+        raise invalid((KEY,), f"{config!r} is not a list of rules such as [embed, x]{yaml_hint(config)}")
+    given: Mapping[str, Any] = config
+    _check_keys(given)
+    axes = _mesh_axes(given.get(AXES), mesh)
+    listed = given[RULES]
+    if not is_list(listed):
+        raise invalid((KEY, RULES), f"'{RULES}' is a list of rules such as [embed, x], not {listed!r}")
+    rules = _rules(listed, (KEY, RULES), axes or mesh.axes, mesh)
+    return Rules(rules, axes, _allowed(given.get(ALLOWED), tuple(rule.name for rule in rules)))
+
+
+def _check_keys(given: Mapping[str, Any]) -> None:
+    """Refuse what has no rules, and a key that is misspelt; a file of MaxText's has many others."""
+    for key in given:
+        if key in _KEYS:
+            continue
+        close = difflib.get_close_matches(str(key), _KEYS, n=1, cutoff=0.85)
+        if AXES not in given or close:
+            hint = f"; did you mean '{close[0]}'?" if close else f"; there are {', '.join(_KEYS)}"
+            raise invalid((KEY, key), f"rules have no key '{key}'{hint}")
+    if RULES not in given:
+        raise invalid((KEY,), f"the rules have no '{RULES}': a list of rules such as [embed, x]")
+
+
+def _mesh_axes(value: object, mesh: Mesh) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    key = (KEY, AXES)
+    if not is_list(value):
+        raise invalid(key, f"{value!r} is not a list of mesh axes")
+    for i, axis in enumerate(value):
+        if not isinstance(axis, str) or not IDENTIFIER.match(axis):
+            raise invalid((*key, i), f"{axis!r} is not an axis name{yaml_hint(axis)}")
+    for i, axis in enumerate(mesh.axes):
+        if axis not in value:
+            hint = nearest(axis, value) or f"; they have {', '.join(value)}"
+            message = f"the rules know no mesh axis '{axis}'{hint}"
+            raise InvalidExperiment(Fault(("mesh", "axes", i), message, also=(("the axes of the rules", key),)))
+    return tuple(value)
+
+
+def _rules(value: Sequence[Any], key: Key, axes: Sequence[str], mesh: Mesh) -> tuple[Rule, ...]:
+    found: list[Rule] = []
+    for i, entry in enumerate(value):
+        at = (*key, i)
+        if not is_list(entry) or len(entry) != 2:
+            raise invalid(at, f"{entry!r} is not a rule; it is a logical name and mesh axes, such as [embed, x]")
+        name, over = entry
+        if not isinstance(name, str) or not IDENTIFIER.match(name):
+            raise invalid((*at, 0), f"{name!r} is not a logical name{yaml_hint(name)}")
+        named: list[Any] = [] if over is None else over if is_list(over) else [over]
+        for axis in named:
+            if not isinstance(axis, str):
+                raise invalid((*at, 1), f"{axis!r} is not a mesh axis, null, or a list of axes{yaml_hint(axis)}")
+            if axis not in axes:
+                there = missing_axis(axis, mesh) if axes == mesh.axes else f"{AXES} has no '{axis}'"
+                raise invalid((*at, 1), there + nearest(axis, axes))
+        if len(set(named)) < len(named):
+            raise invalid((*at, 1), f"a mesh axis stands twice in the rule for '{name}'")
+        found.append(Rule(name, tuple(named), at))
+    return tuple(found)
+
+
+def _allowed(value: object, names: Sequence[str]) -> frozenset[str]:
+    key = (KEY, ALLOWED)
+    if value is None or value is False:
+        return frozenset()
+    if value is True:
+        return frozenset(names)
+    if not is_list(value):
+        raise invalid(key, f"{value!r} is not true, or a list of logical names")
+    for i, name in enumerate(value):
+        if name not in names:
+            raise invalid((*key, i), f"no rule is for '{name}'{nearest(str(name), names)}")
+    return frozenset(value)
+
+
+class Specs:
+    """Reads the specs of one configuration, and remembers those that are written with logical names."""
+
+    def __init__(self, mesh: Mesh, rules: Rules) -> None:
+        self.mesh = mesh
+        self.logical: dict[Key, Logical] = {}
+        self._rules = rules
+
+    def read(self, value: object, key: Key) -> Spec:
+        """The PartitionSpec that stands at `key`. Raises `InvalidExperiment`."""
+        if not is_list(value):
+            raise invalid(key, f"{value!r} is not a PartitionSpec; it is a list such as [x, null]")
+        entries: list[str | tuple[str, ...]] = []
+        for i, entry in enumerate(value):
+            axes: list[Any] = [] if entry is None else entry if is_list(entry) else [entry]
+            for axis in axes:
+                self._check(axis, (*key, i), alone=len(axes) == 1)
+                used = [one for earlier in entries for one in ([earlier] if isinstance(earlier, str) else earlier)]
+                if axis in used or axes.count(axis) > 1:
+                    raise invalid((*key, i), _twice(axis, axis in self.mesh.axes))
+            logical = len(axes) == 1 and axes[0] not in self.mesh.axes
+            entries.append(axes[0] if logical else tuple(axes))
+        if not any(isinstance(entry, str) for entry in entries):
+            return Spec(entry for entry in entries if not isinstance(entry, str))
+        self.logical[key] = self._rules.assign(entries, self.mesh, key)
+        return self.logical[key].spec
+
+    def _check(self, axis: object, key: Key, *, alone: bool) -> None:
+        """Refuse what is no mesh axis or logical name, or both, and a logical name among several of one dimension."""
+        names = self._rules.names
+        if not isinstance(axis, str):
+            raise invalid(key, f"{axis!r} is not a mesh axis, null, or a list of axes{yaml_hint(axis)}")
+        if axis in names and axis in (*self.mesh.axes, *self._rules.axes):
+            rule = next(rule for rule in self._rules.rules if rule.name == axis)
+            message = f"'{axis}' is a mesh axis and a logical name; a name means one thing"
+            raise InvalidExperiment(Fault(key, message, also=(("the rule", rule.key),)))
+        if axis in names and not alone:
+            raise invalid(
+                key, f"'{axis}' is a logical name, which a dimension has alone; rules may give it several axes"
+            )
+        if axis in names or axis in self.mesh.axes:
+            return
+        if not names:
+            raise invalid(key, missing_axis(axis, self.mesh) + nearest(axis, self.mesh.axes))
+        known = (*self.mesh.axes, *names)
+        hint = nearest(axis, known) or f"; a dimension of that name that is not split has the rule [{axis}, null]"
+        raise invalid(key, f"no mesh axis '{axis}', and no rule for such a name{hint}")
+
+
+def _twice(axis: str, of_mesh: bool) -> str:
+    if of_mesh:
+        return f"the mesh axis '{axis}' is used twice; each axis shards one dimension at most"
+    return f"the logical name '{axis}' stands twice; its rules could split one dimension at most"

@@ -1,0 +1,30 @@
+"""An experiment and its sources in; what the record says of its specs that are written with logical names out."""
+
+from __future__ import annotations
+
+from runner.config.sources import Sources
+from runner.experiment.model import Experiment
+from runner.experiment.rules import Rule
+from runner.faults import key_text
+from runner.record.model import AppliedRule, LogicalSpec
+
+
+def logical(experiment: Experiment, sources: Sources) -> dict[str, LogicalSpec]:
+    """Per key of a spec the mesh axes that came of it, and by which rules."""
+    specs = experiment.logical.values()
+    used = {rule for spec in specs for rule in (*spec.rules, *spec.dropped) if rule is not None}
+    places = sources.places({key_text(rule.key): rule.key for rule in used})
+
+    def applied(rule: Rule) -> AppliedRule:
+        key = key_text(rule.key)
+        return AppliedRule(name=rule.name, axes=list(rule.axes), key=key, place=places.get(key))
+
+    return {
+        key_text(key): LogicalSpec(
+            written=spec.written,
+            spec=spec.spec.json(),
+            rules=[None if rule is None else applied(rule) for rule in spec.rules],
+            dropped=[applied(rule) for rule in spec.dropped],
+        )
+        for key, spec in experiment.logical.items()
+    }

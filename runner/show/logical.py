@@ -1,0 +1,45 @@
+"""The specs of a record that are written with logical names in; a table of what they are on the mesh, and why, out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from runner.layout import Spec
+from runner.record.model import AppliedRule, LogicalSpec
+
+_HEAD = ("logical names", "mesh axes", "of", "by the rules", "dropped")
+
+
+def table(specs: Mapping[str, LogicalSpec]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """The head and the rows: one for each spec that is written otherwise, with all that are written so."""
+    rows = _rows(specs)
+    last = len(_HEAD) - (0 if any(row[-1] for row in rows) else 1)
+    return _HEAD[:last], [row[:last] for row in rows]
+
+
+def _rows(specs: Mapping[str, LogicalSpec]) -> list[list[str]]:
+    alike: dict[str, tuple[LogicalSpec, list[str]]] = {}
+    for key, spec in specs.items():
+        alike.setdefault(Spec.of(spec.written).yaml(), (spec, []))[1].append(_of(key))
+    return [
+        [
+            written,
+            str(Spec.of(spec.spec)),
+            ", ".join(names),
+            "; ".join(dict.fromkeys(told(rule) for rule in spec.rules if rule is not None)),
+            "; ".join(map(told, spec.dropped)),
+        ]
+        for written, (spec, names) in alike.items()
+    ]
+
+
+def told(rule: AppliedRule) -> str:
+    """A rule, and where it stands: `embed → x (conf/rules/fsdp.yaml:3:5)`."""
+    axes = "null" if not rule.axes else rule.axes[0] if len(rule.axes) == 1 else f"[{', '.join(rule.axes)}]"
+    return f"{rule.name} → {axes} ({rule.place or rule.key})"
+
+
+def _of(key: str) -> str:
+    """The array, output or value whose spec it is; what is expected of a layout is called by its key."""
+    section, _, name = key.partition(".")
+    return name.removesuffix(".spec") if section in ("arrays", "outputs") else key

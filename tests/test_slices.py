@@ -1,0 +1,210 @@
+"""Several slices of TPUs: the mesh over them, and what the compiler sends from one to another."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runner.evidence import collectives, hlo, megascale
+from runner.evidence.nodes import Origins
+from runner.experiment import topology
+from runner.experiment.hardware import Torus
+from runner.experiment.program import Program
+from runner.faults import InvalidExperiment, key_text
+from runner.layout import Mesh
+from tests import harness
+
+IDS = [100_000, 100_001, 100_003, 100_002, 200_000, 200_001, 200_003, 200_002]
+"""The devices of two slices of v5e:2x2 in a mesh of 2 × 4, as JAX orders them."""
+
+
+@pytest.mark.parametrize(
+    ("slices", "shape", "over"),
+    [(2, (2, 4), (2, 1)), (4, (2, 8), (2, 2)), (2, (1, 8), (1, 2)), (4, (2, 3, 2), (2, 1, 2)), (2, (3, 3), None)],
+)
+def test_the_first_axes_of_a_mesh_go_over_the_network(
+    slices: int, shape: tuple[int, ...], over: tuple[int, ...] | None
+) -> None:
+    assert topology.parse("v5e:2x2", "cpu", slices).over_network(shape) == over
+
+
+def test_slices_are_several_of_one_topology() -> None:
+    found = topology.parse("v5p:2x2x1", "cpu", 3)
+    assert (found.name, found.devices) == ("3 × v5p:2x2x1", 12)
+    assert found.arguments == {"platform": "tpu", "topology_name": "v5p:2x2x1", "num_slices": 3}
+    assert "num_slices" not in topology.parse("v5p:2x2x1", "cpu").arguments
+
+
+TEXT = """
+name: mine
+mesh: {axes: [s, x], shape: [2, 4]}
+dims: {I: 1024, J: 1024}
+arrays: {A: {shape: [I, J], spec: [s, x]}}
+graph: {C: "sum(A)"}
+outputs: {C: []}
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "message"),
+    [
+        (
+            {"target": {"slices": 2}},
+            "target.slices",
+            "2 is no number of slices here; only a topology that is not here has ",
+        ),
+        (
+            {"target": {"topology": "v5e:2x2", "slices": 0}},
+            "target.slices",
+            "0 is no number of slices here; it is at least",
+        ),
+        ({"target": {"platform": "gpu", "topology": "1x1x8", "slices": 2}}, "target.slices", "GPUs have no slices"),
+        (
+            {"target": {"topology": "v5e:2x2", "slices": 3}, "mesh": {"axes": ["s", "x"], "shape": [2, 4]}},
+            "mesh.shape",
+            "the mesh s=2 × x=4 has 8 devices, but 3 × v5e:2x2 has 12; a mesh takes all of them: mesh.shape=[3,4]",
+        ),
+        (
+            {"target": {"topology": "v5e:2x2", "slices": 2}, "hardware": {"name": "mine", "slices": 4}},
+            "hardware.slices",
+            "4 slices, but the target has 2; leave it out",
+        ),
+    ],
+)
+def test_slices_that_there_cannot_be(changes: dict[str, object], key: str, message: str) -> None:
+    with pytest.raises(InvalidExperiment) as caught:
+        harness.experiment(TEXT, **changes)
+    assert key_text(caught.value.fault.key) == key
+    assert message in caught.value.fault.message
+
+
+def test_the_programs_make_a_mesh_of_slices(tmp_path: Path) -> None:
+    from runner.programs import absent
+
+    experiment = harness.experiment(TEXT, target={"topology": "v5e:2x2", "slices": 2})
+    text = absent.mesh_functions(experiment, Program.AUTO)
+    assert "mesh_utils.create_hybrid_device_mesh((1, 4), (2, 1), devices or topology())" in text
+
+
+def test_an_estimate_has_the_slices_of_the_target() -> None:
+    torus = {"dimensions": 2, "bandwidth": 1e9}
+    hardware = {"name": "mine", "torus": torus, "network": {"bandwidth": 1e8}}
+    experiment = harness.experiment(TEXT, target={"topology": "v5e:2x2", "slices": 2}, hardware=hardware)
+    assert experiment.hardware is not None
+    assert isinstance(experiment.hardware.links, Torus)
+    assert (experiment.hardware.slices, experiment.hardware.shape) == (2, (2, 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "groups"),
+    [
+        ("{1,2}x{0:3}", [[0, 4], [1, 5], [3, 7], [2, 6]]),
+        ("{{100000,200000},{100001,200001},{100003,200003},{100002,200002}}", [[0, 4], [1, 5], [2, 6], [3, 7]]),
+        ("{{100000->200000},{200000->100000}}", [[0, 4], [4, 0]]),
+        ("{{100000,300000}}", None),
+        ("everywhere", None),
+    ],
+)
+def test_among_whom_a_transfer_is(text: str, groups: list[list[int]] | None) -> None:
+    found = megascale.groups(text, IDS)
+    assert (None if found is None else found.tolist()) == groups
+
+
+def test_a_module_is_that_of_each_slice() -> None:
+    inside = np.array([[0, 1], [2, 3]])
+    assert megascale.everywhere(inside, 4, IDS).tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert megascale.everywhere(inside, 8, list(range(8))).tolist() == inside.tolist()
+
+
+# As libtpu 0.0.51 compiles it for two slices of v5e:2x2, shortened.
+MODULE = """\
+HloModule jit_mine, is_scheduled=true, num_partitions=4
+
+ENTRY %main (a: f32[8,128]) -> f32[8,128] {
+  %a = f32[8,128]{1,0} parameter(0)
+  %after-all = token[] after-all(), frontend_attributes={MegascaleRendezvousKeyName="psum_invariant.7_0"}
+  %send = (f32[8,128]{1,0}, u32[], token[]) send(%a, %after-all), channel_id=2, is_host_transfer=true, \
+frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",\
+_xla_host_transfer_rendezvous="psum_invariant.7_0",_xla_megascale_reduce_operation="SUM",\
+_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"MARK}
+  %recv = (f32[8,128]{1,0}, u32[], token[]) recv(%after-all), channel_id=1, is_host_transfer=true, \
+frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",\
+_xla_host_transfer_rendezvous="psum_invariant.7_0",_xla_megascale_reduce_operation="SUM",\
+_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"MARK}
+  %send-done = token[] send-done(%send), channel_id=2, is_host_transfer=true
+  %recv-done = (f32[8,128]{1,0}, token[]) recv-done(%recv), channel_id=1, is_host_transfer=true
+  ROOT %out = f32[8,128]{1,0} get-tuple-element(%recv-done), index=0
+}
+"""
+
+
+@pytest.mark.parametrize(("mark", "inserted"), [("", False), (',is_spmd_generated="true"', True)])
+def test_a_transfer_between_slices_is_the_collective_that_it_does(mark: str, inserted: bool) -> None:
+    experiment = harness.experiment(TEXT)
+    module = hlo.read(MODULE.replace("MARK", mark))
+    found = collectives.read(module, Origins(experiment, Program.AUTO.lines), Mesh(("s", "x"), (2, 4)), IDS)
+    (one,) = found.found
+    assert (one.kind, one.axes, one.inserted, one.reduction) == ("all-reduce", ["s"], inserted, "sum")
+    assert (one.bytes_in, one.bytes_out, one.bytes_sent, one.count) == (4096, 4096, 4096, 1)
+    assert one.asynchronous
+    assert not found.missing
+
+
+def test_whom_nobody_knows_is_said() -> None:
+    experiment = harness.experiment(TEXT)
+    module = hlo.read(MODULE.replace("MARK", ""))
+    found = collectives.read(module, Origins(experiment, Program.AUTO.lines), Mesh(("s", "x"), (2, 4)), [])
+    assert found.found[0].axes is None
+    assert "which devices send connects could not be read: {1,2}x{0:3}" in found.unknown
+
+
+SLICES = """
+name: mine
+mesh: {axes: [s, x, y], shape: [2, 2, 2]}
+target: {topology: "v5e:2x2", slices: 2}
+dims: {I: 1024, J: 1024}
+arrays:
+  A: {shape: [I, J], spec: [[s, x], y]}
+per_device:
+  over_s: psum(A, 's')
+  over_x: psum(A * 2, 'x')
+  over_y: psum(A * 3, 'y')
+  gathered: all_gather(A * 4, 's', tiled=True)
+  moved: ppermute(A, 's', shift=1)
+  exchanged: all_to_all(A, 's', 0, 1, tiled=True)
+  scattered: psum_scatter(A, 's', scatter_dimension=0, tiled=True)
+outputs:
+  over_s: [x, y]
+  over_x: [s, y]
+  over_y: [[s, x]]
+  gathered: [[s, x], y]
+  moved: [[s, x], y]
+  exchanged: [x, [y, s]]
+  scattered: [[x, s], y]
+check_vma: false
+program: shard_map
+"""
+
+
+@pytest.mark.whole
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+def test_what_is_compiled_for_two_slices_is_read(tmp_path: Path) -> None:
+    outcome = harness.run(SLICES, tmp_path)
+    assert outcome.record.status == "passed"
+    program = outcome.record.compiled["shard_map"]
+    found = sorted((one.kind, *(one.axes or ()), one.bytes_sent) for one in program.collectives or ())
+    size = 256 * 512 * 4
+    assert found == [
+        ("all-gather", "s", size),
+        ("all-reduce", "s", size),
+        ("all-reduce", "x", size),
+        ("all-reduce", "y", size),
+        ("all-to-all", "s", size // 2),
+        ("collective-permute", "s", size),
+        ("reduce-scatter", "s", size // 2),
+    ]
+    assert program.collectives_missing == []
+    assert program.checks.get("layout").status == "passed"

@@ -60,7 +60,7 @@ _CHECKPOINT: Schema = {
         {"enum": list(POLICIES)},
         {
             "type": "object",
-            "properties": dict.fromkeys(BY_NAMES, {"type": ["array", "string"], "items": _TEXT}),
+            "properties": {key: {"type": ["array", "string"], "items": _TEXT} for key in BY_NAMES},
             "additionalProperties": False,
             "minProperties": 1,
             "maxProperties": 1,

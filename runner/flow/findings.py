@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -37,7 +36,8 @@ from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED
 from runner.experiment.program import Program
 from runner.experiment.topology import Topology
-from runner.faults import LEFT_OUT, Fault, invalid
+from runner.faults import Fault, invalid
+from runner.flow import untyped_output
 from runner.flow.dimensions import Names
 from runner.flow.drawing import draw
 from runner.flow.recording import lines, output_of, shards
@@ -49,7 +49,6 @@ from runner.link.target import ProgramRun, program_run, traced_values
 from runner.record import record
 from runner.record.model import ArrayRecord, CompiledProgram, MeshShape, ProgramRecord, Record, Status, Trace
 from runner.record.verdicts import Checks, FileChecks, NotRun, SectionsVerdict, ValueVerdict, Verdict
-from runner.reference import interpret
 from runner.sharding import ring
 from runner.why.reasons import explained
 
@@ -143,36 +142,8 @@ class Findings:
         self._found.warnings.append(f"program {program} is left out: {reason}")
 
     def explained(self, fault: Fault) -> Fault:
-        """The fault, and where an output fails to be the same on every device, the edit that would mend it."""
-        if self._arrays is None or not fault.message.endswith(LEFT_OUT):
-            return fault
-        name = str(fault.key[1])
-        if self._experiment.reads_gradients:
-            # Nobody knows the gradients yet.
-            return fault
-        graph = interpret(self._experiment, "graph", self._arrays, keep=self._experiment.results)
-        if self._same_everywhere(name, graph.values[name][0] if self._experiment.graph else None):
-            told = "it is the same there, by the reference, but JAX cannot know it: a psum or pmax, or check_vma: false"
-            return replace(fault, message=f"{fault.message.removesuffix(LEFT_OUT)}{told}")
-        if not self._experiment.graph:
-            return fault
-        outputs = {
-            name: (np.shape(graph.values[name][0]), _dtype_of(graph.values[name][0]))
-            for name in self._experiment.results
-        }
-        context = oracles.consult(self._experiment, self._arrays, outputs, {})
-        return replace(fault, message="\n".join([fault.message, *diagnosis.diagnose(context)]))
-
-    def _same_everywhere(self, name: str, graph: Any) -> bool:
-        """Whether devices that should hold the same part of an output do, by the reference, and it is the graph's."""
-        assert self._arrays is not None
-        mesh, spec = self._experiment.mesh, self._experiment.outputs[name]
-        held = interpret(self._experiment, "per_device", self._arrays, keep=[name]).values[name]
-        sharding = {axis for axes in spec for axis in axes}
-        groups = mesh.groups([axis for axis in mesh.axes if axis not in sharding])
-        if not all(np.array_equal(held[first], held[other]) for first, *others in groups for other in others):
-            return False
-        return graph is None or np.allclose(Layout(mesh, np.shape(graph), spec).assembled(held), graph)
+        """The fault, with what the oracles know of it."""
+        return untyped_output.explained(self._experiment, self._arrays, fault)
 
     def conclude(self, folder: Path, named: Names) -> None:
         """Hold the programs against each other, say what failed, and draw the pictures into the run folder.
@@ -396,11 +367,6 @@ def _gradients(experiment: Experiment, told: Gradients, left_here: Path) -> tupl
         for _ in range(1 + told.draws)
     )
     return gradients, draws, None
-
-
-def _dtype_of(value: Any) -> str:
-    kind = np.asarray(value).dtype
-    return "float32" if kind == np.float64 else "complex64" if kind == np.complex128 else str(kind)
 
 
 def _differs(found: Record, program: Program) -> list[str]:

@@ -1,0 +1,50 @@
+"""An output that JAX does not know to be the same on every device in; the fault, with what oracles know of it, out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from runner.checks import diagnosis, oracles
+from runner.experiment.data import Arrays
+from runner.experiment.model import Experiment
+from runner.faults import LEFT_OUT, Fault
+from runner.layout import Layout
+from runner.reference import interpret
+
+
+def explained(experiment: Experiment, arrays: Arrays | None, fault: Fault) -> Fault:
+    """The fault, and where an output fails to be the same on every device, the edit that would mend it."""
+    if arrays is None or not fault.message.endswith(LEFT_OUT):
+        return fault
+    name = str(fault.key[1])
+    if experiment.reads_gradients:
+        # Nobody knows the gradients yet.
+        return fault
+    graph = interpret(experiment, "graph", arrays, keep=experiment.results)
+    if _same_everywhere(experiment, arrays, name, graph.values[name][0] if experiment.graph else None):
+        told = "it is the same there, by the reference, but JAX cannot know it: a psum or pmax, or check_vma: false"
+        return replace(fault, message=f"{fault.message.removesuffix(LEFT_OUT)}{told}")
+    if not experiment.graph:
+        return fault
+    outputs = {name: (np.shape(graph.values[name][0]), _dtype_of(graph.values[name][0])) for name in experiment.results}
+    context = oracles.consult(experiment, arrays, outputs, {})
+    return replace(fault, message="\n".join([fault.message, *diagnosis.diagnose(context)]))
+
+
+def _same_everywhere(experiment: Experiment, arrays: Arrays, name: str, graph: Any) -> bool:
+    """Whether devices that should hold the same part of an output do, by the reference, and it is the graph's."""
+    mesh, spec = experiment.mesh, experiment.outputs[name]
+    held = interpret(experiment, "per_device", arrays, keep=[name]).values[name]
+    sharding = {axis for axes in spec for axis in axes}
+    groups = mesh.groups([axis for axis in mesh.axes if axis not in sharding])
+    if not all(np.array_equal(held[first], held[other]) for first, *others in groups for other in others):
+        return False
+    return graph is None or np.allclose(Layout(mesh, np.shape(graph), spec).assembled(held), graph)
+
+
+def _dtype_of(value: Any) -> str:
+    kind = np.asarray(value).dtype
+    return "float32" if kind == np.float64 else "complex64" if kind == np.complex128 else str(kind)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 
-from runner.derivation.trees import text
 from runner.experiment.model import Node, Statement
 from runner.language.syntax import parse
+from runner.language.trees import text
 
 _LONGEST = 96
 """How long a line may grow by what is written into it."""

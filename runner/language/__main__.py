@@ -12,9 +12,7 @@ _TITLES = {
 
 
 INSTEAD = {
-    "x.at[i].set(v)": "where(one_hot(i, n, dtype='bool'), v, x)",
-    "x.at[start : start + k].set(v)": "dynamic_update_slice_in_dim(x, v, start, 0)",
-    "x.at[i].add(v)": "x + segment_sum(v, i, n)",
+    "x.at[start : start + k].set(v)": "x.at[start + arange(k)].set(v)",
     "jax.lax.dot_general(a, b, …)": "einsum('bij,bjk->bik', a, b)",
     "jax.lax.cond(c, f, g, x)": "where(c, f(x), g(x))",
     "jax.lax.select(c, a, b)": "where(c, a, b)",
@@ -58,6 +56,8 @@ def markdown() -> str:
 
 def _line(operation: Operation) -> str:
     arguments = operation.arguments.replace("|", "\\|")
+    if operation.method is not None:
+        return f"| `{operation.jax}({arguments.partition('index, ')[2].removeprefix('/, ')})` | `jax.Array.at` |"
     return f"| `{operation.name}({arguments})` | `{operation.jax}` |"
 
 

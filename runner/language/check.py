@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from runner.faults import nearest
-from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, PADDINGS
-from runner.language.syntax import Expression
+from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, OUTSIDE, PADDINGS
+from runner.language.syntax import AT_ALONE, Expression
 from runner.layout import Mesh
 
 Section = Literal["graph", "per_device"]
@@ -101,6 +101,8 @@ def _check(expression: Expression, node: ast.AST, scope: Scope) -> None:
             if attribute != "T" and isinstance(value, ast.Name) and value.id == "grad":
                 message = f"there are no gradients: grad: {{of: LOSS, wrt: [{attribute}]}} says what is differentiated"
                 raise expression.fault(message, node)
+            if attribute == "at":
+                raise expression.fault(AT_ALONE, node)
             if attribute != "T":
                 raise expression.fault(
                     f"attribute '.{attribute}' is not part of the language; only .T and the carries of a repeat are",
@@ -136,7 +138,8 @@ def _check_call(expression: Expression, node: ast.Call, name: str, function: ast
     operation = OPERATIONS.get(name)
     if operation is None:
         what = "operation or function" if scope.functions else "operation"
-        raise expression.fault(f"no {what} '{name}'{nearest(name, (*scope.functions, *OPERATIONS))}", function)
+        known = (name for name in OPERATIONS if name.isidentifier())
+        raise expression.fault(f"no {what} '{name}'{nearest(name, (*scope.functions, *known))}", function)
     if scope.section == "graph" and operation.over is not None:
         raise expression.fault(
             f"'{name}' is a collective; graph computes on whole arrays and has none; it belongs in per_device", function
@@ -153,6 +156,8 @@ def _check_call(expression: Expression, node: ast.Call, name: str, function: ast
         _check_choice(expression, bound.arguments["computation"], "computation", COMPUTATIONS)
     if "to" in bound.arguments and operation.over is not None and not _is_parameter(bound.arguments["to"], scope):
         _check_choice(expression, bound.arguments["to"], "argument 'to'", operation.over.to)
+    if operation.method is not None and not _is_none(bound.arguments.get("mode")):
+        _check_choice(expression, bound.arguments["mode"], "mode", OUTSIDE)
     padding = bound.arguments.get("padding")
     if isinstance(padding, ast.Constant):
         _check_choice(expression, padding, "padding", PADDINGS, " or a pair of integers for each dimension")
@@ -163,6 +168,10 @@ def _check_choice(
 ) -> None:
     if not (isinstance(node, ast.Constant) and node.value in tuple(choices)):
         raise expression.fault(f"the {argument} is one of {', '.join(map(repr, choices))}{otherwise}", node)
+
+
+def _is_none(node: ast.expr | None) -> bool:
+    return node is None or (isinstance(node, ast.Constant) and node.value is None)
 
 
 def _arguments(signature: inspect.Signature) -> str:

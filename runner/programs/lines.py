@@ -319,6 +319,8 @@ class _Emit(ast.NodeTransformer):
             keywords = [self._shift(node, k) if k.arg == "shift" else k for k in keywords]
         if repair.out_sharding is not None:
             keywords.append(ast.keyword("out_sharding", _parse(sharding(repair.out_sharding))))
+        if operation.method is not None:
+            return trees.method_call(operation.method, positional, keywords)
         return ast.Call(_parse(operation.jax), positional, keywords)
 
     def _operands(self, operands: list[ast.expr], repair: Repair) -> list[ast.expr]:

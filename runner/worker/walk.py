@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from runner.experiment.model import Experiment, Line, Loop, Node, Section, Statement
 from runner.experiment.plain import located
 from runner.faults import InvalidExperiment
-from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, computation
+from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, Operation, computation
 from runner.language.operators import OPERATORS
 from runner.language.syntax import Expression, SyntaxFault
 from runner.untyped import is_sequence
@@ -42,6 +42,18 @@ def function(dotted: str) -> Callable[..., Any]:
     for part in rest:
         found = getattr(found, part)
     return found
+
+
+def function_of(operation: Operation) -> Callable[..., Any]:
+    """The JAX function of a row; of `x.at[index].add(values)` one of `x`, `index` and `values`."""
+    method = operation.method
+    if method is None:
+        return function(operation.jax)
+
+    def call(x: Any, index: Any, *values: Any, **named: Any) -> Any:
+        return getattr(x.at[index], method)(*values, **named)
+
+    return call
 
 
 @dataclass
@@ -245,7 +257,7 @@ class Walker:
                 function(COMPUTATIONS[ast.literal_eval(element)]) if element is named_function else self.value(element)
                 for element in elements
             ]
-        call = function(operation.jax)
+        call = function_of(operation)
 
         def packed(*operands: Any, **more: Any) -> Any:
             rest = iter(operands)

@@ -10,9 +10,19 @@ from __future__ import annotations
 import ast
 import math
 
-from runner.language.operations import activations, arrays, collectives, elementwise, keys, linear, reductions
+from runner.language.operations import (
+    activations,
+    arrays,
+    collectives,
+    elementwise,
+    keys,
+    linear,
+    reductions,
+    updates,
+)
 from runner.language.operations.arguments import COMPUTATIONS, DIAGONAL, DIMENSIONS, DTYPES, FROM_ZERO, PADDINGS
 from runner.language.operations.row import Decides, Does, Limit, Operation, OverAxes
+from runner.language.operations.updates import OUTSIDE
 
 __all__ = [
     "COMPUTATIONS",
@@ -22,6 +32,7 @@ __all__ = [
     "DTYPES",
     "FROM_ZERO",
     "OPERATIONS",
+    "OUTSIDE",
     "PADDINGS",
     "Decides",
     "Does",
@@ -31,7 +42,7 @@ __all__ = [
     "computation",
 ]
 
-_FILES = (elementwise, reductions, linear, arrays, activations, collectives, keys)
+_FILES = (elementwise, reductions, linear, arrays, updates, activations, collectives, keys)
 
 OPERATIONS: dict[str, Operation] = {}
 for _row in (row for file in _FILES for row in file.ROWS):

@@ -19,3 +19,6 @@ DIMENSIONS = ("axis", *FROM_ZERO, "dimension")
 
 DIAGONAL = "k"
 """The argument that names a diagonal."""
+
+AT = "at[]."
+"""What the names begin with of the operations that are spelled `x.at[index].add(values)`."""

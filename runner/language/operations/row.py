@@ -79,6 +79,7 @@ class Known(TypedDict, total=False):
     completed_by: str
     out_sharding: bool
     pair: tuple[str, str]
+    method: str
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ class Operation:
     - `completed_by`: the collective that completes the result where what it sums or chooses over is split over devices.
     - `out_sharding`: whether explicit sharding lets the layout of its result be named, by an argument of that name.
     - `pair`: two arguments that people write in each other's place.
+    - `method`: of what is spelled `x.at[index].add(values)`, the name at its end.
     - `over`: what is known of an operation over mesh axes.
     """
 
@@ -118,6 +120,7 @@ class Operation:
     completed_by: str | None = None
     out_sharding: bool = False
     pair: tuple[str, str] | None = None
+    method: str | None = None
     over: OverAxes | None = None
 
     @property

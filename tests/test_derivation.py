@@ -112,6 +112,13 @@ EXPRESSIONS = {
     "cumsum of all": "cumsum(a)",
     "cumprod": "cumprod(a, axis=1)",
     "cummax": "cummax(a, axis=0)",
+    "associative_scan": "associative_scan('mul', a)",
+    "associative_scan backwards": "associative_scan('max', t, reverse=True, axis=1)",
+    "associative_scan of two": "associative_scan(lambda p, q: (p[0] * q[0], q[0] * p[1] + q[1]), (a, c))[1]",
+    "associative_scan of two backwards": (
+        "sum(stack(associative_scan(lambda p, q: (p[0] * q[0], q[0] * p[1] + q[1]), (a, c), True, 1)), axis=0)"
+    ),
+    "associative_scan of matrices": "associative_scan(lambda p, q: q @ p, t[:, :4], axis=0)",
     "roll": "roll(a, 3, axis=0)",
     "roll back": "roll(t, -1, axis=1)",
     "roll a block": "roll(v, 4)",

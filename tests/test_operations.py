@@ -262,6 +262,26 @@ def selected(draw):
     ), {}
 
 
+def recurrence(left, right):
+    """`h = a * h + b` for two steps as one."""
+    return left[0] * right[0], right[0] * left[1] + right[1]
+
+
+def last(left, right):
+    return right + 0 * left
+
+
+@st.composite
+def associative(draw):
+    shape = draw(pick((5,), (4, 3), (1, 2)))
+    x = draw(floats(UNIT, shape))
+    named = draw(call(reverse=st.booleans(), axis=pick(0, -1)))[1]
+    kind = draw(pick("name", "name", "array", "pair"))
+    if kind == "pair":
+        return (recurrence, draw(pick((x, x + 1), [x, x + 1]))), named
+    return (last if kind == "array" else draw(pick(*COMPUTATIONS)), x), named
+
+
 @st.composite
 def reshaped(draw):
     a = draw(numbers(st.just((2, 3, 2))))
@@ -522,6 +542,7 @@ CASES = {
     **dict.fromkeys(("cumsum", "cumprod"), reducing(numbers(RANKS, PLAIN), "dtype", tuples=False)),
     **dict.fromkeys(("cummax", "cummin"), reducing(signed(), "reverse", tuples=False, always=True, negative=False)),
     "cumlogsumexp": reducing(floats(), "reverse", tuples=False, always=True, negative=False),
+    "associative_scan": associative(),
     "diff": call(numbers(edge=PLAIN), n=pick(1, 2), axis=pick(0, -1), prepend=pick(0, 1), append=1),
     "trapezoid": call(small((2, 3)), dx=0.5, axis=pick(0, -1)),
     # Linear algebra.
@@ -732,16 +753,17 @@ def jax_function(name):
     if (method := ROWS[name].method) is not None:
         return lambda x, index, *values, **named: getattr(jnp.asarray(x).at[index], method)(*values, **named)
     function = eval(ROWS[name].jax, {"jax": jax, "jnp": jnp})
-    return with_functions(function) if "computation" in ROWS[name].signature.parameters else function
+    return function if ROWS[name].function is None else with_functions(function, ROWS[name].function)
 
 
-def with_functions(function):
+def with_functions(function, argument):
     """`function` with the strings that the language has in the place of functions of JAX's."""
 
     @functools.wraps(function)
     def call(*arguments, **named):
         bound = inspect.signature(function).bind(*arguments, **named)
-        bound.arguments["computation"] = getattr(jax.lax, bound.arguments["computation"])
+        if isinstance(named := bound.arguments[argument], str):
+            bound.arguments[argument] = getattr(jax.lax, named)
         return function(*bound.args, **bound.kwargs)
 
     return call

@@ -38,3 +38,6 @@ class _Replaced(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return self._tree if node.id == self._name else node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
+        return node

@@ -9,6 +9,7 @@ import ast
 from collections.abc import Callable
 
 from runner.derivation import (
+    combining,
     creation,
     draws,
     indexing,
@@ -54,6 +55,7 @@ _rows("logsumexp", inner.logsumexp, reductions.along)
 _rows("standardize", inner.standardize, reductions.along)
 _rows("norm vector_norm", inner.norm, reductions.along)
 _rows("cumsum cumprod cummax cummin cumlogsumexp", sliding.scan, reductions.along)
+_rows("associative_scan", combining.scan)
 _rows("roll", sliding.roll, reductions.along)
 _rows("flip fliplr flipud", sliding.flip, reductions.along)
 _rows(

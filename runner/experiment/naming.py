@@ -194,6 +194,9 @@ class _Named(ast.NodeTransformer):
     def generic_visit(self, node: ast.AST) -> ast.AST:
         return type(node)(**trees.fields(node, self.visit))
 
+    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
+        return node
+
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return self._meaning.get(node.id, ast.Name(node.id))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from runner.faults import nearest
-from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, OUTSIDE, PADDINGS
+from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, OUTSIDE, PADDINGS, Operation
 from runner.language.syntax import AT_ALONE, Expression
 from runner.layout import Mesh
 
@@ -109,6 +109,8 @@ def _check(expression: Expression, node: ast.AST, scope: Scope) -> None:
                     node,
                 )
             _check(expression, value, scope)
+        case ast.Lambda():
+            _check_lambda(expression, node, scope)
         case ast.Call(func=ast.Name(id=name) as function):
             _check_call(expression, node, name, function, scope)
         case _:
@@ -152,8 +154,8 @@ def _check_call(expression: Expression, node: ast.Call, name: str, function: ast
         raise expression.fault(f"{name}(): {error}; it takes ({_arguments(operation.signature)})", node) from None
     if "axis_name" in bound.arguments:
         _check_axes(expression, bound.arguments["axis_name"], scope)
-    if "computation" in bound.arguments:
-        _check_choice(expression, bound.arguments["computation"], "computation", COMPUTATIONS)
+    if operation.function is not None:
+        _check_function(expression, bound.arguments[operation.function], operation)
     if "to" in bound.arguments and operation.over is not None and not _is_parameter(bound.arguments["to"], scope):
         _check_choice(expression, bound.arguments["to"], "argument 'to'", operation.over.to)
     if operation.method is not None and not _is_none(bound.arguments.get("mode")):
@@ -161,6 +163,31 @@ def _check_call(expression: Expression, node: ast.Call, name: str, function: ast
     padding = bound.arguments.get("padding")
     if isinstance(padding, ast.Constant):
         _check_choice(expression, padding, "padding", PADDINGS, " or a pair of integers for each dimension")
+
+
+def _check_function(expression: Expression, node: ast.expr, operation: Operation) -> None:
+    otherwise = ""
+    if operation.combines:
+        if isinstance(node, ast.Lambda):
+            return
+        otherwise = ", a function of the experiment's own of two parameters, or a lambda of two"
+    _check_choice(expression, node, str(operation.function), COMPUTATIONS, otherwise)
+
+
+def _check_lambda(expression: Expression, node: ast.Lambda, scope: Scope) -> None:
+    """What combines two values reads them and the dims, and nothing else."""
+    own = [each.arg for each in node.args.args]
+    for name in own:
+        if name in scope.sizes or name in CONSTANTS:
+            raise expression.fault(f"'{name}' is a dim already; a name means one thing", node)
+    for part in ast.walk(node.body):
+        operation = (
+            OPERATIONS.get(part.func.id) if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) else None
+        )
+        if operation is not None and (operation.over is not None or operation.random or operation.function):
+            raise expression.fault(f"'{operation.name}' cannot stand in a function that combines two values", part)
+    inside = replace(scope, values={*own}, loops={}, later={}, parameters=scope.parameters)
+    _check(expression, node.body, inside)
 
 
 def _check_choice(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from runner.language import updates
+from runner.language.operations import combination
 from runner.language.operators import OPERATORS
 from runner.language.trees import method_of
 
@@ -213,8 +214,11 @@ def _check(expression: Expression, node: ast.expr, depth: int = 0) -> None:
             if not isinstance(function, ast.Name):
                 _check(expression, function, depth)
                 raise expression.fault("only operations can be called, by their name: sum(x), not x.sum()", function)
+            combining = combination(node)
             for position, argument in enumerate(arguments):
-                if position == 1 and method_of(node) is not None:
+                if argument is combining:
+                    _check_lambda(expression, argument, depth)
+                elif position == 1 and method_of(node) is not None:
                     _check_index(expression, argument, depth)
                 else:
                     _check(expression, argument, depth)
@@ -223,10 +227,33 @@ def _check(expression: Expression, node: ast.expr, depth: int = 0) -> None:
                     raise expression.fault("'**' is not part of the language", keyword.value)
                 if any(keyword.arg == earlier.arg for earlier in keywords[:position]):
                     raise expression.fault(f"the argument '{keyword.arg}' is given twice", keyword)
-                _check(expression, keyword.value, depth)
+                if keyword.value is combining:
+                    _check_lambda(expression, keyword.value, depth)
+                else:
+                    _check(expression, keyword.value, depth)
         case _:
             message = _REFUSED.get(type(node), f"{type(node).__name__} is not part of the language")
             raise expression.fault(message, node)
+
+
+def _check_lambda(expression: Expression, node: ast.expr, depth: int) -> None:
+    match node:
+        case ast.Lambda(
+            args=ast.arguments(
+                args=[ast.arg(arg=one), ast.arg(arg=other)],
+                posonlyargs=[],
+                kwonlyargs=[],
+                vararg=None,
+                kwarg=None,
+                defaults=[],
+            ),
+            body=body,
+        ) if one != other:
+            _check(expression, body, depth)
+        case ast.Lambda():
+            raise expression.fault("what combines two values is a lambda of two: lambda a, b: a + b", node)
+        case _:
+            _check(expression, node, depth)
 
 
 def _check_index(expression: Expression, index: ast.expr, depth: int) -> None:

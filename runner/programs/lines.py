@@ -7,6 +7,7 @@ Two calls share one where its lines are the same in both; explicit sharding or a
 from __future__ import annotations
 
 import ast
+import copy
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -286,6 +287,13 @@ class _Emit(ast.NodeTransformer):
             return ast.Subscript(value, index)
         get = ast.Attribute(ast.Subscript(ast.Attribute(value, "at"), index), "get")
         return ast.Call(get, [], [ast.keyword("out_sharding", _parse(sharding(repair.out_sharding)))])
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
+        inside, own = copy.copy(self), [each.arg for each in node.args.args]
+        inside._names = self._names.within(own)
+        parameters = [ast.arg(inside._names[name]) for name in own]
+        arguments = ast.arguments(posonlyargs=[], args=parameters, kwonlyargs=[], kw_defaults=[], defaults=[])
+        return ast.Lambda(arguments, inside.visit(node.body))
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         assert isinstance(node.func, ast.Name)

@@ -116,5 +116,6 @@ ROWS = (
         "base_dilation=None, window_dilation=None",
         windows.reduce_window,
         jax="jax.lax.reduce_window",
+        function="computation",
     ),
 )

@@ -15,7 +15,7 @@ def built(template: str, **parts: Any) -> ast.expr:
 
 
 def _text(part: Any) -> str:
-    if isinstance(part, ast.AST):
+    if isinstance(part, ast.expr):
         return f"({text(part)})"
     if is_tuple(part) and len(part) == 1 and isinstance(part[0], str):
         return repr(part[0])

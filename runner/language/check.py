@@ -186,7 +186,7 @@ def _check_lambda(expression: Expression, node: ast.Lambda, scope: Scope) -> Non
         )
         if operation is not None and (operation.over is not None or operation.random or operation.function):
             raise expression.fault(f"'{operation.name}' cannot stand in a function that combines two values", part)
-    inside = replace(scope, values={*own}, loops={}, later={}, parameters=scope.parameters)
+    inside = replace(scope, values={*own, *scope.parameters}, loops={}, later={})
     _check(expression, node.body, inside)
 
 

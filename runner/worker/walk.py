@@ -69,7 +69,7 @@ class Walker:
     under_vmap: bool = False
     """Whether the values are mapped by `jax.vmap`, which knows no varying axes and raises more kinds of error."""
     combining: bool = field(init=False, default=False)
-    """Whether JAX is calling a function that combines two values: what it refuses there, it refuses of the whole call."""
+    """Whether JAX is calling a function that combines two values: a refusal there is one of the whole call."""
     _expression: Expression = field(init=False)
     _path: str = field(init=False, default="")
 

@@ -285,8 +285,10 @@ def svdvals(x: Any, /) -> Any:
 
 def qr(a: Any, mode: str = "reduced") -> Any:
     """`jnp.linalg.qr`, with LAPACK's signs."""
-    found = np.linalg.qr(floating(a), mode)  # pyright: ignore[reportCallIssue, reportArgumentType]
-    return found if mode == "r" else tuple(found)
+    if mode == "r":
+        return np.linalg.qr(floating(a), "r")
+    q, r = np.linalg.qr(floating(a), "complete" if mode == "complete" else "reduced")
+    return q, r
 
 
 def eigh(a: Any) -> tuple[Any, Any]:

@@ -46,7 +46,7 @@ _NOT_HERE = """
 Of `where` and `select` all branches are computed: one that is not taken costs what it costs, and has to be finite where
 a gradient is taken. Of an eigenvector `eigh` says no sign, and where eigenvalues are equal no direction; what is
 compared must not depend on it: `v * v`, or `v @ (w[:, None] * v.T)`. Where one index stands twice, `x.at[i].set(v)`
-takes either value, in JAX too.
+takes either value, in JAX too. `ragged_dot` has no types in `explicit`, and JAX does not map it in `vmap`.
 """
 
 

@@ -129,6 +129,8 @@ def method_of(node: ast.AST) -> str | None:
 def method_call(method: str, arguments: list[ast.expr], keywords: list[ast.keyword]) -> ast.Call:
     """The call as Python has it: the arguments are the array, the index and the values."""
     x, index, *values = arguments
+    if isinstance(index, ast.Tuple) and len(index.elts) == 1:
+        (index,) = index.elts
     reference = ast.Subscript(ast.Attribute(x, "at", ast.Load()), index, ast.Load())
     return ast.Call(ast.Attribute(reference, method, ast.Load()), values, keywords)
 

@@ -18,7 +18,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from runner.derivation import draws, indexing, lookups, matrices, reductions, sliding, windows
+from runner.derivation import combining, draws, indexing, lookups, matrices, reductions, sliding, updating, windows
 from runner.derivation.derive import Typing, derive
 from runner.derivation.tables import RULES, WHOLE
 from runner.experiment import data
@@ -324,6 +324,12 @@ MUTANTS = {
     ),
     "a start that is forgotten": (
         "dynamic_slice(a, (i, 0), (2, 4))", indexing, "_clamped", lambda *_: ast.Constant(0),
+    ),
+    "an update in every block": (
+        "a.at[k].add(c)", updating, "_in_block", lambda site, item, *_: site.writer.whole(item),
+    ),
+    "blocks that are not combined": (
+        "associative_scan('mul', a)", combining, "_OPERATORS", {"mul": "({a}) * 0 + ({b})"},
     ),
     "noise of another distribution": ("categorical(key(0), A)", draws, "best", _quiet),
 }  # fmt: skip

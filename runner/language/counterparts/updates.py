@@ -7,7 +7,7 @@ unless `mode` says otherwise. Of several values for one element a `set` takes th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -107,7 +107,7 @@ def _places(shape: tuple[int, ...], index: Any, *, clip: bool) -> np.ndarray[Any
             raise IndexError(f"too many indices for an array of {len(shape)} dimensions")
         length = shape[axis]
         if isinstance(part, slice):
-            checked.append(static_slice(part))
+            checked.append(static_slice(cast("slice", part)))
         elif clip:
             checked.append(clamped(part, length))
         else:

@@ -868,7 +868,8 @@ def test_a_counterpart_agrees_with_its_jax_function(name, data):
     actual = by_jax(name, jax_function(name), arguments, named, wide)
     if name == "eigh":
         # The sign of a vector is nobody's; where two values are one, so is the choice of the vectors.
-        expected, actual = ((w, v * w[..., None, :] @ np.swapaxes(v, -1, -2)) for w, v in (expected, actual))
+        pairs = (map(np.asarray, each) for each in (expected, actual))
+        expected, actual = ((w, v * w[..., None, :] @ np.swapaxes(v, -1, -2)) for w, v in pairs)
     # JAX computes attention's softmax in float32, also of float64.
     assert_agrees(expected, actual, wide, 1e-7 if name == "dot_product_attention" else 0.0)
 

@@ -18,11 +18,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from runner.derivation import draws, indexing, lookups, matrices, reductions, sliding, windows
+from runner.derivation import combining, draws, indexing, lookups, matrices, reductions, sliding, updating, windows
 from runner.derivation.derive import Typing, derive
 from runner.derivation.tables import RULES, WHOLE
 from runner.experiment import data
 from runner.language.operations import OPERATIONS
+from runner.language.syntax import parse
 from runner.layout import Layout, Mesh, Spec
 from runner.reference import interpret
 from runner.worker.derive import planned
@@ -69,6 +70,12 @@ EXPRESSIONS = {
     "implicit einsum": "einsum('ij,jk', a, b)",
     "diagonal": "einsum('ii->i', a @ b)",
     "tensordot": "tensordot(t, a, axes=[[1, 2], [0, 1]])",
+    "dot_general": "dot_general(t, a, (((2, 1), (1, 0)), ((), ())))",
+    "dot_general of a batch": "dot_general(t, t, (((2,), (2,)), ((0, 1), (0, 1))))",
+    "ragged_dot": "ragged_dot(a, stack([b, b * 2, b * 3]), asarray([3, 0, 4]))",
+    "qr": "qr(t)[0] @ qr(t)[1]",
+    "R": "abs(qr(t, mode='r'))",
+    "eigh": "eigh(t[:, :4] + swapaxes(t[:, :4], 1, 2))[0]",
     "inner": "inner(a, c)",
     "outer": "outer(v, w)",
     "vecdot": "vecdot(a, c)",
@@ -105,6 +112,13 @@ EXPRESSIONS = {
     "cumsum of all": "cumsum(a)",
     "cumprod": "cumprod(a, axis=1)",
     "cummax": "cummax(a, axis=0)",
+    "associative_scan": "associative_scan('mul', a)",
+    "associative_scan backwards": "associative_scan('max', t, reverse=True, axis=1)",
+    "associative_scan of two": "associative_scan(lambda p, q: (p[0] * q[0], q[0] * p[1] + q[1]), (a, c))[1]",
+    "associative_scan of two backwards": (
+        "sum(stack(associative_scan(lambda p, q: (p[0] * q[0], q[0] * p[1] + q[1]), (a, c), True, 1)), axis=0)"
+    ),
+    "associative_scan of matrices": "associative_scan(lambda p, q: q @ p, t[:, :4], axis=0)",
     "roll": "roll(a, 3, axis=0)",
     "roll back": "roll(t, -1, axis=1)",
     "roll a block": "roll(v, 4)",
@@ -133,6 +147,24 @@ EXPRESSIONS = {
     "tile": "tile(a, (1, 2))",
     "arange": "arange(8)[:, None] + a",
     "arange from": "arange(2, 18, 2)[:, None] * a",
+    "set rows": "a.at[k].set(2.0)",
+    "set a row": "a.at[i].set(w)",
+    "set a part": "a.at[2:5, 1].set(v[:3])",
+    "add to rows": "a.at[k].add(c)",
+    "add to columns": "a.at[:, p].add(a @ b, mode='drop')",
+    "add to elements": "t.at[0, k, p].add(v)",
+    "add to rows of each": "t.at[..., k, :].add(c)",
+    "add clamped": "a.at[k].add(c, mode='clip')",
+    "subtract from a row": "t.at[:, i].subtract(w)",
+    "multiply rows": "a.at[k].multiply(c, mode='fill')",
+    "mul rows": "a.at[p, :].mul(2)",
+    "divide rows": "a.at[k].divide(3 + n)",
+    "power of rows": "abs(a).at[-3].power(2)",
+    "min of rows": "a.at[k].min(c)",
+    "max of integers": "n.at[k].max(1)",
+    "get rows": "t.at[:, k].get(mode='fill', fill_value=0)",
+    "get from apart": "t.at[0, :, p].get()",
+    "add a dimension": "a.at[None, k].add(1)",
     "zeros": "zeros((8, 4)) + ones((4,)) * full((8, 1), 3.0)",
     "tri": "where(tri(8, 4, dtype='bool'), a, 0)",
     "eye": "eye(8, 4, k=-1) + a",
@@ -262,7 +294,7 @@ def test_an_operation_is_right_under_every_layout(expression: str, mesh: str) ->
 
 def test_every_operation_of_the_language_is_tried() -> None:
     known = {name for name, row in OPERATIONS.items() if row.kind != "collective"} - {"axis_size"}
-    called = {node.id for text in EVERY for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    called = {node.id for text in EVERY for node in ast.walk(parse(text).tree) if isinstance(node, ast.Name)}
     assert known - called == set()
 
 
@@ -292,6 +324,12 @@ MUTANTS = {
     ),
     "a start that is forgotten": (
         "dynamic_slice(a, (i, 0), (2, 4))", indexing, "_clamped", lambda *_: ast.Constant(0),
+    ),
+    "an update in every block": (
+        "a.at[k].add(c)", updating, "_in_block", lambda site, item, *_: site.writer.whole(item),
+    ),
+    "blocks that are not combined": (
+        "associative_scan('mul', a)", combining, "_OPERATORS", {"mul": "({a}) * 0 + ({b})"},
     ),
     "noise of another distribution": ("categorical(key(0), A)", draws, "best", _quiet),
 }  # fmt: skip

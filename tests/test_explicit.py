@@ -183,6 +183,16 @@ def test_a_program_that_makes_no_arrays_needs_no_mesh_around_it(tmp_path):
         assert "use_abstract_mesh" not in explicit.write(experiment, tmp_path, harness.infer(experiment))
 
 
+def test_a_ragged_dot_is_neither_typed_nor_mapped_by_jax():
+    lines = {"out": "ragged_dot(A, stack([B, B * 2]), J[:2])"}
+    unsupported = harness.types(ARRAYS, graph=lines, outputs={"out": []}).unsupported
+    assert set(unsupported) == {"explicit"}
+    assert "Explicit sharding inference for ragged_dot_general is not currently implemented" in unsupported["explicit"]
+    unsupported = harness.types(ARRAYS, per_device=lines, outputs={"out": []}, check_vma=False).unsupported
+    assert set(unsupported) == {"vmap"}
+    assert "ragged_dot vmap over any dim but 0" in unsupported["vmap"]
+
+
 def test_what_only_lowering_refuses_is_said():
     # JAX 0.12 puts lgamma together from a gather when it lowers it, and has no sharding for that gather.
     unsupported = harness.types(ARRAYS, graph={"first": "A * 2", "out": "lgamma(A)"}, outputs={"out": []}).unsupported

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from runner.config.sources import Layer, Sources
@@ -16,6 +18,7 @@ from runner.faults import InvalidExperiment
 from runner.language.syntax import Expression
 from runner.programs import WRITERS
 from runner.programs.types import Repairs, Types
+from runner.reference import interpret
 from tests.harness import config, experiment, run, types
 
 GATHER = "all_gather(w, axis, tiled=True, to='invarying')"
@@ -48,6 +51,59 @@ def text_of(statements: tuple[Statement, ...]) -> dict[str, str]:
 def changed(old: str, new: str) -> str:
     assert GOOD.count(old) == 1, old
     return GOOD.replace(old, new)
+
+
+SCAN = """\
+mesh: {axes: [x], shape: [2]}
+dims: {B: 8}
+arrays:
+  a: {shape: [B], spec: [x]}
+  b: {shape: [B], spec: [x]}
+functions:
+  after(p, q):
+    slope: p[0] * q[0]
+    result: (slope, q[0] * p[1] + q[1])
+  scanned(first, b, k): "associative_scan(lambda p, q: p * q + k - k, first * b)"
+graph:
+  h: associative_scan(after, (a, b))[1] + scanned(a, b, 2)
+outputs: {h: [x]}
+"""
+
+
+def test_a_function_that_combines_two_values_stands_in_the_scan_as_a_lambda() -> None:
+    after = "lambda p, q: (p[0] * q[0], q[0] * p[1] + q[1])"
+    assert text_of(experiment(SCAN).graph) == {
+        "h_scanned": "associative_scan(lambda p, q: p * q + 2 - 2, a * b)",
+        "h": f"associative_scan({after}, (a, b))[1] + h_scanned",
+    }
+
+
+def test_a_scan_by_a_function_is_the_recurrence(tmp_path: Path) -> None:
+    a, b = np.linspace(0.5, 1, 8), np.arange(8.0)
+    h, wanted, product = 0.0, [], np.cumprod(a * b)
+    for slope, more in zip(a, b, strict=True):
+        h = slope * h + more
+        wanted.append(h)
+    found = interpret(experiment(SCAN), "graph", {"a": a, "b": b}).values["h"][0]
+    np.testing.assert_allclose(found, wanted + product)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("after(p, q):", "after(p, q, r=1):", "what combines two values has two parameters; after(p, q, r=1) has 3"),
+        (
+            "slope: p[0]",
+            "slope: scanned(p[0], q[0], 1)",
+            "and so cannot call the function 'scanned'",
+        ),
+        ("slope: p[0] * q[0]", "slope, other: (p[0], q[0])", "has neither repeats nor lines of several names"),
+    ],
+)
+def test_a_function_that_cannot_combine_two_values_is_refused(old: str, new: str, says: str) -> None:
+    assert SCAN.count(old) == 1
+    with pytest.raises(InvalidExperiment, match=re.escape(says)):
+        experiment(SCAN.replace(old, new))
 
 
 def test_a_call_becomes_the_functions_lines_under_names_of_its_own() -> None:

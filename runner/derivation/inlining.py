@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 
-from runner.derivation.trees import text
 from runner.experiment.model import Node, Statement
 from runner.language.syntax import parse
+from runner.language.trees import text
 
 _LONGEST = 96
 """How long a line may grow by what is written into it."""
@@ -38,3 +38,6 @@ class _Replaced(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return self._tree if node.id == self._name else node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
+        return node

@@ -11,8 +11,9 @@ from dataclasses import replace
 from runner import dtypes
 from runner.derivation.rules import NUMBERS, Value
 from runner.derivation.scopes import Binding, Names, Parts
-from runner.derivation.trees import built, constant, text
+from runner.derivation.trees import built, constant
 from runner.experiment.model import Experiment
+from runner.language.trees import text
 from runner.layout import Spec
 from runner.sharding import moves
 

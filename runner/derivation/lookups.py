@@ -12,8 +12,9 @@ from typing import Literal
 from runner.derivation.indexing import entries
 from runner.derivation.rules import Assignment, Rule, Value
 from runner.derivation.site import Site
-from runner.derivation.trees import built, text
+from runner.derivation.trees import built
 from runner.dtypes import NAMES, dtype
+from runner.language.trees import text
 from runner.layout import Spec
 from runner.programs.types import Typed
 

@@ -10,6 +10,18 @@ LOST = {"inv": 0, "cholesky": 0, "matrix_power": 0, "svdvals": 1, "eigvalsh": 1,
 """How many of a matrix's two dimensions the result lacks."""
 
 
+def factored(site: Site) -> Value | None:
+    """`qr`, `eigh`: of each matrix in a stack; both parts lie as the stack."""
+    part = operand(site)
+    typed = site.type_of(part)
+    if typed is None or len(typed.shape) < 2:
+        return None
+    batch: Dimensions = tuple((d,) for d in range(len(typed.shape) - 2))
+    # Of `eigh` the first part lacks a dimension.
+    result = (*batch, *((),) * (len(site.result.shape) - len(batch)))
+    return site.run([(part, (*batch, (), ()))], result, dict(enumerate(typed.shape)))
+
+
 def stacked(site: Site) -> Value | None:
     """`inv`, `det`, …: of each matrix in a stack."""
     part = operand(site)

@@ -6,8 +6,11 @@ import ast
 import string
 from collections.abc import Callable
 
+import numpy as np
+
 from runner.derivation.rules import Assignment, Dimensions, Rule, Value
 from runner.derivation.site import NotStatic, Site
+from runner.language import notation
 
 Take = Callable[[int], str]
 """So many letters that are not used yet."""
@@ -58,7 +61,7 @@ def _parts(site: Site) -> list[ast.expr]:
         case ast.Call(func=ast.Name(id="einsum"), args=[_, *operands]):
             return operands
         case _:
-            names = ("a", "b") if "a" in site.arguments else ("x1", "x2")
+            names = ("lhs", "rhs") if "lhs" in site.arguments else ("a", "b") if "a" in site.arguments else ("x1", "x2")
             return [site.arguments[name] for name in names]
 
 
@@ -93,7 +96,22 @@ def _letters(site: Site, shapes: list[tuple[int, ...]]) -> tuple[list[str], str]
         return ["a", "a"], ""
     if name == "tensordot":
         return _tensordot(site, one, other, take)
+    if name == "dot_general":
+        numbers = site.static("dimension_numbers")
+        labels = notation.dot_general([*(np.broadcast_to(0, shape) for shape in shapes), *numbers])
+        return None if labels is None else (list(labels[0]), labels[1])
     return None
+
+
+def ragged(site: Site) -> Value | None:
+    """`ragged_dot`: rows stay with their groups, columns by themselves, what is summed over may be cut."""
+    lhs, rhs, sizes = (site.arguments[name] for name in ("lhs", "rhs", "group_sizes"))
+    first, second = site.type_of(lhs), site.type_of(rhs)
+    if first is None or second is None or site.type_of(sizes) is None:
+        return None
+    _, rows, columns = second.shape
+    operands: list[tuple[ast.expr, Dimensions]] = [(lhs, ((), (0,))), (rhs, ((), (0,), (1,))), (sizes, ((),))]
+    return site.run(operands, ((), (1,)), {0: rows, 1: columns}, {0: "sum"})
 
 
 def _matmul(one: int, other: int, take: Take) -> tuple[list[str], str] | None:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from runner.derivation.rules import Value
 from runner.derivation.site import Statics
-from runner.derivation.trees import built, text
+from runner.derivation.trees import built
 from runner.experiment.model import Experiment, Line, Loop, Node, Statement
 from runner.language.operations import CONSTANTS
 from runner.language.syntax import parse, place
+from runner.language.trees import text
 from runner.layout import Spec
 from runner.programs.types import Typed
 

@@ -42,7 +42,8 @@ class Statics:
     def tree(self, node: ast.expr) -> ast.expr | None:
         """The expression, if no array enters it; the shape of an array is a number."""
         match node:
-            case ast.Constant():
+            case ast.Constant() | ast.Lambda():
+                # What combines two values reads no others.
                 return node
             case ast.Name(id=name):
                 return node if name in self.dims or name in CONSTANTS or name in self.steps else None

@@ -9,6 +9,7 @@ import ast
 from collections.abc import Callable
 
 from runner.derivation import (
+    combining,
     creation,
     draws,
     indexing,
@@ -21,10 +22,12 @@ from runner.derivation import (
     several,
     shaping,
     sliding,
+    updating,
     windows,
 )
 from runner.derivation.rules import Assignment, Rule, Value
 from runner.derivation.site import NotStatic, Site
+from runner.language.operations import OPERATIONS
 from runner.layout import Spec
 
 Written = Callable[[Site], Value | None]
@@ -52,6 +55,7 @@ _rows("logsumexp", inner.logsumexp, reductions.along)
 _rows("standardize", inner.standardize, reductions.along)
 _rows("norm vector_norm", inner.norm, reductions.along)
 _rows("cumsum cumprod cummax cummin cumlogsumexp", sliding.scan, reductions.along)
+_rows("associative_scan", combining.scan)
 _rows("roll", sliding.roll, reductions.along)
 _rows("flip fliplr flipud", sliding.flip, reductions.along)
 _rows(
@@ -59,9 +63,11 @@ _rows(
     "fftshift ifftshift",
     reductions.along,
 )
-_rows("matmul dot einsum inner outer tensordot vecdot matvec vecmat vdot", products.product)
+_rows("matmul dot dot_general einsum inner outer tensordot vecdot matvec vecmat vdot", products.product)
+_rows("ragged_dot", products.ragged)
 _rows("dot_product_attention", products.attention)
 _rows("inv det slogdet cholesky matrix_power svdvals eigvalsh", matrices.stacked)
+_rows("qr eigh", matrices.factored)
 _rows("solve solve_triangular", matrices.solved)
 _rows("kron", matrices.kronecker)
 _rows("trace diagonal", matrices.diagonals)
@@ -97,6 +103,7 @@ _rows("pad", sliding.pad)
 _rows("slice slice_in_dim index_in_dim", indexing.static_slice)
 _rows("dynamic_slice dynamic_slice_in_dim dynamic_index_in_dim", indexing.dynamic_slice)
 _rows("dynamic_update_slice dynamic_update_slice_in_dim dynamic_update_index_in_dim", indexing.dynamic_update)
+_rows(" ".join(name for name, row in OPERATIONS.items() if row.method is not None), updating.by_index)
 
 WHOLE = {
     "convolve correlate": "each element of the result reaches over as much of one signal as the other one is long",

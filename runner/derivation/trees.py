@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from runner.language.trees import text
 from runner.untyped import is_tuple
 
 
@@ -14,8 +15,8 @@ def built(template: str, **parts: Any) -> ast.expr:
 
 
 def _text(part: Any) -> str:
-    if isinstance(part, ast.AST):
-        return f"({ast.unparse(ast.fix_missing_locations(part))})"
+    if isinstance(part, ast.expr):
+        return f"({text(part)})"
     if is_tuple(part) and len(part) == 1 and isinstance(part[0], str):
         return repr(part[0])
     return repr(part)
@@ -29,11 +30,6 @@ def called(name: str, arguments: list[ast.expr], keywords: dict[str, ast.expr]) 
 def constant(value: Any) -> ast.expr:
     """A number, a tuple of numbers, or None as an expression."""
     return ast.parse(repr(value), mode="eval").body
-
-
-def text(tree: ast.expr) -> str:
-    """The expression as the YAML has it."""
-    return ast.unparse(ast.fix_missing_locations(tree))
 
 
 def divided(tree: ast.expr, parts: int) -> ast.expr:

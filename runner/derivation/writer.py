@@ -19,9 +19,10 @@ from runner.derivation.laying import Unmade, itemsize
 from runner.derivation.rules import Question, Rule, Value, assigned, choose, layout
 from runner.derivation.scopes import Binding, NotDerived, Parts, Scope
 from runner.derivation.site import NotStatic, Site, Statics
-from runner.derivation.trees import built, text
+from runner.derivation.trees import built
 from runner.experiment.model import Experiment, Loop, Node, Statement
 from runner.language.syntax import Expression, parse, place
+from runner.language.trees import text
 from runner.layout import Spec
 from runner.sharding import moves
 
@@ -276,7 +277,12 @@ class Writer(Completing):
         if site.elements:
             trees = tree.elts if isinstance(tree, ast.Tuple) else None
             elements = tuple(
-                Value(built("{x}[{i}]", x=tree, i=i) if trees is None else trees[i], t.shape, choice.spec, t.dtype)
+                Value(
+                    built("{x}[{i}]", x=tree, i=i) if trees is None else trees[i],
+                    t.shape,
+                    choice.spec.padded(len(t.shape)),
+                    t.dtype,
+                )
                 for i, t in enumerate(site.elements)
             )
             return Value(tree, None, Spec(), elements=elements)

@@ -65,6 +65,10 @@ class _Renamed(ast.NodeTransformer):
             keyword.value = self.visit(keyword.value)
         return node
 
+    def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
+        # It reads its own two values.
+        return node
+
     def visit_Name(self, node: ast.Name) -> ast.Name:
         return ast.copy_location(ast.Name(self._env.get(node.id, node.id), node.ctx), node)
 
@@ -74,6 +78,12 @@ class _Filled(_Renamed):
 
     def __init__(self, statics: Mapping[str, ast.expr]) -> None:
         self._statics = statics
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
+        own = {each.arg for each in node.args.args}
+        inside = _Filled({name: known for name, known in self._statics.items() if name not in own})
+        node.body = inside.visit(node.body)
+        return node
 
     def visit_Name(self, node: ast.Name) -> Any:
         if node.id not in self._statics:

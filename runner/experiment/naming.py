@@ -159,7 +159,7 @@ class _Naming:
             raise _TooMany
         tree, operation, axes, before = what
         node = node or self._free(shown)
-        self.statements.append(Node(Line(node), Expression(ast.unparse(ast.fix_missing_locations(tree)), tree)))
+        self.statements.append(Node(Line(node), Expression(trees.text(tree), tree)))
         self.values.append(Value(shown, node, text, operation, axes, before))
         return node
 
@@ -194,6 +194,9 @@ class _Named(ast.NodeTransformer):
     def generic_visit(self, node: ast.AST) -> ast.AST:
         return type(node)(**trees.fields(node, self.visit))
 
+    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
+        return node
+
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return self._meaning.get(node.id, ast.Name(node.id))
 
@@ -211,7 +214,7 @@ class _Named(ast.NodeTransformer):
             return self._call(node)
         what = self.collective(node)
         shown = f"{self._shown}/{what[1]}#{self._count[str(what[1])] - 1}"
-        return ast.Name(self._naming.define(what, shown, ast.unparse(node)))
+        return ast.Name(self._naming.define(what, shown, trees.text(node)))
 
     def _call(self, node: ast.Call) -> ast.Call:
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
@@ -233,7 +236,7 @@ class _Named(ast.NodeTransformer):
         elif self._naming.is_value(operand):
             if not isinstance(operand, ast.Name):
                 shown = f"{self._shown}/{operation}#{number}/before"
-                text = ast.unparse(arguments["x"])
+                text = trees.text(arguments["x"])
                 operand = ast.Name(self._naming.define((operand, None, (), None), shown, text))
             before = operand.id
         if at < len(call.args):

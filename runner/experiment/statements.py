@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.experiment.checkpoints import read_checkpoint
+from runner.experiment.combiners import combined
 from runner.experiment.frames import Frame, Place, free
 from runner.experiment.functions import RESULT, Function, bind, is_static
 from runner.experiment.model import Call, Line, Loop, Node, Origin, Statement
@@ -189,6 +190,7 @@ class _Reader:
 
     def _hoisted(self, tree: ast.expr, place: Place, before: list[Statement]) -> ast.expr:
         """The tree with a name in the place of each call of a function, whose lines go to `before`."""
+        tree = combined(tree, self.functions, place)
         for node in trees.nodes(tree):
             function = self._called(node)
             if function is not None:

@@ -66,7 +66,7 @@ def _at(config: Mapping[str, Any], experiment: Experiment, sizes: tuple[int, ...
     except Exception:
         return {}
     return {
-        name: [{dim for dim in named if smaller.dims.get(dim) == size} for size in np.shape(value[0])]
+        name: [{dim for dim in named if smaller.dims.get(dim) == size} for size in getattr(value[0], "shape", ())]
         for name, value in found.items()
         if name in smaller.results
     }

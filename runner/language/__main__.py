@@ -12,11 +12,10 @@ _TITLES = {
 
 
 INSTEAD = {
-    "x.at[i].set(v)": "where(one_hot(i, n, dtype='bool'), v, x)",
-    "x.at[start : start + k].set(v)": "dynamic_update_slice_in_dim(x, v, start, 0)",
-    "x.at[i].add(v)": "x + segment_sum(v, i, n)",
-    "jax.lax.dot_general(a, b, …)": "einsum('bij,bjk->bik', a, b)",
+    "x.at[i].apply(f)": "x.at[i].set(f(x[i]))",
+    "x[mask] = v": "where(mask, v, x)",
     "jax.lax.cond(c, f, g, x)": "where(c, f(x), g(x))",
+    "jax.lax.switch(i, [f, g], x)": "select([i == 0, i == 1], [f(x), g(x)])",
     "jax.lax.select(c, a, b)": "where(c, a, b)",
     "jax.lax.map(f, x), jax.vmap(f)(x)": "f(x)",
     "a if c else b": "where(c, a, b)",
@@ -37,7 +36,17 @@ _NOT_HERE = """
 | `jax.checkpoint` | [`checkpoint`](language.md#rematerialisation) of a function or a repeat |
 | `lambda`, `def` | a [function](language.md#functions) of the experiment's own |
 | `jax.grad` | [`grad`](language.md#gradients), whose gradients lines read |
-| `jax.lax.associative_scan`, `ragged_dot`, `ragged_all_to_all`, `qr`, `eigh` | nothing yet |
+| `jax.lax.associative_scan(f, x)` where `f` takes trees | arrays, or one tuple of them |
+| `jnp.linalg.svd` | `eigh` of `a.T @ a`; the singular values alone are `svdvals(a)` |
+| `jnp.nonzero`, `jnp.unique`, `x[mask]` | nothing: their shapes depend on values |
+| `jax.lax.ragged_all_to_all` | `all_to_all` of blocks of the largest size; XLA has the former on no CPU |
+| `shard_map` over some axes (`axis_names`) | a program is manual over all axes, or over none |
+| Pallas, `jax.pure_callback`, `jax.custom_vjp` | nothing |
+
+Of `where` and `select` all branches are computed: one that is not taken costs what it costs, and has to be finite where
+a gradient is taken. Of an eigenvector `eigh` says no sign, and where eigenvalues are equal no direction; what is
+compared must not depend on it: `v * v`, or `v @ (w[:, None] * v.T)`. Where one index stands twice, `x.at[i].set(v)`
+takes either value, in JAX too. `ragged_dot` has no types in `explicit`, and JAX does not map it in `vmap`.
 """
 
 
@@ -58,6 +67,8 @@ def markdown() -> str:
 
 def _line(operation: Operation) -> str:
     arguments = operation.arguments.replace("|", "\\|")
+    if operation.method is not None:
+        return f"| `{operation.jax}({arguments.partition('index, ')[2].removeprefix('/, ')})` | `jax.Array.at` |"
     return f"| `{operation.name}({arguments})` | `{operation.jax}` |"
 
 

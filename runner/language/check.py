@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from runner.faults import nearest
-from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, PADDINGS
-from runner.language.syntax import Expression
+from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, OUTSIDE, PADDINGS, Operation
+from runner.language.syntax import AT_ALONE, Expression
 from runner.layout import Mesh
 
 Section = Literal["graph", "per_device"]
@@ -101,12 +101,16 @@ def _check(expression: Expression, node: ast.AST, scope: Scope) -> None:
             if attribute != "T" and isinstance(value, ast.Name) and value.id == "grad":
                 message = f"there are no gradients: grad: {{of: LOSS, wrt: [{attribute}]}} says what is differentiated"
                 raise expression.fault(message, node)
+            if attribute == "at":
+                raise expression.fault(AT_ALONE, node)
             if attribute != "T":
                 raise expression.fault(
                     f"attribute '.{attribute}' is not part of the language; only .T and the carries of a repeat are",
                     node,
                 )
             _check(expression, value, scope)
+        case ast.Lambda():
+            _check_lambda(expression, node, scope)
         case ast.Call(func=ast.Name(id=name) as function):
             _check_call(expression, node, name, function, scope)
         case _:
@@ -136,7 +140,8 @@ def _check_call(expression: Expression, node: ast.Call, name: str, function: ast
     operation = OPERATIONS.get(name)
     if operation is None:
         what = "operation or function" if scope.functions else "operation"
-        raise expression.fault(f"no {what} '{name}'{nearest(name, (*scope.functions, *OPERATIONS))}", function)
+        known = (name for name in OPERATIONS if name.isidentifier())
+        raise expression.fault(f"no {what} '{name}'{nearest(name, (*scope.functions, *known))}", function)
     if scope.section == "graph" and operation.over is not None:
         raise expression.fault(
             f"'{name}' is a collective; graph computes on whole arrays and has none; it belongs in per_device", function
@@ -149,13 +154,40 @@ def _check_call(expression: Expression, node: ast.Call, name: str, function: ast
         raise expression.fault(f"{name}(): {error}; it takes ({_arguments(operation.signature)})", node) from None
     if "axis_name" in bound.arguments:
         _check_axes(expression, bound.arguments["axis_name"], scope)
-    if "computation" in bound.arguments:
-        _check_choice(expression, bound.arguments["computation"], "computation", COMPUTATIONS)
+    if operation.function is not None:
+        _check_function(expression, bound.arguments[operation.function], operation)
     if "to" in bound.arguments and operation.over is not None and not _is_parameter(bound.arguments["to"], scope):
         _check_choice(expression, bound.arguments["to"], "argument 'to'", operation.over.to)
+    if operation.method is not None and not _is_none(bound.arguments.get("mode")):
+        _check_choice(expression, bound.arguments["mode"], "mode", OUTSIDE)
     padding = bound.arguments.get("padding")
     if isinstance(padding, ast.Constant):
         _check_choice(expression, padding, "padding", PADDINGS, " or a pair of integers for each dimension")
+
+
+def _check_function(expression: Expression, node: ast.expr, operation: Operation) -> None:
+    otherwise = ""
+    if operation.combines:
+        if isinstance(node, ast.Lambda):
+            return
+        otherwise = ", a function of the experiment's own of two parameters, or a lambda of two"
+    _check_choice(expression, node, str(operation.function), COMPUTATIONS, otherwise)
+
+
+def _check_lambda(expression: Expression, node: ast.Lambda, scope: Scope) -> None:
+    """What combines two values reads them and the dims, and nothing else."""
+    own = [each.arg for each in node.args.args]
+    for name in own:
+        if name in scope.sizes or name in CONSTANTS:
+            raise expression.fault(f"'{name}' is a dim already; a name means one thing", node)
+    for part in ast.walk(node.body):
+        operation = (
+            OPERATIONS.get(part.func.id) if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) else None
+        )
+        if operation is not None and (operation.over is not None or operation.random or operation.function):
+            raise expression.fault(f"'{operation.name}' cannot stand in a function that combines two values", part)
+    inside = replace(scope, values={*own, *scope.parameters}, loops={}, later={})
+    _check(expression, node.body, inside)
 
 
 def _check_choice(
@@ -163,6 +195,10 @@ def _check_choice(
 ) -> None:
     if not (isinstance(node, ast.Constant) and node.value in tuple(choices)):
         raise expression.fault(f"the {argument} is one of {', '.join(map(repr, choices))}{otherwise}", node)
+
+
+def _is_none(node: ast.expr | None) -> bool:
+    return node is None or (isinstance(node, ast.Constant) and node.value is None)
 
 
 def _arguments(signature: inspect.Signature) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from runner.untyped import is_sequence
+
 Labels = tuple[Sequence[str], str]
 """The labels of each operand, one character for a dimension, and of the result."""
 
@@ -52,6 +54,24 @@ def tensordot(operands: Sequence[Any]) -> Labels | None:
     summed = _SUMMED[: operands[-1]]
     rows, columns = _ROWS[: ranks[0] - len(summed)], _COLUMNS[: ranks[1] - len(summed)]
     return [rows + summed, summed + columns], rows + columns
+
+
+def dot_general(operands: Sequence[Any]) -> Labels | None:
+    """`dot_general(x, y, ((of_x, of_y), (of_x, of_y)))`: what it sums over, then what is a batch and comes first."""
+    ranks = _two(operands)
+    pairs = [operand for operand in operands if is_sequence(operand)]
+    if ranks is None or len(pairs) != 2:
+        return None
+    summed, batch = (
+        [dict(zip(map(int, of), letters, strict=False)) for of in pair]
+        for pair, letters in zip(pairs, (_SUMMED, _BATCH), strict=True)
+    )
+    inputs = [
+        "".join(summed[i].get(d) or batch[i].get(d) or letters[d] for d in range(rank))
+        for i, (rank, letters) in enumerate(zip(ranks, (_ROWS, _COLUMNS), strict=True))
+    ]
+    kept = ["".join(c for c in labels if c not in _SUMMED and c not in _BATCH) for labels in inputs]
+    return inputs, "".join([*batch[0].values(), *kept])
 
 
 def dot(operands: Sequence[Any]) -> Labels | None:

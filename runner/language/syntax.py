@@ -7,10 +7,15 @@ import warnings
 from dataclasses import dataclass
 from functools import cached_property
 
+from runner.language import updates
+from runner.language.operations import combination
 from runner.language.operators import OPERATORS
+from runner.language.trees import method_of
 
 _DEEPEST = 100
 """How many levels an expression may nest: whatever walks the tree recurses."""
+
+AT_ALONE = f"after x.at[index] comes what is done there: {', '.join(f'.{method}(…)' for method in updates.METHODS)}"
 
 _COMPREHENSION = "a comprehension is over one range: [(i, (i + 1) % n) for i in range(n)]"
 
@@ -118,6 +123,14 @@ def parse(text: str) -> Expression:
         raise SyntaxFault(f"not a Python expression: {error.msg}", start, max(end, start + 1)) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise SyntaxFault(f"not a Python expression: {error}", 0, len(source)) from None
+    try:
+        tree = updates.called(tree)
+    except updates.Unknown as unknown:
+        raise Expression(source, tree).fault(
+            f"there is no x.at[index].{unknown.node.attr}(…); there are {', '.join(updates.METHODS)}", unknown.node
+        ) from None
+    except RecursionError as error:
+        raise SyntaxFault(f"not a Python expression: {error}", 0, len(source)) from None
     expression = Expression(source, tree)
     _check(expression, tree)
     if (at := _comment(source, tree)) is not None:
@@ -172,12 +185,7 @@ def _check(expression: Expression, node: ast.expr, depth: int = 0) -> None:
                 _check(expression, element, depth)
         case ast.Subscript(value=value, slice=index):
             _check(expression, value, depth)
-            parts = index.elts if isinstance(index, ast.Tuple) else [index]
-            rest = [part for part in parts if not (isinstance(part, ast.Constant) and part.value is ...)]
-            if len(parts) - len(rest) > 1:
-                raise expression.fault("'...' stands twice in one index", index)
-            for part in rest:
-                _check(expression, part, depth)
+            _check_index(expression, index, depth)
         case ast.ListComp(
             elt=element, generators=[ast.comprehension(target=ast.Name(), iter=over, ifs=[], is_async=0)]
         ):
@@ -195,6 +203,8 @@ def _check(expression: Expression, node: ast.expr, depth: int = 0) -> None:
             if attribute.startswith("_"):
                 raise expression.fault(f"attribute '.{attribute}' is not part of the language", node)
             _check(expression, value, depth)
+            if attribute == "at" and not isinstance(value, ast.Name):
+                raise expression.fault(AT_ALONE, node)
             if attribute != "T" and not isinstance(value, ast.Name):
                 raise expression.fault(
                     f"attribute '.{attribute}' is not part of the language; only .T and the carries of a repeat are",
@@ -204,17 +214,55 @@ def _check(expression: Expression, node: ast.expr, depth: int = 0) -> None:
             if not isinstance(function, ast.Name):
                 _check(expression, function, depth)
                 raise expression.fault("only operations can be called, by their name: sum(x), not x.sum()", function)
-            for argument in arguments:
-                _check(expression, argument, depth)
+            combining = combination(node)
+            for position, argument in enumerate(arguments):
+                if argument is combining:
+                    _check_lambda(expression, argument, depth)
+                elif position == 1 and method_of(node) is not None:
+                    _check_index(expression, argument, depth)
+                else:
+                    _check(expression, argument, depth)
             for position, keyword in enumerate(keywords):
                 if keyword.arg is None:
                     raise expression.fault("'**' is not part of the language", keyword.value)
                 if any(keyword.arg == earlier.arg for earlier in keywords[:position]):
                     raise expression.fault(f"the argument '{keyword.arg}' is given twice", keyword)
-                _check(expression, keyword.value, depth)
+                if keyword.value is combining:
+                    _check_lambda(expression, keyword.value, depth)
+                else:
+                    _check(expression, keyword.value, depth)
         case _:
             message = _REFUSED.get(type(node), f"{type(node).__name__} is not part of the language")
             raise expression.fault(message, node)
+
+
+def _check_lambda(expression: Expression, node: ast.expr, depth: int) -> None:
+    match node:
+        case ast.Lambda(
+            args=ast.arguments(
+                args=[ast.arg(arg=one), ast.arg(arg=other)],
+                posonlyargs=[],
+                kwonlyargs=[],
+                vararg=None,
+                kwarg=None,
+                defaults=[],
+            ),
+            body=body,
+        ) if one != other:
+            _check(expression, body, depth)
+        case ast.Lambda():
+            raise expression.fault("what combines two values is a lambda of two: lambda a, b: a + b", node)
+        case _:
+            _check(expression, node, depth)
+
+
+def _check_index(expression: Expression, index: ast.expr, depth: int) -> None:
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    rest = [part for part in parts if not (isinstance(part, ast.Constant) and part.value is ...)]
+    if len(parts) - len(rest) > 1:
+        raise expression.fault("'...' stands twice in one index", index)
+    for part in rest:
+        _check(expression, part, depth)
 
 
 def names(tree: ast.AST) -> list[ast.Name]:

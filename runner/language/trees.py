@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from runner.language.operations.arguments import AT
 from runner.untyped import is_list
 
 
@@ -21,7 +22,8 @@ def nodes(tree: ast.expr) -> Iterator[ast.expr]:
         case ast.Compare(left=left, comparators=comparators):
             children = [left, *comparators]
         case ast.Tuple(elts=elements) | ast.List(elts=elements):
-            children = elements
+            # The index of an update has slices.
+            children = [element for element in elements if not isinstance(element, ast.Slice)]
         case ast.UnaryOp(operand=operand):
             children = [operand]
         case ast.Subscript(value=value, slice=index):
@@ -74,10 +76,6 @@ def parsed_call(text: str) -> ast.Call:
     return tree
 
 
-def text(tree: ast.expr) -> str:
-    return ast.unparse(tree)
-
-
 def plus(node: ast.expr, by: int) -> ast.expr:
     if isinstance(node, ast.Constant) and isinstance(node.value, int) and not isinstance(node.value, bool):
         return ast.Constant(node.value + by)
@@ -112,3 +110,40 @@ def axes_by_position(call: ast.Call) -> ast.Call:
         return call
     rest = [keyword for keyword in call.keywords if keyword is not named[0]]
     return ast.Call(call.func, [*call.args, named[0].value], rest)
+
+
+def text(tree: ast.expr) -> str:
+    """The tree as text of the language."""
+    return ast.unparse(ast.fix_missing_locations(_Spelled().visit(tree)))
+
+
+def method_of(node: ast.AST) -> str | None:
+    """The method of a call of such an operation."""
+    match node:
+        case ast.Call(func=ast.Name(id=name)) if name.startswith(AT):
+            return name.removeprefix(AT)
+        case _:
+            return None
+
+
+def method_call(method: str, arguments: list[ast.expr], keywords: list[ast.keyword]) -> ast.Call:
+    """The call as Python has it: the arguments are the array, the index and the values."""
+    x, index, *values = arguments
+    if isinstance(index, ast.Tuple) and len(index.elts) == 1:
+        (index,) = index.elts
+    reference = ast.Subscript(ast.Attribute(x, "at", ast.Load()), index, ast.Load())
+    return ast.Call(ast.Attribute(reference, method, ast.Load()), values, keywords)
+
+
+class _Spelled(ast.NodeTransformer):
+    """Puts `x.at[index].add(values)` in the place of calls of operations, as Python unparses it."""
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        # New nodes: what is shown stays what it is.
+        return type(node)(**fields(node, self.visit))
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        new = self.generic_visit(node)
+        assert isinstance(new, ast.Call)
+        method = method_of(new)
+        return new if method is None else method_call(method, new.args, new.keywords)

@@ -7,6 +7,7 @@ Two calls share one where its lines are the same in both; explicit sharding or a
 from __future__ import annotations
 
 import ast
+import copy
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -287,6 +288,13 @@ class _Emit(ast.NodeTransformer):
         get = ast.Attribute(ast.Subscript(ast.Attribute(value, "at"), index), "get")
         return ast.Call(get, [], [ast.keyword("out_sharding", _parse(sharding(repair.out_sharding)))])
 
+    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
+        inside, own = copy.copy(self), [each.arg for each in node.args.args]
+        inside._names = self._names.within(own)
+        parameters = [ast.arg(inside._names[name]) for name in own]
+        arguments = ast.arguments(posonlyargs=[], args=parameters, kwonlyargs=[], kw_defaults=[], defaults=[])
+        return ast.Lambda(arguments, inside.visit(node.body))
+
     def visit_Call(self, node: ast.Call) -> ast.expr:
         assert isinstance(node.func, ast.Name)
         operation = OPERATIONS[node.func.id]
@@ -319,6 +327,8 @@ class _Emit(ast.NodeTransformer):
             keywords = [self._shift(node, k) if k.arg == "shift" else k for k in keywords]
         if repair.out_sharding is not None:
             keywords.append(ast.keyword("out_sharding", _parse(sharding(repair.out_sharding))))
+        if operation.method is not None:
+            return trees.method_call(operation.method, positional, keywords)
         return ast.Call(_parse(operation.jax), positional, keywords)
 
     def _operands(self, operands: list[ast.expr], repair: Repair) -> list[ast.expr]:

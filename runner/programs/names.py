@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import copy
 import keyword
+from collections.abc import Iterable
 
 from runner.experiment.model import Experiment
 
@@ -50,6 +51,15 @@ class Names:
         inner = copy.copy(self)
         inner._identifiers = {dim: self._identifiers[dim] for dim in self._dims}
         inner._taken = {*_RESERVED, *self._functions, *inner._identifiers.values()}
+        return inner
+
+    def within(self, own: Iterable[str]) -> Names:
+        """The names inside a lambda with parameters of its `own`."""
+        inner = copy.copy(self)
+        inner._identifiers, inner._taken = dict(self._identifiers), set(self._taken)
+        for name in own:
+            inner._identifiers.pop(name, None)
+            inner.add(name)
         return inner
 
     def reserve_function(self, wish: str, inner: Names) -> str:

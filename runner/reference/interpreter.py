@@ -100,6 +100,8 @@ class _Interpreter:
     arithmetic: Arithmetic
     script: Script
     most: int | None = None
+    own: bool = False
+    """Whether floats keep the dtypes that they come with, of which nobody says others."""
     values: dict[str, PerDevice] = field(default_factory=dict[str, PerDevice])
     moved: frozenset[str] = frozenset()
     """The names that are read for the last time, and once, where they are read next."""
@@ -170,7 +172,7 @@ class _Interpreter:
 
     def _lift_moved(self, function: Callable[..., Any], node: ast.expr | None, operands: list[PerDevice]) -> PerDevice:
         """The same, emptying `operands` on the way: of what is held nowhere else, one device's is there at a time."""
-        kind = None if node is None else self._kind(node)
+        kind = None if node is None or self.own else self._kind(node)
         done: dict[tuple[int, ...], Any] = {}
         results: PerDevice = []
         for position in range(self.mesh.size):
@@ -216,8 +218,22 @@ class _Interpreter:
                 return self._apply(tree, indexing.getitem, value, index)
             case ast.Call(func=ast.Name(id=name)):
                 return self._call(OPERATIONS[name], tree)
+            case ast.Lambda():
+                return self._everywhere(self._function(tree))
             case _:
                 raise AssertionError(ast.dump(tree))  # `runner/language/syntax.py` lets nothing else through
+
+    def _function(self, tree: ast.Lambda) -> Callable[..., Any]:
+        """What combines two values of one device; a machine's round by themselves."""
+        names = [each.arg for each in tree.args.args]
+
+        def combine(*values: Any) -> Any:
+            inside = _Interpreter(WHOLE, self.sizes, self.x64, self.arithmetic, Script(), own=True)
+            inside.values = {name: [value] for name, value in zip(names, values, strict=True)}
+            (found,) = inside._evaluate(tree.body)
+            return found
+
+        return combine
 
     def _apply(self, node: ast.expr, function: Callable[..., Any], *parts: ast.expr) -> PerDevice:
         return self._lift(function, node, *map(self._evaluate, parts))

@@ -172,6 +172,8 @@ class _Explicit(Walker):
         return self._settled(path, value, begun)
 
     def apply(self, node: ast.expr, call: Callable[..., Any], operands: list[Any]) -> Any:
+        if self.combining:
+            return call(*operands)
         where = place(node)
         assert where is not None, ast.dump(node)
         if not any(hasattr(operand, "shape") for operand in operands):

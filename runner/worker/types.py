@@ -20,6 +20,7 @@ from runner.experiment.lines import paths
 from runner.experiment.model import GRADIENTS, Experiment, Node, Section
 from runner.experiment.program import Program
 from runner.faults import LEFT_OUT, InvalidExperiment, invalid, key_text
+from runner.language import trees
 from runner.language.check import canonical
 from runner.language.syntax import parse, place
 from runner.layout import Layout, Mesh, Spec
@@ -281,8 +282,8 @@ def _invarying(tree: ast.expr) -> str | None:
     for call in gathers:
         call.keywords = [keyword for keyword in call.keywords if keyword.arg != "to"]
         call.keywords.append(ast.keyword("to", ast.Constant("invarying")))
-    text = ast.unparse(changed)
-    return None if text == ast.unparse(tree) else text
+    text = trees.text(changed)
+    return None if text == trees.text(tree) else text
 
 
 def _differentiable(experiment: Experiment, section: Section, types: Mapping[str, Typed]) -> None:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from runner.experiment.model import Experiment, Line, Loop, Node, Section, Statement
 from runner.experiment.plain import located
 from runner.faults import InvalidExperiment
-from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, computation
+from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, Operation, computation
 from runner.language.operators import OPERATORS
 from runner.language.syntax import Expression, SyntaxFault
 from runner.untyped import is_sequence
@@ -44,6 +44,18 @@ def function(dotted: str) -> Callable[..., Any]:
     return found
 
 
+def function_of(operation: Operation) -> Callable[..., Any]:
+    """The JAX function of a row; of `x.at[index].add(values)` one of `x`, `index` and `values`."""
+    method = operation.method
+    if method is None:
+        return function(operation.jax)
+
+    def call(x: Any, index: Any, *values: Any, **named: Any) -> Any:
+        return getattr(x.at[index], method)(*values, **named)
+
+    return call
+
+
 @dataclass
 class Walker:
     """Evaluates statements on JAX values, node by node, so that a refusal has a place in the YAML."""
@@ -56,6 +68,8 @@ class Walker:
     """Called with the value of each node of an expression, and the path of the line that it stands in."""
     under_vmap: bool = False
     """Whether the values are mapped by `jax.vmap`, which knows no varying axes and raises more kinds of error."""
+    combining: bool = field(init=False, default=False)
+    """Whether JAX is calling a function that combines two values: a refusal there is one of the whole call."""
     _expression: Expression = field(init=False)
     _path: str = field(init=False, default="")
 
@@ -181,6 +195,8 @@ class Walker:
         JAX asserts some of what it asks of operands: the ranks of a `conv_transpose`; of an axis with a name it says
         that the name is not bound.
         """
+        if self.combining:
+            return call(*operands)
         try:
             return call(*operands)
         except (*REFUSALS, AssertionError, NameError) as error:
@@ -189,7 +205,8 @@ class Walker:
     def value(self, node: ast.expr) -> Any:
         """The value of one node of an expression."""
         found = self._value(node)
-        self.on_part(self._path, node, found)
+        if not self.combining:
+            self.on_part(self._path, node, found)
         return found
 
     def _value(self, node: ast.expr) -> Any:
@@ -226,9 +243,25 @@ class Walker:
                 return self.apply(node, subscript, [self.value(value), *map(self.value, parts)])
             case ast.Call():
                 return self._call(node)
+            case ast.Lambda():
+                return self._function(node)
             case _:
                 # `runner/language/syntax.py` lets nothing else through.
                 raise AssertionError(ast.dump(node))
+
+    def _function(self, node: ast.Lambda) -> Callable[..., Any]:
+        """What combines two values, for JAX to call."""
+        names = [each.arg for each in node.args.args]
+
+        def combine(*values: Any) -> Any:
+            outer = self.values, self.combining
+            self.values, self.combining = dict(zip(names, values, strict=True)), True
+            try:
+                return self.value(node.body)
+            finally:
+                self.values, self.combining = outer
+
+        return combine
 
     def _call(self, node: ast.Call) -> Any:
         assert isinstance(node.func, ast.Name)
@@ -245,7 +278,7 @@ class Walker:
                 function(COMPUTATIONS[ast.literal_eval(element)]) if element is named_function else self.value(element)
                 for element in elements
             ]
-        call = function(operation.jax)
+        call = function_of(operation)
 
         def packed(*operands: Any, **more: Any) -> Any:
             rest = iter(operands)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
+from runner.language import notation
 from runner.language.counterparts.promotion import array, common, floating, preferred
 from runner.untyped import is_sequence, is_tuple
 
@@ -84,6 +85,24 @@ def _spelled_out(subscripts: str, ranks: Sequence[int]) -> tuple[list[str], str]
         letters = given.replace(",", "").replace("...", "")
         result = "..." + "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
     return spelled, result.replace("...", dots)
+
+
+def dot_general(lhs: Any, rhs: Any, dimension_numbers: Any, *, preferred_element_type: Any = None) -> Any:
+    """`jax.lax.dot_general`: the batch's dimensions first, then those that stay of either."""
+    labels = notation.dot_general((np.asarray(lhs), np.asarray(rhs), *dimension_numbers))
+    assert labels is not None
+    (first, second), result = labels
+    return einsum(f"{first},{second}->{result}", lhs, rhs, preferred_element_type=preferred_element_type)
+
+
+def ragged_dot(lhs: Any, rhs: Any, group_sizes: Any, *, preferred_element_type: Any = None) -> Any:
+    """`jax.lax.ragged_dot`: the first rows times the first matrix, and so on; rows that no group has give zeros."""
+    lhs, rhs = preferred(common(lhs, rhs), preferred_element_type)
+    ends = np.minimum(np.cumsum(np.asarray(group_sizes, np.int64)), len(lhs))
+    starts = [0, *ends[:-1]]
+    blocks = [np.matmul(lhs[start:end], matrix) for start, end, matrix in zip(starts, ends, rhs, strict=True)]
+    rest = np.zeros_like(lhs, shape=(len(lhs) - int(ends[-1]), rhs.shape[-1]))
+    return np.concatenate([*blocks, rest])
 
 
 def outer(a: Any, b: Any) -> Any:
@@ -262,6 +281,21 @@ def matrix_power(a: Any, n: int) -> Any:
 def svdvals(x: Any, /) -> Any:
     """`jnp.linalg.svdvals`."""
     return _of_finite(lambda matrices: np.linalg.svd(matrices, compute_uv=False), floating(x))
+
+
+def qr(a: Any, mode: str = "reduced") -> Any:
+    """`jnp.linalg.qr`, with LAPACK's signs."""
+    if mode == "r":
+        return np.linalg.qr(floating(a), "r")
+    q, r = np.linalg.qr(floating(a), "complete" if mode == "complete" else "reduced")
+    return q, r
+
+
+def eigh(a: Any) -> tuple[Any, Any]:
+    """`jnp.linalg.eigh`: ascending eigenvalues, and eigenvectors in columns, whose signs nothing says."""
+    a = floating(a)
+    values, vectors = np.linalg.eigh((a + np.conj(np.swapaxes(a, -1, -2))) / 2)
+    return values, vectors
 
 
 def eigvalsh(a: Any) -> Any:

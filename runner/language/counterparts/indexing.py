@@ -40,7 +40,7 @@ def getitem(x: Any, index: Any) -> Any:
         if part is Ellipsis:
             axis += missing
         elif isinstance(part, slice):
-            checked.append(_static_slice(cast("slice", part)))
+            checked.append(static_slice(cast("slice", part)))
             axis += 1
             continue
         elif consumed(part) == 1 and np.asarray(part).dtype != np.bool_:
@@ -52,7 +52,7 @@ def getitem(x: Any, index: Any) -> Any:
     return x[tuple(checked)]
 
 
-def _static_slice(part: slice) -> slice:
+def static_slice(part: slice) -> slice:
     bounds = (part.start, part.stop, part.step)
     return slice(*(None if bound is None else operator.index(bound) for bound in bounds))
 
@@ -142,7 +142,7 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
 # Gathering.
 
 
-def _fill(dtype: np.dtype[Any], fill_value: Any) -> Any:
+def fill_of(dtype: np.dtype[Any], fill_value: Any) -> Any:
     """What stands where an index is out of range: NaN, the lowest signed or the highest unsigned integer."""
     if fill_value is not None:
         return np.asarray(fill_value).astype(dtype)
@@ -167,7 +167,9 @@ def take(a: Any, indices: Any, axis: int | None = None, *, mode: str | None = No
     result = np.array(np.take(a, clamped(indices, length), axis))
     axis %= a.ndim
     outside = np.expand_dims(outside, tuple(range(indices.ndim, indices.ndim + a.ndim - axis - 1)))
-    return dtypes.where(np.broadcast_to(outside, result.shape), np.asarray(_fill(a.dtype, fill_value), a.dtype), result)
+    return dtypes.where(
+        np.broadcast_to(outside, result.shape), np.asarray(fill_of(a.dtype, fill_value), a.dtype), result
+    )
 
 
 def take_along_axis(
@@ -182,7 +184,7 @@ def take_along_axis(
     if mode == "clip":
         return result
     outside = (indices < -length) | (indices >= length)
-    return dtypes.where(outside, np.asarray(_fill(arr.dtype, fill_value), arr.dtype), result)
+    return dtypes.where(outside, np.asarray(fill_of(arr.dtype, fill_value), arr.dtype), result)
 
 
 def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:

@@ -10,9 +10,19 @@ from __future__ import annotations
 import ast
 import math
 
-from runner.language.operations import activations, arrays, collectives, elementwise, keys, linear, reductions
+from runner.language.operations import (
+    activations,
+    arrays,
+    collectives,
+    elementwise,
+    keys,
+    linear,
+    reductions,
+    updates,
+)
 from runner.language.operations.arguments import COMPUTATIONS, DIAGONAL, DIMENSIONS, DTYPES, FROM_ZERO, PADDINGS
 from runner.language.operations.row import Decides, Does, Limit, Operation, OverAxes
+from runner.language.operations.updates import OUTSIDE
 
 __all__ = [
     "COMPUTATIONS",
@@ -22,16 +32,18 @@ __all__ = [
     "DTYPES",
     "FROM_ZERO",
     "OPERATIONS",
+    "OUTSIDE",
     "PADDINGS",
     "Decides",
     "Does",
     "Limit",
     "Operation",
     "OverAxes",
+    "combination",
     "computation",
 ]
 
-_FILES = (elementwise, reductions, linear, arrays, activations, collectives, keys)
+_FILES = (elementwise, reductions, linear, arrays, updates, activations, collectives, keys)
 
 OPERATIONS: dict[str, Operation] = {}
 for _row in (row for file in _FILES for row in file.ROWS):
@@ -44,7 +56,24 @@ CONSTANTS = {"inf": math.inf}
 
 def computation(call: ast.Call) -> ast.expr | None:
     """The argument of a call by which the language names a function of JAX's, if it has one."""
+    found = _function(call)
+    return None if isinstance(found, ast.Lambda) else found
+
+
+def combination(call: ast.Call) -> ast.expr | None:
+    """The argument of a call that is a function which combines two values, if it has one."""
+    found = _function(call)
+    return found if found is not None and OPERATIONS[_called(call)].combines else None
+
+
+def _called(call: ast.Call) -> str:
     assert isinstance(call.func, ast.Name)
-    parameters = list(OPERATIONS[call.func.id].signature.parameters)
-    arguments = dict(zip(parameters, call.args, strict=False)) | {str(k.arg): k.value for k in call.keywords}
-    return arguments.get("computation")
+    return call.func.id
+
+
+def _function(call: ast.Call) -> ast.expr | None:
+    row = OPERATIONS.get(_called(call))
+    if row is None or row.function is None:
+        return None
+    arguments = dict(zip(row.signature.parameters, call.args, strict=False))
+    return (arguments | {str(k.arg): k.value for k in call.keywords}).get(row.function)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 COMPUTATIONS = {name: f"jax.lax.{name}" for name in ("add", "mul", "max", "min")}
-"""What the argument `computation` may be, and the JAX function that it stands for."""
+"""By which names a call may have a function of JAX's, and which that is."""
 
 PADDINGS = ("SAME", "SAME_LOWER", "VALID")
 """What the argument `padding` may be, where it is a string."""
@@ -19,3 +19,6 @@ DIMENSIONS = ("axis", *FROM_ZERO, "dimension")
 
 DIAGONAL = "k"
 """The argument that names a diagonal."""
+
+AT = "at[]."
+"""What the names begin with of the operations that are spelled `x.at[index].add(values)`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.language.counterparts import reductions, shaping
+from runner.language.counterparts import reductions, scans, shaping
 from runner.language.operations.row import array
 
 _sum = "a, axis=None, dtype=None, *, keepdims=False, initial=None, where=None"
@@ -54,6 +54,13 @@ ROWS = (
     array("cummax", _scan, reductions.cummax, jax="jax.lax.cummax"),
     array("cummin", _scan, reductions.cummin, jax="jax.lax.cummin"),
     array("cumlogsumexp", _scan, reductions.cumlogsumexp, jax="jax.lax.cumlogsumexp"),
+    array(
+        "associative_scan",
+        "fn, elems, reverse=False, axis=0",
+        scans.associative_scan,
+        jax="jax.lax.associative_scan",
+        function="fn",
+    ),
     array("diff", "a, n=1, axis=-1, prepend=None, append=None", shaping.diff),
     array("trapezoid", "y, x=None, dx=1.0, axis=-1", shaping.trapezoid),
 )

@@ -79,6 +79,8 @@ class Known(TypedDict, total=False):
     completed_by: str
     out_sharding: bool
     pair: tuple[str, str]
+    method: str
+    function: str
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ class Operation:
     - `completed_by`: the collective that completes the result where what it sums or chooses over is split over devices.
     - `out_sharding`: whether explicit sharding lets the layout of its result be named, by an argument of that name.
     - `pair`: two arguments that people write in each other's place.
+    - `function`: the argument that is a function, which the language has by its name: `arguments.COMPUTATIONS`.
+    - `method`: of what is spelled `x.at[index].add(values)`, the name at its end.
     - `over`: what is known of an operation over mesh axes.
     """
 
@@ -118,6 +122,8 @@ class Operation:
     completed_by: str | None = None
     out_sharding: bool = False
     pair: tuple[str, str] | None = None
+    method: str | None = None
+    function: str | None = None
     over: OverAxes | None = None
 
     @property
@@ -134,6 +140,11 @@ class Operation:
     def communicates(self) -> bool:
         """Whether it moves values between devices."""
         return self.over is not None and self.over.does not in ("cast", "index", "size")
+
+    @property
+    def combines(self) -> bool:
+        """Whether its function may be one of the experiment's own, or a lambda: it says no more than it computes."""
+        return self.function == "fn"
 
     @property
     def reduces(self) -> bool:

@@ -1,0 +1,59 @@
+"""NumPy counterpart of JAX's scan with a function that combines two prefixes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from runner.language.counterparts import arithmetic
+from runner.language.counterparts.promotion import array, ieee_maximum, ieee_minimum, promoted
+from runner.untyped import is_sequence
+
+_NAMED: dict[str, Callable[..., Any]] = {
+    "add": arithmetic.add, "mul": arithmetic.multiply, "max": promoted(ieee_maximum), "min": promoted(ieee_minimum),
+}  # fmt: skip
+
+Arrays = list[Any]
+
+
+def associative_scan(fn: Any, elems: Any, reverse: bool = False, axis: int = 0) -> Any:
+    """`jax.lax.associative_scan`, pair by pair as JAX does: `fn` is a name, or takes two of what `elems` is."""
+    several = is_sequence(elems)
+    combine: Callable[..., Any] = _NAMED[fn] if isinstance(fn, str) else fn
+    arrays: Arrays = [array(each) for each in (elems if several else [elems])]
+    axis %= arrays[0].ndim
+
+    def both(left: Arrays, right: Arrays) -> Arrays:
+        if not several:
+            return [combine(left[0], right[0])]
+        return list(combine(type(elems)(left), type(elems)(right)))
+
+    def part(of: Arrays, start: int, stop: int | None, step: int = 1) -> Arrays:
+        return [each[(slice(None),) * axis + (slice(start, stop, step),)] for each in of]
+
+    def scan(of: Arrays) -> Arrays:
+        count = of[0].shape[axis]
+        if count < 2:
+            return of
+        odd = scan(both(part(of, 0, -1, 2), part(of, 1, None, 2)))
+        even = both(part(odd, 0, -1) if count % 2 == 0 else odd, part(of, 2, None, 2))
+        even = [np.concatenate(pair, axis) for pair in zip(part(of, 0, 1), even, strict=True)]
+        return [_interleaved(*pair, axis) for pair in zip(even, odd, strict=True)]
+
+    if reverse:
+        arrays = [np.flip(each, axis) for each in arrays]
+    with np.errstate(all="ignore"):
+        found = scan(arrays)
+    if reverse:
+        found = [np.flip(each, axis) for each in found]
+    return tuple(found) if several else found[0]
+
+
+def _interleaved(even: Any, odd: Any, axis: int) -> Any:
+    """The elements of both in turn, the first of `even` first."""
+    order = np.empty(even.shape[axis] + odd.shape[axis], np.intp)
+    order[0::2] = np.arange(even.shape[axis])
+    order[1::2] = even.shape[axis] + np.arange(odd.shape[axis])
+    return np.take(np.concatenate([even, odd], axis), order, axis)

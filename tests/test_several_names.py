@@ -92,7 +92,8 @@ BAD = {
     ),
     "an init of some": (
         ('init: "normal(0, 2)"', 'init: "normol(0, 2)"'),
-        "e.yaml:6:16  arrays.a.init\n  no function 'normol' in an init; did you mean 'normal'?\n    normol(0, 2)\n    ^^^^^^",
+        "e.yaml:6:16  arrays.a.init\n  no function 'normol' in an init; did you mean 'normal'?\n"
+        "    normol(0, 2)\n    ^^^^^^",
     ),
     "an output that there is not": (
         ("  p, q: [x, y]", "  p, r: [x, y]"),

@@ -171,3 +171,15 @@ def test_the_command_breaks_lines_that_read_gradients(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
     told = next(line for line in ran.stdout.splitlines() if line.endswith("  new: w - 0.1 * new_m → w + 0.1 * new_m"))
     assert told.split()[:3] == ["noticed", "sections", "value"]
+
+
+NARROW = """
+arrays: {A: {shape: [4, 8], spec: [x, null], init: "uniform(0.5, 1)"}}
+both: {n: "astype(A / (sum(A) + 1e-9), 'bfloat16')", C: "n * 2"}
+outputs: {C: [x, null]}
+"""
+
+
+def test_what_a_cast_hides_is_noticed_before_it_rounds(tmp_path: Path) -> None:
+    text = NARROW.replace("sum(A)", "sum(A, axis=1, keepdims=True)")
+    assert of(text, tmp_path)["n: sum(A, axis=1, keepdims=True)"].noticed == ("sections",)

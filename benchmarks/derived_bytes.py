@@ -93,7 +93,10 @@ def both(experiment: Experiment, folder: Path) -> dict[Program, tuple[float, Cou
             source = WRITERS[program](experiment, folder, types)
             exec(compile("\n".join(_without_settings(source)), str(program), "exec"), module)
             mesh = module["make_mesh"](jax.devices()[: experiment.mesh.size])
-            operands = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in structs(experiment, mesh)]
+            operands = [
+                jax.ShapeDtypeStruct(each.shape, each.dtype)
+                for each in structs(experiment, mesh)[: len(experiment.arrays)]
+            ]
             found[program] = asked(module["program"](mesh), operands, dict(experiment.mesh.sizes))
     return found
 

@@ -59,8 +59,10 @@ def collectives(name: str, folder: Path) -> Iterator[tuple[Program, Collective]]
         with configurable():
             module = _load(path)
             mesh = module.make_mesh()
+            # The gradients that lines read are the program's own.
+            operands = structs(experiment, mesh)[: len(experiment.arrays)]
             try:
-                compiled = compile_program(program, module.program(mesh), structs(experiment, mesh), folder)
+                compiled = compile_program(program, module.program(mesh), operands, folder)
             except NotLowered:
                 continue
             plan = planned(written, program, compiled, folder)

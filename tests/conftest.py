@@ -28,11 +28,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of the cases of a test that is marked `sample(n)` leave all but every n-th to the sessions that try the whole.
 
-    Of the experiments that are compiled for hardware, which takes long, they leave all but one.
+    Of the experiments that are compiled for hardware, which takes long, they leave all but one, and of the two training
+    steps of a whole block the second.
     """
     seen: Counter[str] = Counter()
     for item in items:
-        if "::v5e_2x2::" in item.nodeid and "collective_allgather_matmul.yaml" not in item.nodeid:
+        hardware = "::v5e_2x2::" in item.nodeid and "collective_allgather_matmul.yaml" not in item.nodeid
+        if hardware or "conf/experiment/llama_block_sequence_parallel.yaml" in item.nodeid:
             item.add_marker(pytest.mark.whole)
         marker = item.get_closest_marker("sample")
         if marker is None:

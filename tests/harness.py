@@ -28,6 +28,7 @@ from runner.link.workers import Workers
 from runner.programs.types import Types
 from runner.record.model import Record
 from runner.record.verdicts import SectionsVerdict, ValueVerdict, Verdict
+from runner.worker.gradient import unsharded
 from runner.worker.types import infer
 from tests.here import Here
 
@@ -157,7 +158,14 @@ def shipped(name: str, folder: Path) -> tuple[Experiment, str | None]:
 
 def consulted(checked: Experiment, folder: Path, not_pinned: str | None = None) -> Context:
     """The oracles of an experiment; `load` looks in `folder`."""
+    arrays = data.make(checked, folder)
     with configured(checked):
         types = infer(checked)
+        gradients, draws = unsharded(checked, arrays, types.floats["graph"]) if checked.reads_gradients else ([], [])
     outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
-    return oracles.consult(checked, data.make(checked, folder), outputs, types.floats, not_pinned)
+    context = oracles.consult(checked, arrays, outputs, types.floats, not_pinned)
+    if checked.reads_gradients:
+        assert checked.grad is not None
+        told = [dict(zip(checked.grad.wrt, each, strict=True)) for each in (gradients, *draws)]
+        oracles.consult_gradients(context, told[0], told[1:])
+    return context

@@ -187,10 +187,13 @@ def test_a_ragged_dot_is_neither_typed_nor_mapped_by_jax():
     lines = {"out": "ragged_dot(A, stack([B, B * 2]), J[:2])"}
     unsupported = harness.types(ARRAYS, graph=lines, outputs={"out": []}).unsupported
     assert set(unsupported) == {"explicit"}
-    assert "Explicit sharding inference for ragged_dot_general is not currently implemented" in unsupported["explicit"]
+    assert (
+        "Explicit sharding inference for ragged_dot_general is not currently implemented"
+        in unsupported[Program.EXPLICIT]
+    )
     unsupported = harness.types(ARRAYS, per_device=lines, outputs={"out": []}, check_vma=False).unsupported
     assert set(unsupported) == {"vmap"}
-    assert "ragged_dot vmap over any dim but 0" in unsupported["vmap"]
+    assert "ragged_dot vmap over any dim but 0" in unsupported[Program.VMAP]
 
 
 def test_what_only_lowering_refuses_is_said():

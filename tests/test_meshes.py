@@ -129,10 +129,12 @@ def test_a_collective_over_axes_of_size_1_counts_as_nothing(tmp_path: Path) -> N
     assert outcome.record.status == "passed"
     program = outcome.record.compiled["shard_map"]
     assert isinstance(program, CompiledProgram)
-    (asked,) = program.lowered or ()
+    (asked,) = program.lowered or [None]
+    assert asked is not None
     assert (asked.kind, asked.alone, asked.bytes_sent) == ("all-gather", True, 0)
     # XLA for CPUs keeps a gather of one.
-    (kept,) = program.collectives or ()
+    (kept,) = program.collectives or [None]
+    assert kept is not None
     assert (kept.kind, kept.alone, kept.bytes_sent) == ("all-gather", True, 0)
     assert counts(program) == {}
     assert program.bytes_sent == 0

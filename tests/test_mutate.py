@@ -138,3 +138,48 @@ def test_bad_input_has_one_message(arguments: list[str], told: str, tmp_path: Pa
     assert ran.returncode == 2
     assert told in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+STEP = """
+arrays:
+  x: {shape: [8, 4], spec: [x, null]}
+  w: {shape: [4, 4], spec: [null, null]}
+  m: {shape: [4, 4], init: "normal(0, 0.1)"}
+both:
+  loss: {graph: mean((x @ w) ** 2), per_device: "pmean(mean((x @ w) ** 2), 'x')"}
+  new_m: 0.9 * m + grad.w
+  new: w - 0.1 * new_m
+outputs: {loss: [], new_m: [], new: []}
+grad: {of: loss, wrt: w}
+"""
+
+
+def test_lines_that_read_gradients_are_broken_too(tmp_path: Path) -> None:
+    found = of(STEP, tmp_path)
+    for broken in ("new_m: 0.9 * m - grad.w", "new_m: 0.9 * m", "new_m: grad.w", "new: w + 0.1 * new_m", "new: w"):
+        assert found[broken].noticed == ("sections", "value")
+    assert found["loss: mean((x @ w) ** 2)"].noticed == ("sections", "value", "replicas")
+    assert "survived" not in {mutant.outcome for mutant in found.values()}
+
+
+def test_the_command_breaks_lines_that_read_gradients(tmp_path: Path) -> None:
+    folder = tmp_path / "experiment"
+    folder.mkdir()
+    head = "# @package _global_\ndefaults: [{override /mesh: x4}]\nname: mine\n"
+    (folder / "mine.yaml").write_text(head + STEP)
+    ran = command("--config-dir", str(tmp_path), "+experiment=mine", folder=tmp_path / "out")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    told = next(line for line in ran.stdout.splitlines() if line.endswith("  new: w - 0.1 * new_m → w + 0.1 * new_m"))
+    assert told.split()[:3] == ["noticed", "sections", "value"]
+
+
+NARROW = """
+arrays: {A: {shape: [4, 8], spec: [x, null], init: "uniform(0.5, 1)"}}
+both: {n: "astype(A / (sum(A) + 1e-9), 'bfloat16')", C: "n * 2"}
+outputs: {C: [x, null]}
+"""
+
+
+def test_what_a_cast_hides_is_noticed_before_it_rounds(tmp_path: Path) -> None:
+    text = NARROW.replace("sum(A)", "sum(A, axis=1, keepdims=True)")
+    assert of(text, tmp_path)["n: sum(A, axis=1, keepdims=True)"].noticed == ("sections",)

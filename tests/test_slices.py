@@ -207,4 +207,6 @@ def test_what_is_compiled_for_two_slices_is_read(tmp_path: Path) -> None:
         ("reduce-scatter", "s", size // 2),
     ]
     assert program.collectives_missing == []
-    assert program.checks.get("layout").status == "passed"
+    held = program.checks.get("layout")
+    assert held is not None
+    assert held.status == "passed"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from runner import dtypes
-from runner.checks import pinned, replicas, sections, value
+from runner.checks import oracles, pinned, replicas, sections, value
 from runner.checks.context import Context
 from runner.checks.diagnosis import MISFITS, Trial, most
 from runner.checks.edits import Edit, Edits
@@ -89,7 +89,7 @@ class _Judge:
                 wanted = layout.shape if self._section == "graph" else layout.shard_shape
                 if np.shape(held) != wanted:
                     return Mutant(edit, refused=f"{name} has shape {list(np.shape(held))} on device {position}")
-        noticed = self._noticed(values, drawn)
+        noticed = self._noticed(edit, values, drawn)
         if not noticed and self._trial.same(edit, self._section):
             return Mutant(edit, equivalent=self._why(edit, values))
         return Mutant(edit, tuple(noticed))
@@ -112,17 +112,31 @@ class _Judge:
             )
         return {name: [plain(held) for held in value] for name, value in found.values.items()}
 
-    def _noticed(self, values: Mapping[str, PerDevice], drawn: Mapping[str, PerDevice]) -> list[str]:
+    def _noticed(self, edit: Edit, values: Mapping[str, PerDevice], drawn: Mapping[str, PerDevice]) -> list[str]:
         context = self._context
         noticed: list[str] = []
         if self._section == "per_device" and context.graph is not None:
-            apart = [sections.compare(context, name, values[name]) for name in context.experiment.results]
-            noticed += [] if all(one.agree for one in apart) else ["sections"]
+            noticed += [] if self._like_graph(values) and self._like_graph_before_casts(edit) else ["sections"]
         run = self._run(drawn)
         verdicts: dict[str, Verdict] = {"value": value.check(context, run), "replicas": replicas.check(context, run)}
         if context.experiment.values:
             verdicts["values"] = pinned.check(context, run)
         return noticed + [name for name in CHECKS if name in verdicts and verdicts[name].status == "failed"]
+
+    def _like_graph(self, values: Mapping[str, PerDevice], *, before_casts: bool = False) -> bool:
+        context = self._context
+        compared = (
+            sections.compare(context, name, values[name], before_casts=before_casts)
+            for name in context.experiment.results
+        )
+        return all(one.agree for one in compared)
+
+    def _like_graph_before_casts(self, edit: Edit) -> bool:
+        """Whether `sections`, from which casts hide nothing, sees no difference where no cast rounds."""
+        if not self._context.uncast:
+            return True
+        uncast = oracles.uncast(self._context, self._section, edit.statements)
+        return self._like_graph(uncast, before_casts=True)
 
     def _run(self, drawn: Mapping[str, PerDevice]) -> ProgramRun:
         """What a program would leave on its devices that computes as the mutant does."""

@@ -17,6 +17,7 @@ from runner.config.sweep import WORD
 from runner.experiment import enumeration
 from runner.experiment.layouts import read_mesh
 from runner.experiment.plain import read_dims, read_size
+from runner.experiment.written import spread
 from runner.faults import InvalidExperiment
 from runner.layout import Mesh, Spec, SpecEntries
 from runner.untyped import is_list
@@ -70,7 +71,7 @@ def _specs(overrides: list[str], composer: Composer) -> Iterator[list[str]]:
 def _of_array(override: str, config: Any, mesh: Mesh, dims: dict[str, int]) -> list[SpecEntries]:
     match = WORD.match(override)
     assert match is not None
-    arrays: dict[str, dict[str, Any]] = config["arrays"] or {}
+    arrays: dict[str, dict[str, Any]] = spread(config["arrays"] or {}, ("arrays",))
     array = arrays.get(match["array"])
     if array is None:
         there = ", ".join(arrays) or "none"

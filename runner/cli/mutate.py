@@ -18,7 +18,7 @@ from runner.experiment import data, topology
 from runner.experiment.reader import read
 from runner.faults import invalid
 from runner.flow import verification
-from runner.link.target import types_of
+from runner.link.target import types_and_gradients_of
 from runner.link.workers import Workers
 from runner.record import files
 
@@ -75,12 +75,13 @@ def consulted(
 
     data_folder = data.folder(experiment, sources)
     arrays = data.make(experiment, data_folder)
-    types = types_of(workers, experiment, config, folder, data_folder)
-    if experiment.reads_gradients:
-        print("the lines that read gradients are left as they are: what is broken are those that need none")
-        experiment = experiment.forward
-    outputs = {name: typed for name, typed in types.outputs.items() if name in experiment.outputs}
-    return oracles.consult(experiment, arrays, outputs, types.floats, pinned.not_pinned(overrides))
+    types, gradients = types_and_gradients_of(workers, experiment, config, folder, data_folder)
+    context = oracles.consult(experiment, arrays, types.outputs, types.floats, pinned.not_pinned(overrides))
+    if experiment.reads_gradients and gradients is not None:
+        oracles.consult_gradients(context, *gradients)
+        if not context.experiment.reads_gradients:
+            print("the lines that read gradients are left as they are, since there is no oracle of the gradients")
+    return context
 
 
 def _plain(mutant: Mutant) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import yaml
 
 from runner.config import files, quoting, shape
 from runner.config.shape import Misfit
-from runner.config.sources import Layer, Sources, key_place, listing, said, shown, text_place
+from runner.config.sources import Layer, Sources, key_place, listing, one_by_one, said, shown, text_place
 from runner.faults import Fault, Key, key_text, nearest
 from runner.untyped import is_dict, is_list, is_sequence
 
@@ -299,7 +299,10 @@ def _of_config(error: Exception, sources: Sources) -> str:
         siblings = shape.siblings(key) or sources.names(key[:-1])
         message = f"there is no key '{key[-1]}'{nearest(str(key[-1]), siblings) or shape.listed(siblings)}"
         override = sources.override(key)
-        if override and len(key) > 1 and not shape.siblings(key):
+        among = next((written for written in siblings if key[-1] in one_by_one(written)), None)
+        if among and key[0] == "arrays":
+            message = f"'{key[-1]}' stands in '{among}'; to change it alone, give it a line of its own: {key[-1]}: {{}}"
+        elif override and len(key) > 1 and not shape.siblings(key):
             message += f"; to add a name, write ++{override.lstrip('+')}"
         for layer in reversed(sources.layers):
             below = key[len(layer.package) :] if key[: len(layer.package)] == layer.package else key

@@ -111,12 +111,16 @@ class HardwareConfig:
 
 @dataclass
 class ArrayConfig:
-    """One operand."""
+    """One operand, or what a line says of several; what no line says of one is as in `ARRAY`."""
 
     shape: list[Any] = MISSING
-    dtype: str = "float32"
-    init: Any = "normal()"
-    spec: list[Any] = field(default_factory=list[Any])
+    dtype: str = MISSING
+    init: Any = MISSING
+    spec: list[Any] = MISSING
+
+
+ARRAY: Mapping[str, Any] = {"shape": None, "dtype": "float32", "init": "normal()", "spec": []}
+"""What an array is unless a line says otherwise; its shape has to be said."""
 
 
 @dataclass
@@ -242,3 +246,8 @@ def completed(config: Mapping[str, Any], kind: type[Any] = ExperimentConfig) -> 
         else:
             whole.setdefault(key.name, None if default == MISSING else default)
     return whole
+
+
+def said(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a mapping says: neither null nor what nobody gave."""
+    return {key: value for key, value in config.items() if value is not None and value != MISSING}

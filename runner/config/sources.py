@@ -178,10 +178,17 @@ def _below(layer: Layer, node: yaml.Node | None, key: Key) -> tuple[int, Place] 
 def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Mark, yaml.Node] | None:
     """The place and the node of one part of a key. A scalar's place is its value's, a mapping's its key's."""
     if isinstance(node, yaml.MappingNode):
-        for name, value in node.value:
-            if _is(name, part):
-                scalar = isinstance(value, yaml.ScalarNode | yaml.SequenceNode)
-                return (value.start_mark if scalar else name.start_mark), value
+        found = [(name, value) for name, value in node.value if _is(name, part)]
+        found += [(name, value) for name, value in node.value if part in one_by_one(str(name.value))]
+        if found:
+            name, value = found[0]
+            scalar = isinstance(value, yaml.ScalarNode | yaml.SequenceNode)
+            mark = value.start_mark if scalar else name.start_mark
+            if isinstance(value, yaml.MappingNode) and len(found) > 1:
+                # What is said of one name stands over what is said of several.
+                said = [pair for _, each in found if isinstance(each, yaml.MappingNode) for pair in each.value]
+                value = yaml.MappingNode(value.tag, said, value.start_mark, value.end_mark)
+            return mark, value
         for name, value in node.value:
             if name.tag == "tag:yaml.org,2002:merge":
                 for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:
@@ -197,6 +204,12 @@ def _is(name: yaml.Node, part: str | int) -> bool:
     if isinstance(part, bool):
         return name.tag == "tag:yaml.org,2002:bool" and yaml.safe_load(str(name.value)) is part
     return name.value == str(part)
+
+
+def one_by_one(written: str) -> list[str]:
+    """The names of a key that says something of several, `w1, w3`; none of a key of one name, or of a function."""
+    several = "," in written and "(" not in written
+    return [name.strip() for name in written.split(",")] if several else []
 
 
 def _compose(file: Path) -> yaml.Node | None:

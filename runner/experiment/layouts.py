@@ -58,7 +58,7 @@ def _flat(value: Any) -> list[Any]:
 
 
 def read_array(name: str, config: Mapping[str, Any], specs: Specs, dims: Mapping[str, int]) -> Array:
-    key, config = ("arrays", name), schema.completed(config, schema.ArrayConfig)
+    key, config = ("arrays", name), {**schema.ARRAY, **schema.said(config)}
     if config["shape"] is None:
         raise invalid(key, f"the array '{name}' has no shape")
     shape = tuple(read_size(entry, (*key, "shape", i), dims) for i, entry in enumerate(config["shape"]))

@@ -42,7 +42,7 @@ from runner.experiment.results import (
 )
 from runner.experiment.rules import Specs, read_rules
 from runner.experiment.statements import check_functions, read_section
-from runner.experiment.written import BOTH, all_names, of_section, targets
+from runner.experiment.written import BOTH, all_names, of_section, spread, targets
 from runner.faults import invalid, nearest
 from runner.language.check import SECTIONS, Scope, Section
 from runner.layout import Mesh, Spec
@@ -62,6 +62,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     """
     named = config.get("program", "all")
     config = schema.completed({key: value for key, value in config.items() if value is not None})
+    config |= {key: spread(config[key], (key,)) for key in ("arrays", "constraints", "outputs")}
     name = config["name"]
     if not name:
         raise invalid(("name",), "the experiment has no name")

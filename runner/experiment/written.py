@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from runner.config import schema
+from runner.config.sources import one_by_one
 from runner.experiment.plain import check_name
 from runner.faults import Key, invalid
 from runner.language.check import SECTIONS, Section
@@ -70,6 +72,45 @@ def targets(name: object, key: Key) -> tuple[str, ...]:
         if each in names[:i]:
             raise invalid(key, f"'{each}' stands twice")
     return tuple(map(str, names))
+
+
+def spread(config: Mapping[str, Any], key: Key) -> dict[str, Any]:
+    """What is said of each name, where `w1, w3: …` says the same of several.
+
+    Several such lines may speak of one name, each of something else; what a line says of that name alone counts over
+    them. The names stand in the order in which they are first written.
+    """
+    found: dict[str, list[Any]] = {}
+    alone: dict[str, Any] = {}
+    for written, value in config.items():
+        several = one_by_one(written)
+        for name in several or [written]:
+            before = found.setdefault(name, [])
+            if not several:
+                alone[name] = value
+                continue
+            if not name:
+                raise invalid((*key, written), "there is a comma, and no name beside it")
+            if several.count(name) > 1:
+                raise invalid((*key, written), f"'{name}' stands twice")
+            for other in before:
+                twice = sorted(_said(other).keys() & _said(value).keys())
+                if twice or not is_mapping(value):
+                    what = f", with '{twice[0]}' in both" if twice else ""
+                    raise invalid((*key, written), f"'{name}' stands twice{what}")
+            before.append(value)
+    return {name: _together([*several, *([alone[name]] if name in alone else [])]) for name, several in found.items()}
+
+
+def _said(value: Any) -> dict[str, Any]:
+    return schema.said(value) if is_mapping(value) else {}
+
+
+def _together(said: list[Any]) -> Any:
+    """What several lines say of one name, the last of them counting over the others."""
+    if len(said) > 1 and all(map(is_mapping, said)):
+        return {entry: value for one in said for entry, value in _said(one).items()}
+    return said[-1]
 
 
 def all_names(config: Mapping[str, Any], key: Key) -> Iterator[tuple[str, Key]]:

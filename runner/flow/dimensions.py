@@ -15,6 +15,7 @@ import numpy as np
 from runner import dtypes
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
+from runner.experiment.written import spread
 from runner.reference import interpret
 
 _SIZES = ((5, 7, 11, 13, 17, 19, 23, 29, 31, 37), (13, 11, 5, 7, 19, 17, 29, 31, 37, 23))
@@ -48,11 +49,12 @@ def _at(config: Mapping[str, Any], experiment: Experiment, sizes: tuple[int, ...
     named = {dim for array in experiment.arrays for dim in array.dims if dim is not None}
     if len(free) > len(sizes) or not named:
         return {}
+    arrays = spread(config["arrays"], ("arrays",))
     changed = {
         "dims": {**dims, **dict(zip(free, sizes, strict=False))},
         "mesh": {**config["mesh"], "shape": [1] * len(experiment.mesh.axes), "devices": None},
         "target": {"platform": "cpu"},
-        "arrays": {name: {**array, "init": 1} for name, array in config["arrays"].items()},
+        "arrays": {name: {**array, "init": 1} for name, array in arrays.items()},
         "verify_dims": {},
         "expect": {},
         "show": "auto",

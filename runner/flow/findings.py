@@ -42,10 +42,9 @@ from runner.flow.dimensions import Names
 from runner.flow.drawing import draw
 from runner.flow.recording import lines, output_of, shards
 from runner.layout import Layout
-from runner.link import handover
-from runner.link.events import Devices, Finished, Gradients, Profiled, Ran, Traced, Types
+from runner.link.events import Devices, Finished, Profiled, Ran, Traced, Types
 from runner.link.steps import Step, Work
-from runner.link.target import ProgramRun, program_run, traced_values
+from runner.link.target import ProgramRun, gradients_told, program_run, traced_values
 from runner.record import record
 from runner.record.model import ArrayRecord, CompiledProgram, MeshShape, ProgramRecord, Record, Status, Trace
 from runner.record.verdicts import Checks, FileChecks, NotRun, SectionsVerdict, ValueVerdict, Verdict
@@ -104,7 +103,7 @@ class Findings:
         if self._arrays is None:
             return
         if types.gradient is not None:
-            oracles.consult_gradients(self._context, *_gradients(self._experiment, types.gradient, left_here))
+            oracles.consult_gradients(self._context, *gradients_told(self._experiment, types.gradient, left_here))
         found.warnings += oracles.doubts(self._context)
 
     def add(self, finished: Finished, arrays: Path) -> None:
@@ -353,20 +352,6 @@ def _describe(experiment: Experiment, arrays: Arrays | None, found: Record) -> N
             for count, what in ((np.isnan(values).sum(), "NaN"), (np.isinf(values).sum(), "infinite")):
                 if count:
                     found.warnings.append(f"{count} of the {values.size} values of '{array.name}' are {what}")
-
-
-def _gradients(experiment: Experiment, told: Gradients, left_here: Path) -> tuple[Arrays, list[Arrays], str | None]:
-    """JAX's gradients of the unsharded graph, what rounding does to them draw by draw, and why there are none."""
-    assert experiment.grad is not None
-    if told.file is None:
-        return {}, [], told.error
-    raw = iter(handover.collect(left_here / told.file))
-    shapes = {name: experiment.array(name).shape for name in experiment.grad.wrt}
-    gradients, *draws = (
-        {name: next(raw).view(np.float64).reshape(shape) for name, shape in shapes.items()}
-        for _ in range(1 + told.draws)
-    )
-    return gradients, draws, None
 
 
 def _differs(found: Record, program: Program) -> list[str]:

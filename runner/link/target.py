@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from runner import dtypes
+from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
@@ -25,6 +26,7 @@ from runner.link import handover
 from runner.link.events import (
     Cost,
     Died,
+    Gradients,
     Invalid,
     Keeping,
     Memory,
@@ -151,6 +153,10 @@ def kind(experiment: Experiment) -> str:
     return experiment.target.platform if absent is None else f"{absent.platform} that is not here"
 
 
+GradientsTold: TypeAlias = tuple[Arrays, list[Arrays], str | None]
+"""JAX's gradients of the unsharded graph, what rounding does to them draw by draw, and why there are none."""
+
+
 def types_of(
     workers: Workers, experiment: Experiment, config: Mapping[str, Any], folder: Path, data_folder: Path
 ) -> Types:
@@ -158,6 +164,13 @@ def types_of(
 
     Raises `InvalidExperiment` for what they refuse, and `RuntimeError` where the worker ended before it told them.
     """
+    return types_and_gradients_of(workers, experiment, config, folder, data_folder)[0]
+
+
+def types_and_gradients_of(
+    workers: Workers, experiment: Experiment, config: Mapping[str, Any], folder: Path, data_folder: Path
+) -> tuple[Types, GradientsTold | None]:
+    """The same, and the gradients of the unsharded graph where there are any."""
     with tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
         told = job(config, folder, data_folder, left_here)
         for event in workers.submit(told, kind(experiment), experiment.timeout):
@@ -167,10 +180,25 @@ def types_of(
                 case Died():
                     raise RuntimeError(event.error)
                 case Types():
-                    return event
+                    told_too = event.gradient
+                    return event, None if told_too is None else gradients_told(experiment, told_too, Path(left_here))
                 case _:
                     continue
     raise RuntimeError("the worker ended before it told the types")
+
+
+def gradients_told(experiment: Experiment, told: Gradients, left_here: Path) -> GradientsTold:
+    """The gradients that the worker left in a folder, by the names of the arrays."""
+    assert experiment.grad is not None
+    if told.file is None:
+        return {}, [], told.error
+    raw = iter(handover.collect(left_here / told.file))
+    shapes = {name: experiment.array(name).shape for name in experiment.grad.wrt}
+    gradients, *draws = (
+        {name: next(raw).view(np.float64).reshape(shape) for name, shape in shapes.items()}
+        for _ in range(1 + told.draws)
+    )
+    return gradients, draws, None
 
 
 BlockRanges = Callable[[str, int], Ranges]

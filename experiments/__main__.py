@@ -21,9 +21,9 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from experiments import rank
+from experiments import pivot, rank, tabulate
 from experiments.rank import Ranked
-from experiments.tabulate import cells, table
+from experiments.tabulate import cells
 from runner.faults import nearest
 
 HERE = Path(__file__).parent
@@ -75,7 +75,8 @@ def studies() -> list[Study]:
 def _sweep(name: str) -> list[str]:
     page = (HERE / "results" / name / "README.md").read_text(encoding="utf-8")
     tabulated = re.search(r"experiments/tabulate\.py \S+ (\S+) (\S+) (\S+) (\S+)", page)
-    if tabulated is None and "experiments/rank.py" not in page:
+    pivoted = re.search(r"experiments/pivot\.py \S+ (\S+) (\S+) (\S+)", page)
+    if tabulated is None and pivoted is None and "experiments/rank.py" not in page:
         raise ValueError(f"results/{name}/README.md does not say how its table was made")
     measured = re.search(r"python -m (runner\.measure \w+) --config-dir experiments", page)
     if measured is not None:
@@ -87,9 +88,11 @@ def _sweep(name: str) -> list[str]:
         ran = _python("-m", "runner", "-m", "--config-dir", str(HERE), f"+study={name}", f"hydra.sweep.dir={folder}")
         if ran.returncode:
             return [f"the sweep ends with status {ran.returncode}", *ran.stdout.splitlines()[-1:], *_last(ran.stderr)]
-        if tabulated is None:
-            return beyond(page, rank.answers(folder))
-        return differences(page, table(folder, *tabulated.groups()))
+        if tabulated is not None:
+            return differences(page, tabulate.table(folder, *tabulated.groups()))
+        if pivoted is not None:
+            return differences(page, pivot.table(folder, *pivoted.groups()))
+        return beyond(page, rank.answers(folder))
 
 
 def beyond(page: str, found: dict[str, Ranked]) -> list[str]:

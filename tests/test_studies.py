@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from experiments import __main__ as experiments
-from experiments import rank
+from experiments import pivot, rank
 from experiments.rank import Ranked
 from experiments.tabulate import cells
 from tests.command import ROOT
@@ -69,6 +69,25 @@ def test_the_answer_of_each_sweep_says_how_its_table_was_made() -> None:
         page = (ROOT / "experiments" / "results" / file.stem / "README.md").read_text(encoding="utf-8")
         assert len(cells(page)) > 1
         assert "experiments/tabulate.py outputs/" in page
+
+
+PIVOTED = """\
+| dims.B ↓ estimate_s → | fsdp | tensor | least |
+|---|---|---|---|
+| 8 | 0.0012 | 0.001 | tensor |
+| 16 | 0.0012 | failed | fsdp |"""
+
+
+def test_a_measure_by_two_keys(tmp_path: Path) -> None:
+    rows = ["dims.B,rules,status,estimate_s", "8,fsdp,passed,0.001234", "8,tensor,passed,0.00101"]
+    rows += ["16,fsdp,passed,0.0012", "16,tensor,failed,0.0001"]
+    (tmp_path / "results.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    found = pivot.table(tmp_path, "dims.B", "rules", "estimate_s")
+    assert found == PIVOTED
+    assert experiments.differences(PIVOTED.replace("0.001 | tensor", "0.002 | fsdp"), found) == [
+        "dims.B 8, estimate_s tensor: 0.001; the answer has 0.002",
+        "dims.B 8, estimate_s least: tensor; the answer has fsdp",
+    ]
 
 
 # Sweeps that are timed.

@@ -1,6 +1,7 @@
 """`python -m experiments [NAME …]`: every study is run again; whether its answer still holds, out.
 
-The answer of a sweep (`study/NAME.yaml`) is the table in `results/NAME/README.md`. That of a wrong answer is its row in
+The answer of a sweep (`study/NAME.yaml`) is the table in `results/NAME/README.md`, of one that is timed the bounds
+that stand there. That of a wrong answer is its row in
 `wrong_answers/README.md`, and `expect.wrong` of its experiment. Exit status: 0, every answer holds; 1, one does not;
 2, there is no such study.
 """
@@ -20,7 +21,9 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from experiments.tabulate import cells, table
+from experiments import pivot, rank, tabulate
+from experiments.rank import Ranked
+from experiments.tabulate import cells
 from runner.faults import nearest
 
 HERE = Path(__file__).parent
@@ -71,15 +74,37 @@ def studies() -> list[Study]:
 
 def _sweep(name: str) -> list[str]:
     page = (HERE / "results" / name / "README.md").read_text(encoding="utf-8")
-    asked = re.search(r"experiments/tabulate\.py \S+ (\S+) (\S+) (\S+) (\S+)", page)
-    if asked is None:
+    tabulated = re.search(r"experiments/tabulate\.py \S+ (\S+) (\S+) (\S+) (\S+)", page)
+    pivoted = re.search(r"experiments/pivot\.py \S+ (\S+) (\S+) (\S+)", page)
+    if tabulated is None and pivoted is None and "experiments/rank.py" not in page:
         raise ValueError(f"results/{name}/README.md does not say how its table was made")
+    measured = re.search(r"python -m (runner\.measure \w+) --config-dir experiments", page)
+    if measured is not None:
+        ran = _python("-m", *measured[1].split(), "--config-dir", str(HERE))
+        if ran.returncode:
+            return [f"the measuring ends with status {ran.returncode}", *_last(ran.stderr)]
     with tempfile.TemporaryDirectory() as scratch:
-        command = ["-m", "--config-dir", str(HERE), f"+study={name}", f"hydra.sweep.dir={scratch}/sweep"]
-        ran = _python("-m", "runner", *command)
+        folder = Path(scratch) / "sweep"
+        ran = _python("-m", "runner", "-m", "--config-dir", str(HERE), f"+study={name}", f"hydra.sweep.dir={folder}")
         if ran.returncode:
             return [f"the sweep ends with status {ran.returncode}", *ran.stdout.splitlines()[-1:], *_last(ran.stderr)]
-        return differences(page, table(Path(scratch) / "sweep", *asked.groups()))
+        if tabulated is not None:
+            return differences(page, tabulate.table(folder, *tabulated.groups()))
+        if pivoted is not None:
+            return differences(page, pivot.table(folder, *pivoted.groups()))
+        return beyond(page, rank.answers(folder))
+
+
+def beyond(page: str, found: dict[str, Ranked]) -> list[str]:
+    """Which bounds that the page of an answer states do not hold: clocks differ, so the numbers themselves may."""
+    stated = re.search(r"by (.+?), τ is at least (\S+) and the regret at most (\d+) %", page)
+    if stated is None:
+        raise ValueError("the page does not say between which bounds its answer holds")
+    by, tau, regret = stated.groups()
+    told = [] if found[by].tau >= float(tau) else [f"by {by}, τ is {found[by].tau:.2f}, less than {tau}"]
+    if found[by].regret > int(regret) / 100:
+        told.append(f"by {by}, the regret is {found[by].regret:.0%}, more than {regret} %")
+    return told
 
 
 def differences(answer: str, found: str) -> list[str]:

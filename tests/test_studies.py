@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from experiments import __main__ as experiments
+from experiments import pivot, rank
+from experiments.rank import Ranked
 from experiments.tabulate import cells
 from tests.command import ROOT
 
@@ -67,6 +69,71 @@ def test_the_answer_of_each_sweep_says_how_its_table_was_made() -> None:
         page = (ROOT / "experiments" / "results" / file.stem / "README.md").read_text(encoding="utf-8")
         assert len(cells(page)) > 1
         assert "experiments/tabulate.py outputs/" in page
+
+
+PIVOTED = """\
+| dims.B ↓ estimate_s → | fsdp | tensor | least |
+|---|---|---|---|
+| 8 | 0.0012 | 0.001 | tensor |
+| 16 | 0.0012 | failed | fsdp |"""
+
+
+def test_a_measure_by_two_keys(tmp_path: Path) -> None:
+    rows = ["dims.B,rules,status,estimate_s", "8,fsdp,passed,0.001234", "8,tensor,passed,0.00101"]
+    rows += ["16,fsdp,passed,0.0012", "16,tensor,failed,0.0001"]
+    (tmp_path / "results.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    found = pivot.table(tmp_path, "dims.B", "rules", "estimate_s")
+    assert found == PIVOTED
+    assert experiments.differences(PIVOTED.replace("0.001 | tensor", "0.002 | fsdp"), found) == [
+        "dims.B 8, estimate_s tensor: 0.001; the answer has 0.002",
+        "dims.B 8, estimate_s least: tensor; the answer has fsdp",
+    ]
+
+
+# Sweeps that are timed.
+
+RESULTS = """\
+point,status,bytes_sent,peak_bytes,flops,estimate_s,run_s
+0,passed,0,1,8,1.0,2.0
+1,passed,0,1,4,2.0,3.0
+2,passed,8,1,2,3.0,5.0
+3,passed,8,1,1,1.5,4.0
+4,passed,0,1,1,0.1,
+"""
+
+BOUNDS = "The answer holds where, by the estimate, τ is at least {tau} and the regret at most {regret} %."
+
+
+def test_a_measure_orders_points_as_the_clock_does_or_not() -> None:
+    # Of six pairs five have the same order.
+    assert rank.ranked((1, 2, 3, 4), (1.0, 3.0, 2.0, 4.0)).tau == pytest.approx((5 - 1) / 6)
+    assert rank.ranked((1, 2, 3), (10.0, 30.0, 40.0)) == Ranked(1.0, 0.0)
+    assert rank.ranked((3, 2, 1), (10.0, 30.0, 40.0)) == Ranked(-1.0, 3.0)
+
+
+def test_the_regret_of_what_a_measure_calls_equal_is_their_mean(tmp_path: Path) -> None:
+    (tmp_path / "results.csv").write_text(RESULTS, encoding="utf-8")
+    found = rank.answers(tmp_path)
+    assert found["the estimate"].regret == 0.0
+    assert found["bytes sent"].regret == pytest.approx(0.25)
+    assert (found["flops"].tau, found["flops"].regret) == (pytest.approx(-2 / 3), 1.0)
+    assert found["a lot"].regret == pytest.approx(0.75)
+    (tmp_path / "results.csv").write_text(RESULTS.replace("2,passed", "2,failed"), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"did not pass: point 2$"):
+        rank.answers(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("tau", "regret", "told"),
+    [
+        ("0.5", "20", []),
+        ("0.7", "20", ["by the estimate, τ is 0.60, less than 0.7"]),
+        ("0.5", "9", ["by the estimate, the regret is 10%, more than 9 %"]),
+    ],
+)
+def test_an_answer_of_a_clock_holds_between_bounds(tau: str, regret: str, told: list[str]) -> None:
+    found = {"the estimate": Ranked(0.6, 0.1), "bytes sent": Ranked(0.1, 9.0)}
+    assert experiments.beyond(BOUNDS.format(tau=tau, regret=regret), found) == told
 
 
 # Wrong answers.

@@ -1,0 +1,70 @@
+"""Whether a measure orders the points of a sweep as the clock does, as a Markdown table.
+
+    python experiments/rank.py SWEEP_FOLDER
+
+For the estimate, and for what one may look at instead of it (bytes sent, flops, peak memory): Kendall's τ-b with
+the time of a run, in which 1 is the same order, 0 none and -1 the opposite; and the regret, by how much the run of the
+point that the measure picks takes longer than the fastest, of several that it calls equal their mean. Of a point picked
+by lot the regret is the mean of all. Reads `results.csv`, not the devices.
+
+Source: Kendall, "The Treatment of Ties in Ranking Problems", Biometrika 33, 1945.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+CLOCK = "run_s"
+MEASURES = {"estimate_s": "the estimate", "bytes_sent": "bytes sent", "flops": "flops", "peak_bytes": "peak memory"}
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """How a measure orders points: `tau` with the clock, and the `regret` of its pick, as a share of the least time."""
+
+    tau: float
+    regret: float
+
+
+def ranked(measured: Sequence[float], seconds: Sequence[float]) -> Ranked:
+    """How a measure orders points that took so many `seconds`."""
+    least = min(measured)
+    picked = [time for value, time in zip(measured, seconds, strict=True) if value == least]
+    found: Any = stats.kendalltau(measured, seconds)
+    return Ranked(float(found.statistic), sum(picked) / len(picked) / min(seconds) - 1)
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    """The points of a sweep that passed and were timed. Raises `ValueError` where one did not pass."""
+    with (folder / "results.csv").open(encoding="utf-8", newline="") as file:
+        found = list(csv.DictReader(file))
+    failed = [row["point"] for row in found if row["status"] != "passed"]
+    if failed:
+        raise ValueError(f"of {folder} did not pass: point {', '.join(failed)}")
+    return [row for row in found if row[CLOCK]]
+
+
+def answers(folder: Path) -> dict[str, Ranked]:
+    """How each measure orders the points of a sweep."""
+    points = rows(folder)
+    seconds = [float(row[CLOCK]) for row in points]
+    found = {name: ranked([float(row[key]) for row in points], seconds) for key, name in MEASURES.items()}
+    return {**found, "a lot": Ranked(0.0, sum(seconds) / len(seconds) / min(seconds) - 1)}
+
+
+def table(found: dict[str, Ranked]) -> str:
+    """The answers as Markdown."""
+    lines = ["| by | τ | regret |", "|---|---|---|"]
+    lines += [f"| {name} | {one.tau:.2f} | {one.regret:.0%} |" for name, one in found.items()]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table(answers(Path(sys.argv[1]))))

@@ -25,7 +25,7 @@ UNITS = {1: 0.5, 2: 1.0, 4: 4.0, 8: 4.0}
 Elementary functions of two libraries differ by such units in float32; narrower results are rounded once, from float32.
 """
 
-COMMON = {1: 0.0625, 2: 0.25, 4: 2.0, 8: 2.0}
+COMMON = {1: 0.03125, 2: 0.25, 4: 2.0, 8: 2.0}
 """How many of these units may be common to all elements, so that they do not average out."""
 
 ROUGH = {1: 0.0, 2: 0.0, 4: 1.0, 8: 1.0}

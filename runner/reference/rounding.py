@@ -31,7 +31,7 @@ SAFETY_OF_FLOAT64 = 64.0
 _DRAWS = ((200_000, 4), (5_000_000, 2))
 """For at most so many computed elements, how often rounding is drawn; for more, once."""
 
-_DRAWS_OF_8_BITS = ((200_000, 64), (5_000_000, 4))
+_DRAWS_OF_8_BITS = ((200_000, 32), (5_000_000, 4))
 """The same where a value has 8-bit floats: what so coarse a rounding does to all elements alike must be known well."""
 
 _FEW = 16

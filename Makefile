@@ -4,10 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= auto
-# The tests start hundreds of processes, each of which would compile the runner anew; and what they compile runs once, so
-# that LLVM's optimizations cost more than they save. XLA_FLAGS= leaves them in; what is partitioned is the same.
-XLA_FLAGS ?= --xla_backend_optimization_level=0
-PYTEST = PYTHONDONTWRITEBYTECODE= XLA_FLAGS=$(XLA_FLAGS) $(BIN)/python -m pytest -n $(WORKERS)
+# The tests start hundreds of processes, each of which would compile the runner anew.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS)
 FAULTS = tests/test_faults.py tests/test_hostile.py tests/test_kills.py
 
 .PHONY: run test whole hardware faults lint docs schema bench fuzz studies clean

@@ -239,7 +239,6 @@ def test_complex_values_go_into_a_complex_array() -> None:
         ([[1, 2], [3, 4]], "the values have shape [2, 2], but 'A' has shape [4, 4]"),
         ([[1, 2], [3]], "the rows have different shapes: [2] and [1]"),
         (["a"], "'a' is not a number"),
-        (None, "None is not a number"),
         ({"a": 1}, "{'a': 1} is not a number"),
     ],
 )

@@ -73,7 +73,7 @@ def test_cases_are_experiments_of_all_kinds() -> None:
 
 @pytest.mark.parametrize("number", range(2))
 def test_a_case_runs_in_all_its_programs(number: int) -> None:
-    verdict = answer({"seed": 11, "number": number}, lambda *_, **__: None)
+    verdict = answer({"seed": 12, "number": number}, lambda *_, **__: None)
     assert verdict["status"] in ("passed", "weak"), verdict["found"]
     assert {"auto", "constraint"} <= verdict["ran"].keys()
 

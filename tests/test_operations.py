@@ -577,7 +577,7 @@ CASES = {
     **dict.fromkeys(("inv", "det", "slogdet", "svdvals", "eigvalsh", "eigh"), invertible()),
     "qr": st.one_of(
         invertible(mode=pick("reduced", "r", "complete")),
-        call(unique((4, 2)).map(lambda a: a + np.eye(4, 2)), mode=pick("r", "complete")),
+        call(unique((4, 2)).map(lambda a: a.reshape(4, 2) + np.eye(4, 2)), mode=pick("r", "complete")),
     ),
     "solve": invertible(lambda shape: floats(shape=pick(shape[-1:], (*shape[:-1], 2)))),
     "cholesky": st.one_of(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import jax
+import pytest
 import yaml
 from omegaconf import OmegaConf
 
@@ -16,10 +17,11 @@ from runner.checks import oracles
 from runner.checks.context import Context
 from runner.config.compose import compose
 from runner.config.schema import ExperimentConfig
-from runner.config.sources import Sources
+from runner.config.sources import Layer, Sources
 from runner.experiment import data
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
+from runner.faults import InvalidExperiment
 from runner.flow import run as flow
 from runner.flow import verification
 from runner.link import events
@@ -104,6 +106,14 @@ def _why(verdict: Verdict) -> str:
 def experiment(text: Text, **changes: Any) -> Experiment:
     """The experiment that a YAML text describes; its name and its mesh (2 by 2) may be left out."""
     return read(config(text, **changes))
+
+
+def refusal(reading: Callable[[str], object], text: str, file: Path) -> str:
+    """The message, with its place, about a file of that text which `reading` does not accept."""
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(InvalidExperiment) as error:
+        reading(text)
+    return Sources((Layer(file),)).report(error.value.fault)
 
 
 def config(text: Text, **changes: Any) -> dict[str, Any]:

@@ -10,16 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.config.sources import Layer, Sources
 from runner.evidence.nodes import Origins
 from runner.experiment.model import Experiment, Loop, Node, Statement
-from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
 from runner.language.syntax import Expression
 from runner.programs import WRITERS
 from runner.programs.types import Repairs, Types
 from runner.reference import interpret
-from tests.harness import config, experiment, run, types
+from tests.harness import experiment, refusal, run, types
 
 GATHER = "all_gather(w, axis, tiled=True, to='invarying')"
 
@@ -249,10 +247,7 @@ FAULTS = {
 def test_bad_input(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (old, new), message = FAULTS[name]
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "e.yaml").write_text(changed(old, new), encoding="utf-8")
-    with pytest.raises(InvalidExperiment) as error:
-        read(config(changed(old, new)))
-    assert Sources((Layer(tmp_path / "e.yaml"),)).report(error.value.fault) == message
+    assert refusal(experiment, changed(old, new), tmp_path / "e.yaml") == message
 
 
 @pytest.mark.parametrize(
@@ -264,10 +259,7 @@ def test_bad_input(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 )
 def test_what_jax_refuses(old: str, new: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "e.yaml").write_text(changed(old, new), encoding="utf-8")
-    with pytest.raises(InvalidExperiment) as error:
-        types(changed(old, new))
-    assert message in Sources((Layer(tmp_path / "e.yaml"),)).report(error.value.fault).splitlines()
+    assert message in refusal(types, changed(old, new), tmp_path / "e.yaml").splitlines()
 
 
 def written(of: Experiment, program: str = "auto") -> str:

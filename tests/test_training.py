@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 
 from runner.checks import oracles
-from runner.config.sources import Layer, Sources
 from runner.experiment import data
-from runner.experiment.reader import read
-from runner.faults import InvalidExperiment
 from runner.worker.gradient import unsharded
 from tests import harness
 
@@ -162,7 +159,4 @@ FAULTS = {
 def test_bad_input(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (old, new), message = FAULTS[name]
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "e.yaml").write_text(changed(old, new), encoding="utf-8")
-    with pytest.raises(InvalidExperiment) as error:
-        read(harness.config(changed(old, new)))
-    assert Sources((Layer(tmp_path / "e.yaml"),)).report(error.value.fault) == message
+    assert harness.refusal(harness.experiment, changed(old, new), tmp_path / "e.yaml") == message

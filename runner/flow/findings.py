@@ -36,8 +36,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED
 from runner.experiment.program import Program
 from runner.experiment.topology import Topology
-from runner.faults import Fault, invalid
-from runner.flow import untyped_output
+from runner.faults import invalid
 from runner.flow.dimensions import Names
 from runner.flow.drawing import draw
 from runner.flow.recording import lines, output_of, shards
@@ -139,10 +138,6 @@ class Findings:
             raise invalid(("program",), f"JAX cannot express program '{program}': {reason}")
         self._found.not_supported[program] = reason
         self._found.warnings.append(f"program {program} is left out: {reason}")
-
-    def explained(self, fault: Fault) -> Fault:
-        """The fault, with what the oracles know of it."""
-        return untyped_output.explained(self._experiment, self._arrays, fault)
 
     def conclude(self, folder: Path, named: Names) -> None:
         """Hold the programs against each other, say what failed, and draw the pictures into the run folder.

@@ -212,7 +212,7 @@ class Running:
             told = job(config, folder, data_folder, left_here, steps)
             events = workers.submit(told, kind(experiment), experiment.timeout)
             yield
-            from runner.flow import dimensions, naming, reasons
+            from runner.flow import dimensions, naming, reasons, untyped_output
             from runner.flow.findings import Findings
             from runner.flow.modes import modes
             from runner.record import record
@@ -225,7 +225,7 @@ class Running:
             for event in events:
                 match event:
                     case Invalid():
-                        raise InvalidExperiment(findings.explained(event.fault))
+                        raise InvalidExperiment(untyped_output.explained(experiment, arrays, event.fault))
                     case Types():
                         with part("the reference"):
                             findings.consult_oracles(event, Path(left_here))

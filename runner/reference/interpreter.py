@@ -281,9 +281,13 @@ class _Interpreter:
         if (narrow := narrowed(operation, node, self._float_of)) is not None:
             raw = self._lift(function, None, *operands)
             return self._cast(node, narrow, raw) if self.arithmetic.casts else raw
+        decides = operation.decides
         # A float that a wider dtype holds as it is jumps nowhere.
-        decides = operation.decides if to_float(operation, node) is None else None
-        if decides is not None and any(dtypes.is_floating(operand[0]) for operand in operands):
+        if (
+            decides is not None
+            and to_float(operation, node) is None
+            and any(dtypes.is_floating(operand[0]) for operand in operands)
+        ):
             bound = operation.signature.bind(*positional, **keywords)
             bound.apply_defaults()
             axis = bound.arguments.get("axis")

@@ -28,6 +28,7 @@ from runner.programs.names import Names
 from runner.record import record
 from runner.reference import Gradients
 from runner.reference.gradient import nudged
+from runner.worker import gradient as gradients
 from runner.worker.gradient import unsharded
 from tests import harness
 from tests.command import run_command
@@ -509,6 +510,39 @@ grad: {of: loss, wrt: [w]}
     assert 0 < np.abs(off).max() <= np.finfo(np.float32).eps
     np.testing.assert_array_equal(moved["z"], arrays["z"])
     np.testing.assert_array_equal(moved["n"], arrays["n"])
+
+
+NARROW = """
+arrays:
+  x: {shape: [64, 16], init: "uniform(0.2, 0.9)"}
+  w: {shape: [16], init: "uniform(0.9, 0.98)"}
+graph:
+  y: astype(x, 'bfloat16') * astype(w, 'bfloat16')
+  loss: sum(astype(y, 'float32') ** 2) + sum(arcsin(w))
+outputs: {loss: []}
+grad: {of: loss, wrt: [w]}
+"""
+
+
+def drawn(text):
+    """What rounding does to the one gradient of an experiment, draw by draw; the last is float64's."""
+    experiment = harness.experiment(text)
+    floats = harness.types(text).floats["graph"]
+    with harness.configured(experiment):
+        _, draws = unsharded(experiment, data.make(experiment, Path()), floats)
+    return [each[0] for each in draws]
+
+
+def test_draws_of_what_is_narrowed_are_not_alike():
+    first, *others, _ = drawn(NARROW)
+    assert len(others) == gradients.DRAWS - 1
+    for other in others:
+        assert np.abs(other - first).max() > 0.3 * np.abs(first).max()
+
+
+def test_a_draw_where_the_gradient_is_not_defined_is_none():
+    text = NARROW.replace("uniform(0.9, 0.98)", "uniform(0.998, 0.9999)")
+    assert all(np.isfinite(each).all() for each in drawn(text))
 
 
 def test_at_a_kink_there_is_nothing_to_confirm():

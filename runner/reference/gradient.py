@@ -224,15 +224,20 @@ def _by_elements(
     return gradients, roundings
 
 
-def nudged(experiment: Experiment, arrays: Mapping[str, np.ndarray], seed: int = 0) -> dict[str, np.ndarray]:
-    """The arrays, those of floats with each element moved by one place of its dtype, up, down or not at all."""
+def nudged(
+    experiment: Experiment, arrays: Mapping[str, np.ndarray], seed: int = 0, place: float = 0.0
+) -> dict[str, np.ndarray]:
+    """The arrays, those of floats with each element moved by one place of its dtype, up, down or not at all.
+
+    A `place`, as a share of the element, is taken instead where it is a larger one.
+    """
     rng = np.random.default_rng(seed)
     moved: dict[str, np.ndarray] = {}
     for array in experiment.arrays:
         value = arrays[array.name]
         kind = dtypes.dtype(value.dtype.name)
         if kind.kind == "float":
-            factor = 1 + kind.eps / 2 * rng.choice([-1.0, 0.0, 1.0], value.shape)
+            factor = 1 + max(kind.eps, place) / 2 * rng.choice([-1.0, 0.0, 1.0], value.shape)
             value = (value.astype(np.float64) * factor).astype(value.dtype)
         moved[array.name] = value
     return moved

@@ -135,7 +135,10 @@ def _line(one: Best) -> str:
 
 def _times(one: Best, other: Row) -> str:
     value = measure_text(one.measure, one.of(other))
-    return f"{value}, {one.of(other) / one.value:.3g} times that" if one.value else value
+    if not one.value:
+        return value
+    more = one.of(other) / one.value - 1
+    return f"{value}, {f'{more:.2%} more' if more < 0.005 else f'{1 + more:.3g} times that'}"
 
 
 def _point(row: Row) -> str:

@@ -39,12 +39,14 @@ def unsharded(
     """The gradients in float64, in the order of `grad.wrt`, and for each draw what rounding does to each.
 
     A draw is the gradient in the experiment's own dtypes less that in float64, both of the same arrays: the first of
-    the arrays themselves, the others of arrays whose elements are moved by one place. The last draw is what such a move
+    the arrays themselves, the others of arrays whose elements are moved by one place of the narrowest dtype that is
+    computed in, since by less all of them would be rounded alike. The last draw is what such a move
     changes in float64, for experiments that compute in it. Where there are `shares`, which a narrow dtype may lose, a
     draw before all others is of one, times their number. `floats` are the dtypes of the graph's expressions.
     """
     names = [array.name for array in experiment.arrays]
-    moved = [arrays, *(nudged(experiment, arrays, seed) for seed in range(1, DRAWS))]
+    place = _narrowest(floats)
+    moved = [arrays, *(nudged(experiment, arrays, seed, place) for seed in range(1, DRAWS))]
     with _on_one_device():
         function = calls.jit(_gradients(experiment))
         own = [[_plain(g) for g in function(*(each[name] for name in names))] for each in moved]
@@ -64,8 +66,21 @@ def unsharded(
             beside = evaluate(
                 nudged(experiment, {n: a.astype(d) for n, a, d in zip(names, moved[0].values(), wide, strict=True)}, 0)
             )
-    draws = [[a - b for a, b in zip(*pair, strict=True)] for pair in zip(own, exact, strict=True)]
+    # Arrays that were moved may lie where the gradient is not defined.
+    defined = [pair for pair in zip(own, exact, strict=True) if _as_finite(pair[1], exact[0])]
+    draws = [[a - b for a, b in zip(*pair, strict=True)] for pair in defined]
     return exact[0], [*draws, [a - b for a, b in zip(beside, exact[0], strict=True)]]
+
+
+def _narrowest(floats: Mapping[str, Mapping[str, str]]) -> float:
+    """The place of the narrowest float dtype that is computed in, as a share of a number."""
+    kinds = (dtypes.dtype(name) for each in floats.values() for name in each.values())
+    return max((kind.eps for kind in kinds if kind.kind == "float"), default=0.0)
+
+
+def _as_finite(gradients: list[np.ndarray], others: list[np.ndarray]) -> bool:
+    """Whether gradients are finite wherever others are."""
+    return all(np.isfinite(a[np.isfinite(b)]).all() for a, b in zip(gradients, others, strict=True))
 
 
 def _plain(gradient: Any) -> np.ndarray:

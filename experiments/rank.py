@@ -1,6 +1,6 @@
 """Whether a measure orders the points of a sweep as the clock does, as a Markdown table.
 
-    python experiments/rank.py SWEEP_FOLDER
+    python experiments/rank.py SWEEP_FOLDER [THE_SAME_SWEEP_AGAIN]
 
 For the estimate, and for what one may look at instead of it (bytes sent, flops, peak memory): Kendall's τ-b with
 the time of a run, in which 1 is the same order, 0 none and -1 the opposite; and the regret, by how much the run of the
@@ -51,11 +51,17 @@ def rows(folder: Path) -> list[dict[str, str]]:
     return [row for row in found if row[CLOCK]]
 
 
-def answers(folder: Path) -> dict[str, Ranked]:
-    """How each measure orders the points of a sweep."""
-    points = rows(folder)
-    seconds = [float(row[CLOCK]) for row in points]
-    found = {name: ranked([float(row[key]) for row in points], seconds) for key, name in MEASURES.items()}
+def answers(folder: Path, again: Path | None = None) -> dict[str, Ranked]:
+    """How each measure orders the points of a sweep as the clock did when it was run, or when it was run `again`.
+
+    Raises `ValueError` where both have not the same points.
+    """
+    points, timed = rows(folder), rows(again or folder)
+    if [row["point"] for row in points] != [row["point"] for row in timed]:
+        raise ValueError(f"{folder} and {again} have not the same points")
+    first, seconds = ([float(row[CLOCK]) for row in each] for each in (points, timed))
+    found = {} if again is None else {"the clock itself": ranked(first, seconds)}
+    found |= {name: ranked([float(row[key]) for row in points], seconds) for key, name in MEASURES.items()}
     return {**found, "a lot": Ranked(0.0, sum(seconds) / len(seconds) / min(seconds) - 1)}
 
 
@@ -67,4 +73,4 @@ def table(found: dict[str, Ranked]) -> str:
 
 
 if __name__ == "__main__":
-    print(table(answers(Path(sys.argv[1]))))
+    print(table(answers(*map(Path, sys.argv[1:]))))

@@ -37,6 +37,11 @@ class Spec(tuple[tuple[str, ...], ...]):
         """The mesh axes that it splits over, in the order of the dimensions."""
         return tuple(itertools.chain.from_iterable(self))
 
+    def over(self, axes: Iterable[str]) -> Spec:
+        """As much of it as splits over some `axes`."""
+        kept = frozenset(axes)
+        return Spec(tuple(axis for axis in entry if axis in kept) for entry in self)
+
     def padded(self, rank: int) -> Spec:
         """The same with an entry for each of `rank` dimensions, where it has fewer."""
         return Spec((*self, *((),) * (rank - len(self))))
@@ -63,12 +68,14 @@ def _entry(axes: tuple[str, ...]) -> str:
 class Mesh:
     """Named axes and their sizes, in the order of `jax.make_mesh`.
 
-    `devices`: the numbers of the target's devices in it, row-major; None where `jax.make_mesh` decides.
+    `devices`: the numbers of the target's devices in it, row-major; None where `jax.make_mesh` decides. `automatic`:
+    further axes, which those who see this mesh leave to the compiler.
     """
 
     axes: tuple[str, ...]
     shape: tuple[int, ...]
     devices: tuple[int, ...] | None = None
+    automatic: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return " × ".join(f"{axis}={size}" for axis, size in self.sizes.items())
@@ -92,6 +99,13 @@ class Mesh:
     def coordinates(self) -> tuple[Coordinates, ...]:
         """Every device's coordinates, row-major: the last axis varies fastest."""
         return tuple(itertools.product(*(range(n) for n in self.shape)))
+
+    def without(self, automatic: Sequence[str]) -> Mesh:
+        """The mesh of the other axes."""
+        if not automatic:
+            return self
+        left = [axis for axis in self.axes if axis not in automatic]
+        return Mesh(tuple(left), tuple(self.sizes[axis] for axis in left), automatic=tuple(automatic))
 
     def axis_index(self, position: int, axes: str | Sequence[str]) -> int:
         """The index of the device at row-major `position` along one axis, or along several, the first one slowest."""
@@ -151,6 +165,12 @@ class Layout:
     def ranges(self, position: int) -> tuple[tuple[int, int], ...]:
         """The half-open index range per dimension that the device at row-major `position` holds."""
         return tuple((b * n, (b + 1) * n) for b, n in zip(self.block(position), self.shard_shape, strict=True))
+
+    def within(self, position: int, block: Layout) -> tuple[slice, ...]:
+        """Where in the larger `block` of another layout that the device has its shard lies."""
+        starts = [start for start, _ in block.ranges(position)]
+        own = zip(self.ranges(position), starts, strict=True)
+        return tuple(slice(start - first, stop - first) for (start, stop), first in own)
 
     def index(self, position: int) -> tuple[slice, ...]:
         """`ranges` as slices into the whole array."""

@@ -50,6 +50,10 @@ class Context:
         """The layout that the experiment promises for an output."""
         return Layout(self.experiment.mesh, self.outputs[name][0], self.experiment.outputs[name])
 
+    def blocks(self, name: str) -> Layout:
+        """How an output lies for `per_device`, and for its oracle."""
+        return self.experiment.blocks(self.outputs[name][0], name)
+
     def oracle(self, section: Section) -> Oracle:
         """The oracle of a section that the experiment has."""
         found = self.graph if section == "graph" else self.per_device
@@ -84,25 +88,28 @@ class Context:
 
     def expected(self, section: Section, name: str, position: int, ranges: Ranges) -> np.ndarray:
         """What a section's oracle says that the device at `position` holds in `ranges`."""
-        return _part(section, self.oracle(section).values[name], position, ranges)
+        return self._part(section, name, self.oracle(section).values[name], position, ranges)
 
     def beside(self, section: Section, name: str, position: int, ranges: Ranges) -> Beside | None:
         """What else may be there; None where nothing else may."""
-        return Beside.of(self.rounding(section, name), lambda value: _part(section, value, position, ranges))
+        return Beside.of(self.rounding(section, name), lambda value: self._part(section, name, value, position, ranges))
 
     def assembled(self, section: Section, name: str, value: PerDevice) -> np.ndarray:
         """An output of a section as one array."""
-        return self.layout(name).assembled(value) if section == "per_device" else np.asarray(value[0])
+        return self.blocks(name).assembled(value) if section == "per_device" else np.asarray(value[0])
 
     def whole(self, section: Section, name: str, value: PerDevice) -> np.ndarray:
         """An output of a section, or as many of its rows as enter its moments, as one array."""
         step = row_step(self.outputs[name][0])
         if section == "per_device":
-            return self.layout(name).assembled(value, step)
+            return self.blocks(name).assembled(value, step)
         return np.asarray(value[0])[::step] if step > 1 else np.asarray(value[0])
 
-
-def _part(section: Section, value: PerDevice, position: int, ranges: Ranges) -> np.ndarray:
-    if section == "per_device":
-        return np.asarray(value[position])
-    return np.asarray(value[0])[tuple(slice(start, stop) for start, stop in ranges)]
+    def _part(self, section: Section, name: str, value: PerDevice, position: int, ranges: Ranges) -> np.ndarray:
+        if section == "graph":
+            return np.asarray(value[0])[tuple(slice(start, stop) for start, stop in ranges)]
+        if not self.experiment.automatic:
+            return np.asarray(value[position])
+        starts = [start for start, _ in self.blocks(name).ranges(position)]
+        within = tuple(slice(start - first, stop - first) for (start, stop), first in zip(ranges, starts, strict=True))
+        return np.asarray(value[position])[within]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from runner.checks import oracles, sections
 from runner.checks.context import Context
 from runner.experiment.model import Experiment
@@ -18,6 +20,8 @@ def check(context: Context, derived: Experiment, floats: Floats) -> Verdict:
     absent = context.experiment.target.topology
     if absent is not None:
         return NotRun(reason=absent.not_here)
+    # What is derived is manual over all axes.
+    context = replace(context, experiment=derived)
     graph = oracles.uncast(context, "graph")
     arithmetic = Arithmetic(floats, casts=False)
     lines = interpret(derived, "per_device", context.arrays, keep=derived.results, arithmetic=arithmetic).values

@@ -197,7 +197,7 @@ _MANY = 4
 def _factor(context: Context, name: str) -> str | None:
     """The one factor by which an output is off on every element and device, if there is one."""
     assert context.per_device is not None
-    layout = context.layout(name)
+    layout = context.blocks(name)
     if dtypes.dtype(context.outputs[name][1]).kind == "complex":
         return None
     ratios: list[np.ndarray] = []
@@ -219,7 +219,7 @@ def _factor(context: Context, name: str) -> str | None:
     factor = float(np.median(ratio))
     if not math.isfinite(factor) or abs(factor - 1) < 1e-3 or np.abs(ratio - factor).max() > 1e-3 * abs(factor):
         return None
-    mesh = context.experiment.mesh
+    mesh = context.experiment.manual
     over = [axis for axis, size in mesh.sizes.items() if size > 1 and math.isclose(size, factor, rel_tol=1e-3)]
     under = [axis for axis, size in mesh.sizes.items() if size > 1 and math.isclose(1 / size, factor, rel_tol=1e-3)]
     why = f": summed once too often over {' or '.join(over)}?" if over else ""

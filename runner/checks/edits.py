@@ -60,7 +60,7 @@ class Edits:
         self.experiment = experiment
         self.section: Section = section
         self.statements = experiment.section(section)
-        axes = [axis for axis, size in experiment.mesh.sizes.items() if size > 1]
+        axes = [axis for axis, size in experiment.manual.sizes.items() if size > 1]
         self.combinations = [*((axis,) for axis in axes), *([tuple(axes)] if len(axes) > 1 else [])]
         self.sites = list(_sites(self.statements))
 

@@ -84,7 +84,7 @@ class _Judge:
         except MISFITS as misfit:
             return Mutant(edit, refused=f"{type(misfit).__name__}: {misfit}")
         for name in context.experiment.results:
-            layout = context.layout(name)
+            layout = context.blocks(name)
             for position, held in enumerate(drawn[name]):
                 wanted = layout.shape if self._section == "graph" else layout.shard_shape
                 if np.shape(held) != wanted:
@@ -144,11 +144,13 @@ class _Judge:
         outputs: dict[str, Output] = {}
         for name in context.experiment.results:
             layout, dtype = context.layout(name), context.outputs[name][1]
+            blocks = context.blocks(name)
             held, copies = list[Held](), dict[bytes, int]()
             for position in range(context.experiment.mesh.size):
-                part = (
-                    drawn[name][position] if self._section == "per_device" else drawn[name][0][layout.index(position)]
-                )
+                if self._section == "per_device":
+                    part = np.asarray(drawn[name][position])[layout.within(position, blocks)]
+                else:
+                    part = drawn[name][0][layout.index(position)]
                 with np.errstate(all="ignore"):
                     part = np.asarray(part).astype(dtypes.dtype(dtype).numpy)
                 copy = copies.setdefault(part.tobytes(), len(copies))

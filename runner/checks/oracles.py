@@ -10,7 +10,6 @@ import numpy as np
 from runner.checks.context import Context
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section, Statement
-from runner.layout import Layout
 from runner.reference import Oracle, PerDevice, Rounding, gradient, interpret, measure
 from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.rounding import machine, of_float64
@@ -144,7 +143,7 @@ def _gradients(experiment: Experiment) -> dict[str, str]:
 def _assembled(experiment: Experiment, name: str, held: PerDevice) -> np.ndarray:
     """A gradient put together of what the devices hold."""
     shape = experiment.array(_gradients(experiment)[name]).shape
-    return Layout(experiment.mesh, shape, experiment.outputs[name]).assembled(held)
+    return experiment.blocks(shape, name).assembled(held)
 
 
 def doubts(context: Context) -> list[str]:

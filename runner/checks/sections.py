@@ -94,7 +94,7 @@ def compare(
 
     `before_casts` compares what both would be if no cast rounded.
     """
-    layout, dtype = context.layout(name), context.outputs[name][1]
+    layout, dtype = context.blocks(name), context.outputs[name][1]
     graph = context.uncast["graph"][name] if before_casts else context.oracle("graph").values[name]
     if per_device is None:
         per_device = context.uncast["per_device"][name] if before_casts else context.oracle("per_device").values[name]
@@ -120,7 +120,7 @@ def agree(context: Context, name: str, wanted: PerDevice, found: PerDevice, lost
 
     `lost` is what float64's rounding was measured to do to it, where it was.
     """
-    layout, dtype = context.layout(name), dtypes.dtype(context.outputs[name][1])
+    layout, dtype = context.blocks(name), dtypes.dtype(context.outputs[name][1])
     wide = None if dtype.exact else np.complex128 if dtype.kind == "complex" else np.float64
     kind = dtype.name if wide is None else np.dtype(wide).name
     allowed = Tolerance(0.0, 0.0 if dtype.exact else ROUGH * magnitude(wanted) + SAFETY_OF_FLOAT64 * lost)
@@ -174,7 +174,7 @@ def _held(values: list[np.ndarray], dtype: dtypes.DType) -> bool:
 
 def _beside(context: Context, name: str, position: int) -> Beside | None:
     """What else than graph's elements may be there, since either section may have decided otherwise."""
-    layout = context.layout(name)
+    layout = context.blocks(name)
     graph, per_device = (context.in_float64[section][name] for section in ("graph", "per_device"))
     if graph.low is None and per_device.low is None:
         return None

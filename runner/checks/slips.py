@@ -136,7 +136,7 @@ def _other_ways(part: _Part, call: ast.Call) -> Iterator[Edit]:
         if keyword.arg == "shift":
             new = trees.with_keyword(call, i, ast.UnaryOp(ast.USub(), keyword.value))
             yield part.edit(new, "direction", f"{shown} shifts the wrong way: with the opposite shift", 4)
-            for shift in range(1, max(part.edits.experiment.mesh.shape)):
+            for shift in range(1, max(part.edits.experiment.manual.shape)):
                 if trees.text(keyword.value) != str(shift):
                     new = trees.with_keyword(call, i, ast.Constant(shift))
                     yield part.edit(new, "direction", f"{shown} shifts by the wrong number: with shift={shift}", 6)

@@ -189,13 +189,13 @@ def _as_a_whole(context: Context, section: Section, name: str, output: Output) -
 def _differences(
     context: Context, section: Section, name: str, output: Output, allowed: Tolerance
 ) -> list[tuple[Held, Difference]]:
-    done: dict[tuple[int, int], Difference] = {}
+    done: dict[tuple[int, int, int], Difference] = {}
     differences: list[tuple[Held, Difference]] = []
     for part in output.held:
         expected = context.expected(section, name, part.position, part.ranges)
-        # Slices of the graph's whole array are new objects: there the range, not the object, is the same.
-        here = id(context.oracle(section).values[name][part.position]) if section == "per_device" else hash(part.ranges)
-        key = (part.copy, here)
+        # Slices of an oracle's value are new objects: of one object and one range they are the same.
+        values = context.oracle(section).values[name]
+        key = (part.copy, id(values[part.position if section == "per_device" else 0]), hash(part.ranges))
         if key not in done:
             beside = context.beside(section, name, part.position, part.ranges)
             done[key] = difference(part.value, expected, output.dtype, allowed, beside)

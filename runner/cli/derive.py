@@ -34,17 +34,18 @@ def _derive(configuration: Configuration, job: app.Job, workers: Workers) -> Sta
     if types.derivation is None:
         reason = types.unsupported[Program.DERIVED]
         raise invalid(("program",), f"the graph cannot be written for one device: {reason}")
-    print(text(types.derivation))
+    print(text(types.derivation, manual=config.get("manual") is not None))
     return "passed"
 
 
-def text(derivation: Derivation) -> str:
-    """The section as the YAML has it, and as comments what there is to say of it."""
+def text(derivation: Derivation, *, manual: bool = False) -> str:
+    """The section as the YAML has it, and as comments what there is to say of it; it is manual over all axes."""
     import yaml
 
     from runner.words import bytes_text
 
-    parts: dict[str, Any] = {} if derivation.check_vma else {"check_vma": False}
+    parts: dict[str, Any] = {"manual": None} if manual else {}
+    parts |= {} if derivation.check_vma else {"check_vma": False}
     parts["per_device"] = derivation.per_device
     lines = yaml.safe_dump(parts, sort_keys=False, width=10_000, allow_unicode=True).rstrip("\n").split("\n")
     notes = [f"each device sends {bytes_text(derivation.sent_bytes)} on a ring", *derivation.notes]

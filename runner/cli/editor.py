@@ -117,6 +117,7 @@ _NARROWER: dict[tuple[str, ...], Schema] = {
     ("both",): _SHARED,
     ("graph",): _SECTION,
     ("per_device",): _SECTION,
+    ("manual",): {"items": _TEXT, "minItems": 1},
     ("constraints",): {"additionalProperties": _SPEC},
     ("outputs",): {"additionalProperties": _SPEC},
     ("grad", "wrt"): {"type": ["string", "array"], "items": _TEXT},

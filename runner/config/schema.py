@@ -213,6 +213,8 @@ class ExperimentConfig:
     """`all`, one program, or a list of them."""
     seed: int = 0
     precision: str = "highest"
+    manual: list[Any] | None = None
+    """The mesh axes over which `per_device` is manual, the others being left to the compiler; null: all of them."""
     check_vma: Flag = True
     trace: Flag = False
     """Whether every value of `per_device` on every device is shown and recorded."""

@@ -59,7 +59,7 @@ class Derived:
 
     def experiment(self, experiment: Experiment) -> Experiment:
         """The experiment with these lines as its `per_device`."""
-        return replace(experiment, per_device=self.statements, check_vma=self.check_vma)
+        return replace(experiment, per_device=self.statements, check_vma=self.check_vma, automatic=())
 
     def told(self, plan: Plan, floats: dict[str, dict[str, str]]) -> Derivation:
         """The lines as the YAML has them, with the plan that they follow and the dtypes in them."""
@@ -79,7 +79,7 @@ def read(experiment: Experiment, told: Derivation) -> Experiment:
     if experiment.grad is not None:
         scope.loops[GRADIENTS] = experiment.grad.wrt
     statements = read_statements(told.per_device, ("derived",), scope, experiment.dims)
-    return replace(experiment, per_device=statements, check_vma=told.check_vma)
+    return replace(experiment, per_device=statements, check_vma=told.check_vma, automatic=())
 
 
 def derive(experiment: Experiment, parts: Parts, hints: Hints, typing: Typing) -> Derived:

@@ -202,7 +202,9 @@ class _Reader:
         instruction, computation = place.instruction, place.computation
         names = self._names(place)
         own = list(dict.fromkeys(origin for name in names for origin in self._origins.of(name)))
-        inserted = not any(asked(stack) for name in names for stack in stacks(name))
+        axes, listed, devices = self._axes(place)
+        # What the compiler does to the operand of a collective may have the collective's name.
+        inserted = self._origins.leave(axes or ()) or not any(asked(stack) for name in names for stack in stacks(name))
         if megascale.kind(instruction):
             inserted = megascale.generated(instruction)
         between = None
@@ -221,7 +223,6 @@ class _Reader:
             self._result.unknown.append(f"{instruction.name} leads back to no line of the experiment")
         nodes = _nodes(own)
         bytes_in, bytes_out, dtype = self._bytes(place)
-        axes, listed, devices = self._axes(place)
         return Collective(
             kind=place.kind,
             node=nodes[0] if nodes else None,

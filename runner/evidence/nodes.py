@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -87,7 +87,13 @@ class Origins:
         self._scope = _scope(experiment.section(section)) | of_gradients
         names = Names(experiment)
         self._arrays = {names[array.name]: array.name for array in experiment.arrays}
+        self._automatic = frozenset(experiment.automatic if section == "per_device" else ())
         self.of = lru_cache(maxsize=None)(self._of)
+
+    def leave(self, axes: Iterable[str]) -> bool:
+        """Whether the lines leave some axes, all of them, to the compiler."""
+        over = frozenset(axes)
+        return bool(over) and over <= self._automatic
 
     def _of(self, op_name: str) -> tuple[Origin, ...]:
         """The origins of an instruction; several where the compiler merged operations. Empty where it does not say."""

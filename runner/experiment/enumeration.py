@@ -65,6 +65,7 @@ def identity(config: Mapping[str, Any]) -> str:
     if _of_graph(config.get("program")):
         # Lines that no program is written from are no part of what is run.
         left.pop("per_device", None)
+        left.pop("manual", None)
     new = [f"axis {k}" for k in range(len(axes))]
     told: list[str] = []
     for order in itertools.permutations(range(len(axes))):
@@ -87,6 +88,8 @@ def _renamed(key: str, value: Any, names: Mapping[str, str]) -> Any:
         return {name: _axes(spec, names) for name, spec in value.items()}
     if key in _SECTIONS:
         return _expressions(value, names)
+    if key == "manual" and is_list(value):
+        return sorted(names.get(axis, str(axis)) for axis in value)
     return _rules(value, names) if key == "rules" else value
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from runner import dtypes
 from runner.config import schema
-from runner.experiment.model import Array
+from runner.experiment.model import Array, Experiment
 from runner.experiment.plain import IDENTIFIER, counted, parsed, read_size, rectangular, size_text, yaml_hint
 from runner.experiment.rules import Logical, Specs
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
+from runner.language.check import missing_axis
 from runner.layout import Layout, Mesh, Spec
 from runner.untyped import is_list
 
@@ -55,6 +56,48 @@ def _read_devices(value: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
 
 def _flat(value: Any) -> list[Any]:
     return [number for entry in value for number in _flat(entry)] if is_list(value) else [value]
+
+
+def read_manual(axes: Any, mesh: Mesh) -> tuple[str, ...]:
+    """The axes that are automatic in `per_device`, of those over which it is manual; none where nothing is said."""
+    if axes is None:
+        return ()
+    for i, axis in enumerate(axes):
+        key = ("manual", i)
+        if axis not in mesh.axes:
+            raise invalid(key, missing_axis(axis, mesh) + (yaml_hint(axis) or nearest(str(axis), mesh.axes)))
+        if axis in axes[:i]:
+            raise invalid(key, f"the mesh axis '{axis}' stands twice")
+    if not axes:
+        message = "per_device is manual over one mesh axis at least; the mesh has " + ", ".join(mesh.axes)
+        raise invalid(("manual",), message)
+    return tuple(axis for axis in mesh.axes if axis not in axes)
+
+
+def check_blocks(experiment: Experiment) -> None:
+    """Raise `InvalidExperiment` where what a device holds would be no part of the block that `per_device` sees."""
+    if not experiment.automatic or not experiment.per_device:
+        return
+    sizes = experiment.mesh.sizes
+    inside = set(experiment.constrained_inside) & set(experiment.constrained)
+    specs: list[tuple[Key, Spec]] = [
+        *((("arrays", array.name, "spec"), array.layout.spec) for array in experiment.arrays),
+        *((("constraints", name), spec) for name, spec in experiment.constraints.items() if name in inside),
+        *((("outputs", name), spec) for name, spec in experiment.outputs.items()),
+    ]
+    for key, spec in specs:
+        for i, axes in enumerate(spec):
+            split = [axis for axis in axes if sizes[axis] > 1]
+            manual = [axis for axis in split if axis not in experiment.automatic]
+            if split[: len(manual)] != manual:
+                rest = [axis for axis in axes if axis not in manual]
+                first = next(axis for axis in split if axis in experiment.automatic)
+                raise invalid(
+                    (*key, i),
+                    f"dimension {i} is split over '{first}', which is automatic, before '{manual[-1]}', over which "
+                    f"per_device is manual: a block of shard_map is in one piece, so manual axes come first: "
+                    f"[{', '.join([*manual, *rest])}]",
+                )
 
 
 def read_array(name: str, config: Mapping[str, Any], specs: Specs, dims: Mapping[str, int]) -> Array:

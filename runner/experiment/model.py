@@ -146,6 +146,40 @@ class Experiment:
     """Per program the outputs that JAX is known to give wrong, with the versions that do: "" is all of them."""
     logical: Mapping[Key, Logical] = field(default_factory=dict[Key, Logical])
     """The specs that are written with logical names, by their keys."""
+    automatic: tuple[str, ...] = ()
+    """The mesh axes that `per_device` leaves to the compiler: its collectives and its blocks are of the others."""
+
+    @cached_property
+    def manual(self) -> Mesh:
+        """The mesh that `per_device` sees: the axes over which it is manual."""
+        return self.mesh.without(self.automatic)
+
+    def block(self, layout: Layout) -> Layout:
+        """How an array lies for `per_device`: over the automatic axes a device's block is whole."""
+        return replace(layout, spec=layout.spec.over(self.manual.axes)) if self.automatic else layout
+
+    def blocks(self, shape: tuple[int, ...], output: str) -> Layout:
+        """How the output of that name, and of a shape, lies for `per_device`."""
+        return self.block(Layout(self.mesh, shape, self.outputs[output]))
+
+    @property
+    def inside(self) -> Experiment:
+        """The experiment of the manual axes alone: what `per_device` is on its own."""
+        if not self.automatic:
+            return self
+        mesh = self.manual
+
+        def seen(spec: Spec) -> Spec:
+            return spec.over(mesh.axes)
+
+        return replace(
+            self,
+            mesh=mesh,
+            arrays=tuple(replace(a, layout=Layout(mesh, a.shape, seen(a.layout.spec))) for a in self.arrays),
+            outputs={name: seen(spec) for name, spec in self.outputs.items()},
+            constraints={},
+            automatic=(),
+        )
 
     @cached_property
     def results(self) -> dict[str, Spec]:
@@ -210,6 +244,15 @@ class Experiment:
         """The constraints by the paths of the values of `graph` and of the arrays: inside of a repeat too."""
         known = {array.name: array.name for array in self.arrays} | dict(paths(self.graph))
         return {path: self.constraints[name] for path, name in known.items() if name in self.constraints}
+
+    @cached_property
+    def constrained_inside(self) -> dict[str, Spec]:
+        """The constraints by the paths of the values of `per_device` and of the arrays, over the automatic axes."""
+        if not self.automatic:
+            return {}
+        known = {array.name: array.name for array in self.arrays} | dict(paths(self.per_device))
+        specs = {name: spec.over(self.automatic) for name, spec in self.constraints.items()}
+        return {path: specs[name] for path, name in known.items() if name in specs}
 
     @property
     def on_mesh(self) -> bool:

@@ -14,7 +14,7 @@ from runner.config.folders import misnamed
 from runner.experiment import expect, hardware, topology
 from runner.experiment.checkpoints import check_names
 from runner.experiment.functions import read_functions
-from runner.experiment.layouts import read_array, read_mesh, read_specs
+from runner.experiment.layouts import check_blocks, read_array, read_manual, read_mesh, read_specs
 from runner.experiment.model import (
     PLATFORMS,
     PRECISIONS,
@@ -30,10 +30,10 @@ from runner.experiment.model import (
 from runner.experiment.plain import check_name, choices, read_dims, read_show, read_size, read_verify_dims, yaml_hint
 from runner.experiment.program import Program
 from runner.experiment.results import (
+    check_constraints,
     check_gradients,
     check_outputs,
     gradient_names,
-    known_result,
     read_approximate,
     read_gradient,
     read_values,
@@ -75,11 +75,14 @@ def read(config: Mapping[str, Any]) -> Experiment:
     arrays = tuple(read_array(array, config["arrays"][array], specs, dims) for array in config["arrays"])
     taken = _distinct_names(config, arrays, dims)
     functions = read_functions(config["functions"], taken)
-    check_functions(functions, Scope("per_device", mesh), dims)
+    automatic = read_manual(config["manual"], mesh)
+    manual = mesh.without(automatic)
+    check_functions(functions, Scope("per_device", manual), dims)
     values = {array.name for array in arrays}
     sections: dict[Section, tuple[Statement, ...]] = {}
     for section in SECTIONS:
-        scope = Scope(section, mesh, set(values), dims, loops=gradient_names(config["grad"]))
+        seen = manual if section == "per_device" else mesh
+        scope = Scope(section, seen, set(values), dims, loops=gradient_names(config["grad"]))
         sections[section] = read_section(of_section(config, section), scope, dims, functions)
         check_names(sections[section])
     if not sections["graph"] and not sections["per_device"]:
@@ -90,8 +93,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
     check_gradients(grad, sections)
     outputs |= undeclared(grad, arrays, outputs)
     constraints = read_specs(config["constraints"], "constraints", specs)
-    for constrained in constraints:
-        known_result(constrained, "constraints", {*values, *(name for _, name in paths(sections["graph"]))}, "graph")
+    known = {name for _, name in paths(sections["graph"])} | values
+    check_constraints(constraints, known, sections["per_device"] if automatic else (), mesh, automatic)
     programs, chosen = _programs(named, sections)
     target = _target(config["target"], mesh, programs)
     # One device with the work of all says nothing of hardware that has them all.
@@ -123,8 +126,11 @@ def read(config: Mapping[str, Any]) -> Experiment:
         hardware=_hardware(config["hardware"], mesh, target, programs),
         wrong=expect.known_wrong(config["expect"], programs, target.platform, expectable),
         logical=specs.logical,
+        # Where nobody sees a block, there is none.
+        automatic=automatic if sections["per_device"] else (),
         **{key: config[key] for key in _AS_THEY_ARE},
     )
+    check_blocks(experiment)
     if experiment.precision not in PRECISIONS:
         raise invalid(("precision",), f"no precision '{experiment.precision}'; there are {', '.join(PRECISIONS)}")
     if experiment.seed < 0:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner import dtypes
-from runner.experiment.model import GRADIENTS, Array, Gradient, Section, Statement, results
+from runner.experiment.model import GRADIENTS, Array, Gradient, Section, Statement, paths, results
 from runner.experiment.plain import choices, rectangular
 from runner.faults import invalid, nearest
-from runner.layout import Spec
+from runner.layout import Mesh, Spec
 from runner.untyped import is_list
 
 
@@ -18,6 +18,30 @@ def known_result(name: str, section: str, known: set[str], where: str) -> None:
     """Raise `InvalidExperiment` for a name that is none of those that `where` knows."""
     if name not in known:
         raise invalid((section, name), f"{where} computes no '{name}'{nearest(name, known)}")
+
+
+def check_constraints(
+    constraints: Mapping[str, Spec],
+    named: set[str],
+    per_device: tuple[Statement, ...],
+    mesh: Mesh,
+    automatic: tuple[str, ...],
+) -> None:
+    """Raise `InvalidExperiment` for a constraint that nothing can keep.
+
+    `named` are the arrays and the values of `graph`; `per_device` has lines where some axes are `automatic` in it.
+    """
+    alone = {name for _, name in paths(per_device)} - named
+    for name, spec in constraints.items():
+        if name not in alone:
+            known_result(name, "constraints", named | alone, "the experiment" if automatic else "graph")
+            continue
+        for i, axes in enumerate(spec):
+            for axis in axes:
+                if axis not in automatic:
+                    left = ", ".join(each for each in mesh.axes if each in automatic)
+                    message = f"'{name}' stands in per_device alone, which is manual over '{axis}': its values are"
+                    raise invalid(("constraints", name, i), f"{message} blocks, laid out over {left}")
 
 
 def check_outputs(

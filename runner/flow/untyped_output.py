@@ -36,7 +36,7 @@ def explained(experiment: Experiment, arrays: Arrays | None, fault: Fault) -> Fa
 
 def _same_everywhere(experiment: Experiment, arrays: Arrays, name: str, graph: Any) -> bool:
     """Whether devices that should hold the same part of an output do, by the reference, and it is the graph's."""
-    mesh, spec = experiment.mesh, experiment.outputs[name]
+    mesh, spec = experiment.mesh, experiment.outputs[name].over(experiment.manual.axes)
     held = interpret(experiment, "per_device", arrays, keep=[name]).values[name]
     sharding = {axis for axes in spec for axis in axes}
     groups = mesh.groups([axis for axis in mesh.axes if axis not in sharding])

@@ -227,5 +227,8 @@ def _check_axes(expression: Expression, node: ast.expr, scope: Scope) -> None:
 
 
 def missing_axis(axis: object, mesh: Mesh) -> str:
-    """The message for a mesh axis that is not there."""
+    """The message for a mesh axis that is not there, or that `per_device` leaves to the compiler."""
+    if axis in mesh.automatic:
+        manual = ", ".join(mesh.axes)
+        return f"mesh axis '{axis}' is automatic here: per_device is manual over {manual} (manual: [{manual}])"
     return f"mesh axis '{axis}' does not exist; the mesh has {', '.join(mesh.axes)}"

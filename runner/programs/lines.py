@@ -17,7 +17,7 @@ from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, comp
 from runner.language.syntax import Expression, place
 from runner.layout import Spec
 from runner.programs.names import Names
-from runner.programs.spelling import checkpointed, constrained, resharded, sharding, tuple_of
+from runner.programs.spelling import checkpointed, constrained, constrained_inside, resharded, sharding, tuple_of
 from runner.programs.types import Repairs
 from runner.sharding.repairs import Repair
 
@@ -29,12 +29,20 @@ class Lines:
     """
 
     def __init__(
-        self, experiment: Experiment, names: Names, repairs: Repairs | None = None, *, under_vmap: bool = False
+        self,
+        experiment: Experiment,
+        names: Names,
+        repairs: Repairs | None = None,
+        *,
+        under_vmap: bool = False,
+        inside: bool = False,
     ) -> None:
         self._experiment = experiment
         self._names = names
         self._repairs = repairs or Repairs()
         self._under_vmap = under_vmap
+        self._inside = inside
+        """Whether the lines are a device's, of which the compiler lays out automatic axes alone."""
         self._lines: list[str] = []
         self._depth = 0
         """In how many calls the lines stand that are being written as a function."""
@@ -144,7 +152,8 @@ class Lines:
         if path in self._repairs.reshard:
             self._put(indent, f"{identifier} = {resharded(identifier, self._repairs.reshard[path])}")
         if path in self._constrained:
-            self._put(indent, f"{identifier} = {constrained(identifier, self._constrained[path])}")
+            put = constrained_inside if self._inside else constrained
+            self._put(indent, f"{identifier} = {put(identifier, self._constrained[path])}")
 
     def _loop(self, loop: Loop, indent: str) -> None:
         firsts = tuple_of([self._expression(first, loop.first(name)) for name, first in loop.carry])

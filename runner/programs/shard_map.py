@@ -21,24 +21,29 @@ def write(experiment: Experiment, folder: Path, types: Types, program: Program =
     forward, sharded = names.function, "sharded"
     if experiment.grad:
         forward, sharded = names.reserve("forward"), names.reserve("sharded")
-    lines = Lines(experiment, names)
+    lines = Lines(experiment, names, inside=True)
     first = experiment.forward if experiment.grad else experiment
     differing = types.differing.get(program, {})
-    computed = lines.section(first.per_device)
+    computed = lines.section(first.per_device, experiment.constrained_inside)
     passed = [
         (names.add(name), names.reserve(f"{name}_passed".replace(".", "_")), axes) for name, axes in differing.items()
     ]
-    in_specs = spelling.tuple_of([str(a.layout.spec) for a in experiment.arrays]) if experiment.arrays else "()"
-    specs = [*map(str, first.results.values()), *(_over(axes) for _, _, axes in passed)]
+    manual = experiment.manual.axes
+    in_specs = spelling.tuple_of([str(experiment.block(a.layout).spec) for a in experiment.arrays])
+    specs = [*(str(spec.over(manual)) for spec in first.results.values()), *(_over(axes) for _, _, axes in passed)]
     out_specs = spelling.tuple_of(specs)
     returned = source.returned(first, names, passed=[_outward(name, axes) for name, _, axes in passed])
-    end = ["return jax.jit(sharded)"]
+    jit = _jit(experiment)
+    end = [*jit[:-1], "return jax.jit(sharded, out_shardings=out_shardings)" if jit[1:] else "return jax.jit(sharded)"]
     if experiment.grad:
         of = experiment.grad.of
-        returned, out_specs = f"{names[of]}, {returned}", f"({experiment.results[of]}, {out_specs})"
+        returned, out_specs = f"{names[of]}, {returned}", f"({experiment.results[of].over(manual)}, {out_specs})"
+        gradients = {names.add(name): experiment.outputs[name] for name in experiment.grad.names}
         # A gradient that is zero everywhere has no layout of its own.
         laid_out = {
-            name: spelling.constrained(names.add(name), experiment.outputs[name]) for name in experiment.grad.names
+            name: spelling.constrained(identifier, spec)
+            for name, (identifier, spec) in zip(experiment.grad.names, gradients.items(), strict=True)
+            if not experiment.automatic
         }
         after, update = "", list[str]()
         if experiment.reads_gradients:
@@ -46,17 +51,16 @@ def write(experiment: Experiment, folder: Path, types: Types, program: Program =
         end = [
             *update,
             source.with_gradients(
-                experiment, names, sharded, laid_out, passed=[held for _, held, _ in passed], after=after
+                experiment, names, sharded, laid_out, jit, passed=[held for _, held, _ in passed], after=after
             ),
             "",
             f"return {names.function}",
         ]
-    check = [] if experiment.check_vma else ["    check_vma=False,"]
     body = "\n".join(
         [
             *([lines.definitions] if lines.definitions else []),
             f"def {forward}({source.parameters(experiment, names)}):",
-            f"    # each device: {source.shapes_comment(experiment.arrays, names, shards=True)}",
+            f"    {source.blocks_comment(experiment, experiment.arrays, names)}",
             source.indent(computed, 4),
             f"    return {returned}",
             "",
@@ -65,7 +69,7 @@ def write(experiment: Experiment, folder: Path, types: Types, program: Program =
             "    mesh=mesh,",
             f"    in_specs={in_specs},",
             f"    out_specs={out_specs},",
-            *check,
+            *options(experiment),
             ")",
             *([""] if experiment.grad else []),
             *end,
@@ -78,6 +82,23 @@ def write(experiment: Experiment, folder: Path, types: Types, program: Program =
         "def program(mesh):\n" + source.indent(body, 4),
         target.main(experiment, program),
     )
+
+
+def options(experiment: Experiment) -> list[str]:
+    """The further arguments of `jax.shard_map`."""
+    axes = [", ".join(map(repr, experiment.manual.axes))] if experiment.automatic else []
+    return [
+        *(f"    axis_names={{{names}}}," for names in axes),
+        *([] if experiment.check_vma else ["    check_vma=False,"]),
+    ]
+
+
+def _jit(experiment: Experiment) -> list[str]:
+    """What stands above the jitted function: `shard_map` says nothing of the automatic axes of what it gives."""
+    if not experiment.automatic:
+        return ["@jax.jit"]
+    specs = [f"    {spelling.sharding(spec)}," for spec in experiment.outputs.values()]
+    return ["out_shardings = (", *specs, ")", "", "@jax.jit(out_shardings=out_shardings)"]
 
 
 def _over(axes: tuple[str, ...]) -> str:
@@ -100,18 +121,17 @@ def _after(
     statements = experiment.after("per_device")
     read = frozenset[str]().union(*(statement.names for statement in statements))
     given = [array for array in experiment.given if array.name in read]
-    computed = lines.section(statements, after=True)
+    computed = lines.section(statements, experiment.constrained_inside, after=True)
     results = [name for name in experiment.results if name not in experiment.forward.results]
     update, sharded = names.reserve("update"), names.reserve("sharded_update")
     parameters = [*(names[array.name] for array in given), *(name for name, _, _ in passed)]
     arguments = [*(names[array.name] for array in given), *(held for _, held, _ in passed)]
-    in_specs = [*(str(array.layout.spec) for array in given), *(_over(axes) for _, _, axes in passed)]
-    out_specs = spelling.tuple_of([str(experiment.outputs[name]) for name in results])
+    in_specs = [*(str(experiment.block(array.layout).spec) for array in given), *(_over(axes) for _, _, axes in passed)]
+    out_specs = spelling.tuple_of([str(experiment.outputs[name].over(experiment.manual.axes)) for name in results])
     inward = [f"    {name} = jax.tree.map(lambda value: value[0], {name})" for name, _, axes in passed if axes]
-    check = [] if experiment.check_vma else ["    check_vma=False,"]
     function = [
         f"def {update}({', '.join(parameters)}):",
-        f"    # each device: {source.shapes_comment(given, names, shards=True)}",
+        f"    {source.blocks_comment(experiment, given, names)}",
         *inward,
         source.indent(computed, 4),
         f"    return {spelling.tuple_of([names[name] for name in results])}",
@@ -121,7 +141,7 @@ def _after(
         "    mesh=mesh,",
         f"    in_specs={spelling.tuple_of(in_specs)},",
         f"    out_specs={out_specs},",
-        *check,
+        *options(experiment),
         ")",
         "",
     ]

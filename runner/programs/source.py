@@ -217,11 +217,11 @@ def indent(text: str, by: int) -> str:
     return textwrap.indent(text, " " * by, lambda line: bool(line.strip()))
 
 
-def shapes_comment(arrays: Iterable[Array], names: Names, *, shards: bool) -> str:
-    """`A[4, 2], B[2, 4]`: what a program's function sees of each array."""
-    return ", ".join(
-        f"{names[array.name]}{list(array.layout.shard_shape if shards else array.shape)}" for array in arrays
-    )
+def blocks_comment(experiment: Experiment, arrays: Iterable[Array], names: Names) -> str:
+    """`# each device: A[4, 2], B[2, 4]`: the block that a device's function sees of each array."""
+    blocks = (f"{names[array.name]}{list(experiment.block(array.layout).shard_shape)}" for array in arrays)
+    along = f" along {', '.join(experiment.manual.axes)}" if experiment.automatic else ""
+    return f"# each device{along}: {', '.join(blocks)}"
 
 
 def module(*parts: str) -> str:

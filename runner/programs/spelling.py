@@ -28,6 +28,11 @@ def constrained(value: str, spec: Spec) -> str:
     return f"jax.lax.with_sharding_constraint({value}, {sharding(spec)})"
 
 
+def constrained_inside(value: str, spec: Spec) -> str:
+    """`value`, which one device of a `shard_map` computes, laid out by the compiler over the automatic axes."""
+    return f"jax.lax.with_sharding_constraint({value}, {spec})"
+
+
 def checkpointed(function: str, checkpoint: Checkpoint, more: str = "") -> str:
     """A function of which the backward pass computes again what is not kept."""
     policy: list[str] = []

@@ -6,11 +6,13 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
+from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED, Traced
 from runner.layout import Spec
 from runner.programs import source, spelling
 from runner.programs.lines import Lines
 from runner.programs.names import Names
+from runner.programs.shard_map import options
 from runner.programs.types import Typed
 
 
@@ -19,13 +21,12 @@ def write(traced: Traced, folder: Path, kept: Mapping[str, Typed]) -> str:
     experiment = traced.experiment
     names = Names(experiment)
     lines = Lines(experiment, names).section(experiment.per_device)
-    in_specs = spelling.tuple_of([str(a.layout.spec) for a in experiment.arrays]) if experiment.arrays else "()"
-    check = [] if experiment.check_vma else ["    check_vma=False,"]
+    in_specs = spelling.tuple_of([str(experiment.block(a.layout).spec) for a in experiment.arrays])
     values = [_value(names[name], typed) for name, typed in kept.items()]
     body = "\n".join(
         [
             f"def {names.function}({source.parameters(experiment, names)}):",
-            f"    # each device: {source.shapes_comment(experiment.arrays, names, shards=True)}",
+            f"    {source.blocks_comment(experiment, experiment.arrays, names)}",
             source.indent(lines, 4),
             source.indent(_filled("values = ", values), 4),
             "    return tuple(jnp.asarray(value)[None] for value in values)",
@@ -35,10 +36,10 @@ def write(traced: Traced, folder: Path, kept: Mapping[str, Typed]) -> str:
             f"    {names.function},",
             "    mesh=mesh,",
             f"    in_specs={in_specs},",
-            f"    out_specs={Spec((experiment.mesh.axes,))},",
-            *check,
+            f"    out_specs={Spec((experiment.manual.axes,))},",
+            *options(experiment),
             ")",
-            "return jax.jit(sharded)",
+            *_everywhere(experiment),
         ]
     )
     shown = {value.node: value.name for value in traced.values}
@@ -49,6 +50,19 @@ def write(traced: Traced, folder: Path, kept: Mapping[str, Typed]) -> str:
         "def program(mesh):\n" + source.indent(body, 4),
         _main([f'"{shown.get(name, name)}"' for name in kept]),
     )
+
+
+def _everywhere(experiment: Experiment) -> list[str]:
+    """What stands after the `shard_map`, whose results count the devices along its manual axes."""
+    if not experiment.automatic:
+        return ["return jax.jit(sharded)"]
+    mesh = experiment.mesh
+    block_of = [mesh.axis_index(position, experiment.manual.axes) for position in range(mesh.size)]
+    return [
+        "# Devices that differ along the automatic axes have one block.",
+        f"block_of = np.array({block_of})",
+        "return jax.jit(lambda *arrays: tuple(value[block_of] for value in sharded(*arrays)))",
+    ]
 
 
 def _value(identifier: str, typed: Typed) -> str:

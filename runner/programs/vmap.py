@@ -15,7 +15,8 @@ from runner.programs.types import Types
 
 
 def write(experiment: Experiment, folder: Path, types: Types) -> str:
-    """The source of the program."""
+    """The source of the program, which maps over the manual axes; of the others one device has all."""
+    experiment = experiment.inside
     names = Names(experiment)
     mapped = names.reserve("mapped") if experiment.grad else "mapped"
     lines = Lines(experiment, names, under_vmap=True)
@@ -28,7 +29,7 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
         [
             *([lines.definitions] if lines.definitions else []),
             f"def per_device({source.parameters(experiment, names)}):",
-            f"    # each device: {source.shapes_comment(experiment.arrays, names, shards=True)}",
+            f"    {source.blocks_comment(experiment, experiment.arrays, names)}",
             source.indent(computed, 4),
             f"    return {source.returned(first, names, passed=passed)}",
             "",
@@ -124,7 +125,7 @@ def _after(experiment: Experiment, names: Names, lines: Lines) -> tuple[list[str
     function = [
         "",
         f"def {update}({operands}):",
-        f"    # each device: {source.shapes_comment(given, names, shards=True)}",
+        f"    {source.blocks_comment(experiment, given, names)}",
         source.indent(computed, 4),
         f"    return {left}",
         "",

@@ -18,7 +18,6 @@ from runner import dtypes
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section, expressions
 from runner.experiment.results import DIFFERENCES
-from runner.layout import Layout
 from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.decisions import PerDevice, Replaying
 from runner.reference.interpreter import interpret
@@ -148,7 +147,7 @@ def shares(experiment: Experiment) -> int:
 
     Without `check_vma`, `shard_map` does not know that all devices give the same scalar, and each has a share in it.
     """
-    return experiment.mesh.size if experiment.per_device and not experiment.check_vma else 1
+    return experiment.manual.size if experiment.per_device and not experiment.check_vma else 1
 
 
 def _names(arrays: list[str]) -> str:
@@ -262,7 +261,7 @@ def _held(experiment: Experiment, section: Section, array: str, gradient: np.nda
     """A gradient as every device holds it, where its spec lays it out."""
     if section == "graph":
         return [gradient]
-    layout = Layout(experiment.mesh, gradient.shape, experiment.outputs[f"grad.{array}"])
+    layout = experiment.blocks(gradient.shape, f"grad.{array}")
     blocks: dict[tuple[int, ...], Any] = {}
     for position in range(experiment.mesh.size):
         blocks.setdefault(layout.block(position), gradient[layout.index(position)])
@@ -275,4 +274,4 @@ def _whole(experiment: Experiment, section: Section, array: str, value: PerDevic
     step = row_step(shape)
     if section == "graph":
         return value[0][::step] if step > 1 else value[0]
-    return Layout(experiment.mesh, shape, experiment.outputs[f"grad.{array}"]).assembled(value, step)
+    return experiment.blocks(shape, f"grad.{array}").assembled(value, step)

@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
-from runner.experiment.model import Array, Experiment, Line, Loop, Section, Statement
+from runner.experiment.model import Experiment, Line, Loop, Section, Statement
 from runner.language.casts import drawn, narrowed, to_float
 from runner.language.counterparts import indexing
 from runner.language.counterparts.promotion import identity
 from runner.language.operations import CONSTANTS, OPERATIONS, Decides, Operation
 from runner.language.operators import OPERATORS, Operator, called, operator_of
 from runner.language.syntax import place
-from runner.layout import Mesh
+from runner.layout import Layout, Mesh
 from runner.reference.arithmetic import ANY, EXACT, Arithmetic, cast
 from runner.reference.decisions import Decision, PerDevice, Script
 from runner.reference.lifetimes import read_later, read_once_more
@@ -60,7 +60,8 @@ def interpret(
 ) -> Interpretation:
     """Run one section (or `statements` in its place) on `arrays`, which are whole and in their own dtype.
 
-    `arrays` have the gradients too, whole, where lines read them: `experiment.given`.
+    `arrays` have the gradients too, whole, where lines read them: `experiment.given`. For `per_device` each device has
+    its block over the manual axes (`experiment.block`), the same as all that differ from it along the others.
 
     `given` are all values that are known already, the arrays' too, where `statements` are not the first ones. Raises
     `OverflowError` for a value of more than `most` elements on a device.
@@ -73,7 +74,7 @@ def interpret(
     interpreter.values.update(given or {})
     for array in experiment.given if given is None else ():
         whole = arithmetic.held(arrays[array.name], experiment.x64, array.dtype)
-        interpreter.values[array.name] = _shards(array, mesh, whole)
+        interpreter.values[array.name] = [whole] if mesh == WHOLE else _shards(experiment.block(array.layout), whole)
     # Overflow and NaN are the experiment's own; the value check reports them.
     with np.errstate(all="ignore"):
         interpreter.run(
@@ -83,13 +84,11 @@ def interpret(
     return Interpretation(interpreter.values, interpreter.work)
 
 
-def _shards(array: Array, mesh: Mesh, whole: np.ndarray) -> PerDevice:
-    if mesh == WHOLE:
-        return [whole]
+def _shards(layout: Layout, whole: np.ndarray) -> PerDevice:
     blocks: dict[tuple[int, ...], np.ndarray] = {}
-    for position in range(mesh.size):
-        blocks.setdefault(array.layout.block(position), whole[array.layout.index(position)])
-    return [blocks[array.layout.block(position)] for position in range(mesh.size)]
+    for position in range(layout.mesh.size):
+        blocks.setdefault(layout.block(position), whole[layout.index(position)])
+    return [blocks[layout.block(position)] for position in range(layout.mesh.size)]
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +15,7 @@ import numpy as np
 
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
+from runner.layout import Layout
 from runner.link import handover
 from runner.link.events import OutputTold, Ran, Ranges, RunTimes, Timing
 from runner.worker import calls
@@ -94,7 +95,7 @@ def _repeat(call: Callable[[], Any], first: float) -> RunTimes:
 def leave(experiment: Experiment, program: Program, outputs: Any, arrays: Path) -> dict[str, OutputTold]:
     """Leave the values of the outputs for the parent; return what there is to say of them."""
     shards = _Shards(experiment, blocks=not program.on_mesh)
-    described = {name: shards.describe(output) for name, output in zip(experiment.outputs, outputs, strict=True)}
+    described = {name: shards.describe(name, output) for name, output in zip(experiment.outputs, outputs, strict=True)}
     handover.leave(arrays / f"{program}.bin", shards.distinct)
     return described
 
@@ -103,21 +104,18 @@ class _Shards:
     """Collects the devices' values, each distinct one once."""
 
     def __init__(self, experiment: Experiment, *, blocks: bool) -> None:
-        self._mesh = experiment.mesh
+        self._experiment = experiment
         self._blocks = blocks
         self.distinct: list[np.ndarray] = []
 
-    def describe(self, output: jax.Array) -> OutputTold:
+    def describe(self, name: str, output: jax.Array) -> OutputTold:
         """The dtype, shape and spec of one output, and for each device its index range and the entry of its value."""
         held: dict[str, list[int]] = {}
         shards: list[tuple[int, Ranges | None, int]]
         if self._blocks:
             # vmap's leading dimensions are the mesh; which range a block has is the experiment's to say.
-            whole = np.asarray(output)
-            shards = [
-                (position, None, self._store(whole[coordinates], held, ""))
-                for position, coordinates in enumerate(self._mesh.coordinates)
-            ]
+            held_by = self._held(name, np.asarray(output))
+            shards = [(position, None, self._store(value, held, "")) for position, value in enumerate(held_by)]
             return OutputTold(dtype=str(output.dtype), spec=None, shards=shards)
         shards = []
         for shard in sorted(output.addressable_shards, key=lambda shard: shard.device.id):
@@ -125,6 +123,16 @@ class _Shards:
             shards.append((shard.device.id, where, self._store(np.asarray(shard.data), held, str(where))))
         spec = spec_json(output.sharding)
         return OutputTold(dtype=str(output.dtype), shape=list(output.shape), spec=spec, shards=shards)
+
+    def _held(self, name: str, whole: np.ndarray) -> Iterator[np.ndarray]:
+        """What each device would hold of an output whose leading dimensions are the manual axes of the mesh."""
+        experiment = self._experiment
+        mesh, manual = experiment.mesh, experiment.manual
+        own = Layout.of_shards(mesh, whole.shape[len(manual.axes) :], experiment.outputs[name].over(manual.axes))
+        layout = Layout(mesh, own.shape, experiment.outputs[name])
+        for position in range(mesh.size):
+            at = tuple(mesh.axis_index(position, axis) for axis in manual.axes)
+            yield whole[(*at, *layout.within(position, own))]
 
     def _store(self, value: np.ndarray, held: dict[str, list[int]], where: str) -> int:
         raw = handover.raw_bytes(value)

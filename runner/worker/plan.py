@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def plan(lowered: Any, experiment: Experiment, names: Names) -> Plan:
     if isinstance(modules, str):
         return Plan(missing=modules)
     module, told = modules
-    origins = _Told(told)
+    origins = _Told(told, experiment.mesh)
     origins.walk()
     reader = _Reader(module, experiment, names, origins)
     reader.walk()
@@ -100,8 +100,9 @@ def _computes(operation: Any) -> bool:
 class _Told(Walk):
     """The origins of the results' shardings, of the operations that compute, in their order."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, mesh: Mesh) -> None:
         super().__init__(module)
+        self._mesh = mesh
         self.order: list[tuple[str, tuple[Mapping[str, str], ...]]] = []
         self.constraints: dict[str, tuple[str, Spec | None]] = {}
         """The name stacks and the layouts of constraints, by Shardy's names for them."""
@@ -114,7 +115,26 @@ class _Told(Walk):
             self.constraints[name] = self.stack(operation), given
         if _computes(operation):
             self.order.append((operation.name, shardy.origins(operation)))
-        return operation.name != "sdy.manual_computation"
+        return _has_plan(operation, self._mesh)
+
+
+def _has_plan(operation: Any, mesh: Mesh) -> bool:
+    """Whether what an operation has in its regions is planned.
+
+    What a reduction does to two numbers is none of the program's operations; nor has a device's code a plan.
+    """
+    if operation.name == "sdy.manual_computation":
+        return bool(_automatic(operation, mesh))
+    return operation.name.partition(".")[2] not in _OF_NUMBERS
+
+
+_OF_NUMBERS = frozenset({"reduce", "scatter", "reduce_window", "sort", "all_reduce", "reduce_scatter"})
+
+
+def _automatic(operation: Any, mesh: Mesh) -> tuple[str, ...]:
+    """The axes that a `shard_map` leaves to the compiler: over these there is a plan of a device's code."""
+    manual = str(operation.attributes["manual_axes"])
+    return tuple(axis for axis in mesh.axes if f'"{axis}"' not in manual)
 
 
 @dataclass(frozen=True)
@@ -161,7 +181,12 @@ class _Reader(Walk):
         carried = self._layouts.get(owner.results[at]) if owner.name == "stablehlo.while" else None
         if given in self._known:
             self._known[argument] = self._known[given]
-        self._layouts[argument] = carried or self._layouts.get(given) or self._replicated(argument)
+        self._layouts[argument] = layout = carried or self._layouts.get(given) or self._replicated(argument)
+        if owner.name == "sdy.manual_computation":
+            known, automatic = self._of(given), _automatic(owner, self._mesh)
+            self._layouts[argument] = layout.over(automatic)
+            origins = {axis: key for axis, key in known.origins.items() if axis in automatic}
+            self._known[argument] = replace(known, origins=origins)
 
     def operation(self, operation: Any) -> bool:
         dialect, _, name = operation.name.partition(".")
@@ -180,8 +205,7 @@ class _Reader(Walk):
             self._results(operation, self._shardings(operation))
             return True
         self._computed(operation, name)
-        # What a reduction does to two numbers is none of the program's operations; nor has a device's code a plan.
-        return name not in ("reduce", "scatter", "reduce_window", "sort", "manual_computation")
+        return _has_plan(operation, self._mesh)
 
     def returned(self, owner: Any) -> None:
         for result, value in zip(owner.results, self._last, strict=False):

@@ -23,7 +23,7 @@ from runner.faults import LEFT_OUT, InvalidExperiment, invalid, key_text
 from runner.language import trees
 from runner.language.check import canonical
 from runner.language.syntax import parse, place
-from runner.layout import Layout, Mesh, Spec
+from runner.layout import Layout, Spec
 from runner.programs.types import Floats, Repairs, Typed, Types
 from runner.untyped import is_sequence
 from runner.words import quoted
@@ -86,7 +86,7 @@ def infer(experiment: Experiment) -> Types:
         differing[Program.SHARD_MAP] = _differing(experiment, varying)
         for name, spec in experiment.results.items():
             local = nodes["per_device"][name]
-            whole = _whole(experiment.mesh, local, spec, name)
+            whole = _whole(experiment, local, spec, name)
             if name in outputs and whole.shape != outputs[name].shape:
                 raise invalid(
                     ("outputs", name),
@@ -120,7 +120,7 @@ def _fits_array(experiment: Experiment, gradient: str) -> None:
 
 def _differing(experiment: Experiment, varying: Mapping[str, frozenset[str]]) -> dict[str, tuple[str, ...]]:
     """The axes over which what is passed over the gradients may differ; without `check_vma` nobody knows: all."""
-    axes = experiment.mesh.axes
+    axes = experiment.manual.axes
     return {
         name: tuple(axis for axis in axes if axis in varying[name] or not experiment.check_vma)
         for name in experiment.passed("per_device")
@@ -217,8 +217,9 @@ def per_device(experiment: Experiment, floats: Floats) -> tuple[dict[str, Typed]
     mapped = jax.shard_map(
         shard,
         mesh=abstract_mesh(experiment.mesh, AxisType.Auto),
-        in_specs=tuple(partition(a.layout.spec) for a in experiment.given),
+        in_specs=tuple(partition(experiment.block(a.layout).spec) for a in experiment.given),
         out_specs=(),
+        axis_names=set(experiment.manual.axes),
         check_vma=experiment.check_vma,
     )
     calls.eval_shape(mapped, *_structs(experiment, lambda layout: layout.shape))
@@ -226,12 +227,18 @@ def per_device(experiment: Experiment, floats: Floats) -> tuple[dict[str, Typed]
     return types, varying
 
 
-def _whole(mesh: Mesh, local: Typed, spec: Spec, name: str) -> Typed:
+def _whole(experiment: Experiment, local: Typed, spec: Spec, name: str) -> Typed:
     """The type of the whole output whose shard is `local`."""
     if len(spec) > len(local.shape):
         entries = f"{len(spec)} {'entry' if len(spec) == 1 else 'entries'}"
         raise invalid(("outputs", name), f"the spec has {entries}, but '{name}' has rank {len(local.shape)}")
-    return Typed(Layout.of_shards(mesh, local.shape, spec).shape, local.dtype)
+    if experiment.automatic:
+        # A block is whole over the automatic axes, which lay it out when the program is done.
+        whole = Layout.of_shards(experiment.mesh, local.shape, spec.over(experiment.manual.axes)).shape
+        key = ("outputs", name)
+        fits(spec, whole, (), experiment.mesh, key, name, experiment.logical.get(key))
+        return Typed(whole, local.dtype)
+    return Typed(Layout.of_shards(experiment.mesh, local.shape, spec).shape, local.dtype)
 
 
 def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: frozenset[str]) -> None:
@@ -333,8 +340,9 @@ def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) ->
     mapped = jax.shard_map(
         shard,
         mesh=abstract_mesh(experiment.mesh, AxisType.Auto),
-        in_specs=tuple(partition(a.layout.spec) for a in experiment.arrays),
+        in_specs=tuple(partition(experiment.block(a.layout).spec) for a in experiment.arrays),
         out_specs=partition(experiment.outputs[of]),
+        axis_names=set(experiment.manual.axes),
         check_vma=experiment.check_vma,
     )
     differentiated = calls.grad(mapped, argnums=gradient.places(experiment))
@@ -345,6 +353,7 @@ def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) ->
 
 def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:
     """Why JAX cannot run the per-device code under `vmap`, if it cannot; `types` are those under `shard_map`."""
+    experiment = experiment.inside
     found: dict[str, Typed] = {}
 
     def shard(*arrays: Any) -> Any:

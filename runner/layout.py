@@ -68,14 +68,16 @@ def _entry(axes: tuple[str, ...]) -> str:
 class Mesh:
     """Named axes and their sizes, in the order of `jax.make_mesh`.
 
-    `devices`: the numbers of the target's devices in it, row-major; None where `jax.make_mesh` decides. `automatic`:
-    further axes, which those who see this mesh leave to the compiler.
+    - `devices`: the numbers of the target's devices in it, row-major; None where `jax.make_mesh` decides.
+    - `automatic`: further axes, which those who see this mesh leave to the compiler.
+    - `auto`: those of its own axes that have no part in the types of explicit sharding.
     """
 
     axes: tuple[str, ...]
     shape: tuple[int, ...]
     devices: tuple[int, ...] | None = None
     automatic: tuple[str, ...] = ()
+    auto: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return " × ".join(f"{axis}={size}" for axis, size in self.sizes.items())
@@ -84,6 +86,11 @@ class Mesh:
     def size(self) -> int:
         """The number of devices."""
         return math.prod(self.shape)
+
+    @property
+    def explicit(self) -> tuple[str, ...]:
+        """The axes that are part of the types of explicit sharding."""
+        return tuple(axis for axis in self.axes if axis not in self.auto)
 
     @property
     def needed(self) -> int:

@@ -215,7 +215,7 @@ WITHOUT_JAX = {
     ),
     "a number for a mapping": (
         edited("dims:", "mesh: 4\ndims:"),
-        "experiment/mine.yaml:6:7  mesh\n  'mesh' is a mapping of 'axes', 'shape', 'devices', not 4",
+        "experiment/mine.yaml:6:7  mesh\n  'mesh' is a mapping of 'axes', 'shape', 'devices', 'types', not 4",
     ),
     "a text for a list": (
         edited("spec: [null, x]", "spec: x"),

@@ -1,7 +1,12 @@
 """What explicit sharding asks for is written as an expert would write it: few reshards, and none of what lies right."""
 
+import re
+
+import numpy as np
 import pytest
 
+from runner.experiment.data import make
+from runner.experiment.enumeration import identity
 from runner.experiment.program import Program
 from runner.programs import explicit
 from runner.programs.types import Repairs
@@ -202,3 +207,59 @@ def test_what_only_lowering_refuses_is_said():
     if unsupported:
         assert unsupported[Program.EXPLICIT].startswith("graph.out: JAX refuses it: Use `.at[...].get(out_sharding=)`")
         assert set(unsupported) == {"explicit"}
+
+
+MIXED = """\
+mesh: {axes: [x, y], shape: [2, 2], types: [explicit, auto]}
+arrays:
+  A: {shape: [8, 4], spec: [x, y]}
+  W: {shape: [4, 8], spec: [y, x]}
+  V: {shape: [4, 8], spec: [null, y]}
+graph:
+  h: A @ W
+  g: tanh(A @ V)
+  loss: mean(g ** 2) + sum(h)
+  new: V - 0.1 * grad.V
+  k: zeros((8, 8)) + h
+constraints: {g: [x, y]}
+outputs: {h: [x, y], loss: [], new: [x, y], grad.V: [null, [x, y]], k: [null, x]}
+grad: {of: loss, wrt: [V]}
+"""
+
+
+def test_types_know_of_explicit_axes_alone(tmp_path):
+    outcome = harness.run(MIXED, tmp_path, program=["auto", "constraint", "explicit"])
+    assert outcome.failures() == []
+    for program, types in (("explicit", "Explicit, AxisType.Auto"), ("constraint", "Auto, AxisType.Auto")):
+        assert f"axis_types=(AxisType.{types})" in outcome.sources[program]
+    source = outcome.sources["explicit"]
+    # The contracting dimension is split over y alone, which is the compiler's: of two claims to x the first has it.
+    assert f"h = jnp.matmul(A, W, out_sharding={laid(X, N)})" in source
+    assert f"g = jax.lax.with_sharding_constraint(g, {laid(N, Y)})" in source
+    assert f"        {laid(X, Y)},\n" in source
+    typed = re.findall(r"(?:out_sharding=|jax.reshard\(\w+, )NamedSharding\(mesh, P\(([^)]*)", source)
+    assert typed
+    assert not any(Y in spec for spec in typed)
+    made = {name: value.astype(np.float64) for name, value in make(outcome.experiment, tmp_path).items()}
+    g = np.tanh(made["A"] @ made["V"])
+    gradient = made["A"].T @ (2 * g * (1 - g**2) / g.size)
+    np.testing.assert_allclose(outcome.value("explicit", "h"), made["A"] @ made["W"], atol=1e-5)
+    np.testing.assert_allclose(outcome.value("explicit", "new"), made["V"] - 0.1 * gradient, atol=1e-5)
+
+
+def test_a_type_of_an_axis_is_one_of_jaxs_names():
+    read = harness.experiment(MIXED.replace("[explicit, auto]", "[Auto, Explicit]"))
+    assert read.mesh.explicit == ("y",)
+    assert harness.experiment(MIXED.replace(", types: [explicit, auto]", "")).mesh.explicit == ("x", "y")
+
+
+def test_axes_of_two_types_are_not_interchangeable():
+    text = "arrays: {A: {shape: [4, 4], spec: [x]}}\ngraph: {B: A + 1}\noutputs: {B: [x]}\n"
+
+    def point(spec, types):
+        mesh = {"axes": ["x", "y"], "shape": [2, 2], "types": types}
+        return identity(harness.config(text.replace("[x]", spec), mesh=mesh))
+
+    assert point("[x]", None) == point("[y]", None)
+    assert point("[x]", ["explicit", "auto"]) == point("[y]", ["auto", "explicit"])
+    assert point("[x]", ["explicit", "auto"]) != point("[y]", ["explicit", "auto"])

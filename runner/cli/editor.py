@@ -19,6 +19,7 @@ from runner.config.files import PACKAGE
 from runner.config.shape import Kind
 from runner.experiment.checkpoints import BY_NAMES, POLICIES
 from runner.experiment.expect import KINDS
+from runner.experiment.layouts import AXIS_TYPES
 from runner.experiment.model import PLATFORMS, PRECISIONS
 from runner.experiment.program import Program
 
@@ -101,6 +102,7 @@ _COMMUNICATION: dict[str, Schema] = {
 _NARROWER: dict[tuple[str, ...], Schema] = {
     ("mesh", "axes"): {"items": _TEXT},
     ("mesh", "shape"): {"items": {"type": "integer", "minimum": 1}},
+    ("mesh", "types"): {"items": {"enum": list(AXIS_TYPES)}},
     ("mesh", "devices"): {"items": {"type": ["integer", "array"]}},
     ("target", "platform"): {"enum": list(PLATFORMS)},
     ("target", "slices"): {"minimum": 1},

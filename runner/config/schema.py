@@ -27,6 +27,8 @@ class MeshConfig:
     shape: list[Any] = MISSING
     devices: list[Any] | None = None
     """The numbers of the devices in the mesh, row-major or nested like it; null: in the order of `jax.make_mesh`."""
+    types: list[Any] | None = None
+    """Of each axis whether it is `explicit` or `auto` in the program `explicit`; null: all are explicit."""
 
 
 @dataclass

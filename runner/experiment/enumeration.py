@@ -62,6 +62,7 @@ def identity(config: Mapping[str, Any]) -> str:
     axes, sizes = config["mesh"]["axes"], config["mesh"]["shape"]
     left = {key: value for key, value in config.items() if key not in (*_SAID, "mesh")}
     left["devices"] = config["mesh"].get("devices")
+    types = config["mesh"].get("types") or [None] * len(axes)
     if _of_graph(config.get("program")):
         # Lines that no program is written from are no part of what is run.
         left.pop("per_device", None)
@@ -71,7 +72,7 @@ def identity(config: Mapping[str, Any]) -> str:
     for order in itertools.permutations(range(len(axes))):
         names = {axes[k]: new[place] for place, k in enumerate(order)}
         renamed = {key: _renamed(key, value, names) for key, value in left.items()}
-        told.append(json.dumps([[sizes[k] for k in order], renamed], sort_keys=True, default=str))
+        told.append(json.dumps([[[sizes[k], types[k]] for k in order], renamed], sort_keys=True, default=str))
     return min(told)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from runner import dtypes
 from runner.config import schema
 from runner.experiment.model import Array, Experiment
-from runner.experiment.plain import IDENTIFIER, counted, parsed, read_size, rectangular, size_text, yaml_hint
+from runner.experiment.plain import IDENTIFIER, choices, counted, parsed, read_size, rectangular, size_text, yaml_hint
 from runner.experiment.rules import Logical, Specs
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.language.check import missing_axis
@@ -33,7 +33,36 @@ def read_mesh(config: Mapping[str, Any]) -> Mesh:
             raise invalid(("mesh", "shape", i), f"{size!r} is not the size of an axis; it is an integer of at least 1")
     if len(axes) != len(shape):
         raise invalid(("mesh", "shape"), f"{counted(shape, 'size')} for {counted(axes, 'axis', 'axes')}")
-    return Mesh(tuple(axes), tuple(shape), _read_devices(config.get("devices"), tuple(shape)))
+    devices = _read_devices(config.get("devices"), tuple(shape))
+    return Mesh(tuple(axes), tuple(shape), devices, auto=_read_types(config.get("types"), axes))
+
+
+AXIS_TYPES = ("explicit", "auto")
+"""What an axis of the mesh may be in the program `explicit`; JAX's names in small letters."""
+
+
+def _read_types(types: Any, axes: list[str]) -> tuple[str, ...]:
+    """The axes that are none of explicit sharding's."""
+    key = ("mesh", "types")
+    if types is None:
+        return ()
+    for i, kind in enumerate(types):
+        if str(kind).lower() == "manual":
+            message = (
+                f"no whole program has manual axes; per_device has, if it says so: manual: [{axes[i % len(axes)]}]"
+            )
+            raise invalid((*key, i), message)
+        if str(kind).lower() not in AXIS_TYPES:
+            raise invalid(
+                (*key, i), f"{kind!r} is no type of an axis{nearest(str(kind), AXIS_TYPES)}{choices(AXIS_TYPES)}"
+            )
+    if len(types) != len(axes):
+        raise invalid(key, f"{counted(types, 'type')} for {counted(axes, 'axis', 'axes')}")
+    auto = tuple(axis for axis, kind in zip(axes, types, strict=True) if str(kind).lower() == "auto")
+    if len(auto) == len(axes):
+        message = "no axis is explicit, as in the programs auto and constraint: say it of one, or leave out the types"
+        raise invalid(key, message)
+    return auto
 
 
 def _read_devices(value: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:

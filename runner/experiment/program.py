@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from runner.language.check import Section
+    from runner.layout import Mesh
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,6 @@ class Program(StrEnum):
         """The section of which its own lines are: those that are derived from `graph` are `per_device`'s."""
         return self.section if self.whole else "per_device"
 
-    @property
-    def axis_type(self) -> Literal["Auto", "Explicit"]:
-        """The `AxisType` of its mesh's axes."""
-        return "Explicit" if self.typed else "Auto"
+    def axis_types(self, mesh: Mesh) -> tuple[Literal["Auto", "Explicit"], ...]:
+        """The `AxisType` of each axis of its mesh."""
+        return tuple("Explicit" if self.typed and axis in mesh.explicit else "Auto" for axis in mesh.axes)

@@ -11,5 +11,11 @@ from runner.programs.types import Types
 
 
 def write(experiment: Experiment, folder: Path, types: Types) -> str:
-    """The source of the program; `types.repairs` is what the types ask for."""
-    return global_view.write(experiment, folder, Program.EXPLICIT, repairs=types.repairs)
+    """The source of the program; `types.repairs` is what the types ask for.
+
+    Where the file has Auto axes the compiler lays these out, as constraints and the outputs' specs say.
+    """
+    # Reshards have laid out the explicit axes.
+    auto = {path: spec.over(experiment.mesh.auto) for path, spec in experiment.constrained.items()}
+    constraints = {path: spec for path, spec in auto.items() if spec.axes}
+    return global_view.write(experiment, folder, Program.EXPLICIT, constraints=constraints, repairs=types.repairs)

@@ -45,7 +45,8 @@ def write(
     }
     after = lines.section(experiment.after("graph"), {**outputs, **constraints}, after=True) if gradients else ""
     laid_out |= {name: spelling.resharded(names.add(name), spec) for name, spec in repairs.returned.items()}
-    jit = _jit(experiment, constant=repairs.constant)
+    mixed = program.typed and bool(experiment.mesh.auto)
+    jit = _jit(experiment, told=repairs.constant or mixed)
     returned = source.returned(experiment.forward if gradients else experiment, names, laid_out, passed)
     inside = _in_mesh if repairs.makes else str
     after = after and inside(after)
@@ -81,9 +82,12 @@ def _in_mesh(lines: str) -> str:
     return "with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):\n" + source.indent(lines, 4)
 
 
-def _jit(experiment: Experiment, *, constant: bool) -> list[str]:
-    if not constant:
+def _jit(experiment: Experiment, *, told: bool) -> list[str]:
+    """What stands above the jitted function.
+
+    It is `told` how the outputs lie where there is no argument from which JAX could know the mesh, and where types have
+    a part of that only.
+    """
+    if not told:
         return ["@jax.jit"]
-    # There is no argument from which JAX could know the mesh.
-    specs = ", ".join(spelling.sharding(spec) for spec in experiment.outputs.values())
-    return [f"out_shardings = ({specs},)", "", "@jax.jit(out_shardings=out_shardings)"]
+    return [*spelling.out_shardings(experiment.outputs.values()), "", "@jax.jit(out_shardings=out_shardings)"]

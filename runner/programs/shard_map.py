@@ -97,8 +97,7 @@ def _jit(experiment: Experiment) -> list[str]:
     """What stands above the jitted function: `shard_map` says nothing of the automatic axes of what it gives."""
     if not experiment.automatic:
         return ["@jax.jit"]
-    specs = [f"    {spelling.sharding(spec)}," for spec in experiment.outputs.values()]
-    return ["out_shardings = (", *specs, ")", "", "@jax.jit(out_shardings=out_shardings)"]
+    return [*spelling.out_shardings(experiment.outputs.values()), "", "@jax.jit(out_shardings=out_shardings)"]
 
 
 def _over(axes: tuple[str, ...]) -> str:

@@ -111,7 +111,7 @@ def inputs(experiment: Experiment, names: Names, folder: Path) -> str:
 def mesh_functions(experiment: Experiment, program: Program) -> str:
     """`make_mesh` and `shardings`."""
     mesh = experiment.mesh
-    axis_types = tuple_of([f"AxisType.{program.axis_type}"] * len(mesh.axes))
+    axis_types = tuple_of([f"AxisType.{each}" for each in program.axis_types(mesh)])
     devices = "" if experiment.target.platform == "cpu" else f' or jax.devices("{experiment.target.platform}")'
     count = f"[:{mesh.size}]" if devices else ""
     argument = f"(devices{devices}){count}" if devices else "devices"

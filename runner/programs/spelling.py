@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 
 from runner.experiment.model import Checkpoint
 from runner.layout import Mesh, Spec
@@ -31,6 +32,13 @@ def constrained(value: str, spec: Spec) -> str:
 def constrained_inside(value: str, spec: Spec) -> str:
     """`value`, which one device of a `shard_map` computes, laid out by the compiler over the automatic axes."""
     return f"jax.lax.with_sharding_constraint({value}, {spec})"
+
+
+def out_shardings(specs: Iterable[Spec]) -> list[str]:
+    """The lines that say how a program's outputs lie."""
+    each = [sharding(spec) for spec in specs]
+    whole = f"out_shardings = {tuple_of(each)}"
+    return [whole] if len(whole) <= 100 else ["out_shardings = (", *(f"    {one}," for one in each), ")"]
 
 
 def checkpointed(function: str, checkpoint: Checkpoint, more: str = "") -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import NamedSharding
 
 from runner.derivation.derive import TRIES, NotDerived, derive, settled
 from runner.derivation.scopes import element
@@ -70,7 +70,7 @@ class _Planner(Walker):
 
     def laid_out(self, value: Any, spec: Spec) -> Any:
         """A value as a constraint or an output asks for it."""
-        mesh = abstract_mesh(self.experiment.mesh, AxisType.Auto)
+        mesh = abstract_mesh(self.experiment.mesh)
         return calls.with_sharding_constraint(value, NamedSharding(mesh, partition(spec)))
 
 
@@ -78,7 +78,7 @@ def planned(experiment: Experiment) -> tuple[Plan, dict[str, dict[str, Typed | N
     """Shardy's plan of the graph with its constraints, and the types of all parts of its expressions."""
     parts: dict[str, dict[str, Typed | None]] = {}
     paths: list[str] = []
-    mesh = abstract_mesh(experiment.mesh, AxisType.Auto)
+    mesh = abstract_mesh(experiment.mesh)
 
     def whole(*arrays: Any) -> Any:
         values = dict(zip((a.name for a in experiment.given), arrays, strict=True))

@@ -1,6 +1,7 @@
 """An experiment in; what explicit sharding (`AxisType.Explicit`) asks of its graph out.
 
-The graph is evaluated under an abstract mesh whose axes are Explicit. Where the types refuse a call, the first repair
+The graph is evaluated under an abstract mesh whose axes are Explicit, but for those that the file has as Auto, of which
+types, reshards and `out_sharding=` know nothing. Where the types refuse a call, the first repair
 that they accept of those that `runner/sharding/repairs.py` proposes is taken. What is found is plain data, from which
 `runner/programs/explicit.py` writes `out_sharding=` and `reshard`.
 """
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import AbstractMesh, NamedSharding
 
 from runner.experiment.model import Experiment
 from runner.faults import invalid
@@ -36,7 +37,7 @@ def repairs(experiment: Experiment) -> Repairs:
     JAX puts some operations together from others only when it lowers them; what the types refuse then,
     `runner/worker/execute.py` reports.
     """
-    mesh = abstract_mesh(experiment.mesh, AxisType.Explicit)
+    mesh = abstract_mesh(experiment.mesh, experiment.mesh.explicit)
     found: dict[str, dict[str, Repair]] = {}
     reshard: dict[str, Spec] = {}
     returned: dict[str, Spec] = {}
@@ -63,7 +64,7 @@ def repairs(experiment: Experiment) -> Repairs:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True)) | known
         here = walker(values)
         for name in experiment.forward.outputs:
-            padded = experiment.outputs[name].padded(len(values[name].shape))
+            padded = _wanted(experiment, experiment.outputs[name], values[name])
             if _typed(values[name]) != padded:
                 returned[name] = padded
                 values[name] = calls.reshard(values[name], NamedSharding(mesh, partition(padded)))
@@ -76,7 +77,7 @@ def repairs(experiment: Experiment) -> Repairs:
         if experiment.reads_gradients:
             outputs = after(arrays, outputs)
         for name, value in outputs.items():
-            padded = experiment.outputs[name].padded(len(value.shape))
+            padded = _wanted(experiment, experiment.outputs[name], value)
             if _typed(value) != padded:
                 returned[name] = padded
         return list(outputs.values())
@@ -119,6 +120,11 @@ def _typed(value: Any) -> Spec:
     return Spec.of(kind.sharding.spec).padded(len(kind.shape))
 
 
+def _wanted(experiment: Experiment, spec: Spec, value: Any) -> Spec:
+    """What the type of a value has to say where it is to lie as `spec` says."""
+    return spec.over(experiment.mesh.explicit).padded(len(value.shape))
+
+
 def _held(operand: Any) -> Any:
     """An array as plain data, and whatever else a call is given as it is."""
     if not hasattr(operand, "shape"):
@@ -139,7 +145,8 @@ class _Explicit(Walker):
         return NamedSharding(self.mesh, partition(spec))
 
     def _promised(self, path: str) -> Spec | None:
-        return {**self.experiment.outputs, **self.experiment.constrained}.get(path)
+        spec = {**self.experiment.outputs, **self.experiment.constrained}.get(path)
+        return None if spec is None else spec.over(self.experiment.mesh.explicit)
 
     def constrain_arrays(self) -> None:
         for name, spec in self.experiment.constraints.items():
@@ -148,7 +155,7 @@ class _Explicit(Walker):
 
     def _settled(self, path: str, value: Any, spec: Spec) -> Any:
         """`value` resharded to `spec`, noted at `path`, unless it lies so already."""
-        padded = spec.padded(len(value.shape))
+        padded = _wanted(self.experiment, spec, value)
         if _typed(value) == padded:
             return value
         self.reshard[path] = padded

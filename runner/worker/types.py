@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-from jax.sharding import AxisType
 
 from runner import dtypes
 from runner.experiment.layouts import fits
@@ -216,7 +215,7 @@ def per_device(experiment: Experiment, floats: Floats) -> tuple[dict[str, Typed]
 
     mapped = jax.shard_map(
         shard,
-        mesh=abstract_mesh(experiment.mesh, AxisType.Auto),
+        mesh=abstract_mesh(experiment.mesh),
         in_specs=tuple(partition(experiment.block(a.layout).spec) for a in experiment.given),
         out_specs=(),
         axis_names=set(experiment.manual.axes),
@@ -339,7 +338,7 @@ def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) ->
 
     mapped = jax.shard_map(
         shard,
-        mesh=abstract_mesh(experiment.mesh, AxisType.Auto),
+        mesh=abstract_mesh(experiment.mesh),
         in_specs=tuple(partition(experiment.block(a.layout).spec) for a in experiment.arrays),
         out_specs=partition(experiment.outputs[of]),
         axis_names=set(experiment.manual.axes),

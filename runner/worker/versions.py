@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import jax
@@ -12,9 +12,13 @@ from jax.sharding import AbstractMesh, AxisType
 from runner.layout import Mesh
 
 
-def abstract_mesh(mesh: Mesh, axis_type: AxisType) -> AbstractMesh:
-    """A mesh without devices. The default of `axis_types` changed from Auto to Explicit in 0.11: it is always given."""
-    return AbstractMesh(mesh.shape, mesh.axes, axis_types=(axis_type,) * len(mesh.axes))
+def abstract_mesh(mesh: Mesh, explicit: Sequence[str] = ()) -> AbstractMesh:
+    """A mesh without devices, whose other axes are Auto.
+
+    The default of `axis_types` changed from Auto to Explicit in 0.11: it is always given.
+    """
+    types = (AxisType.Explicit if axis in explicit else AxisType.Auto for axis in mesh.axes)
+    return AbstractMesh(mesh.shape, mesh.axes, axis_types=tuple(types))
 
 
 def varying_axes(kind: Any) -> frozenset[str]:

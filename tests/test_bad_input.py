@@ -360,7 +360,7 @@ OVERRIDES = {
     "a group without a name": (
         ["mesh=[2,2]"],
         "command line: mesh=[2,2]\n  'mesh' is the name of a file in mesh/, not a list; "
-        "its keys are mesh.axes, mesh.shape, mesh.devices\n",
+        "its keys are mesh.axes, mesh.shape, mesh.devices, mesh.types\n",
     ),
     "a group chosen twice": (
         ["+experiment=layer"],

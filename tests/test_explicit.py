@@ -263,3 +263,15 @@ def test_axes_of_two_types_are_not_interchangeable():
     assert point("[x]", None) == point("[y]", None)
     assert point("[x]", ["explicit", "auto"]) == point("[y]", ["auto", "explicit"])
     assert point("[x]", ["explicit", "auto"]) != point("[y]", ["explicit", "auto"])
+
+
+def test_what_is_updated_by_a_number_is_of_the_mesh(tmp_path):
+    """JAX 0.12 refuses it outside of one."""
+    text = "arrays: {A: {shape: [8, 4], spec: [null, y]}}\ngraph: {C: 'A.at[:2].add(1)'}\noutputs: {C: [null, y]}\n"
+    outcome = harness.run(text, tmp_path, program="explicit")
+    assert outcome.failures() == []
+    assert "with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):" in outcome.sources["explicit"]
+    (tmp_path / "other").mkdir()
+    by_an_array = harness.run(text.replace("add(1)", "add(A[2:4])"), tmp_path / "other", program="explicit")
+    assert by_an_array.failures() == []
+    assert "use_abstract_mesh" not in by_an_array.sources["explicit"]

@@ -17,6 +17,7 @@ from runner.experiment.reader import read
 from runner.layout import Layout, Mesh, Spec
 from runner.link.target import Held, Output, ProgramRun
 from runner.reference import interpret
+from runner.reference.gradient import shares
 from tests.harness import config, consulted, experiment, refusal, run
 
 GOOD = """\
@@ -126,6 +127,7 @@ def test_a_step_of_training(check_vma: bool, tmp_path: Path) -> None:
     programs = ["shard_map", "vmap"] if check_vma else ["shard_map"]
     outcome = run(STEP, tmp_path, program=programs, check_vma=check_vma)
     assert outcome.failures() == []
+    assert shares(outcome.experiment) == (1 if check_vma else 2)
     x, w = (made.astype(np.float64) for made in make(outcome.experiment, tmp_path).values())
     h = np.tanh(x @ w)
     gradient = x.T @ (2 * h * (1 - h**2) / h.size)
@@ -144,6 +146,11 @@ def test_a_collective_that_the_compiler_puts_inside_has_its_reason(tmp_path: Pat
     assert inserted.why.keys == ["arrays.a.spec", "arrays.c.spec"]
     written = next(one for one in found if one.kind == "collective-permute" and one.axes == ["y"])
     assert not written.inserted
+    plan = outcome.runs["shard_map"].plan
+    assert plan is not None
+    # Of its block [4, 16] a device has [2, 8].
+    gathered = next(one for one in plan.collectives or () if one.kind == "all-gather" and one.line == "s")
+    assert (gathered.of, gathered.axes, gathered.bytes_in) == ("a", ["x"], 4 * 2 * 8)
 
 
 def test_devices_that_differ_along_automatic_axes_have_one_block(tmp_path: Path) -> None:
@@ -165,7 +172,7 @@ def test_a_sum_that_is_missing_is_found_over_the_manual_axis(tmp_path: Path) -> 
 
 
 def test_each_device_is_held_to_its_own_part_of_the_block(tmp_path: Path) -> None:
-    """Two devices of one block that hold each other's parts, which have the same values in other places, are wrong."""
+    """Devices of one block that hold the parts of others are wrong."""
     context = consulted(experiment(GOOD), tmp_path)
     assert context.per_device is not None
     layout, blocks = context.layout("t"), context.blocks("t")
@@ -189,6 +196,8 @@ def test_each_device_is_held_to_its_own_part_of_the_block(tmp_path: Path) -> Non
     wrong = value.check(context, found({0: 1, 1: 0}))
     assert wrong.status == "failed"
     assert wrong.compared["t"].devices == [0, 1]
+    # The same bits are right in one place and wrong in another.
+    assert value.check(context, found({1: 0})).compared["t"].devices == [1]
 
 
 def test_a_shard_within_its_block() -> None:

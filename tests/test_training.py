@@ -54,6 +54,40 @@ def test_a_step_of_training_in_every_program(tmp_path: Path, check_vma: bool) ->
         np.testing.assert_allclose(outcome.value(program, "new1"), step, rtol=1e-5, atol=1e-6)
 
 
+SPLIT = """\
+arrays:
+  a: {shape: [8, 4], spec: [x]}
+  w: {shape: [4, 4]}
+functions:
+  base(v): {t: v + 1, result: t * 2}
+  step(w, g, s):
+    scaled: base(s)
+    kept: {repeat: 2, carry: {c: tanh(w)}, body: {c: base(c)}}
+    result: kept.c - scaled * base(g)
+both:
+  h: tanh(a @ base(w))
+  loss: {graph: mean(h ** 2), per_device: "pmean(mean(h ** 2), 'x')"}
+  new: step(w, grad.w, loss)
+outputs: {loss: [], new: []}
+grad: {of: loss, wrt: [w]}
+"""
+
+
+def test_a_function_may_have_lines_on_both_sides_of_a_gradient(tmp_path: Path) -> None:
+    outcome = harness.run(SPLIT, tmp_path)
+    assert outcome.failures() == []
+    assert set(outcome.runs) == PROGRAMS
+    w = data.make(outcome.experiment, tmp_path)["w"]
+    for program in PROGRAMS:
+        loss, gradient = outcome.value(program, "loss"), outcome.value(program, "grad.w")
+        carried = ((np.tanh(w) + 1) * 2 + 1) * 2
+        step = carried - (loss + 1) * 2 * (gradient + 1) * 2
+        np.testing.assert_allclose(outcome.value(program, "new"), step, rtol=1e-5, atol=1e-5)
+    # What stands on one side is a function still.
+    assert "h_base = base(w)" in outcome.sources["shard_map"]
+    assert "def step(" not in outcome.sources["shard_map"]
+
+
 def test_a_gradient_is_read_as_its_output_lies(tmp_path: Path) -> None:
     """The moments and the update lie over all devices, and what every device has of the weight is gathered."""
     text = GOOD.replace(

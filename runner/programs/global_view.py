@@ -33,7 +33,7 @@ def write(
     forward = names.reserve("forward") if experiment.grad else names.function
     constraints, outputs, repairs = constraints or {}, outputs or {}, repairs or Repairs()
     lines = Lines(experiment, names, repairs)
-    computed = lines.section(experiment.before("graph"), {**outputs, **constraints})
+    computed = lines.section(experiment.before("graph"), {**outputs, **constraints}, of=experiment.graph)
     passed = [names.add(name) for name in experiment.passed("graph") if name not in experiment.results]
     gradients = experiment.grad.names if experiment.grad else ()
     for name in gradients:
@@ -43,7 +43,10 @@ def write(
         for name, spec in outputs.items()
         if constraints.get(name, spec) != spec or name in gradients
     }
-    after = lines.section(experiment.after("graph"), {**outputs, **constraints}, after=True) if gradients else ""
+    after = ""
+    if gradients:
+        update = experiment.after("graph")
+        after = lines.section(update, {**outputs, **constraints}, of=experiment.graph, after=True)
     laid_out |= {name: spelling.resharded(names.add(name), spec) for name, spec in repairs.returned.items()}
     mixed = program.typed and bool(experiment.mesh.auto)
     jit = _jit(experiment, told=repairs.constant or mixed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import copy
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from runner.experiment.model import Call, Experiment, Line, Loop, Node, Statement, expressions
@@ -48,6 +49,8 @@ class Lines:
         """In how many calls the lines stand that are being written as a function."""
         self._defined: dict[tuple[str, str], str] = {}
         """The functions that are written already, by their names in the experiment and their text."""
+        self._split: set[tuple[Call, ...]] = set()
+        """The calls of which some lines stand elsewhere, since they need gradients or need none: these are no call."""
         self._functions: list[str] = []
 
     @property
@@ -56,15 +59,22 @@ class Lines:
         return "\n".join(self._functions)
 
     def section(
-        self, statements: Iterable[Statement], constrained: Mapping[str, Spec] | None = None, *, after: bool = False
+        self,
+        statements: Iterable[Statement],
+        constrained: Mapping[str, Spec] | None = None,
+        *,
+        of: Iterable[Statement] = (),
+        after: bool = False,
     ) -> str:
         """The lines of `statements`; the values named in `constrained` get a `with_sharding_constraint`.
 
-        They may stand `after` others, whose names they have.
+        They may be some `of` a section's, and stand `after` others, whose names they have.
         """
         self._constrained = constrained or {}
         self._lines = []
         statements = tuple(statements)
+        here, whole = (Counter(each.line.calls[:1] for each in lines) for lines in (statements, of))
+        self._split = {call for call, count in here.items() if whole[call] > count}
         read = frozenset[str]().union(*(statement.names for statement in statements))
         for array in self._experiment.arrays:
             if array.name in read or not after:
@@ -78,7 +88,7 @@ class Lines:
     def _statements(self, statements: Iterable[Statement], indent: str) -> None:
         for call, of_call in itertools.groupby(statements, self._called):
             group = list(of_call)
-            if call is not None and _is_whole(group):
+            if call is not None and _is_whole(group) and (self._depth or (call,) not in self._split):
                 self._call(call, group, indent)
                 continue
             for statement in group:

@@ -24,7 +24,7 @@ def write(experiment: Experiment, folder: Path, types: Types, program: Program =
     lines = Lines(experiment, names, inside=True)
     first = experiment.forward if experiment.grad else experiment
     differing = types.differing.get(program, {})
-    computed = lines.section(first.per_device, experiment.constrained_inside)
+    computed = lines.section(first.per_device, experiment.constrained_inside, of=experiment.per_device)
     passed = [
         (names.add(name), names.reserve(f"{name}_passed".replace(".", "_")), axes) for name, axes in differing.items()
     ]
@@ -120,7 +120,7 @@ def _after(
     statements = experiment.after("per_device")
     read = frozenset[str]().union(*(statement.names for statement in statements))
     given = [array for array in experiment.given if array.name in read]
-    computed = lines.section(statements, experiment.constrained_inside, after=True)
+    computed = lines.section(statements, experiment.constrained_inside, of=experiment.per_device, after=True)
     results = [name for name in experiment.results if name not in experiment.forward.results]
     update, sharded = names.reserve("update"), names.reserve("sharded_update")
     parameters = [*(names[array.name] for array in given), *(name for name, _, _ in passed)]

@@ -20,7 +20,7 @@ class Repairs:
     - `reshard`: the spec to which an array, what a line gives, or what a loop carries on is resharded, by their paths.
     - `returned`: the spec to which an output is resharded last, where the graph goes on with another.
     - `gathered`: how carries that begin unsharded lie before each step gathers them, by their paths.
-    - `makes`: whether calls make arrays that no array enters: outside of a mesh these are of none.
+    - `makes`: whether calls make arrays that no array enters, or of numbers: outside of a mesh these are of none.
     - `constant`: whether no output depends on an array, so that nothing but the outputs tells JAX the mesh.
     """
 

@@ -9,7 +9,7 @@ that they accept of those that `runner/sharding/repairs.py` proposes is taken. W
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,10 @@ from jax.sharding import AbstractMesh, NamedSharding
 
 from runner.experiment.model import Experiment
 from runner.faults import invalid
+from runner.language.operators import called
 from runner.language.syntax import place
 from runner.layout import Spec
+from runner.programs.lines import operands as operands_of
 from runner.programs.types import Repairs
 from runner.sharding.repairs import Repair, candidates
 from runner.sharding.results import Held
@@ -132,6 +134,16 @@ def _held(operand: Any) -> Any:
     return Held(_typed(operand), tuple(operand.shape), operand.dtype.itemsize)
 
 
+def _by_number(node: ast.expr, operands: Sequence[Any]) -> bool:
+    """Whether a call updates an array by a number, which JAX 0.12 broadcasts to an array without a mesh."""
+    operation = called(node)
+    if not isinstance(node, ast.Call) or operation is None or operation.method in (None, "get"):
+        return False
+    values = operation.signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords}).arguments["values"]
+    flat = zip(operands_of(node), operands, strict=True)
+    return any(each is values and not hasattr(operand, "shape") for each, operand in flat)
+
+
 @dataclass
 class _Explicit(Walker):
     mesh: AbstractMesh = field(kw_only=True)
@@ -139,7 +151,7 @@ class _Explicit(Walker):
     reshard: dict[str, Spec] = field(kw_only=True)
     gathered: dict[str, Spec] = field(kw_only=True)
     made: set[str] = field(kw_only=True)
-    """The paths of the lines with a call that makes an array of none."""
+    """The paths of the lines with a call that makes an array of none, or of a number."""
 
     def _sharding(self, spec: Spec) -> NamedSharding:
         return NamedSharding(self.mesh, partition(spec))
@@ -183,7 +195,7 @@ class _Explicit(Walker):
             return call(*operands)
         where = place(node)
         assert where is not None, ast.dump(node)
-        if not any(hasattr(operand, "shape") for operand in operands):
+        if not any(hasattr(operand, "shape") for operand in operands) or _by_number(node, operands):
             self.made.add(self._path)
         known = self.found.get(self._path, {}).get(where)
         if known is not None:

@@ -94,6 +94,19 @@ def test_a_collective_that_nothing_needs_is_not_explained(mlp: harness.Outcome) 
     assert why.text == "not explained: it leads back to no line of the experiment"
 
 
+def test_shardy_tells_what_cuts_a_value_after_a_reduction_too(tmp_path: Path) -> None:
+    """What a reduction does to two numbers is no operation of the plan's, in either of the modules that are compared."""
+    text = """
+arrays: {A: {shape: [8, 4], spec: [x]}, B: {shape: [4, 4]}}
+graph: {s: "sum(A, axis=1)", t: A @ B, u: t * 2}
+outputs: {s: [x], u: [x, y]}
+"""
+    plan = harness.run(text, tmp_path, program="constraint").runs["constraint"].plan
+    assert plan is not None
+    product = next(one for one in plan.operations if one.name == "dot_general")
+    assert product.results[0].origins["y"] == "outputs.u"
+
+
 def test_what_the_plan_has_in_place_is_told_with_what_it_sends(mlp: harness.Outcome) -> None:
     other = collective("all-gather", "out", axes=["y"], inserted=True, between={"from": ["w2"], "to": ["out"]})
     (why,) = again(mlp, other)

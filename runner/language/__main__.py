@@ -40,7 +40,7 @@ _NOT_HERE = """
 | `jnp.linalg.svd` | `eigh` of `a.T @ a`; the singular values alone are `svdvals(a)` |
 | `jnp.nonzero`, `jnp.unique`, `x[mask]` | nothing: their shapes depend on values |
 | `jax.lax.ragged_all_to_all` | `all_to_all` of blocks of the largest size; XLA has the former on no CPU |
-| `shard_map` over some axes (`axis_names`) | a program is manual over all axes, or over none |
+| `jax.shard_map(..., axis_names=...)` | [`manual: [x]`](language.md#manual-over-some-axes) |
 | Pallas, `jax.pure_callback`, `jax.custom_vjp` | nothing |
 
 Of `where` and `select` all branches are computed: one that is not taken costs what it costs, and has to be finite where

@@ -247,6 +247,17 @@ def test_types_know_of_explicit_axes_alone(tmp_path):
     np.testing.assert_allclose(outcome.value("explicit", "new"), made["V"] - 0.1 * gradient, atol=1e-5)
 
 
+def test_the_layout_of_a_value_in_the_middle_is_the_compilers_where_axes_are_auto(tmp_path):
+    text = """
+mesh: {axes: [x, y], shape: [2, 2], types: [explicit, auto]}
+arrays: {A: {shape: [8, 4], spec: [x]}, V: {shape: [4, 8], spec: [null, y]}}
+graph: {g: A @ V, loss: sum(g)}
+outputs: {loss: []}
+expect: {layouts: {g: [x, y]}}
+"""
+    assert harness.run(text, tmp_path, program="explicit").failures() == []
+
+
 def test_a_type_of_an_axis_is_one_of_jaxs_names():
     read = harness.experiment(MIXED.replace("[explicit, auto]", "[Auto, Explicit]"))
     assert read.mesh.explicit == ("y",)

@@ -95,7 +95,7 @@ def test_a_collective_that_nothing_needs_is_not_explained(mlp: harness.Outcome) 
 
 
 def test_shardy_tells_what_cuts_a_value_after_a_reduction_too(tmp_path: Path) -> None:
-    """What a reduction does to two numbers is no operation of the plan's, in either of the modules that are compared."""
+    """What a reduction does to two numbers is no operation of the plan: neither module has it among its own."""
     text = """
 arrays: {A: {shape: [8, 4], spec: [x]}, B: {shape: [4, 4]}}
 graph: {s: "sum(A, axis=1)", t: A @ B, u: t * 2}

@@ -93,4 +93,5 @@ def _jit(experiment: Experiment, *, told: bool) -> list[str]:
     """
     if not told:
         return ["@jax.jit"]
-    return [*spelling.out_shardings(experiment.outputs.values()), "", "@jax.jit(out_shardings=out_shardings)"]
+    promised = (None if name in experiment.probed else spec for name, spec in experiment.outputs.items())
+    return [*spelling.out_shardings(promised), "", "@jax.jit(out_shardings=out_shardings)"]

@@ -34,9 +34,9 @@ def constrained_inside(value: str, spec: Spec) -> str:
     return f"jax.lax.with_sharding_constraint({value}, {spec})"
 
 
-def out_shardings(specs: Iterable[Spec]) -> list[str]:
-    """The lines that say how a program's outputs lie."""
-    each = [sharding(spec) for spec in specs]
+def out_shardings(specs: Iterable[Spec | None]) -> list[str]:
+    """The lines that say how a program's outputs lie; None: as the compiler likes."""
+    each = ["None" if spec is None else sharding(spec) for spec in specs]
     whole = f"out_shardings = {tuple_of(each)}"
     return [whole] if len(whole) <= 100 else ["out_shardings = (", *(f"    {one}," for one in each), ")"]
 

@@ -231,13 +231,10 @@ def _whole(experiment: Experiment, local: Typed, spec: Spec, name: str) -> Typed
     if len(spec) > len(local.shape):
         entries = f"{len(spec)} {'entry' if len(spec) == 1 else 'entries'}"
         raise invalid(("outputs", name), f"the spec has {entries}, but '{name}' has rank {len(local.shape)}")
-    if experiment.automatic:
-        # A block is whole over the automatic axes, which lay it out when the program is done.
-        whole = Layout.of_shards(experiment.mesh, local.shape, spec.over(experiment.manual.axes)).shape
-        key = ("outputs", name)
-        fits(spec, whole, (), experiment.mesh, key, name, experiment.logical.get(key))
-        return Typed(whole, local.dtype)
-    return Typed(Layout.of_shards(experiment.mesh, local.shape, spec).shape, local.dtype)
+    # A block is whole over the automatic axes, which lay it out when the program is done.
+    whole = Layout.of_shards(experiment.mesh, local.shape, spec.over(experiment.manual.axes)).shape
+    fits(spec, whole, (), experiment.mesh, (key := ("outputs", name)), name, experiment.logical.get(key))
+    return Typed(whole, local.dtype)
 
 
 def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: frozenset[str]) -> None:

@@ -38,6 +38,9 @@ class Call:
     - `label`: what the lines around it call its result; `results`: the names there of all that it gives.
     - `arguments`: for each parameter that is given a value, the name there of that value.
     - `checkpoint`: what is kept of it for the backward pass; None: everything.
+    - `branch`: the number of JAX's branch that it is, if it stands in a call of `cond` or `switch`.
+    - `chooses`: whether it is one of these, in which the calls stand that are chosen between; its argument is what the
+      choice hangs on.
     """
 
     function: str
@@ -45,6 +48,13 @@ class Call:
     results: tuple[str, ...]
     arguments: tuple[tuple[str, str], ...]
     checkpoint: Checkpoint | None = None
+    branch: int | None = None
+    chooses: bool = False
+
+    @property
+    def scope(self) -> str:
+        """The named scope of its lines; of a branch it is JAX's."""
+        return self.label if self.branch is None else f"branch_{self.branch}_fun"
 
 
 @dataclass(frozen=True)
@@ -113,7 +123,7 @@ class Line:
 
     def scopes(self, within: int = 0) -> tuple[str, ...]:
         """The named scopes of its operations, outermost first, without those of `within` calls: `("y", "gate")`."""
-        around = tuple(call.label for call in self.calls[within:])
+        around = tuple(call.scope for call in self.calls[within:])
         return around if self.origin is not None and self.origin.result and around else (*around, self.label)
 
     def written(self, section: Section) -> tuple[Key, tuple[Key, ...]]:

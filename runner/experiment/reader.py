@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.config import schema
 from runner.config.folders import misnamed
-from runner.experiment import expect, hardware, topology
+from runner.experiment import divergence, expect, hardware, topology
 from runner.experiment.checkpoints import check_names
 from runner.experiment.functions import read_functions
 from runner.experiment.layouts import read_array, read_mesh, read_specs
@@ -138,6 +138,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     if experiment.trace and not experiment.per_device:
         message = f"trace=true shows per_device, which program={experiment.programs[0]} does not run"
         raise invalid(("trace",), message + choices(p for p in Program if p.section == "per_device"))
+    divergence.check(experiment)
     return experiment
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from runner.experiment.checkpoints import read_checkpoint
+from runner.experiment.choosing import Choosing
 from runner.experiment.combiners import combined
-from runner.experiment.frames import Frame, Place, free
+from runner.experiment.frames import Frame, Place, cycle, free
 from runner.experiment.functions import RESULT, Function, bind, is_static
 from runner.experiment.model import Call, Line, Loop, Node, Origin, Statement
 from runner.experiment.plain import choices, located, read_expression
@@ -22,6 +23,7 @@ from runner.experiment.written import BOTH, Written, of
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.language import bounds, trees
 from runner.language.check import Scope, check
+from runner.language.forms import is_choice
 from runner.language.syntax import Expression, SyntaxFault, names
 from runner.untyped import is_mapping
 
@@ -75,13 +77,8 @@ def _everywhere(lines: Iterable[Written]) -> Iterable[str]:
                 yield from _everywhere([Written((str(name),), value, ()) for name, value in body.items()])
 
 
-@dataclass
-class _Reader:
-    """Reads the lines of one section; `taken` are the names that a line of a function cannot be given there."""
-
-    dims: Mapping[str, int]
-    functions: Mapping[str, Function]
-    taken: set[str]
+class _Reader(Choosing):
+    """Reads the lines of one section."""
 
     def statements(
         self, lines: Sequence[Written], scope: Scope, frame: Frame, within: Line | None
@@ -118,6 +115,8 @@ class _Reader:
         function = self._called(tree)
         if function is not None:
             found = self._call(function, tree, line.names, place, before)
+        elif isinstance(tree, ast.Call) and is_choice(tree):
+            found = self._choice(tree, line.names, place, before)
         else:
             found = self._given(line.names, self._hoisted(tree, place, before), place)
         return [*before, *found]
@@ -176,9 +175,9 @@ class _Reader:
             check(expression, scope)
             bounds.check(expression, scope.sizes, scope.mesh if scope.section == "per_device" else None)
         except SyntaxFault as fault:
-            cycle = _cycle(name, scope) if name else None
-            if cycle and "used before it stands" in fault.message:
-                fault.message = f"a cycle: {' → '.join(cycle)}; no order of the lines can compute it"
+            around = cycle(name, scope) if name else None
+            if around and "used before it stands" in fault.message:
+                fault.message = f"a cycle: {' → '.join(around)}; no order of the lines can compute it"
             raise InvalidExperiment(located(place.key, expression.text, fault, place.frame.uses)) from None
 
     # Calls of functions.
@@ -193,18 +192,29 @@ class _Reader:
         tree = combined(tree, self.functions, place)
         for node in trees.nodes(tree):
             function = self._called(node)
-            if function is not None:
+            if function is not None or is_choice(node):
+                assert isinstance(node, ast.Call)
+                assert isinstance(node.func, ast.Name)
                 named_after = "" if place.name == RESULT else f"{place.name}_"
-                name = self._fresh(f"{named_after}{function.name}", place.frame)
-                before += self._call(function, node, (name,), place, before)
+                name = self._fresh(f"{named_after}{node.func.id}", place.frame)
+                if function is not None:
+                    before += self._call(function, node, (name,), place, before)
+                else:
+                    before += self._choice(node, (name,), place, before)
                 named = ast.copy_location(ast.Name(name, ast.Load()), node)
                 return self._hoisted(trees.swapped(tree, node, named), place, before)
         return tree
 
     def _call(
-        self, function: Function, call: ast.expr, given: tuple[str, ...], place: Place, before: list[Statement]
+        self,
+        function: Function,
+        call: ast.expr,
+        given: tuple[str, ...],
+        place: Place,
+        before: list[Statement],
+        branch: int | None = None,
     ) -> list[Statement]:
-        """The lines of a function where it is called; those of its arguments go to `before`."""
+        """The lines of a function where it is called, in a `branch` or not; those of its arguments go to `before`."""
         assert isinstance(call, ast.Call)
         frame = place.frame
         if function.name in frame.inside:
@@ -230,7 +240,7 @@ class _Reader:
                 hoisted = self._hoisted(argument, inside, before)
                 before.append(self._node(inside.name, hoisted, inside))
             arguments[parameter] = inside.name
-        made = Call(function.name, label, given, tuple(arguments.items()), function.checkpoint)
+        made = Call(function.name, label, given, tuple(arguments.items()), function.checkpoint, branch)
         last = function.result(place.scope.section)
         if isinstance(last.value, Mapping):
             message = f"what '{function.name}' gives is an expression; of a repeat it is NAME.CARRIED"
@@ -354,19 +364,3 @@ class _Reader:
 
 def _line(name: str, within: Line | None, origin: Origin) -> Line:
     return replace(Line(name) if within is None else within.inside(name), origin=origin)
-
-
-def _cycle(start: str, scope: Scope) -> list[str] | None:
-    """The names along which `start` depends on itself, if it does."""
-    paths = [[start]]
-    while paths:
-        path = paths.pop()
-        expression = scope.later.get(path[-1])
-        for node in names(expression.tree) if expression else ():
-            if node.id in scope.values or node.id not in scope.later:
-                continue
-            if node.id == start:
-                return [*path, start]
-            if node.id not in path:
-                paths.append([*path, node.id])
-    return None

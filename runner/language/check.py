@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from runner.faults import nearest
+from runner.language.forms import CHOICES
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, OUTSIDE, PADDINGS, Operation
 from runner.language.syntax import AT_ALONE, Expression
 from runner.layout import Mesh
@@ -138,10 +139,12 @@ def _names(known: list[str]) -> str:
 
 def _check_call(expression: Expression, node: ast.Call, name: str, function: ast.Name, scope: Scope) -> None:
     operation = OPERATIONS.get(name)
+    if operation is None and name in CHOICES:
+        raise expression.fault(f"'{name}' cannot stand in a function that combines two values", function)
     if operation is None:
         what = "operation or function" if scope.functions else "operation"
         known = (name for name in OPERATIONS if name.isidentifier())
-        raise expression.fault(f"no {what} '{name}'{nearest(name, (*scope.functions, *known))}", function)
+        raise expression.fault(f"no {what} '{name}'{nearest(name, (*scope.functions, *CHOICES, *known))}", function)
     if scope.section == "graph" and operation.over is not None:
         raise expression.fault(
             f"'{name}' is a collective; graph computes on whole arrays and has none; it belongs in per_device", function

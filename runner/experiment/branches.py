@@ -77,8 +77,10 @@ def _whole(calls: tuple[Call, ...], lines: tuple[Statement, ...]) -> Choice | No
     ]
     if [branch.call.branch for branch in branches] != list(range(len(branches))) or len(branches) < _least(made):
         return None
-    if any(not _closed(branch, depth) for branch in branches):
-        return None
+    for branch in branches:
+        given = [line.name for line in branch.gives if isinstance(line, Node) and len(line.line.calls) == depth + 1]
+        if len(given) < count or any(name not in line.names for name, line in zip(given, results, strict=True)):
+            return None
     return Choice(made, _on(results[0]), tuple(branches), tuple(results), depth + 1)
 
 
@@ -97,13 +99,6 @@ def complete(statements: Sequence[Statement], depth: int = 0) -> bool:
 
 def _least(call: Call) -> int:
     return 2 if call.function == "cond" else 1
-
-
-def _closed(branch: Branch, depth: int) -> bool:
-    """Whether all that a branch reads of its own is there, and what it gives."""
-    own = {statement.line.label for statement in branch.lines}
-    given = [line for line in branch.gives if isinstance(line, Node) and len(line.line.calls) == depth + 1]
-    return len(given) == len(branch.call.results) and bool(own)
 
 
 def _on(result: Node) -> str:

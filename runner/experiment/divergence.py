@@ -94,8 +94,13 @@ class _Differing:
         label = choice.call.label
         why = f"what the choice '{label}' hangs on may differ along {over}, and devices that take another branch"
         own = {line.name for line, _ in expressions(lines)}.union(*(line.defines for line in lines))
-        differentiated = set(map(id, self.experiment.before("per_device"))) if self.experiment.grad else set[int]()
-        summed = self.experiment.check_vma and any(id(line) in differentiated for line in choice.results)
+        experiment = self.experiment
+        differentiated = {line.line for line in experiment.before("per_device")}
+        summed = (
+            experiment.grad is not None
+            and experiment.check_vma
+            and any(line.line in differentiated for line in choice.results)
+        )
         for line, expression in expressions(lines):
             for node in nodes(expression.tree):
                 message = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -261,6 +263,33 @@ def entered_by(statements: Iterable[Statement], names: set[str]) -> list[Stateme
             found.append(statement)
             names |= statement.defines
     return found
+
+
+def apart(some: Iterable[Statement], of: Iterable[Statement]) -> tuple[Statement, ...]:
+    """Some statements of a section; those of a call of which some are missing no longer stand in a function."""
+    there = tuple(some)
+    whole = Counter(call for statement in of for call in _around(statement))
+    runs = Counter(call for call, _ in itertools.groupby(statement.line.calls[:1] for statement in there))
+    mine = Counter(call for statement in there for call in _around(statement))
+    broken = {call for call, count in mine.items() if count != whole[call] or runs[call] > 1}
+    return tuple(_alone(each) if broken & set(_around(each)) else each for each in there)
+
+
+def _around(statement: Statement) -> list[tuple[Call, ...]]:
+    """The calls that a statement stands in, each with those around it."""
+    calls = statement.line.calls
+    return [calls[: i + 1] for i in range(len(calls))]
+
+
+def _alone(statement: Statement) -> Statement:
+    """A statement with the names that it has in the section."""
+    if isinstance(statement, Node):
+        return replace(statement, expression=replace(statement.expression, local=None))
+    starts = {
+        what: tuple((name, replace(first, local=None)) for name, first in firsts)
+        for what, firsts in (("carry", statement.carry), ("over", statement.over))
+    }
+    return replace(statement, body=tuple(map(_alone, statement.body)), **starts)
 
 
 def results(statements: Iterable[Statement]) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runner.language.forms import CHOICES
 from runner.language.operations import OPERATIONS, Operation
 
 _TITLES = {
@@ -14,8 +15,6 @@ _TITLES = {
 INSTEAD = {
     "x.at[i].apply(f)": "x.at[i].set(f(x[i]))",
     "x[mask] = v": "where(mask, v, x)",
-    "jax.lax.cond(c, f, g, x)": "where(c, f(x), g(x))",
-    "jax.lax.switch(i, [f, g], x)": "select([i == 0, i == 1], [f(x), g(x)])",
     "jax.lax.select(c, a, b)": "where(c, a, b)",
     "jax.lax.map(f, x), jax.vmap(f)(x)": "f(x)",
     "a if c else b": "where(c, a, b)",
@@ -62,6 +61,9 @@ def markdown() -> str:
         lines += ["", f"## {title}", "", "| operation | JAX |", "|---|---|"]
         lines += [_line(operation) for operation in OPERATIONS.values() if operation.kind == kind]
     rows = "\n".join(f"| `{theirs}` | `{ours}` |" for theirs, ours in INSTEAD.items())
+    lines += ["", "## Choices between functions: [`cond` and `switch`](language.md#choices)", ""]
+    lines += ["| call | JAX |", "|---|---|"]
+    lines += [f"| `{name}({arguments})` | `{theirs}` |" for name, (arguments, theirs) in CHOICES.items()]
     return "\n".join(lines) + "\n" + _NOT_HERE.format(rows=rows)
 
 

@@ -92,7 +92,8 @@ class Choosing(ABC):
             lines.append(self._node(name, _taken(asked.name, on, parts, call), inside, result=len(given) == 1))
         # What a branch computes is there in the branch alone.
         scope.values.intersection_update(known | {env[name] for name in given})
-        scope.loops = loops
+        for name in scope.loops.keys() - loops.keys():
+            del scope.loops[name]
         return lines
 
     def _hides(self, case: ast.expr) -> frozenset[str]:
@@ -144,7 +145,7 @@ class Choosing(ABC):
         if len(elements) != len(given):
             raise place.fault(_unlike("the lambda", len(elements), given), case.body)
         outer = place.frame
-        held = {*self.dims, *CONSTANTS, *self.functions, *forms.CHOICES}
+        held = {*self.dims, *CONSTANTS, *self.functions, *forms.CALLING}
         read = tuple(dict.fromkeys(name for name in _free(tree, frozenset()) if name not in held))
         label = given[0] if one else self._fresh("_".join(given), outer)
         made = Call(called, label, given, tuple((name, name) for name in read), None, branch)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.experiment.functions import at
-from runner.experiment.model import Call, Line
+from runner.experiment.model import Call, Line, Origin
 from runner.experiment.plain import located
 from runner.faults import InvalidExperiment, Key
 from runner.language import static
@@ -140,3 +140,8 @@ def cycle(start: str, scope: Scope) -> list[str] | None:
             if node.id not in path:
                 paths.append([*path, node.id])
     return None
+
+
+def line_of(name: str, within: Line | None, origin: Origin) -> Line:
+    """The identity of a line `within` a repeat, or of none."""
+    return replace(Line(name) if within is None else within.inside(name), origin=origin)

@@ -15,6 +15,7 @@ from runner.experiment import divergence, expect, hardware, topology
 from runner.experiment.checkpoints import check_names
 from runner.experiment.functions import read_functions
 from runner.experiment.layouts import read_array, read_mesh, read_specs
+from runner.experiment.mapping import lengths
 from runner.experiment.model import (
     PLATFORMS,
     PRECISIONS,
@@ -80,6 +81,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     sections: dict[Section, tuple[Statement, ...]] = {}
     for section in SECTIONS:
         scope = Scope(section, mesh, set(values), dims, loops=gradient_names(config["grad"]))
+        scope.lengths = lengths(arrays, section)
         sections[section] = read_section(of_section(config, section), scope, dims, functions)
         check_names(sections[section])
     if not sections["graph"] and not sections["per_device"]:

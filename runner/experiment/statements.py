@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from runner.experiment.checkpoints import read_checkpoint
-from runner.experiment.choosing import Choosing
 from runner.experiment.combiners import combined
-from runner.experiment.frames import Frame, Place, cycle, free
+from runner.experiment.frames import Frame, Place, cycle, free, line_of
 from runner.experiment.functions import RESULT, Function, bind, is_static
+from runner.experiment.mapping import Maps
 from runner.experiment.model import Call, Line, Loop, Node, Origin, Statement
 from runner.experiment.plain import choices, located, read_expression
 from runner.experiment.repeats import check_repeat, known_without_arrays, read_steps
@@ -23,7 +23,7 @@ from runner.experiment.written import BOTH, Written, of
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.language import bounds, trees
 from runner.language.check import Scope, check
-from runner.language.forms import is_choice
+from runner.language.forms import is_choice, is_map
 from runner.language.syntax import Expression, SyntaxFault, names
 from runner.untyped import is_mapping
 
@@ -77,7 +77,7 @@ def _everywhere(lines: Iterable[Written]) -> Iterable[str]:
                 yield from _everywhere([Written((str(name),), value, ()) for name, value in body.items()])
 
 
-class _Reader(Choosing):
+class _Reader(Maps):
     """Reads the lines of one section."""
 
     def statements(
@@ -117,6 +117,8 @@ class _Reader(Choosing):
             found = self._call(function, tree, line.names, place, before)
         elif isinstance(tree, ast.Call) and is_choice(tree):
             found = self._choice(tree, line.names, place, before)
+        elif isinstance(tree, ast.Call) and is_map(tree):
+            found = self._map(tree, line.names, place, before)
         else:
             found = self._given(line.names, self._hoisted(tree, place, before), place)
         return [*before, *found]
@@ -154,7 +156,7 @@ class _Reader(Choosing):
         size = known_without_arrays(expression, scope)
         if size is not None:
             scope.static[known] = size
-        return Node(_line(known, place.within, origin), expression)
+        return Node(line_of(known, place.within, origin), expression)
 
     def _name(self, name: str, place: Place) -> str:
         """What the section calls a line: in a function's, a name that nothing else has."""
@@ -192,13 +194,15 @@ class _Reader(Choosing):
         tree = combined(tree, self.functions, place)
         for node in trees.nodes(tree):
             function = self._called(node)
-            if function is not None or is_choice(node):
+            if function is not None or is_choice(node) or is_map(node):
                 assert isinstance(node, ast.Call)
                 assert isinstance(node.func, ast.Name)
                 named_after = "" if place.name == RESULT else f"{place.name}_"
                 name = self._fresh(f"{named_after}{node.func.id}", place.frame)
                 if function is not None:
                     before += self._call(function, node, (name,), place, before)
+                elif is_map(node):
+                    before += self._map(node, (name,), place, before)
                 else:
                     before += self._choice(node, (name,), place, before)
                 named = ast.copy_location(ast.Name(name, ast.Load()), node)
@@ -300,7 +304,7 @@ class _Reader(Choosing):
         place = Place(key, "", scope, frame, within, name)
         known = self._name(name, place)
         origin = Origin(key, frame.uses, frame.calls, name)
-        itself = _line(known, within, origin)
+        itself = line_of(known, within, origin)
         before: list[Statement] = []
         over, carry = (
             tuple(self._begins(config.get(what, {}), replace(place, key=(*key, what)), before))
@@ -309,6 +313,7 @@ class _Reader(Choosing):
         given = {index, *(carried for carried, _ in (*carry, *over))}
         inside = scope.nested()
         inside.values |= given
+        inside.lengths = {known: size for known, size in inside.lengths.items() if known not in given}
         inside.static = {known: size for known, size in inside.static.items() if known not in given}
         lines = of(config["body"], (*key, "body"), scope.section, shared=key[0] in (BOTH, "functions"))
         own = {given for each in lines for given in each.names}
@@ -360,7 +365,3 @@ class _Reader(Choosing):
                 fault = invalid((*place.key, "stack", name), message).fault
                 raise InvalidExperiment(replace(fault, uses=place.frame.uses))
             yield name, known
-
-
-def _line(name: str, within: Line | None, origin: Origin) -> Line:
-    return replace(Line(name) if within is None else within.inside(name), origin=origin)

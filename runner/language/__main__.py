@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.language.forms import CHOICES
+from runner.language.forms import CALLING
 from runner.language.operations import OPERATIONS, Operation
 
 _TITLES = {
@@ -47,7 +47,7 @@ _NOT_HERE = """
 | JAX or Python | here |
 |---|---|
 {rows}
-| `jax.lax.scan`, `jax.lax.map` | a [repeat](language.md#scans) with `over` and `stack` |
+| `jax.lax.scan` | a [repeat](language.md#scans) with `over` and `stack` |
 | `jax.lax.while_loop` until a condition | a repeat of the most steps, with a [choice](language.md#choices) in each |
 | `jax.lax.while_loop` of a known number of steps | a [repeat](language.md#loops) with `unroll: false` |
 | `jax.checkpoint` | [`checkpoint`](language.md#rematerialisation) of a function or a repeat |
@@ -86,9 +86,9 @@ def markdown() -> str:
         lines += ["", f"## {title}", "", "| operation | JAX |", "|---|---|"]
         lines += [_line(operation) for operation in OPERATIONS.values() if operation.kind == kind]
     rows = "\n".join(f"| `{theirs}` | `{ours}` |" for theirs, ours in INSTEAD.items())
-    lines += ["", "## Choices between functions: [`cond` and `switch`](language.md#choices)", ""]
+    lines += ["", "## Calls that take functions: [choices](language.md#choices) and [maps](language.md#maps)", ""]
     lines += ["| call | JAX |", "|---|---|"]
-    lines += [f"| `{name}({arguments})` | `{theirs}` |" for name, (arguments, theirs) in CHOICES.items()]
+    lines += [f"| `{name}({arguments})` | `{theirs}` |" for name, (arguments, theirs) in CALLING.items()]
     return "\n".join(lines) + "\n" + _NOT_HERE.format(rows=rows)
 
 

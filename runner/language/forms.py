@@ -1,7 +1,7 @@
-"""A call that chooses between functions in; which functions, and what is handed to them, out.
+"""A call that takes functions in; which functions, and what is handed to them, out.
 
-`cond` and `switch` are none of the operations: what they call are functions of the experiment's own. The lines of these
-stand in the place of the call (`runner/experiment/branches.py`).
+`cond`, `switch` and `map` are none of the operations: what they call are functions of the experiment's own. The lines
+of these stand in the place of the call (`runner/experiment/choosing.py`, `runner/experiment/mapping.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,12 @@ CHOICES = {
     "switch": ("index, branches, *operands", "jax.lax.switch"),
 }
 """The arguments of each, and its JAX function."""
+
+MAP = "map"
+"""The call that runs a function over the slices of an array."""
+
+CALLING = {**CHOICES, MAP: ("f, xs, *, length=None", "jax.lax.map")}
+"""Every call that takes functions."""
 
 _FORMS = {"cond": "cond(p, f, g, x)", "switch": "switch(i, [f, g], x)"}
 
@@ -42,8 +48,15 @@ def is_choice(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CHOICES
 
 
+def is_map(node: ast.AST) -> bool:
+    """Whether a node calls `map`."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == MAP
+
+
 def called_in(call: ast.Call) -> list[ast.expr]:
-    """The arguments of a call that are functions; none where it is no `cond` and no `switch`."""
+    """The arguments of a call that are functions; none where it takes none."""
+    if is_map(call):
+        return call.args[:1]
     if not is_choice(call):
         return []
     assert isinstance(call.func, ast.Name)

@@ -130,6 +130,9 @@ def written(site: Site) -> Value:
             ways = (pointwise.operator,)
         case ast.Attribute(attr="T"):
             ways = (shaping.transposed,)
+        case ast.Subscript(slice=index) if site.writer.elements_of(index) and not isinstance(index, ast.Tuple):
+            # What stands for several indices is no array, which the rules take one index for.
+            ways = (several.one_of,)
         case ast.Subscript():
             ways = (several.one_of, lookups.subscript, indexing.subscript)
         case ast.Call(func=ast.Name(id=name)):

@@ -30,7 +30,7 @@ def unlike(name: str, start: Any, end: Any, text: str, call: str) -> str | None:
 def unfit(name: str, on: Any) -> str | None:
     """What is wrong with what a choice hangs on."""
     what = "the predicate of a cond" if name == "cond" else "the index of a switch"
-    if not (hasattr(on, "shape") or isinstance(on, bool | int)):
+    if not (hasattr(on, "shape") or isinstance(on, bool | int | float)):
         return f"{what} is {type(on).__name__}; it is one number"
     kind = jax.typeof(on)
     if kind.shape:

@@ -68,7 +68,7 @@ _NOT_HERE = """
 | Pallas, `jax.pure_callback`, `jax.custom_vjp` | nothing |
 
 Of `where` and `select` all branches are computed: one that is not taken costs what it costs, and has to be finite where
-a gradient is taken. Of an eigenvector `eigh` says no sign, and where eigenvalues are equal no direction; what is
+a gradient is taken. Of a vector `eigh` and `svd` say no sign, and where values are equal no direction; what is
 compared must not depend on it: `v * v`, or `v @ (w[:, None] * v.T)`. Where one index stands twice, `x.at[i].set(v)`
 takes either value, in JAX too. `ragged_dot` has no types in `explicit`, and JAX does not map it in `vmap`.
 """

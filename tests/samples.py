@@ -46,21 +46,24 @@ SAMPLES: dict[str, list[str]] = {
         "optimization_barrier floor ceil trunc rint round exp exp2 expm1 sin cos tan arctan atan "
         "sinh cosh tanh arcsinh sinc deg2rad rad2deg erf erfc logistic isnan isinf isfinite signbit "
         "cbrt rfft fftshift ones_like ravel fliplr flipud rot90 tril triu atleast_1d atleast_3d "
+        "copy fabs around radians degrees expit ndtr log_ndtr i0 i0e i1 i1e isposinf isneginf fft2 rfft2 fftn rfftn "
         "relu relu6 sigmoid silu swish gelu softplus log_sigmoid leaky_relu elu selu celu hard_tanh "
         "hard_sigmoid hard_silu hard_swish soft_sign sparse_plus sparse_sigmoid squareplus mish",
         "f(A)",
     ),
     "checkpoint_name": ["checkpoint_name(A, 'kept')"],
     **_each(
-        "sqrt log log2 log10 log1p arcsin arccos asin acos arctanh rsqrt erf_inv lgamma digamma",
+        "sqrt log log2 log10 log1p gammaln entr logit ndtri "
+        "arcsin arccos asin acos arctanh rsqrt erf_inv lgamma digamma",
         "f(U)",
     ),
     **_each(
         "power pow float_power xlogy",
         "f(U, A)",
     ),
+    **_each("betaln rel_entr kl_div xlog1py", "f(U, U.T.T)", "f(U, 2.0)"),
     **_each(
-        "real imag conj conjugate angle ifft irfft",
+        "real imag conj conjugate angle ifft irfft ifft2 irfft2 ifftn irfftn",
         "f(Z)",
     ),
     **_each(
@@ -68,7 +71,7 @@ SAMPLES: dict[str, list[str]] = {
         "f(M, A > 0)",
     ),
     **_each(
-        "bitwise_and bitwise_or bitwise_xor left_shift right_shift",
+        "bitwise_and bitwise_or bitwise_xor left_shift right_shift bitwise_left_shift bitwise_right_shift",
         "f(I, 5)",
         "f(I, J)",
     ),
@@ -131,6 +134,8 @@ SAMPLES: dict[str, list[str]] = {
     ],
     "dot_general": ["dot_general(A, B, (((1,), (0,)), ((), ())))", "dot_general(T, T, (((2,), (2,)), ((0,), (0,))))"],
     "ragged_dot": ["ragged_dot(A, stack([B, B * 2]), J[:2])"],
+    "svd": ["svd(S)[1]"],
+    "block_diag": ["block_diag(S, A)"],
     "qr": ["qr(S + 4 * eye(4))[1]"],
     "eigh": ["eigh(S)[0]"],
     "matmul": ["matmul(A, B)", "matmul(A, V)", "matmul(T, B)", "A @ B", "V @ B", "T @ B"],
@@ -198,6 +203,24 @@ SAMPLES: dict[str, list[str]] = {
     "eye": ["S + eye(4)"],
     "identity": ["identity(4) @ S"],
     "tri": ["S * tri(4)"],
+    "empty": ["A + empty((4, 8))"],
+    "empty_like": ["empty_like(A) + A"],
+    "logspace": ["A * logspace(0, 1, 8)"],
+    "tril_indices": ["S[tril_indices(4)]"],
+    "triu_indices": ["S[triu_indices(4, 1)[0], triu_indices(4, 1)[1]]"],
+    "diag_indices": ["S[diag_indices(4)]"],
+    "fftfreq": ["A * fftfreq(8)"],
+    "rfftfreq": ["rfft(A) * rfftfreq(8, 0.5)"],
+    "clamp": ["clamp(-0.5, A, 0.5)"],
+    "cumulative_sum": ["cumulative_sum(A, axis=1)", "cumulative_sum(V, include_initial=True)"],
+    "broadcast_arrays": ["broadcast_arrays(A, V)[1]"],
+    "broadcast_in_dim": ["broadcast_in_dim(A, (4, 2, 8), (0, 2))"],
+    "isin": ["isin(I, J)"],
+    "unravel_index": ["unravel_index(J, (2, 2))[0]"],
+    "rademacher": ["rademacher(key(0), (8,)) * V"],
+    "laplace": ["laplace(key(0), (8,)) + V"],
+    "truncated_normal": ["truncated_normal(key(0), -2.0, 2.0, (8,)) + V"],
+    "choice": ["choice(key(0), V, (4,))", "choice(key(0), 8, (3,), False)"],
     "arange": ["A + arange(8)"],
     "linspace": ["A + linspace(0, 1, 8)"],
     "iota": ["V + iota('float32', 8)"],

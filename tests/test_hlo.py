@@ -686,7 +686,7 @@ def test_a_branch_may_not_be_taken(experiment):
     no = branch.format("no", "2", "n = f32[2,4]{1,0} negate(%p.2)")
     module = found(text.replace(ADD, ADD + yes + no), experiment)
     assert [(one.kind, one.count) for one in module.found] == [("all-reduce", None)]
-    assert module.unknown == ["how often r runs is not known"]
+    assert module.unknown == ["how often r runs is not known: it stands in a branch of c, which values choose"]
 
 
 def test_a_computation_that_is_called_twice_runs_twice(experiment):

@@ -421,7 +421,7 @@ def unique(shape):
 UNARY_FLOAT = [
     "sqrt", "cbrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "arcsin", "arccos",
     "arctan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh", "deg2rad",
-    "rad2deg",
+    "rad2deg", "radians", "degrees", "fabs",
 ]
 ACTIVATIONS = [
     "relu6", "sigmoid", "silu", "swish", "softplus", "log_sigmoid", "selu", "hard_sigmoid", "hard_silu", "hard_swish",
@@ -472,6 +472,7 @@ CASES = {
     "sign": call(signed()),
     **dict.fromkeys(("maximum", "minimum", "fmax", "fmin"), elementwise(numbers, numbers)),
     "clip": call(signed(), min=pick(-1, 0, 0.5), max=pick(-1, 2, 1.5)),
+    "clamp": call(0.25, floats(), pick(1.0, 2.0)),
     "copysign": elementwise(small, lambda s: floats((-0.0, 0.0, -2.0, 3.0), s)),
     "nan_to_num": st.one_of(
         call(floats((*PLAIN, float("nan"))), nan=1.0),
@@ -480,6 +481,7 @@ CASES = {
     **dict.fromkeys(("stop_gradient", "optimization_barrier"), call(numbers())),
     "checkpoint_name": call(numbers(), pick("kept")),
     **dict.fromkeys(("floor", "ceil", "trunc", "rint"), call(numbers())),
+    "around": call(signed()),
     "round": st.one_of(call(signed()), call(floats(), decimals=pick(0, 1, -1))),
     # Elementary functions.
     **{name: call(st.one_of(floats(EDGE), ints(), bools())) for name in UNARY_FLOAT},
@@ -491,6 +493,13 @@ CASES = {
     "erf_inv": call(floats((*UNIT, 1.0, -1.0, 2.0))),
     "lgamma": call(floats((*PLAIN, float("inf")))),
     "digamma": call(floats((*POSITIVE, -0.5, -1.5, -1.0))),
+    **dict.fromkeys(("gammaln", "entr", "log_ndtr", "i0", "i0e", "i1", "i1e"), call(floats(POSITIVE))),
+    **dict.fromkeys(("expit", "ndtr"), call(floats())),
+    **dict.fromkeys(("logit", "ndtri"), call(floats((0.125, 0.25, 0.5, 0.75, 0.875)))),
+    **dict.fromkeys(
+        ("betaln", "rel_entr", "kl_div"), elementwise(lambda s: floats(POSITIVE, s), lambda s: floats(POSITIVE, s))
+    ),
+    "xlog1py": elementwise(lambda s: floats(PLAIN, s), lambda s: floats((*POSITIVE, 0.0), s)),
     "xlogy": elementwise(lambda s: floats(PLAIN, s), lambda s: floats((*POSITIVE, 0.0), s)),
     **dict.fromkeys(("real", "imag", "conj", "conjugate"), call(st.one_of(numbers(), complexes()))),
     "angle": call(st.one_of(floats((*PLAIN, float("nan"))), ints(), complexes()), deg=st.booleans()),
@@ -503,13 +512,18 @@ CASES = {
     ),
     "allclose": call(floats((1.0, 1.5)), 1.25, rtol=pick(0.1, 0.25), atol=0.25),
     "array_equal": call(floats((1.0, float("nan")), (2,)), floats((1.0, float("nan")), (2,)), equal_nan=st.booleans()),
-    **dict.fromkeys(("isnan", "isinf", "isfinite", "signbit"), call(st.one_of(floats(EDGE), wide_ints()))),
+    **dict.fromkeys(
+        ("isnan", "isinf", "isfinite", "isposinf", "isneginf", "signbit"), call(st.one_of(floats(EDGE), wide_ints()))
+    ),
     **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), elementwise(numbers, numbers)),
     "logical_not": call(numbers()),
     **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), elementwise(exact, exact)),
     **dict.fromkeys(("bitwise_not", "invert"), call(exact())),
     "bitwise_count": call(st.one_of(wide_ints(), ints(0, 255, dtype=np.uint8))),
-    **dict.fromkeys(("left_shift", "right_shift"), elementwise(wide_ints, lambda s: ints(-1, 40, s))),
+    **dict.fromkeys(
+        ("left_shift", "right_shift", "bitwise_left_shift", "bitwise_right_shift"),
+        elementwise(wide_ints, lambda s: ints(-1, 40, s)),
+    ),
     # Reductions.
     "sum": reducing(numbers(RANKS, PLAIN), "keepdims", "where", "initial", "dtype"),
     "prod": reducing(numbers(edge=PLAIN), "keepdims", "where", "initial"),
@@ -541,6 +555,9 @@ CASES = {
     # Scans.
     **dict.fromkeys(("cumsum", "cumprod"), reducing(numbers(RANKS, PLAIN), "dtype", tuples=False)),
     **dict.fromkeys(("cummax", "cummin"), reducing(signed(), "reverse", tuples=False, always=True, negative=False)),
+    "cumulative_sum": call(numbers(RANKS, PLAIN), axis=0, include_initial=st.booleans(), dtype="float32").filter(
+        lambda c: "axis" in c[1] or c[0][0].ndim == 1
+    ),
     "cumlogsumexp": reducing(floats(), "reverse", tuples=False, always=True, negative=False),
     "associative_scan": associative(),
     "diff": call(numbers(edge=PLAIN), n=pick(1, 2), axis=pick(0, -1), prepend=pick(0, 1), append=1),
@@ -579,6 +596,11 @@ CASES = {
         invertible(mode=pick("reduced", "r", "complete")),
         call(unique((4, 2)).map(lambda a: a.reshape(4, 2) + np.eye(4, 2)), mode=pick("r", "complete")),
     ),
+    "svd": st.one_of(
+        invertible(full_matrices=st.booleans()),
+        call(unique((4, 2)).map(lambda a: a.reshape(4, 2) + np.eye(4, 2)), full_matrices=False),
+    ),
+    "block_diag": st.one_of(call(small((2, 3)), small((3,)), small((1, 1))), call(floats(shape=(2, 2)))),
     "solve": invertible(lambda shape: floats(shape=pick(shape[-1:], (*shape[:-1], 2)))),
     "cholesky": st.one_of(
         invertible(upper=st.booleans(), symmetrize_input=True),
@@ -607,6 +629,13 @@ CASES = {
     ),
     "rfft": call(small(), n=pick(2, 4), axis=pick(0, -1), norm=pick("ortho", "forward")),
     "irfft": call(complexes((3,)), n=pick(3, 4), norm="ortho"),
+    **dict.fromkeys(
+        ("fft2", "ifft2", "fftn", "ifftn"),
+        call(st.one_of(small(), complexes((2, 3, 2))), s=pick((2, 2)), norm=pick("ortho", "forward")),
+    ),
+    **dict.fromkeys(("rfft2", "rfftn"), call(small((2, 3, 2)), axes=pick((0, 1), (-2, -1)), norm="ortho")),
+    **dict.fromkeys(("irfft2", "irfftn"), call(complexes((2, 3)), s=pick((2, 4)), norm="ortho")),
+    **dict.fromkeys(("fftfreq", "rfftfreq"), call(pick(4, 5), d=pick(0.5, 2))),
     **dict.fromkeys(("fftshift", "ifftshift"), call(small(), axes=pick(0, -1))),
     # Windows.
     "conv_general_dilated": convolved(CONVOLVED),
@@ -614,9 +643,9 @@ CASES = {
     "conv_transpose": convolved(TRANSPOSED),
     "reduce_window": windowed(),
     # Creation.
-    **dict.fromkeys(("zeros", "ones"), call(pick((2, 3), [2], 3, ()), dtype=pick(*DTYPES))),
+    **dict.fromkeys(("zeros", "ones", "empty"), call(pick((2, 3), [2], 3, ()), dtype=pick(*DTYPES))),
     "full": call(pick((2, 3), 3), pick(2, 1.5, True), dtype=pick(*DTYPES)),
-    **dict.fromkeys(("zeros_like", "ones_like"), like()),
+    **dict.fromkeys(("zeros_like", "ones_like", "empty_like"), like()),
     "full_like": like(3),
     **dict.fromkeys(("eye", "tri"), call(3, M=pick(2, 4), k=pick(0, 1, -1), dtype=pick(*DTYPES))),
     "identity": call(3, dtype=pick(*DTYPES)),
@@ -627,6 +656,9 @@ CASES = {
     "linspace": call(
         pick(0, -1.5), pick(1, 5.0), num=pick(3, 5), endpoint=st.booleans(), dtype=pick("int32", "float32")
     ),
+    "logspace": call(pick(0, -1.5), pick(1, 2.0), num=pick(3, 5), endpoint=st.booleans(), base=pick(2.0, 10.0)),
+    **dict.fromkeys(("tril_indices", "triu_indices"), call(3, k=pick(0, 1, -1), m=pick(2, 4))),
+    "diag_indices": call(3, ndim=pick(2, 3)),
     "iota": call(pick(*DTYPES[:-1]), 3),
     "broadcasted_iota": call(pick("int32", "float32"), (2, 3, 2), pick(0, 1, 2)),
     "array": call(
@@ -635,6 +667,7 @@ CASES = {
         ndmin=2,
     ),
     "asarray": call(st.one_of(numbers(edge=PLAIN), pick([1, 2], 2.5)), dtype=pick("float32", "int32")),
+    "copy": call(numbers()),
     "astype": call(
         st.one_of(floats((*EDGE, 300.5, -1.75e10)), wide_ints()), pick("float32", "int32", "int8", "uint8", "bool")
     ),
@@ -652,6 +685,10 @@ CASES = {
     "expand_dims": call(numbers(), pick(0, -1, (0, 1), [0, -1])),
     "squeeze": call(numbers((1, 3, 1)), axis=pick(0, -1, (0, 2), [0])),
     "broadcast_to": call(numbers((2, 3)), pick((2, 3), (4, 2, 3), [1, 2, 3])),
+    "broadcast_arrays": call(numbers((2, 3)), numbers((2, 1)), numbers((3,))),
+    "broadcast_in_dim": st.one_of(
+        call(numbers((2, 3)), (2, 4, 3), pick((0, 2), [0, 2])), call(numbers((1, 3)), (3, 2, 3), (1, 2))
+    ),
     "concatenate": joining((2, 3), axis=pick(0, 1, -1), dtype=pick("float32", "int32")),
     "concat": joining((2, 3), axis=pick(0, 1, -1)),
     "stack": joining((2, 3), axis=pick(0, 1, -1), dtype=pick("float32", "int32")),
@@ -713,6 +750,8 @@ CASES = {
     # Order and counting.
     **dict.fromkeys(("sort", "argsort"), reducing(numbers(), "descending", tuples=False)),
     "top_k": call(st.one_of(floats((*PLAIN, float("nan"))), wide_ints()), 2),
+    "isin": call(st.one_of(floats(), ints()), small((2, 2)), invert=st.booleans()),
+    "unravel_index": call(ints(-15, 15, (4,)), pick((3, 4), (2, 3, 2))),
     "searchsorted": call(
         st.one_of(ascending((4,)), ints(shape=(4,)).map(np.sort)), small(), side=pick("left", "right")
     ),
@@ -870,6 +909,12 @@ def test_a_counterpart_agrees_with_its_jax_function(name, data):
         # The sign of a vector is nobody's; where two values are one, so is the choice of the vectors.
         pairs = (map(np.asarray, each) for each in (expected, actual))
         expected, actual = ((w, v * w[..., None, :] @ np.swapaxes(v, -1, -2)) for w, v in pairs)
+    if name == "svd":
+        # Nor is the sign of a column and its row.
+        parts = (map(np.asarray, each) for each in (expected, actual))
+        expected, actual = (
+            (d, u[..., : d.shape[-1]] * d[..., None, :] @ vh[..., : d.shape[-1], :]) for u, d, vh in parts
+        )
     # JAX computes attention's softmax in float32, also of float64.
     assert_agrees(expected, actual, wide, 1e-7 if name == "dot_product_attention" else 0.0)
 

@@ -97,6 +97,40 @@ def test_values_computed_from_uniform_ones(seed, shape, dtype, name):
     np.testing.assert_allclose(ours, theirs.astype(np.float64), rtol=tolerance, atol=absolute)
 
 
+@few
+@given(seeds, st.sampled_from([(), (2, 3), (1000,)]), st.sampled_from(["float32", "bfloat16"]))
+def test_laplace(seed, shape, dtype):
+    ours, theirs = draw("laplace", seed, shape, dtype)
+    np.testing.assert_allclose(ours, theirs.astype(np.float64), rtol=4 * float(ml_dtypes.finfo(dtype).eps))
+
+
+@few
+@given(seeds, st.sampled_from([(-2.0, 2.0), (0.5, 1.25), (-1.0, 3.0)]), st.sampled_from([None, (7,), (2, 3)]))
+def test_truncated_normal(seed, bounds, shape):
+    ours, theirs = draw("truncated_normal", seed, *bounds, shape)
+    assert np.all((ours >= bounds[0]) & (ours <= bounds[1]))
+    np.testing.assert_allclose(ours, theirs.astype(np.float64), rtol=1e-5, atol=1e-6)
+
+
+@few
+@given(seeds, st.sampled_from([(), (9,), (2, 3)]), st.sampled_from(["int32", "int8", "float32"]))
+def test_rademacher(seed, shape, dtype):
+    ours, theirs = draw("rademacher", seed, shape, dtype)
+    assert set(np.ravel(ours).tolist()) <= {-1, 1}
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@few
+@given(
+    seeds, st.sampled_from([((), True), ((5,), True), ((2, 2), False), ((6,), False)]), st.sampled_from([0, 1, None])
+)
+def test_choice(seed, how, axis):
+    a = 7 if axis is None else np.arange(7 * 7, dtype=np.float32).reshape(7, 7)
+    named = {} if axis is None else {"axis": axis}
+    ours = threefry.choice(threefry.key(seed), a, *how, **named)
+    np.testing.assert_array_equal(ours, jax.random.choice(jax.random.PRNGKey(seed), a, *how, **named))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_tails_of_normal_are_as_exact_as_its_middle(seed):
     ours, theirs = draw("normal", seed, (100_000,), "float32")
@@ -206,6 +240,10 @@ def test_64_bit_values_as_with_x64():
         ),
         (lambda: threefry.bits(threefry.key(0), dtype="int32"), "bits draws uint8, uint16, uint32, uint64, not int32"),
         (lambda: threefry.randint(threefry.key(0), (), 0, 1, "float32"), "randint draws integers, not float32"),
+        (
+            lambda: threefry.choice(threefry.key(0), 3, (4,), False),
+            "choice takes 4 of 3 elements only with replace=True",
+        ),
         (lambda: threefry.bernoulli(threefry.key(0), 1), "bernoulli's p has to be a float, not int64"),
     ],
 )

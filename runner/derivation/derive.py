@@ -126,7 +126,7 @@ def section(statements: Iterable[Statement]) -> dict[str, Any]:
                 "repeat": statement.steps,
                 "index": statement.index,
                 **({"over": {name: whole.text for name, whole in statement.over}} if statement.over else {}),
-                "carry": {name: first.text for name, first in statement.carry},
+                **({"carry": {name: first.text for name, first in statement.carry}} if statement.carry else {}),
                 "body": section(statement.body),
                 **({"stack": dict(statement.stack)} if statement.stack else {}),
                 **({"checkpoint": statement.checkpoint.written} if statement.checkpoint else {}),

@@ -20,7 +20,9 @@ NAMES = frozenset({
     "bitwise_not", "invert", "bitwise_count", "left_shift", "right_shift", "astype", "where", "relu", "relu6",
     "sigmoid", "silu", "swish", "gelu", "softplus", "log_sigmoid", "leaky_relu", "elu", "selu", "celu", "hard_tanh",
     "hard_sigmoid", "hard_silu", "hard_swish", "soft_sign", "sparse_plus", "sparse_sigmoid", "squareplus", "mish",
-    "optimization_barrier", "checkpoint_name", "array", "asarray",
+    "optimization_barrier", "checkpoint_name", "array", "asarray", "copy", "clamp", "fabs", "around", "radians",
+    "degrees", "xlog1py", "gammaln", "betaln", "expit", "logit", "entr", "rel_entr", "kl_div", "ndtr", "log_ndtr",
+    "ndtri", "i0", "i0e", "i1", "i1e", "isposinf", "isneginf", "bitwise_left_shift", "bitwise_right_shift",
 })  # fmt: skip
 
 

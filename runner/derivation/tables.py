@@ -89,7 +89,7 @@ _rows("divmod", several.quotients)
 _rows("meshgrid", several.grid)
 _rows("top_k", several.largest, several.pieces)
 _rows("arange zeros ones full tri eye identity iota broadcasted_iota", creation.created)
-_rows("zeros_like ones_like full_like", creation.like)
+_rows("zeros_like ones_like full_like empty_like", creation.like)
 _rows("one_hot", creation.one_hot)
 _rows("categorical", draws.categorical)
 _rows("bernoulli", draws.bernoulli)
@@ -107,8 +107,13 @@ _rows(" ".join(name for name, row in OPERATIONS.items() if row.method is not Non
 
 WHOLE = {
     "convolve correlate": "each element of the result reaches over as much of one signal as the other one is long",
-    "diag rot90": "elements move between dimensions",
-    "linspace key PRNGKey key_data fold_in split_key bits uniform normal exponential gumbel randint": (
+    "diag rot90 block_diag": "elements move between dimensions",
+    "svd": "the parts are of other shapes than the matrices",
+    "fft2 ifft2 rfft2 irfft2 fftn ifftn rfftn irfftn": "a transform along several dimensions",
+    "broadcast_arrays broadcast_in_dim": "new dimensions, of whose layout nothing says anything",
+    "isin unravel_index cumulative_sum choice": "each element of the result may hang on all of them",
+    "linspace logspace empty fftfreq rfftfreq tril_indices triu_indices diag_indices key PRNGKey key_data fold_in "
+    "split_key bits uniform normal exponential gumbel randint rademacher laplace truncated_normal": (
         "no array enters, so that every device makes it and takes its part"
     ),
 }
@@ -125,6 +130,9 @@ def written(site: Site) -> Value:
             ways = (pointwise.operator,)
         case ast.Attribute(attr="T"):
             ways = (shaping.transposed,)
+        case ast.Subscript(slice=index) if site.writer.elements_of(index) and not isinstance(index, ast.Tuple):
+            # What stands for several indices is no array, which the rules take one index for.
+            ways = (several.one_of,)
         case ast.Subscript():
             ways = (several.one_of, lookups.subscript, indexing.subscript)
         case ast.Call(func=ast.Name(id=name)):

@@ -107,6 +107,9 @@ class Writer(Completing):
         for call in line.line.calls:
             if call.checkpoint is not None:
                 self.note(f"what the function '{call.function}' computes is kept: these lines have no functions")
+            if call.chooses:
+                why = "these lines have no functions to choose between"
+                self.note(f"every branch of '{call.label}' is computed: {why}")
         value = self.value(line.expression.tree, goal)
         if goal is not None and value.shape is not None:
             value = self.reshard(value, self._plain(goal, value))

@@ -296,7 +296,9 @@ class _Reader:
     def _count_of(self, place: _Place) -> int | None:
         count = self._counts.of(place.start[0].name)
         if count is None:
-            self._result.unknown.append(f"how often {place.instruction.name} runs is not known")
+            branch = self._counts.branch_of(place.start[0].name)
+            why = f": it stands in a branch of {branch}, which values choose" if branch else ""
+            self._result.unknown.append(f"how often {place.instruction.name} runs is not known{why}")
         return count
 
     def _bytes(self, place: _Place) -> tuple[int | None, int | None, str]:

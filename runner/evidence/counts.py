@@ -23,6 +23,14 @@ class Counts:
             self._known[computation] = 1 if entry and computation == entry.name else self._sum_of_calls(computation)
         return self._known[computation]
 
+    def branch_of(self, computation: str) -> str | None:
+        """The instruction in a branch of which a computation stands, if it does."""
+        for outer, instruction, role in self._module.callers.get(computation, ()):
+            found = instruction.name if role in BRANCHES else self.branch_of(outer.name)
+            if found is not None:
+                return found
+        return None
+
     def _sum_of_calls(self, computation: str) -> int | None:
         total = 0
         for outer, instruction, role in self._module.callers.get(computation, ()):

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.experiment.functions import at
-from runner.experiment.model import Call, Line
+from runner.experiment.model import Call, Line, Origin
 from runner.experiment.plain import located
 from runner.faults import InvalidExperiment, Key
 from runner.language import static
 from runner.language.check import Scope, canonical
-from runner.language.syntax import Expression, SyntaxFault
+from runner.language.syntax import Expression, SyntaxFault, names
 
 
 @dataclass(frozen=True)
@@ -124,3 +124,24 @@ def free(wish: str, taken: set[str]) -> str:
         name, count = f"{wish}_{count}", count + 1
     taken.add(name)
     return name
+
+
+def cycle(start: str, scope: Scope) -> list[str] | None:
+    """The names along which `start` depends on itself, if it does."""
+    paths = [[start]]
+    while paths:
+        path = paths.pop()
+        expression = scope.later.get(path[-1])
+        for node in names(expression.tree) if expression else ():
+            if node.id in scope.values or node.id not in scope.later:
+                continue
+            if node.id == start:
+                return [*path, start]
+            if node.id not in path:
+                paths.append([*path, node.id])
+    return None
+
+
+def line_of(name: str, within: Line | None, origin: Origin) -> Line:
+    """The identity of a line `within` a repeat, or of none."""
+    return replace(Line(name) if within is None else within.inside(name), origin=origin)

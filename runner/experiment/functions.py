@@ -15,6 +15,7 @@ from runner.experiment.plain import check_name, located
 from runner.experiment.written import Written, all_names, is_choice, of, targets
 from runner.faults import InvalidExperiment, Key, invalid
 from runner.language.check import Section
+from runner.language.forms import CALLING
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.syntax import SyntaxFault, on_one_line, span
 from runner.untyped import is_list, is_mapping
@@ -104,7 +105,7 @@ def read_functions(config: Mapping[str, Any], taken: Mapping[str, str]) -> dict[
         function = _read(written, value, key)
         if function.name in found:
             raise invalid(key, f"the function '{function.name}' stands twice")
-        what = "an operation" if function.name in OPERATIONS else taken.get(function.name)
+        what = "an operation" if function.name in (*OPERATIONS, *CALLING) else taken.get(function.name)
         if what is not None:
             raise invalid(key, f"'{function.name}' is {what} already; a name means one thing")
         _check_names(function, taken)

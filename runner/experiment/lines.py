@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -38,6 +40,9 @@ class Call:
     - `label`: what the lines around it call its result; `results`: the names there of all that it gives.
     - `arguments`: for each parameter that is given a value, the name there of that value.
     - `checkpoint`: what is kept of it for the backward pass; None: everything.
+    - `branch`: the number of JAX's branch that it is, if it stands in a call of `cond` or `switch`.
+    - `chooses`: whether it is one of these, in which the calls stand that are chosen between; its argument is what the
+      choice hangs on.
     """
 
     function: str
@@ -45,6 +50,13 @@ class Call:
     results: tuple[str, ...]
     arguments: tuple[tuple[str, str], ...]
     checkpoint: Checkpoint | None = None
+    branch: int | None = None
+    chooses: bool = False
+
+    @property
+    def scope(self) -> str:
+        """The named scope of its lines; of a branch it is JAX's."""
+        return self.label if self.branch is None else f"branch_{self.branch}_fun"
 
 
 @dataclass(frozen=True)
@@ -113,7 +125,7 @@ class Line:
 
     def scopes(self, within: int = 0) -> tuple[str, ...]:
         """The named scopes of its operations, outermost first, without those of `within` calls: `("y", "gate")`."""
-        around = tuple(call.label for call in self.calls[within:])
+        around = tuple(call.scope for call in self.calls[within:])
         return around if self.origin is not None and self.origin.result and around else (*around, self.label)
 
     def written(self, section: Section) -> tuple[Key, tuple[Key, ...]]:
@@ -251,6 +263,33 @@ def entered_by(statements: Iterable[Statement], names: set[str]) -> list[Stateme
             found.append(statement)
             names |= statement.defines
     return found
+
+
+def apart(some: Iterable[Statement], of: Iterable[Statement]) -> tuple[Statement, ...]:
+    """Some statements of a section; those of a call of which some are missing no longer stand in a function."""
+    there = tuple(some)
+    whole = Counter(call for statement in of for call in _around(statement))
+    runs = Counter(call for call, _ in itertools.groupby(statement.line.calls[:1] for statement in there))
+    mine = Counter(call for statement in there for call in _around(statement))
+    broken = {call for call, count in mine.items() if count != whole[call] or runs[call] > 1}
+    return tuple(_alone(each) if broken & set(_around(each)) else each for each in there)
+
+
+def _around(statement: Statement) -> list[tuple[Call, ...]]:
+    """The calls that a statement stands in, each with those around it."""
+    calls = statement.line.calls
+    return [calls[: i + 1] for i in range(len(calls))]
+
+
+def _alone(statement: Statement) -> Statement:
+    """A statement with the names that it has in the section."""
+    if isinstance(statement, Node):
+        return replace(statement, expression=replace(statement.expression, local=None))
+    starts = {
+        what: tuple((name, replace(first, local=None)) for name, first in firsts)
+        for what, firsts in (("carry", statement.carry), ("over", statement.over))
+    }
+    return replace(statement, body=tuple(map(_alone, statement.body)), **starts)
 
 
 def results(statements: Iterable[Statement]) -> set[str]:

@@ -19,6 +19,7 @@ from runner.experiment.lines import (
     Node,
     Origin,
     Statement,
+    apart,
     entered_by,
     expressions,
     lines,
@@ -207,7 +208,7 @@ class Experiment:
     def before(self, section: Section) -> tuple[Statement, ...]:
         """The lines of a section that need no gradient, which are what is differentiated."""
         needing = entered_by(self.section(section), set(self.grad.names if self.grad else ()))
-        return tuple(line for line in self.section(section) if line not in needing)
+        return apart((line for line in self.section(section) if line not in needing), self.section(section))
 
     def after(self, section: Section) -> tuple[Statement, ...]:
         """The lines of a section that need gradients, and before them again those they read that no array enters."""
@@ -218,7 +219,7 @@ class Experiment:
         read = frozenset[str]().union(*(line.names for line in needing))
         for line in reversed(again):
             read |= line.names if line.defines & read else frozenset()
-        return (*(line for line in again if line.defines & read), *needing)
+        return apart((*(line for line in again if line.defines & read), *needing), lines)
 
     def passed(self, section: Section) -> tuple[str, ...]:
         """The values that lines give which need no gradient, and that lines read which do."""

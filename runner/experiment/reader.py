@@ -11,10 +11,11 @@ from typing import Any
 
 from runner.config import schema
 from runner.config.folders import misnamed
-from runner.experiment import expect, hardware, topology
+from runner.experiment import divergence, expect, hardware, topology
 from runner.experiment.checkpoints import check_names
 from runner.experiment.functions import read_functions
 from runner.experiment.layouts import check_blocks, read_array, read_manual, read_mesh, read_specs
+from runner.experiment.mapping import lengths
 from runner.experiment.model import (
     PLATFORMS,
     PRECISIONS,
@@ -83,6 +84,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     for section in SECTIONS:
         seen = manual if section == "per_device" else mesh
         scope = Scope(section, seen, set(values), dims, loops=gradient_names(config["grad"]))
+        scope.lengths = lengths(arrays, section, seen)
         sections[section] = read_section(of_section(config, section), scope, dims, functions)
         check_names(sections[section])
     if not sections["graph"] and not sections["per_device"]:
@@ -144,6 +146,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     if experiment.trace and not experiment.per_device:
         message = f"trace=true shows per_device, which program={experiment.programs[0]} does not run"
         raise invalid(("trace",), message + choices(p for p in Program if p.section == "per_device"))
+    divergence.check(experiment)
     return experiment
 
 

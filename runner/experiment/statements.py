@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from runner.experiment.checkpoints import read_checkpoint
 from runner.experiment.combiners import combined
-from runner.experiment.frames import Frame, Place, free
+from runner.experiment.frames import Frame, Place, cycle, free, line_of
 from runner.experiment.functions import RESULT, Function, bind, is_static
+from runner.experiment.mapping import Maps
 from runner.experiment.model import Call, Line, Loop, Node, Origin, Statement
 from runner.experiment.plain import choices, located, read_expression
 from runner.experiment.repeats import check_repeat, known_without_arrays, read_steps
@@ -22,6 +23,7 @@ from runner.experiment.written import BOTH, Written, of
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.language import bounds, trees
 from runner.language.check import Scope, check
+from runner.language.forms import is_choice, is_map
 from runner.language.syntax import Expression, SyntaxFault, names
 from runner.untyped import is_mapping
 
@@ -75,13 +77,8 @@ def _everywhere(lines: Iterable[Written]) -> Iterable[str]:
                 yield from _everywhere([Written((str(name),), value, ()) for name, value in body.items()])
 
 
-@dataclass
-class _Reader:
-    """Reads the lines of one section; `taken` are the names that a line of a function cannot be given there."""
-
-    dims: Mapping[str, int]
-    functions: Mapping[str, Function]
-    taken: set[str]
+class _Reader(Maps):
+    """Reads the lines of one section."""
 
     def statements(
         self, lines: Sequence[Written], scope: Scope, frame: Frame, within: Line | None
@@ -118,6 +115,10 @@ class _Reader:
         function = self._called(tree)
         if function is not None:
             found = self._call(function, tree, line.names, place, before)
+        elif isinstance(tree, ast.Call) and is_choice(tree):
+            found = self._choice(tree, line.names, place, before)
+        elif isinstance(tree, ast.Call) and is_map(tree):
+            found = self._map(tree, line.names, place, before)
         else:
             found = self._given(line.names, self._hoisted(tree, place, before), place)
         return [*before, *found]
@@ -155,7 +156,7 @@ class _Reader:
         size = known_without_arrays(expression, scope)
         if size is not None:
             scope.static[known] = size
-        return Node(_line(known, place.within, origin), expression)
+        return Node(line_of(known, place.within, origin), expression)
 
     def _name(self, name: str, place: Place) -> str:
         """What the section calls a line: in a function's, a name that nothing else has."""
@@ -176,9 +177,9 @@ class _Reader:
             check(expression, scope)
             bounds.check(expression, scope.sizes, scope.mesh if scope.section == "per_device" else None)
         except SyntaxFault as fault:
-            cycle = _cycle(name, scope) if name else None
-            if cycle and "used before it stands" in fault.message:
-                fault.message = f"a cycle: {' → '.join(cycle)}; no order of the lines can compute it"
+            around = cycle(name, scope) if name else None
+            if around and "used before it stands" in fault.message:
+                fault.message = f"a cycle: {' → '.join(around)}; no order of the lines can compute it"
             raise InvalidExperiment(located(place.key, expression.text, fault, place.frame.uses)) from None
 
     # Calls of functions.
@@ -193,18 +194,31 @@ class _Reader:
         tree = combined(tree, self.functions, place)
         for node in trees.nodes(tree):
             function = self._called(node)
-            if function is not None:
+            if function is not None or is_choice(node) or is_map(node):
+                assert isinstance(node, ast.Call)
+                assert isinstance(node.func, ast.Name)
                 named_after = "" if place.name == RESULT else f"{place.name}_"
-                name = self._fresh(f"{named_after}{function.name}", place.frame)
-                before += self._call(function, node, (name,), place, before)
+                name = self._fresh(f"{named_after}{node.func.id}", place.frame)
+                if function is not None:
+                    before += self._call(function, node, (name,), place, before)
+                elif is_map(node):
+                    before += self._map(node, (name,), place, before)
+                else:
+                    before += self._choice(node, (name,), place, before)
                 named = ast.copy_location(ast.Name(name, ast.Load()), node)
                 return self._hoisted(trees.swapped(tree, node, named), place, before)
         return tree
 
     def _call(
-        self, function: Function, call: ast.expr, given: tuple[str, ...], place: Place, before: list[Statement]
+        self,
+        function: Function,
+        call: ast.expr,
+        given: tuple[str, ...],
+        place: Place,
+        before: list[Statement],
+        branch: int | None = None,
     ) -> list[Statement]:
-        """The lines of a function where it is called; those of its arguments go to `before`."""
+        """The lines of a function where it is called, in a `branch` or not; those of its arguments go to `before`."""
         assert isinstance(call, ast.Call)
         frame = place.frame
         if function.name in frame.inside:
@@ -230,7 +244,7 @@ class _Reader:
                 hoisted = self._hoisted(argument, inside, before)
                 before.append(self._node(inside.name, hoisted, inside))
             arguments[parameter] = inside.name
-        made = Call(function.name, label, given, tuple(arguments.items()), function.checkpoint)
+        made = Call(function.name, label, given, tuple(arguments.items()), function.checkpoint, branch)
         last = function.result(place.scope.section)
         if isinstance(last.value, Mapping):
             message = f"what '{function.name}' gives is an expression; of a repeat it is NAME.CARRIED"
@@ -290,7 +304,7 @@ class _Reader:
         place = Place(key, "", scope, frame, within, name)
         known = self._name(name, place)
         origin = Origin(key, frame.uses, frame.calls, name)
-        itself = _line(known, within, origin)
+        itself = line_of(known, within, origin)
         before: list[Statement] = []
         over, carry = (
             tuple(self._begins(config.get(what, {}), replace(place, key=(*key, what)), before))
@@ -299,6 +313,7 @@ class _Reader:
         given = {index, *(carried for carried, _ in (*carry, *over))}
         inside = scope.nested()
         inside.values |= given
+        inside.lengths = {known: size for known, size in inside.lengths.items() if known not in given}
         inside.static = {known: size for known, size in inside.static.items() if known not in given}
         lines = of(config["body"], (*key, "body"), scope.section, shared=key[0] in (BOTH, "functions"))
         own = {given for each in lines for given in each.names}
@@ -350,23 +365,3 @@ class _Reader:
                 fault = invalid((*place.key, "stack", name), message).fault
                 raise InvalidExperiment(replace(fault, uses=place.frame.uses))
             yield name, known
-
-
-def _line(name: str, within: Line | None, origin: Origin) -> Line:
-    return replace(Line(name) if within is None else within.inside(name), origin=origin)
-
-
-def _cycle(start: str, scope: Scope) -> list[str] | None:
-    """The names along which `start` depends on itself, if it does."""
-    paths = [[start]]
-    while paths:
-        path = paths.pop()
-        expression = scope.later.get(path[-1])
-        for node in names(expression.tree) if expression else ():
-            if node.id in scope.values or node.id not in scope.later:
-                continue
-            if node.id == start:
-                return [*path, start]
-            if node.id not in path:
-                paths.append([*path, node.id])
-    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runner.language.forms import CALLING
 from runner.language.operations import OPERATIONS, Operation
 
 _TITLES = {
@@ -14,16 +15,31 @@ _TITLES = {
 INSTEAD = {
     "x.at[i].apply(f)": "x.at[i].set(f(x[i]))",
     "x[mask] = v": "where(mask, v, x)",
-    "jax.lax.cond(c, f, g, x)": "where(c, f(x), g(x))",
-    "jax.lax.switch(i, [f, g], x)": "select([i == 0, i == 1], [f(x), g(x)])",
-    "jax.lax.select(c, a, b)": "where(c, a, b)",
-    "jax.lax.map(f, x), jax.vmap(f)(x)": "f(x)",
     "a if c else b": "where(c, a, b)",
     "a and b": "a & b",
     "x.sum(axis=0)": "sum(x, axis=0)",
-    "flax.linen.avg_pool(x, (2,), (2,))": "reduce_window(x, 0.0, 'add', (1, 2, 1), (1, 2, 1), 'VALID') / 2",
+    "jax.vmap(f)(x)": "f(x)",
+    "jnp.vectorize(f)(x)": "f(x)",
+    "jnp.block([[A, B], [B, A]])": "concatenate([concatenate([A, B], axis=1), concatenate([B, A], axis=1)])",
+    "jnp.cov(A)": "(A - mean(A, axis=1, keepdims=True)) @ (A - mean(A, axis=1, keepdims=True)).T / (shape(A)[1] - 1)",
+    "jnp.linalg.lstsq(A, B)[0]": "solve(A.T @ A, A.T @ B)",
+    "jnp.linalg.pinv(A)": "solve(A.T @ A, A.T)",
+    "jnp.linalg.multi_dot([A, B, A])": "A @ B @ A",
+    "jax.scipy.linalg.solve(A, B)": "solve(A, B)",
+    "jax.scipy.linalg.cho_solve((L, True), B)": "solve_triangular(L.T, solve_triangular(L, B, lower=True))",
+    "jax.scipy.stats.norm.logpdf(x)": "-(x ** 2) / 2 - log(2 * 3.141592653589793) / 2",
+    "jax.lax.select(c, a, b)": "where(c, a, b)",
+    "jax.lax.max(a, b)": "maximum(a, b)",
+    "jax.lax.dot(A, B)": "A @ B",
+    "jax.lax.reduce(A, 0.0, jax.lax.add, (0,))": "sum(A, axis=0)",
+    "jax.lax.rev(A, (0,))": "flip(A, axis=0)",
+    "jax.lax.convert_element_type(x, 'int32')": "astype(x, 'int32')",
+    "jax.lax.approx_max_k(x, 2)": "top_k(x, 2)",
+    "jax.image.resize(A, (6, 6), 'nearest')": "repeat(repeat(A, 2, axis=0), 2, axis=1)",
+    "jax.random.multivariate_normal(k, v, C)": "v + cholesky(C) @ normal(k, shape(v))",
+    "flax.linen.avg_pool(p, (2,), (2,))": "reduce_window(p, 0.0, 'add', (1, 2, 1), (1, 2, 1), 'VALID') / 2",
 }
-"""For what the language does not have, an expression that does it; `f` and `g` are the experiment's own functions."""
+"""For what the language does not have, an expression that does it; `f` is a function of the experiment's own."""
 
 _NOT_HERE = """
 ## What is not in the language, and what to write instead
@@ -32,19 +48,27 @@ _NOT_HERE = """
 |---|---|
 {rows}
 | `jax.lax.scan` | a [repeat](language.md#scans) with `over` and `stack` |
+| `jax.lax.while_loop` until a condition | a repeat of the most steps, with a [choice](language.md#choices) in each |
 | `jax.lax.while_loop` of a known number of steps | a [repeat](language.md#loops) with `unroll: false` |
 | `jax.checkpoint` | [`checkpoint`](language.md#rematerialisation) of a function or a repeat |
 | `lambda`, `def` | a [function](language.md#functions) of the experiment's own |
 | `jax.grad` | [`grad`](language.md#gradients), whose gradients lines read |
 | `jax.lax.associative_scan(f, x)` where `f` takes trees | arrays, or one tuple of them |
-| `jnp.linalg.svd` | `eigh` of `a.T @ a`; the singular values alone are `svdvals(a)` |
+| `jax.nn.initializers` | [`init`](language.md#arrays) of an array |
+| `jax.random.gamma`, `beta`, `dirichlet`, `poisson` | an array with `init: "load('file.npy')"` |
+| `jax.random.choice(k, n, p=p)` | `categorical(k, log(p), shape=…)`, of other draws |
+| `jnp.linalg.eig`, `jax.scipy.linalg.expm`, `lu`, `gammainc`, `betainc`, `map_coordinates` | nothing |
+| `jax.image.resize` by `'linear'` or `'cubic'` | a product with the matrix of its weights, an array |
+| `jax.lax.conv_general_dilated_patches` | `conv_general_dilated` with a kernel that is an identity |
+| `jax.lax.bitcast_convert_type`, `jnp.nextafter`, `jnp.frexp` | nothing: the oracle's floats are float64 |
+| `jnp.issubdtype`, `jnp.result_type`, `jnp.isscalar` | a dtype is known where a line is written |
 | `jnp.nonzero`, `jnp.unique`, `x[mask]` | nothing: their shapes depend on values |
 | `jax.lax.ragged_all_to_all` | `all_to_all` of blocks of the largest size; XLA has the former on no CPU |
 | `jax.shard_map(..., axis_names=...)` | [`manual: [x]`](language.md#manual-over-some-axes) |
 | Pallas, `jax.pure_callback`, `jax.custom_vjp` | nothing |
 
 Of `where` and `select` all branches are computed: one that is not taken costs what it costs, and has to be finite where
-a gradient is taken. Of an eigenvector `eigh` says no sign, and where eigenvalues are equal no direction; what is
+a gradient is taken. Of a vector `eigh` and `svd` say no sign, and where values are equal no direction; what is
 compared must not depend on it: `v * v`, or `v @ (w[:, None] * v.T)`. Where one index stands twice, `x.at[i].set(v)`
 takes either value, in JAX too. `ragged_dot` has no types in `explicit`, and JAX does not map it in `vmap`.
 """
@@ -62,6 +86,9 @@ def markdown() -> str:
         lines += ["", f"## {title}", "", "| operation | JAX |", "|---|---|"]
         lines += [_line(operation) for operation in OPERATIONS.values() if operation.kind == kind]
     rows = "\n".join(f"| `{theirs}` | `{ours}` |" for theirs, ours in INSTEAD.items())
+    lines += ["", "## Calls that take functions: [choices](language.md#choices) and [maps](language.md#maps)", ""]
+    lines += ["| call | JAX |", "|---|---|"]
+    lines += [f"| `{name}({arguments})` | `{theirs}` |" for name, (arguments, theirs) in CALLING.items()]
     return "\n".join(lines) + "\n" + _NOT_HERE.format(rows=rows)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from runner.faults import nearest
+from runner.language.forms import CALLING
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, OUTSIDE, PADDINGS, Operation
 from runner.language.syntax import AT_ALONE, Expression
 from runner.layout import Mesh
@@ -39,10 +40,17 @@ class Scope:
     static: dict[str, int] = field(default_factory=dict[str, int])
     parameters: frozenset[str] = frozenset()
     functions: tuple[str, ...] = ()
+    lengths: dict[str, int] = field(default_factory=dict[str, int])
 
     def nested(self) -> Scope:
         """A copy to which the names of a loop's body can be added."""
-        return replace(self, values=set(self.values), loops=dict(self.loops), static=dict(self.static))
+        return replace(
+            self,
+            values=set(self.values),
+            loops=dict(self.loops),
+            static=dict(self.static),
+            lengths=dict(self.lengths),
+        )
 
 
 def check(expression: Expression, scope: Scope) -> None:
@@ -138,10 +146,12 @@ def _names(known: list[str]) -> str:
 
 def _check_call(expression: Expression, node: ast.Call, name: str, function: ast.Name, scope: Scope) -> None:
     operation = OPERATIONS.get(name)
+    if operation is None and name in CALLING:
+        raise expression.fault(f"'{name}' cannot stand in a function that combines two values", function)
     if operation is None:
         what = "operation or function" if scope.functions else "operation"
         known = (name for name in OPERATIONS if name.isidentifier())
-        raise expression.fault(f"no {what} '{name}'{nearest(name, (*scope.functions, *known))}", function)
+        raise expression.fault(f"no {what} '{name}'{nearest(name, (*scope.functions, *CALLING, *known))}", function)
     if scope.section == "graph" and operation.over is not None:
         raise expression.fault(
             f"'{name}' is a collective; graph computes on whole arrays and has none; it belongs in per_device", function

@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass
 from functools import cached_property
 
-from runner.language import updates
+from runner.language import forms, updates
 from runner.language.operations import combination
 from runner.language.operators import OPERATORS
 from runner.language.trees import method_of
@@ -214,9 +214,14 @@ def _check(expression: Expression, node: ast.expr, depth: int = 0) -> None:
             if not isinstance(function, ast.Name):
                 _check(expression, function, depth)
                 raise expression.fault("only operations can be called, by their name: sum(x), not x.sum()", function)
-            combining = combination(node)
+            combining, branches = combination(node), forms.called_in(node)
             for position, argument in enumerate(arguments):
-                if argument is combining:
+                if argument in branches:
+                    _check_branch(expression, argument, depth)
+                elif isinstance(argument, ast.List | ast.Tuple) and branches and argument.elts == branches:
+                    for branch in branches:
+                        _check_branch(expression, branch, depth)
+                elif argument is combining:
                     _check_lambda(expression, argument, depth)
                 elif position == 1 and method_of(node) is not None:
                     _check_index(expression, argument, depth)
@@ -234,6 +239,18 @@ def _check(expression: Expression, node: ast.expr, depth: int = 0) -> None:
         case _:
             message = _REFUSED.get(type(node), f"{type(node).__name__} is not part of the language")
             raise expression.fault(message, node)
+
+
+def _check_branch(expression: Expression, node: ast.expr, depth: int) -> None:
+    match node:
+        case ast.Lambda(
+            args=ast.arguments(posonlyargs=[], kwonlyargs=[], vararg=None, kwarg=None, defaults=[]), body=body
+        ):
+            _check(expression, body, depth)
+        case ast.Lambda():
+            raise expression.fault("what is chosen is a lambda of names alone: lambda x, w: x @ w", node)
+        case _:
+            _check(expression, node, depth)
 
 
 def _check_lambda(expression: Expression, node: ast.expr, depth: int) -> None:

@@ -7,20 +7,19 @@ Two calls share one where its lines are the same in both; explicit sharding or a
 from __future__ import annotations
 
 import ast
-import copy
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from runner.experiment import branches
+from runner.experiment.branches import Branch, Choice
 from runner.experiment.model import Call, Experiment, Line, Loop, Node, Statement, expressions
-from runner.language import trees
-from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, computation
-from runner.language.syntax import Expression, place
+from runner.language.syntax import Expression
 from runner.layout import Spec
+from runner.programs.emit import Emit
 from runner.programs.names import Names
-from runner.programs.spelling import checkpointed, constrained, constrained_inside, resharded, sharding, tuple_of
+from runner.programs.spelling import checkpointed, constrained, constrained_inside, resharded, tuple_of
 from runner.programs.types import Repairs
-from runner.sharding.repairs import Repair
 
 
 class Lines:
@@ -88,8 +87,12 @@ class Lines:
     def _statements(self, statements: Iterable[Statement], indent: str) -> None:
         for call, of_call in itertools.groupby(statements, self._called):
             group = list(of_call)
-            if call is not None and _is_whole(group) and (self._depth or (call,) not in self._split):
-                self._call(call, group, indent)
+            if call is not None and _is_whole(group, self._depth) and (self._depth or (call,) not in self._split):
+                choice = branches.choice_of(call, group) if call.chooses else None
+                if choice is None:
+                    self._call(call, group, indent)
+                else:
+                    self._choice(choice, indent)
                 continue
             for statement in group:
                 if isinstance(statement, Loop):
@@ -130,6 +133,47 @@ class Lines:
         for statement, identifier in zip(results, identifiers, strict=True):
             self._follow(statement.line.path, identifier, indent + "    ")
 
+    def _choice(self, choice: Choice, indent: str) -> None:
+        """A call of `cond` or `switch`."""
+        call = choice.call
+        ((_, on),) = call.arguments
+        called = [self._branch(branch) for branch in choice.branches]
+        cases = [function if given is None else f"lambda: {function}({', '.join(given)})" for function, given in called]
+        operands: tuple[str, ...] = ()
+        if called[0][1] is not None and len({given for _, given in called}) == 1:
+            cases, operands = [function for function, _ in called], called[0][1]
+        between = [cases[1], cases[0]] if call.function == "cond" else [f"[{', '.join(cases)}]"]
+        written = f"jax.lax.{call.function}({', '.join([self._names[on], *between, *operands])})"
+        names = [
+            statement.line.name if not self._depth else name
+            for statement, name in zip(choice.results, call.results, strict=True)
+        ]
+        identifiers = [self._names.add(name) for name in names]
+        self._put(indent, f'with jax.named_scope("{call.label}"):')
+        self._put(indent, f"    {', '.join(identifiers)} = {written}")
+        for statement, identifier in zip(choice.results, identifiers, strict=True):
+            self._follow(statement.line.path, identifier, indent + "    ")
+
+    def _branch(self, branch: Branch) -> tuple[str, tuple[str, ...] | None]:
+        """The function of a branch and what it is called with; or a lambda, and None."""
+        call = branch.call
+        reads_around = call.checkpoint is None and all(name == own for own, name in call.arguments)
+        if reads_around and branch.lines == branch.gives:
+            given = [self._given(statement) for statement in branch.lines]
+            return f"lambda: {given[0] if len(given) == 1 else tuple_of(given)}", None
+        self._depth += 1
+        function = self._function(call, branch.lines)
+        self._depth -= 1
+        return function, tuple(self._names[name] for _, name in call.arguments)
+
+    def _given(self, statement: Statement) -> str:
+        """What a branch gives."""
+        assert isinstance(statement, Node)
+        path, text = statement.line.path, self._expression(statement.expression, statement.line)
+        if path in self._repairs.reshard:
+            text = resharded(text, self._repairs.reshard[path])
+        return constrained(text, self._constrained[path]) if path in self._constrained else text
+
     def _function(self, call: Call, group: Sequence[Statement]) -> str:
         """The name of the function of the program that has these lines."""
         outer = self._names, self._lines, self._depth
@@ -140,12 +184,18 @@ class Lines:
         given: list[str] = []
         for statement in last:
             assert isinstance(statement, Node)
+            # What an ordinary call gives is laid out where it is called.
+            written = (
+                self._given(statement)
+                if call.branch is not None
+                else self._expression(statement.expression, statement.line)
+            )
             if len(last) == 1:
-                given.append(self._expression(statement.expression, statement.line))
+                given.append(written)
                 continue
             identifier = self._names.add(statement.line.label)
             self._put("    ", self._scope(statement.line))
-            self._put("    ", f"    {identifier} = {self._expression(statement.expression, statement.line)}")
+            self._put("    ", f"    {identifier} = {written}")
             given.append(identifier)
         text = "\n".join([f"({', '.join(parameters)}):", *self._lines, f"    return {', '.join(given)}"])
         inner = self._names
@@ -246,141 +296,12 @@ class Lines:
         if self._depth:
             assert expression.local is not None
             here = expression.local
-        tree = _Emit(self._experiment, self._names, repairs, self._under_vmap).visit(here)
+        tree = Emit(self._experiment, self._names, repairs, self._under_vmap).visit(here)
         return ast.unparse(ast.fix_missing_locations(tree))
 
 
-def _is_whole(group: Sequence[Statement]) -> bool:
+def _is_whole(group: Sequence[Statement], depth: int) -> bool:
     """Whether the lines of a call are as its function has them: what was edited since has the section's names only."""
-    return all(expression.local is not None for _, expression in expressions(group))
-
-
-class _Emit(ast.NodeTransformer):
-    """An expression of the language as one of JAX. Builds new nodes: the experiment's trees stay as they are."""
-
-    def __init__(
-        self,
-        experiment: Experiment,
-        names: Names,
-        repairs: Mapping[str, Repair],
-        under_vmap: bool,
-    ) -> None:
-        self._experiment = experiment
-        self._names = names
-        self._repairs = repairs
-        self._under_vmap = under_vmap
-
-    def _repair(self, node: ast.expr) -> Repair:
-        where = place(node)
-        return Repair() if where is None else self._repairs.get(where, Repair())
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        return type(node)(**trees.fields(node, self.visit))
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return _parse(f"jnp.{node.id}") if node.id in CONSTANTS else ast.Name(self._names[node.id])
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        if isinstance(node.value, ast.Name) and node.attr != "T":
-            return ast.Name(self._names[f"{node.value.id}.{node.attr}"])
-        return ast.Attribute(self.visit(node.value), node.attr)
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        repair = self._repair(node)
-        operands = self._operands([self.visit(node.left), self.visit(node.right)], repair)
-        if repair.out_sharding is not None:
-            keyword_ = ast.keyword("out_sharding", _parse(sharding(repair.out_sharding)))
-            return ast.Call(_parse("jnp.matmul"), operands, [keyword_])
-        return ast.BinOp(operands[0], node.op, operands[1])
-
-    def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        left, right = self._operands([self.visit(node.left), self.visit(node.comparators[0])], self._repair(node))
-        return ast.Compare(left, node.ops, [right])
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        repair = self._repair(node)
-        several = isinstance(node.slice, ast.Tuple)
-        value, *parts = self._operands([self.visit(operand) for operand in operands(node)], repair)
-        index = ast.Tuple(parts) if several else parts[0]
-        if repair.out_sharding is None:
-            return ast.Subscript(value, index)
-        get = ast.Attribute(ast.Subscript(ast.Attribute(value, "at"), index), "get")
-        return ast.Call(get, [], [ast.keyword("out_sharding", _parse(sharding(repair.out_sharding)))])
-
-    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
-        inside, own = copy.copy(self), [each.arg for each in node.args.args]
-        inside._names = self._names.within(own)
-        parameters = [ast.arg(inside._names[name]) for name in own]
-        arguments = ast.arguments(posonlyargs=[], args=parameters, kwonlyargs=[], kw_defaults=[], defaults=[])
-        return ast.Lambda(arguments, inside.visit(node.body))
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        assert isinstance(node.func, ast.Name)
-        operation = OPERATIONS[node.func.id]
-        if self._under_vmap and operation.over is not None and operation.over.does == "cast":
-            # vmap knows no varying axes.
-            return self.visit(node.args[0])
-        repair = self._repair(node)
-        named_function = computation(node)
-        written = [
-            _parse(COMPUTATIONS[ast.literal_eval(operand)]) if operand is named_function else self.visit(operand)
-            for operand in operands(node)
-        ]
-        flat = iter(self._operands(written, repair))
-        positional, named = [
-            [
-                type(argument)([next(flat) for _ in argument.elts])
-                if isinstance(argument, ast.List | ast.Tuple)
-                else next(flat)
-                for argument in arguments
-            ]
-            for arguments in (node.args, [k.value for k in node.keywords])
-        ]
-        keywords = [
-            ast.keyword(k.arg, value)
-            for k, value in zip(node.keywords, named, strict=True)
-            # vmap knows no varying axes.
-            if not (self._under_vmap and k.arg == "to")
-        ]
-        if operation.over is not None:
-            keywords = [self._shift(node, k) if k.arg == "shift" else k for k in keywords]
-        if repair.out_sharding is not None:
-            keywords.append(ast.keyword("out_sharding", _parse(sharding(repair.out_sharding))))
-        if operation.method is not None:
-            return trees.method_call(operation.method, positional, keywords)
-        return ast.Call(_parse(operation.jax), positional, keywords)
-
-    def _operands(self, operands: list[ast.expr], repair: Repair) -> list[ast.expr]:
-        return [
-            _parse(resharded(ast.unparse(ast.fix_missing_locations(operand)), repair.operands[i]))
-            if i in repair.operands
-            else operand
-            for i, operand in enumerate(operands)
-        ]
-
-    def _shift(self, node: ast.Call, shift: ast.keyword) -> ast.keyword:
-        """`shift=` as the permutation that it stands for."""
-        assert isinstance(node.func, ast.Name)
-        signature = OPERATIONS[node.func.id].signature
-        bound = signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords})
-        size = self._experiment.mesh.axis_size(ast.literal_eval(bound.arguments["axis_name"]))
-        match shift.value:
-            case ast.UnaryOp(op=ast.USub(), operand=by):
-                moved = ast.BinOp(ast.Name("j"), ast.Sub(), by)
-            case by:
-                moved = ast.BinOp(ast.Name("j"), ast.Add(), by)
-        return ast.keyword("perm", _parse(f"[(j, ({ast.unparse(moved)}) % {size}) for j in range({size})]"))
-
-
-def operands(node: ast.Call | ast.Subscript) -> list[ast.expr]:
-    """The arguments of a call, positional then by keyword, lists and tuples taken apart; what a subscript reads."""
-    if isinstance(node, ast.Subscript):
-        return [node.value, *(node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])]
-    flat: list[ast.expr] = []
-    for argument in (*node.args, *(k.value for k in node.keywords)):
-        flat += argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
-    return flat
-
-
-def _parse(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
+    if any(expression.local is None for _, expression in expressions(group)):
+        return False
+    return bool(depth) or branches.complete(group)

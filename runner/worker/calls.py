@@ -21,6 +21,8 @@ grad: Callable[..., Callable[..., Any]] = _jax.grad
 eval_shape: Callable[..., Any] = _jax.eval_shape
 fori_loop: Callable[..., Any] = _jax.lax.fori_loop
 scan: Callable[..., Any] = _jax.lax.scan
+cond: Callable[..., Any] = _jax.lax.cond
+switch: Callable[..., Any] = _jax.lax.switch
 
 arange: Callable[..., jax.Array] = _jax.numpy.arange
 stack: Callable[..., jax.Array] = _jax.numpy.stack

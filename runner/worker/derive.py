@@ -23,9 +23,10 @@ from runner.untyped import is_sequence
 from runner.why import notation
 from runner.worker import calls
 from runner.worker.plan import NOWHERE, Names, Place, plan
+from runner.worker.refusing import refusal
 from runner.worker.specs import partition, structs
 from runner.worker.versions import abstract_mesh
-from runner.worker.walk import REFUSALS, Walker, refusal
+from runner.worker.walk import REFUSALS, Walker
 
 _SCOPE = re.compile(r"(?:^|/)line(\d+)(?=/|$)")
 _PLACE = re.compile(r"(?<=/)at(\d+)-(\d+)(?=/|$)")
@@ -82,7 +83,7 @@ def planned(experiment: Experiment) -> tuple[Plan, dict[str, dict[str, Typed | N
 
     def whole(*arrays: Any) -> Any:
         values = dict(zip((a.name for a in experiment.given), arrays, strict=True))
-        planner = _Planner(experiment, values, parts=parts, paths=paths)
+        planner = _Planner(experiment, values, parts=parts, paths=paths, choosing=False)
         for array in experiment.arrays:
             if array.name in experiment.constraints:
                 values[array.name] = planner.laid_out(values[array.name], experiment.constraints[array.name])

@@ -27,10 +27,10 @@ from runner.sharding.repairs import Repair, candidates
 from runner.sharding.results import Held
 from runner.worker import calls
 from runner.worker.gradient import places
+from runner.worker.refusing import refusal as describe
 from runner.worker.specs import partition, structs
 from runner.worker.versions import abstract_mesh
 from runner.worker.walk import REFUSALS, Walker
-from runner.worker.walk import refusal as describe
 
 
 def repairs(experiment: Experiment) -> Repairs:

@@ -27,9 +27,10 @@ from runner.programs.types import Floats, Repairs, Typed, Types
 from runner.untyped import is_sequence
 from runner.words import quoted
 from runner.worker import calls, explicit, gradient
+from runner.worker.refusing import refusal
 from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh, varying_axes
-from runner.worker.walk import REFUSALS, Walker, refusal
+from runner.worker.walk import REFUSALS, Walker
 
 
 def infer(experiment: Experiment) -> Types:

@@ -14,6 +14,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from runner.experiment import branches
+from runner.experiment.branches import Branch, Choice
 from runner.experiment.model import Experiment, Line, Loop, Node, Section, Statement
 from runner.experiment.plain import located
 from runner.faults import InvalidExperiment
@@ -21,9 +23,9 @@ from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, Oper
 from runner.language.operators import OPERATORS
 from runner.language.syntax import Expression, SyntaxFault
 from runner.untyped import is_sequence
-from runner.words import quoted
 from runner.worker import calls, limits
-from runner.worker.versions import sharding_type_errors, varying_axes
+from runner.worker.refusing import first_lines, refusal, unfit, unlike, unlike_branches
+from runner.worker.versions import sharding_type_errors
 
 # The table names functions of it, and `import jax` leaves it out.
 importlib.import_module("jax.ad_checkpoint")
@@ -68,19 +70,70 @@ class Walker:
     """Called with the value of each node of an expression, and the path of the line that it stands in."""
     under_vmap: bool = False
     """Whether the values are mapped by `jax.vmap`, which knows no varying axes and raises more kinds of error."""
+    choosing: bool = True
+    """Whether `cond` and `switch` are JAX's, or all branches are computed."""
     combining: bool = field(init=False, default=False)
     """Whether JAX is calling a function that combines two values: a refusal there is one of the whole call."""
     _expression: Expression = field(init=False)
     _path: str = field(init=False, default="")
 
-    def run(self, statements: tuple[Statement, ...], section: Section) -> None:
-        """Evaluate `statements` of a section; raise `InvalidExperiment` at the first refusal."""
-        for statement in statements:
-            if isinstance(statement, Node):
+    def run(self, statements: tuple[Statement, ...], section: Section, depth: int = 0) -> None:
+        """Evaluate `statements` of a section, which stand in `depth` calls.
+
+        Raises `InvalidExperiment` at the first refusal.
+        """
+        for statement in branches.parts(statements, depth) if self.choosing else statements:
+            if isinstance(statement, Choice):
+                self._choose(statement, section)
+            elif isinstance(statement, Node):
                 self.values[statement.name] = self.evaluate(statement.expression, section, statement.line)
                 self.on_value(statement.line.path, self.values[statement.name])
             else:
                 self._repeat(statement, section)
+
+    def _choose(self, choice: Choice, section: Section) -> None:
+        """A call of `cond` or `switch`, with the lines of each branch inside of it."""
+        outer, on = self.values, self.values[choice.on]
+        ends: dict[int, tuple[Any, ...]] = {}
+
+        def case(branch: Branch) -> Callable[[], tuple[Any, ...]]:
+            def taken() -> tuple[Any, ...]:
+                self.values = dict(outer)
+                try:
+                    self.run(branch.lines, section, choice.depth)
+                    found = tuple(self.values[line.name] for line in branch.gives)
+                finally:
+                    self.values = outer
+                first = next(iter(ends.values()), found)
+                found = tuple(
+                    self.carried(line.line.path, value, start)
+                    for line, value, start in zip(branch.gives, found, first, strict=True)
+                )
+                ends[branch.call.branch or 0] = found
+                return found
+
+            return taken
+
+        cases = [case(branch) for branch in choice.branches]
+        refused = unfit(choice.call.function, on)
+        values: tuple[Any, ...] = ()
+        if refused is None:
+            try:
+                if choice.call.function == "cond":
+                    values = calls.cond(on, cases[1], cases[0])
+                else:
+                    values = calls.switch(on, cases)
+            except REFUSALS as error:
+                refused = unlike_branches(ends) or f"JAX refuses it: {first_lines(error)}"
+        if refused is not None:
+            result = choice.results[0]
+            key, uses = result.line.written(section)
+            fault = result.expression.fault(refused, result.expression.tree)
+            raise InvalidExperiment(located(key, result.expression.text, fault, uses))
+        for line, value in zip(choice.results, values, strict=True):
+            self.on_part(line.line.path, line.expression.tree, value)
+            self.values[line.name] = value = self.settle(line.line.path, value)
+            self.on_value(line.line.path, value)
 
     def _repeat(self, loop: Loop, section: Section) -> None:
         key, uses = loop.line.written(section)
@@ -92,7 +145,7 @@ class Walker:
         def body(step: Any, carry: tuple[Any, ...], slices: tuple[Any, ...] = ()) -> tuple[Any, ...]:
             self.values = {**outer, loop.index: step}
             self.values.update(zip(loop.given, (*carry, *slices), strict=True))
-            self.run(loop.body, section)
+            self.run(loop.body, section, len(loop.line.calls))
             stacked.append([self.values[inner] for _, inner in loop.stack])
             last = tuple(
                 self.carried(loop.end(name), self.values[name], start)
@@ -123,12 +176,12 @@ class Walker:
                 self.values = outer
                 for (name, expression), start, end in zip(loop.carry, first, ends, strict=False):
                     call = "scan" if loop.scans else "fori_loop"
-                    message = _unlike(name, jax.typeof(start), end, expression.text, call)
+                    message = unlike(name, jax.typeof(start), end, expression.text, call)
                     if message:
                         at = (*key, "carry", name)
                         fault = located(at, expression.text, expression.fault(message), uses)
                         raise InvalidExperiment(fault) from None
-                raise InvalidExperiment(located(key, "", SyntaxFault(_first_lines(error), 0, 0), uses)) from None
+                raise InvalidExperiment(located(key, "", SyntaxFault(first_lines(error), 0, 0), uses)) from None
         for name, value in zip(loop.results, (*carry, *several), strict=True):
             outer[f"{loop.name}.{name}"] = value = self.settle(loop.result(name), value)
             self.on_value(loop.result(name), value)
@@ -306,42 +359,3 @@ class Walker:
     def _permutation(self, bound: inspect.BoundArguments) -> list[tuple[int, int]]:
         size, shift = self.experiment.mesh.axis_size(bound.arguments["axis_name"]), bound.arguments["shift"]
         return [(j, (j + shift) % size) for j in range(size)]
-
-
-def _unlike(name: str, start: Any, end: Any, text: str, call: str) -> str | None:
-    """What is wrong with a carry of `jax.lax`'s `call` that ends the body with another type than it starts with."""
-    if start.shape != end.shape or (start.dtype != end.dtype and not start.weak_type):
-        types = [f"{kind.dtype}{list(kind.shape)}" for kind in (start, end)]
-        return f"the carry '{name}' starts as {types[0]} and ends the body as {types[1]}; a {call} keeps one type"
-    loose = varying_axes(end) - varying_axes(start)
-    if loose:
-        axes = sorted(loose)
-        over = quoted(axes)
-        cast = repr(axes[0] if len(axes) == 1 else tuple(axes))
-        return (
-            f"the carry '{name}' starts the same on every device along {over}, but may differ at the end of the body; "
-            f"start it with pcast({text}, {cast}, to='varying')"
-        )
-    return None
-
-
-def _first_lines(error: BaseException) -> str:
-    """The first sentence or two of a JAX message."""
-    lines = [line.strip() for line in str(error).strip().splitlines()]
-    if not lines:
-        return "it is not implemented for these operands"
-    text = lines[0]
-    if "varying manual axes" in text:
-        return (
-            "some operands vary over a mesh axis along which others are the same, and here JAX does not cast them; "
-            "use pcast(…, to='varying'), or check_vma: false"
-        )
-    if text.endswith(":") and len(lines) > 1:
-        text = " ".join(line for line in lines[:4] if line)
-    return text if len(text) < 400 else text[:397] + "…"
-
-
-def refusal(error: BaseException, operands: list[Any]) -> str:
-    """What JAX says of operands that it does not accept, and their shapes."""
-    shapes = ", ".join(f"{operand.dtype}{list(operand.shape)}" for operand in operands if hasattr(operand, "shape"))
-    return f"JAX refuses it: {_first_lines(error)}" + (f"; the operands are {shapes}" if shapes else "")

@@ -283,6 +283,27 @@ def svdvals(x: Any, /) -> Any:
     return _of_finite(lambda matrices: np.linalg.svd(matrices, compute_uv=False), floating(x))
 
 
+def svd(a: Any, full_matrices: bool = True) -> tuple[Any, Any, Any]:
+    """`jnp.linalg.svd`: of the columns of `u` and the rows of `vh` nothing says the signs."""
+    a = floating(a)
+    # LAPACK does not converge for what is not finite.
+    finite = np.isfinite(a).all()
+    u, s, vh = np.linalg.svd(a if finite else np.zeros_like(a), full_matrices=full_matrices)
+    return (u, s, vh) if finite else (u * np.nan, s * np.nan, vh * np.nan)
+
+
+def block_diag(*arrs: Any) -> Any:
+    """`jax.scipy.linalg.block_diag`: a vector is a row."""
+    blocks = [np.atleast_2d(block) for block in common(*arrs)]
+    rows, columns = (sum(block.shape[d] for block in blocks) for d in (0, 1))
+    found = np.zeros_like(blocks[0], shape=(rows, columns))
+    row = column = 0
+    for block in blocks:
+        found[row : row + block.shape[0], column : column + block.shape[1]] = block
+        row, column = row + block.shape[0], column + block.shape[1]
+    return found
+
+
 def qr(a: Any, mode: str = "reduced") -> Any:
     """`jnp.linalg.qr`, with LAPACK's signs."""
     if mode == "r":
@@ -354,6 +375,18 @@ def fourier(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def transform(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
         return function(floating(a), n=n, axis=axis, norm=norm)
+
+    return transform
+
+
+def fouriers(function: Callable[..., Any], default: tuple[int, ...] | None = None) -> Callable[..., Any]:
+    """A transform of `np.fft` along several axes, by `default` these, or all."""
+
+    def transform(a: Any, s: Any = None, axes: Any = default, norm: str | None = None) -> Any:
+        a = floating(a)
+        if axes is None:
+            axes = range(a.ndim) if s is None else range(a.ndim - len(s), a.ndim)
+        return function(a, s=s, axes=tuple(axes), norm=norm)
 
     return transform
 

@@ -132,6 +132,23 @@ def clip(arr: Any, /, min: Any = None, max: Any = None) -> Any:
     return array(arr)
 
 
+def clamp(min: Any, x: Any, max: Any) -> Any:
+    """`jax.lax.clamp`."""
+    return clip(x, min, max)
+
+
+@in_floats
+def isposinf(x: Any) -> Any:
+    """`jnp.isposinf`."""
+    return x == np.inf
+
+
+@in_floats
+def isneginf(x: Any) -> Any:
+    """`jnp.isneginf`."""
+    return x == -np.inf
+
+
 def logaddexp(x1: Any, x2: Any, /) -> Any:
     """`jnp.logaddexp`, by JAX's formula."""
     x1, x2 = np.broadcast_arrays(*map(floating, (x1, x2)), subok=True)
@@ -160,10 +177,10 @@ def nan_to_num(x: Any, *, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
 
 def digamma(x: Any) -> Any:
     """`jax.lax.digamma`, but for 0, where JAX 0.10 has NaN and 0.12 the limit."""
-    return _special("digamma")(x)
+    return special("digamma")(x)
 
 
-def _special(name: str) -> Callable[..., Any]:
+def special(name: str) -> Callable[..., Any]:
     """A function of `scipy.special`, which takes too long to import for a run that does not need it."""
 
     @in_floats
@@ -173,9 +190,9 @@ def _special(name: str) -> Callable[..., Any]:
     return counterpart
 
 
-erf, erfc, erf_inv = _special("erf"), _special("erfc"), _special("erfinv")
-lgamma, xlogy = _special("gammaln"), _special("xlogy")
-_expit = _special("expit")
+erf, erfc, erf_inv = special("erf"), special("erfc"), special("erfinv")
+lgamma = special("gammaln")
+_expit = special("expit")
 
 
 def logistic(x: Any) -> Any:

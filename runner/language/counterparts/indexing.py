@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any, cast
 
@@ -271,3 +272,17 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
         if period is None and right != "extrapolate":
             found = dtypes.where(x > xp[-1], fp[-1] if right is None else right, found)
     return found
+
+
+def isin(element: Any, test_elements: Any, *, invert: bool = False) -> Any:
+    """`jnp.isin`."""
+    element, test_elements = common(element, test_elements)
+    found = np.any(element[..., None] == np.ravel(test_elements), axis=-1)
+    return ~found if invert else found
+
+
+def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
+    """`jnp.unravel_index`: an index out of range is the nearest one."""
+    found = array(indices)
+    unraveled = cast("Any", np).unravel_index(clamped(found, math.prod(shape)), shape)
+    return tuple(np.asarray(each).astype(found.dtype) for each in unraveled)

@@ -274,6 +274,17 @@ def _scanned(function: Callable[..., Any]) -> Callable[..., Any]:
 cumsum, cumprod = _scanned(np.cumsum), _scanned(np.cumprod)
 
 
+def cumulative_sum(x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False) -> Any:
+    """`jnp.cumulative_sum`: of an array of one dimension the axis may be left out."""
+    axis = 0 if axis is None else axis
+    found = cumsum(x, axis, dtype)
+    if not include_initial:
+        return found
+    first = list(found.shape)
+    first[axis] = 1
+    return np.concatenate([np.zeros_like(found, shape=first), found], axis)
+
+
 def _scanned_from_end(accumulate: Callable[..., Any], prepare: Callable[[Any], Any] = array) -> Callable[..., Any]:
     def scan(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
         operand = prepare(operand)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,35 @@ def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, *, dty
     return convert(np.floor(numbers), dtype)
 
 
+def logspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0
+) -> Any:
+    """`jnp.logspace`."""
+    exponents = linspace(start, stop, num, endpoint, axis=axis)
+    with np.errstate(all="ignore"):
+        found = np.power(floating(base), exponents)
+    return found if dtype is None else convert(found, dtype)
+
+
+def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
+    """`jnp.tril_indices`."""
+    return _places(np.tril_indices(n, k, m))
+
+
+def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
+    """`jnp.triu_indices`."""
+    return _places(np.triu_indices(n, k, m))
+
+
+def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
+    """`jnp.diag_indices`."""
+    return _places(np.diag_indices(n, ndim))
+
+
+def _places(indices: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(each.astype(np.int32) for each in indices)
+
+
 def iota(dtype: Any, size: int) -> Any:
     """`jax.lax.iota`."""
     return convert(np.arange(size), dtype)
@@ -159,6 +188,18 @@ def at_least(function: Callable[..., Any]) -> Callable[..., Any]:
         return widened[0] if len(widened) == 1 else widened
 
     return widen
+
+
+def broadcast_arrays(*args: Any) -> list[Any]:
+    """`jnp.broadcast_arrays`."""
+    return list(np.broadcast_arrays(*map(array, args), subok=True))
+
+
+def broadcast_in_dim(operand: Any, shape: Any, broadcast_dimensions: Any) -> Any:
+    """`jax.lax.broadcast_in_dim`: dimension `i` of `operand` becomes `broadcast_dimensions[i]`."""
+    operand = array(operand)
+    sizes = dict(zip(broadcast_dimensions, operand.shape, strict=True))
+    return np.array(np.broadcast_to(operand.reshape([sizes.get(d, 1) for d in range(len(shape))]), shape))
 
 
 def append(arr: Any, values: Any, axis: int | None = None) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
-from runner.language.counterparts.promotion import array
+from runner.language.counterparts.promotion import array, convert
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
@@ -160,6 +160,52 @@ def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = "int3
         offset = np.add(np.multiply(_remainder(upper, span), multiplier), _remainder(lower, span))
         drawn = np.add(low, _remainder(offset, span).astype(kind))
     return np.broadcast_to(drawn, size).astype(result)
+
+
+def rademacher(key: Any, shape: Shape = (), dtype: Any = "int32") -> np.ndarray:
+    """-1 or 1, of a dtype of numbers."""
+    signs = 2 * bernoulli(key, 0.5, _shape(shape)).astype(np.int32) - 1
+    return convert(signs, "int32" if dtype is None else dtype)
+
+
+def laplace(key: Any, shape: Shape = (), dtype: Any = "float32") -> np.ndarray:
+    """Values of the Laplace distribution with scale 1."""
+    kind = _float("laplace", dtype)
+    u = uniform(key, shape, kind, -1.0 + float(dtypes.finfo(kind).epsneg), 1.0)
+    return np.sign(u) * np.log1p(-np.abs(u))
+
+
+def truncated_normal(
+    key: Any, lower: Any, upper: Any, shape: Shape | None = None, dtype: Any = "float32"
+) -> np.ndarray:
+    """Standard normal values between two bounds."""
+    special = importlib.import_module("scipy.special")
+    kind = _float("truncated_normal", dtype)
+    size = np.broadcast_shapes(np.shape(lower), np.shape(upper)) if shape is None else _shape(shape)
+    low, high = (np.asarray(bound).astype(kind) for bound in (lower, upper))
+    a, b = (special.erf(bound.astype(np.float64) / math.sqrt(2)).astype(kind) for bound in (low, high))
+    found = math.sqrt(2) * special.erfinv(_uniform(key, size, kind, a, b).astype(np.float64))
+    inner = [np.nextafter(bound, kind.type(end)).astype(np.float64) for bound, end in ((low, np.inf), (high, -np.inf))]
+    return np.clip(found, *inner)
+
+
+def choice(key: Any, a: Any, shape: Shape = (), replace: bool = True, *, axis: int = 0) -> np.ndarray:
+    """Elements of `a`, or of `arange(a)` for an integer, along `axis`; each equally likely."""
+    a, size = np.asarray(a), _shape(shape)
+    count = int(a) if a.ndim == 0 else a.shape[axis]
+    draws = math.prod(size)
+    if not replace and draws > count:
+        raise ValueError(f"choice takes {draws} of {count} elements only with replace=True")
+    if replace:
+        index = randint(key, size, 0, count)
+        return index if a.ndim == 0 else _along(np.take(a, index, axis), a, size, axis)
+    order = permutation(key, a, axis)
+    taken = np.take(order, np.arange(draws), axis if a.ndim else 0)
+    return taken.reshape(size) if a.ndim == 0 else _along(taken, a, size, axis)
+
+
+def _along(taken: np.ndarray, a: np.ndarray, shape: tuple[int, ...], axis: int) -> np.ndarray:
+    return taken.reshape((*a.shape[:axis], *shape, *a.shape[axis + 1 :]))
 
 
 def permutation(key: Any, x: Any, axis: int = 0) -> np.ndarray:

@@ -7,7 +7,13 @@ import numpy as np
 from runner.language.counterparts import arithmetic
 from runner.language.counterparts.promotion import array as as_array
 from runner.language.counterparts.promotion import identity, ieee_maximum, ieee_minimum, in_floats, on_truth, promoted
-from runner.language.operations.row import array, elementary
+from runner.language.operations.row import Operation, array, elementary
+
+
+def _special(name: str, arguments: str) -> Operation:
+    """A function of `jax.scipy.special`, which SciPy has by the same name."""
+    return array(name, arguments, arithmetic.special(name), jax=f"jax.scipy.special.{name}")
+
 
 ROWS = (
     # Arithmetic.
@@ -36,6 +42,8 @@ ROWS = (
     array("fmax", "x1, x2", arithmetic.fmax),
     array("fmin", "x1, x2", arithmetic.fmin),
     array("clip", "arr, /, min=None, max=None", arithmetic.clip),
+    array("clamp", "min, x, max", arithmetic.clamp, jax="jax.lax.clamp"),
+    elementary("fabs", np.abs),
     array("copysign", "x1, x2, /", in_floats(np.copysign)),
     array("nan_to_num", "x, *, nan=0.0, posinf=None, neginf=None", arithmetic.nan_to_num),
     array("stop_gradient", "x", identity, jax="jax.lax.stop_gradient", constant=True),
@@ -47,6 +55,7 @@ ROWS = (
     array("trunc", "x", promoted(np.trunc), decides="threshold"),
     array("rint", "x, /", in_floats(np.rint), decides="threshold"),
     array("round", "a, decimals=0", arithmetic.round_, decides="threshold"),
+    array("around", "a, decimals=0", arithmetic.round_, decides="threshold"),
     # Elementary functions.
     elementary("sqrt", np.sqrt),
     elementary("cbrt", np.cbrt),
@@ -75,6 +84,8 @@ ROWS = (
     elementary("sinc", np.sinc),
     elementary("deg2rad", np.deg2rad),
     elementary("rad2deg", np.rad2deg),
+    elementary("radians", np.deg2rad),
+    elementary("degrees", np.rad2deg),
     array("arctan2", "x1, x2, /", in_floats(np.arctan2)),
     array("atan2", "x1, x2, /", in_floats(np.arctan2), jax="jnp.arctan2"),
     array("hypot", "x1, x2, /", in_floats(np.hypot)),
@@ -87,7 +98,22 @@ ROWS = (
     array("lgamma", "x", arithmetic.lgamma, jax="jax.lax.lgamma"),
     array("digamma", "x", arithmetic.digamma, jax="jax.lax.digamma"),
     array("logistic", "x", arithmetic.logistic, jax="jax.lax.logistic"),
-    array("xlogy", "x, y", arithmetic.xlogy, jax="jax.scipy.special.xlogy"),
+    _special("xlogy", "x, y"),
+    _special("xlog1py", "x, y"),
+    _special("gammaln", "x"),
+    _special("betaln", "a, b"),
+    _special("expit", "x"),
+    _special("logit", "x"),
+    _special("entr", "x"),
+    _special("rel_entr", "p, q"),
+    _special("kl_div", "p, q"),
+    _special("ndtr", "x"),
+    _special("log_ndtr", "x"),
+    _special("ndtri", "p"),
+    _special("i0", "x"),
+    _special("i0e", "x"),
+    _special("i1", "x"),
+    _special("i1e", "x"),
     # Complex numbers.
     array("real", "val, /", arithmetic.real),
     array("imag", "val, /", arithmetic.imag),
@@ -112,6 +138,8 @@ ROWS = (
     array("isnan", "x, /", in_floats(np.isnan)),
     array("isinf", "x, /", in_floats(np.isinf)),
     array("isfinite", "x, /", in_floats(np.isfinite)),
+    array("isposinf", "x, /", arithmetic.isposinf),
+    array("isneginf", "x, /", arithmetic.isneginf),
     array("signbit", "x, /", in_floats(np.signbit), decides="threshold"),
     array("logical_and", "x, y, /", on_truth(np.logical_and), decides="threshold"),
     array("logical_or", "x, y, /", on_truth(np.logical_or), decides="threshold"),
@@ -125,4 +153,6 @@ ROWS = (
     array("bitwise_count", "x, /", promoted(np.bitwise_count)),
     array("left_shift", "x, y, /", arithmetic.left_shift),
     array("right_shift", "x1, x2, /", arithmetic.right_shift),
+    array("bitwise_left_shift", "x, y, /", arithmetic.left_shift),
+    array("bitwise_right_shift", "x1, x2, /", arithmetic.right_shift),
 )

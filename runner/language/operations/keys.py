@@ -35,5 +35,14 @@ ROWS = (
         draws="p",
     ),
     Operation("randint", "key, shape, minval, maxval, dtype='int32'", "jax.random.randint", threefry.randint),
+    Operation("rademacher", "key, shape=(), dtype='int32'", "jax.random.rademacher", threefry.rademacher),
+    Operation("laplace", "key, shape=(), dtype='float32'", "jax.random.laplace", threefry.laplace),
+    Operation(
+        "truncated_normal",
+        "key, lower, upper, shape=None, dtype='float32'",
+        "jax.random.truncated_normal",
+        threefry.truncated_normal,
+    ),
+    Operation("choice", "key, a, shape=(), replace=True, *, axis=0", "jax.random.choice", threefry.choice),
     Operation("permutation", "key, x, axis=0", "jax.random.permutation", threefry.permutation),
 )

@@ -10,6 +10,8 @@ from runner.language.operations.row import array
 
 _product = "a, b, *, preferred_element_type=None"
 _transform = "a, n=None, axis=-1, norm=None"
+_plane = "a, s=None, axes=(-2, -1), norm=None"
+_transforms = "a, s=None, axes=None, norm=None"
 
 ROWS = (
     # Linear algebra.
@@ -72,6 +74,8 @@ ROWS = (
     ),
     array("qr", "a, mode='reduced'", algebra.qr, jax="jnp.linalg.qr"),
     array("eigh", "a", algebra.eigh, jax="jnp.linalg.eigh"),
+    array("svd", "a, full_matrices=True", algebra.svd, jax="jnp.linalg.svd"),
+    array("block_diag", "*arrs", algebra.block_diag, jax="jax.scipy.linalg.block_diag"),
     array("matrix_power", "a, n", algebra.matrix_power, jax="jnp.linalg.matrix_power"),
     array("svdvals", "x, /", algebra.svdvals, jax="jnp.linalg.svdvals"),
     array("eigvalsh", "a", algebra.eigvalsh, jax="jnp.linalg.eigvalsh"),
@@ -83,6 +87,16 @@ ROWS = (
     array("ifft", _transform, algebra.fourier(np.fft.ifft), jax="jnp.fft.ifft"),
     array("rfft", _transform, algebra.fourier(np.fft.rfft), jax="jnp.fft.rfft"),
     array("irfft", _transform, algebra.fourier(np.fft.irfft), jax="jnp.fft.irfft"),
+    array("fft2", _plane, algebra.fouriers(np.fft.fft2, (-2, -1)), jax="jnp.fft.fft2"),
+    array("ifft2", _plane, algebra.fouriers(np.fft.ifft2, (-2, -1)), jax="jnp.fft.ifft2"),
+    array("rfft2", _plane, algebra.fouriers(np.fft.rfft2, (-2, -1)), jax="jnp.fft.rfft2"),
+    array("irfft2", _plane, algebra.fouriers(np.fft.irfft2, (-2, -1)), jax="jnp.fft.irfft2"),
+    array("fftn", _transforms, algebra.fouriers(np.fft.fftn), jax="jnp.fft.fftn"),
+    array("ifftn", _transforms, algebra.fouriers(np.fft.ifftn), jax="jnp.fft.ifftn"),
+    array("rfftn", _transforms, algebra.fouriers(np.fft.rfftn), jax="jnp.fft.rfftn"),
+    array("irfftn", _transforms, algebra.fouriers(np.fft.irfftn), jax="jnp.fft.irfftn"),
+    array("fftfreq", "n, d=1.0", np.fft.fftfreq, jax="jnp.fft.fftfreq"),
+    array("rfftfreq", "n, d=1.0", np.fft.rfftfreq, jax="jnp.fft.rfftfreq"),
     array("fftshift", "x, axes=None", shaping.moved(np.fft.fftshift), jax="jnp.fft.fftshift"),
     array("ifftshift", "x, axes=None", shaping.moved(np.fft.ifftshift), jax="jnp.fft.ifftshift"),
     # Windows: `padding` is "SAME", "SAME_LOWER", "VALID", or a pair for each dimension.

@@ -50,6 +50,7 @@ ROWS = (
     array("segment_min", _segments, reductions.segment_min, jax="jax.ops.segment_min"),
     # Scans.
     array("cumsum", "a, axis=None, dtype=None", reductions.cumsum),
+    array("cumulative_sum", "x, /, *, axis=None, dtype=None, include_initial=False", reductions.cumulative_sum),
     array("cumprod", "a, axis=None, dtype=None", reductions.cumprod),
     array("cummax", _scan, reductions.cummax, jax="jax.lax.cummax"),
     array("cummin", _scan, reductions.cummin, jax="jax.lax.cummin"),

@@ -1,0 +1,114 @@
+"""Statements in; the same with the lines of a choice together, as JAX has them, out.
+
+What `cond` and `switch` became (`runner/experiment/choosing.py`) is one choice again where all of it is there; where
+some line was taken out, it is the lines that it is made of, of which all are computed.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from runner.experiment.lines import Call, Loop, Node, Statement
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One of the calls between which a choice is made: its lines, the last of which are what it gives."""
+
+    call: Call
+    lines: tuple[Statement, ...]
+
+    @property
+    def gives(self) -> tuple[Statement, ...]:
+        """The lines with what it gives."""
+        return self.lines[-len(self.call.results) :]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A call of `cond` or `switch`.
+
+    - `on`: the name in the section of what it hangs on; `branches`: in JAX's order.
+    - `results`: the lines that take the values of one of them.
+    - `depth`: in how many calls the lines of a branch stand.
+    """
+
+    call: Call
+    on: str
+    branches: tuple[Branch, ...]
+    results: tuple[Node, ...]
+    depth: int
+
+
+def parts(statements: Sequence[Statement], depth: int = 0) -> Iterator[Statement | Choice]:
+    """The statements, which stand in `depth` calls, with each choice that is whole in one."""
+
+    def outermost(statement: Statement) -> int | None:
+        calls = statement.line.calls
+        return next((i for i in range(depth, len(calls)) if calls[i].chooses), None)
+
+    def around(statement: Statement) -> tuple[Call, ...] | None:
+        at = outermost(statement)
+        return None if at is None else statement.line.calls[: at + 1]
+
+    for calls, group in itertools.groupby(statements, around):
+        lines = tuple(group)
+        choice = None if calls is None else _whole(calls, lines)
+        yield from lines if choice is None else [choice]
+
+
+def choice_of(call: Call, lines: Sequence[Statement]) -> Choice | None:
+    """The choice that the lines of a call are, if they are all there; lines of a function that it stands in are not."""
+    return _whole(lines[0].line.calls[: lines[0].line.calls.index(call) + 1], tuple(lines))
+
+
+def _whole(calls: tuple[Call, ...], lines: tuple[Statement, ...]) -> Choice | None:
+    made, depth = calls[-1], len(calls)
+    count = len(made.results)
+    results = [line for line in lines[-count:] if isinstance(line, Node) and line.line.calls == calls]
+    inner = lines[:-count]
+    if len(results) < count or any(len(line.line.calls) <= depth for line in inner):
+        return None
+    branches = [
+        Branch(call, tuple(group)) for call, group in itertools.groupby(inner, lambda line: line.line.calls[depth])
+    ]
+    if [branch.call.branch for branch in branches] != list(range(len(branches))) or len(branches) < _least(made):
+        return None
+    for branch in branches:
+        given = [line.name for line in branch.gives if isinstance(line, Node) and len(line.line.calls) == depth + 1]
+        if len(given) < count or any(name not in line.names for name, line in zip(given, results, strict=True)):
+            return None
+    return Choice(made, _on(results[0]), tuple(branches), tuple(results), depth + 1)
+
+
+def complete(statements: Sequence[Statement], depth: int = 0) -> bool:
+    """Whether every choice among statements that stand in `depth` calls is whole."""
+    for part in parts(statements, depth):
+        if isinstance(part, Choice):
+            if not all(complete(branch.lines, part.depth) for branch in part.branches):
+                return False
+            continue
+        inside = part.body if isinstance(part, Loop) else ()
+        if any(call.chooses for call in part.line.calls[depth:]) or not complete(inside, len(part.line.calls)):
+            return False
+    return True
+
+
+def _least(call: Call) -> int:
+    return 2 if call.function == "cond" else 1
+
+
+def _on(result: Node) -> str:
+    """What a choice hangs on: the first name that the line reads which takes a value."""
+    (condition, *_) = _arguments(result.expression.tree)
+    name = condition.left if isinstance(condition, ast.Compare) else condition
+    assert isinstance(name, ast.Name)
+    return name.id
+
+
+def _arguments(tree: ast.expr) -> list[ast.expr]:
+    assert isinstance(tree, ast.Call)
+    return tree.args

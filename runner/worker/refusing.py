@@ -1,0 +1,84 @@
+"""What JAX raised, or types that it would refuse, in; the sentence that a user reads out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from runner.words import quoted
+from runner.worker.versions import varying_axes
+
+
+def unlike(name: str, start: Any, end: Any, text: str, call: str) -> str | None:
+    """What is wrong with a carry of `jax.lax`'s `call` that ends the body with another type than it starts with."""
+    if start.shape != end.shape or (start.dtype != end.dtype and not start.weak_type):
+        types = [f"{kind.dtype}{list(kind.shape)}" for kind in (start, end)]
+        return f"the carry '{name}' starts as {types[0]} and ends the body as {types[1]}; a {call} keeps one type"
+    loose = varying_axes(end) - varying_axes(start)
+    if loose:
+        axes = sorted(loose)
+        over = quoted(axes)
+        cast = repr(axes[0] if len(axes) == 1 else tuple(axes))
+        return (
+            f"the carry '{name}' starts the same on every device along {over}, but may differ at the end of the body; "
+            f"start it with pcast({text}, {cast}, to='varying')"
+        )
+    return None
+
+
+def unfit(name: str, on: Any) -> str | None:
+    """What is wrong with what a choice hangs on."""
+    what = "the predicate of a cond" if name == "cond" else "the index of a switch"
+    if not (hasattr(on, "shape") or isinstance(on, bool | int | float)):
+        return f"{what} is {type(on).__name__}; it is one number"
+    kind = jax.typeof(on)
+    if kind.shape:
+        return f"{what} is {kind.dtype}{list(kind.shape)}; it is one number, or where(…) takes one by one"
+    wanted = "bool" if name == "cond" else "int32"
+    fits = kind.dtype == "bool" if name == "cond" else jax.numpy.issubdtype(kind.dtype, jax.numpy.integer)
+    return None if fits else f"{what} is {kind.dtype}; make it {wanted}"
+
+
+def unlike_branches(ends: dict[int, tuple[Any, ...]]) -> str | None:
+    """What differs between the values that the branches give."""
+    for values in zip(*ends.values(), strict=True):
+        if any(not hasattr(value, "shape") and not isinstance(value, bool | int | float | complex) for value in values):
+            return "a branch gives several values as one; a choice has a name for each: a, b: cond(p, f, g, x)"
+        kinds = [jax.typeof(value) for value in values]
+        types = [f"{kind.dtype}{list(kind.shape)}" for kind in kinds]
+        if len(set(types)) > 1:
+            return f"the branches give {', '.join(types)}, in JAX's order of them; a choice gives one type"
+        axes = [varying_axes(kind) for kind in kinds]
+        every = frozenset[str]().union(*axes)
+        for branch, own in zip(ends, axes, strict=True):
+            if every - own:
+                loose = sorted(every - own)
+                cast = repr(loose[0] if len(loose) == 1 else tuple(loose))
+                return (
+                    f"what branch {branch} gives is the same on every device along {quoted(loose)}, and what another "
+                    f"gives may differ; let both differ: pcast(…, {cast}, to='varying')"
+                )
+    return None
+
+
+def first_lines(error: BaseException) -> str:
+    """The first sentence or two of a JAX message."""
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    if not lines:
+        return "it is not implemented for these operands"
+    text = lines[0]
+    if "varying manual axes" in text:
+        return (
+            "some operands vary over a mesh axis along which others are the same, and here JAX does not cast them; "
+            "use pcast(…, to='varying'), or check_vma: false"
+        )
+    if text.endswith(":") and len(lines) > 1:
+        text = " ".join(line for line in lines[:4] if line)
+    return text if len(text) < 400 else text[:397] + "…"
+
+
+def refusal(error: BaseException, operands: list[Any]) -> str:
+    """What JAX says of operands that it does not accept, and their shapes."""
+    shapes = ", ".join(f"{operand.dtype}{list(operand.shape)}" for operand in operands if hasattr(operand, "shape"))
+    return f"JAX refuses it: {first_lines(error)}" + (f"; the operands are {shapes}" if shapes else "")

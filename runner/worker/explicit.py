@@ -21,7 +21,7 @@ from runner.faults import invalid
 from runner.language.operators import called
 from runner.language.syntax import place
 from runner.layout import Spec
-from runner.programs.lines import operands as operands_of
+from runner.programs.emit import operands as operands_of
 from runner.programs.types import Repairs
 from runner.sharding.repairs import Repair, candidates
 from runner.sharding.results import Held

@@ -1,6 +1,7 @@
 """A job a line on standard input, one event a line on standard output. JAX is imported when a job has come, not before.
 
-Its argument is the process that started it: it ends when that one does.
+Its first argument is the process that started it: it ends when that one does. Others say which of several processes it
+is that do their jobs together.
 
 Everything else that writes to standard output (XLA, a user's JAX configuration) is sent to standard error, which the
 parent keeps as the worker's last words.
@@ -41,8 +42,9 @@ def main() -> None:
         channel.flush()
 
     for line in sys.stdin:
-        from runner.worker import job
+        from runner.worker import job, processes
 
+        processes.join(sys.argv[2:])
         job.run(json.loads(line), emit)
     channel.close()
     # JAX's and XLA's own teardown has nothing left to save, and costs time that a user would wait for.

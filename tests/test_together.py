@@ -134,6 +134,19 @@ def test_the_log_says_which_process_wrote_it_and_not_that_they_met() -> None:
     assert events[-1] == Log(text="process 1 of 2:\nhello\n")
 
 
+def test_those_of_another_kind_of_job_do_not_stay_when_they_have_none() -> None:
+    crews = Crews(GOOD)
+    workers = Workers(start_together=crews)
+    try:
+        for kind in ("4 devices", "8 devices"):
+            assert told(list(workers.submit(JOB, kind, 30.0, COUNT)))[0] == "types"
+            assert [worker._process.poll() is None for worker in crews.started[-COUNT:]] == [True] * COUNT
+        assert len(crews.started) == 2 * COUNT
+        assert [worker._process.poll() is None for worker in crews.started[:COUNT]] == [False] * COUNT
+    finally:
+        workers.close()
+
+
 # What they found.
 
 

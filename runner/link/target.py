@@ -149,9 +149,14 @@ def job(
 
 
 def kind(experiment: Experiment) -> str:
-    """What a process is that does the jobs of an experiment: JAX has one platform in it, libtpu an environment."""
-    absent = experiment.target.topology
-    return experiment.target.platform if absent is None else f"{absent.platform} that is not here"
+    """What a process is that does the jobs of an experiment: JAX has one platform in it, libtpu an environment.
+
+    Several processes cannot part and meet again with other devices: what is left of their first meeting ends some.
+    """
+    target = experiment.target
+    if target.topology is not None:
+        return f"{target.topology.platform} that is not here"
+    return target.platform if target.processes == 1 else f"{target.devices_each} devices of {target.platform}"
 
 
 GradientsTold: TypeAlias = tuple[Arrays, list[Arrays], str | None]

@@ -119,6 +119,8 @@ class Workers:
 
     def _line(self, kind: str, processes: int) -> _Line:
         """The line of that kind with the fewest jobs; one more as long as all are busy and there may be more."""
+        if processes > 1:
+            self._end_others(kind)
         ours = [line for line in self._lines if line.kind in (None, kind) and line.processes == processes]
         line = min(ours, key=lambda line: len(line.waiting), default=None)
         if line is None or (line.waiting and len(ours) < self.count):
@@ -126,6 +128,12 @@ class Workers:
             self._lines.append(line)
         line.kind = kind
         return line
+
+    def _end_others(self, kind: str) -> None:
+        """End those that work together on jobs of another kind and have none: each is several processes."""
+        for line in self._lines:
+            if line.processes > 1 and line.kind != kind and not line.waiting:
+                line.end()
 
     def _send(self, line: _Line) -> None:
         """Give the process the job that it is to do, and the one after it, so that it need not wait for that."""

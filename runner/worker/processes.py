@@ -52,14 +52,6 @@ def connect() -> None:
         _distributed.initialize(ours.address, ours.count, ours.number)
 
 
-def disconnect() -> None:
-    """Part from the others, which do so too."""
-    global _asked
-    if ours.count > 1:
-        _distributed.shutdown()
-        _asked = 0
-
-
 _distributed: Any = cast("Any", jax).distributed
 
 

@@ -46,7 +46,6 @@ def simulate(devices: int) -> None:
     if _simulated == devices:
         return
     if _simulated is not None:
-        processes.disconnect()
         backend.clear_backends()
     calls.configure("jax_num_cpu_devices", devices)
     processes.connect()

@@ -96,7 +96,7 @@ FAILS = "say('finished', step=steps[0], error=%s)"
 
 
 def test_an_error_of_one_for_which_the_others_wait_is_told_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.link.process.PARTING", 0.2)
+    monkeypatch.setattr("runner.link.together.PATIENCE", 0.2)
     alone = f"\nif number == 1:\n    {FAILS % repr('boom')}\n"
     events, _ = hear(f"{TYPES}say('started', step=steps[0]){alone}\ntime.sleep(60)", GOOD)
     assert errors(events) == {"auto": "process 1 of 2 told an error that the others did not: boom"}

@@ -258,7 +258,7 @@ def _check_processes(target: Target, mesh: Mesh, programs: tuple[Program, ...]) 
     if target.topology:
         raise invalid(key, f"nothing runs on {target.topology.name}: there is nothing to divide over {count} processes")
     if target.platform != "cpu":
-        message = f"processes divide simulated devices, those of target cpu; the {target.platform}s here have one"
+        message = f"only simulated devices are divided over processes; all {target.platform}s here are one process's"
         raise invalid(key, message)
     if not any(program.on_mesh for program in programs):
         message = f"program {programs[0]} runs on one device, which {count} processes cannot divide"

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 Start: TypeAlias = Callable[[Sequence[str]], Worker]
 """Starts a process that is told which one it is."""
 
+PATIENCE = 20.0
+"""Seconds that those have which have told no error yet where one has: to tell it too, or to end."""
+
 _CONNECTED = re.compile(r"^\[Gloo\] Rank \d+ is connected to .*\n?", re.MULTILINE)
 """What Gloo writes whenever processes meet."""
 
@@ -74,7 +77,7 @@ class Together:
                 return event
             failed = self._failed()
             try:
-                number, said = self._heard.get(timeout=process.PARTING if failed else process.bounded(timeout))
+                number, said = self._heard.get(timeout=PATIENCE if failed else process.bounded(timeout))
             except queue.Empty:
                 if failed is None:
                     raise TimeoutError from None

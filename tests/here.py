@@ -78,8 +78,8 @@ class Here(Worker):
     def next(self, timeout: float) -> Said | None:
         return heard(self._lines.popleft()) if self._lines else None
 
-    def end(self) -> int:
-        return 0
+    def ended(self, name: str = "the process") -> str:
+        return f"{name} ended with status 0"
 
     def kill(self) -> None:
         """There is no process to end."""
@@ -87,8 +87,8 @@ class Here(Worker):
     def close(self) -> None:
         """There is nothing to let go of."""
 
-    def log(self, start: int = 0, end: int | None = None) -> str:
+    def log(self) -> str:
         return ""
 
-    def last_words(self, start: int = 0) -> str:
+    def last_words(self) -> str:
         return ""

@@ -62,7 +62,10 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, case: int) -> None:
         signal.SIGKILL if of_worker else draw.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
     )
     mark = f"{_MARK}={uuid.uuid4().hex}"
-    process = started(*(SWEEP if sweep else ONE), folder=tmp_path, strict=False, env={_MARK: mark.split("=")[1]})
+    several = ("target.processes=2",) if case % 3 == 2 else ()
+    process = started(
+        *(SWEEP if sweep else ONE), *several, folder=tmp_path, strict=False, env={_MARK: mark.split("=")[1]}
+    )
     time.sleep(draw.uniform(0, _LONGEST))
     struck = [pid for pid, command in processes(mark).items() if "runner.worker" in command] if of_worker else []
     for pid in struck if of_worker else [process.pid]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from yaml import YAMLError
 from hydra_plugins.shardproof_launcher import ShardproofLauncher, asks_for_more
 from runner.cli import enumerated, resume, sweeping
 from runner.cli.app import Command
-from runner.cli.sweep import refused
+from runner.cli.sweep import passed, refused
 from runner.config.points import Composer
 
 
@@ -89,6 +90,9 @@ class _Sorting(Launcher):
         good: list[Sequence[str]] = []
         sweeping.opened(self._command, self._config, job_overrides, initial_job_idx)
         for number, overrides in enumerate(job_overrides, start=initial_job_idx):
+            if self._command.resume is not None and self._keep(number, overrides):
+                results += self._flush(good, number)
+                continue
             error = self._refusal(overrides)
             if error is None:
                 good.append(overrides)
@@ -96,6 +100,17 @@ class _Sorting(Launcher):
             results += self._flush(good, number)
             self._record(number, overrides, error)
         return [*results, *self._flush(good, initial_job_idx + len(job_overrides))]
+
+    def _keep(self, number: int, overrides: Sequence[str]) -> bool:
+        """Whether a point of a sweep that is resumed has passed before; of one that has not nothing is left."""
+        folder = Path(self._config.hydra.sweep.dir) / str(number)
+        before = passed(folder, overrides)
+        if before is None:
+            shutil.rmtree(folder, ignore_errors=True)
+            return False
+        assert self._command.sweep is not None
+        self._command.sweep.found.keep(number, before, overrides)
+        return True
 
     def _refusal(self, overrides: Sequence[str]) -> Exception | None:
         try:

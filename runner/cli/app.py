@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import os
 import sys
@@ -101,6 +102,8 @@ class Command:
         self._task = task
         # It loads what it needs from others while the configuration is being composed.
         self._workers = Workers(Worker()) if runs else None
+        self._elsewhere = False
+        """Whether a launcher started this process, in which each job that follows another has its own copy of this."""
         self.statuses: list[Status] = []
         """How the jobs ended that were done in this process, or all points of a sweep."""
         self.raised: Exception | None = None
@@ -140,18 +143,24 @@ class Command:
     def workers(self, count: int = 1) -> Workers:
         """The processes that do the jobs, at most `count` for each kind of job."""
         if self._workers is None:
-            self._workers = Workers(Worker())
+            self._workers = _workers_of_this_process() if self._elsewhere else Workers(Worker())
         self._workers.count = count
         return self._workers
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs of it: no workers, which belong to this one."""
-        return {**self.__dict__, "_workers": None, "sweep": None}
+        return {**self.__dict__, "_workers": None, "sweep": None, "_elsewhere": True}
 
     def close(self) -> None:
         """End the workers."""
         if self._workers is not None:
             self._workers.close()
+
+
+@functools.cache
+def _workers_of_this_process() -> Workers:
+    """The workers that all jobs share that a launcher has done in this process. They end when it does."""
+    return Workers(Worker())
 
 
 def _arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:

@@ -61,6 +61,11 @@ class Found:
             if same == number:
                 self._copy(other, same, its_overrides)
 
+    def keep(self, number: int, before: Record, overrides: Sequence[str]) -> None:
+        """Take in the record of a point that was there already."""
+        self.add(number, before, overrides)
+        self.kept.add(number)
+
     def stand_for(self, number: int, same: int, overrides: Sequence[str]) -> None:
         """Take in a point that is the `same` as another one, which may not have been run yet."""
         self.waiting[number] = same, overrides
@@ -158,10 +163,9 @@ class Sweep:
         """Begin a point; None where there is nothing to run."""
         folder = self._plan.folder / str(number)
         if self._plan.resume:
-            before = _passed(folder, overrides)
+            before = passed(folder, overrides)
             if before is not None:
-                self.found.add(number, before, overrides)
-                self.found.kept.add(number)
+                self.found.keep(number, before, overrides)
                 self._note(number, overrides)
                 return None
             shutil.rmtree(folder, ignore_errors=True)
@@ -227,7 +231,7 @@ def _large(point: Point) -> bool:
     return point.held > _LARGE
 
 
-def _passed(folder: Path, overrides: Sequence[str]) -> Record | None:
+def passed(folder: Path, overrides: Sequence[str]) -> Record | None:
     """The record that a folder has of a point of these overrides which passed; None where it is to be run."""
     try:
         found = record.read(folder)

@@ -42,6 +42,8 @@ class TargetConfig:
     """Hardware that is not here, to compile for and not to run on: `v5e:16x16`. It decides the platform."""
     slices: int = 1
     """Of how many such topologies of TPUs, which the data-centre network links."""
+    processes: int = 1
+    """Over how many processes of JAX the devices are divided, all on this machine. Only for `cpu`."""
 
 
 @dataclass

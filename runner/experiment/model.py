@@ -84,13 +84,20 @@ class Target:
     """What the programs are compiled for; `devices` is the number to simulate on `cpu`.
 
     Where there is a `topology`, its devices are not here: nothing is run. `split_axes` is whether the axes of the mesh
-    are no products of whole axes of the topology, which only the worker can tell.
+    are no products of whole axes of the topology, which only the worker can tell. Of several `processes` each has as
+    many of the devices, the first the first ones.
     """
 
     platform: str
     devices: int
     topology: Topology | None = None
     split_axes: bool = False
+    processes: int = 1
+
+    @property
+    def devices_each(self) -> int:
+        """The number of devices that each process simulates."""
+        return self.devices // self.processes
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,9 @@ def read(config: Mapping[str, Any]) -> Experiment:
     check_constraints(constraints, known, sections["per_device"] if automatic else (), mesh, automatic)
     programs, chosen = _programs(named, sections)
     target = _target(config["target"], mesh, programs)
+    if config["profile"] and target.processes > 1:
+        message = f"a profile is of one process; with target.processes={target.processes} it would lack devices"
+        raise invalid(("profile",), message)
     # One device with the work of all says nothing of hardware that has them all.
     left_out = tuple(program for program in programs if target.topology and not chosen and not program.on_mesh)
     programs = tuple(program for program in programs if program not in left_out)
@@ -249,7 +252,38 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
     there = absent.devices if absent else devices or mesh.needed if platform == "cpu" else None
     if there is not None and mesh.needed > there and mesh.devices is not None:
         raise invalid(("mesh", "devices"), f"there is no device {mesh.needed - 1}; the last one is {there - 1}")
-    return Target(platform, devices or mesh.needed, absent)
+    target = Target(platform, devices or mesh.needed, absent, processes=config["processes"])
+    _check_processes(target, mesh, programs)
+    return target
+
+
+def _check_processes(target: Target, mesh: Mesh, programs: tuple[Program, ...]) -> None:
+    """Refuse processes among which the devices cannot be divided, or of which one would have nothing to do."""
+    key, count, devices = ("target", "processes"), target.processes, target.devices
+    if count == 1:
+        return
+    if count < 1:
+        raise invalid(key, f"{count} is no number of processes; it is at least 1")
+    if target.topology:
+        raise invalid(key, f"nothing runs on {target.topology.name}: there is nothing to divide over {count} processes")
+    if target.platform != "cpu":
+        message = f"only simulated devices are divided over processes; all {target.platform}s here are one process's"
+        raise invalid(key, message)
+    if not any(program.on_mesh for program in programs):
+        message = f"program {programs[0]} runs on one device, which {count} processes cannot divide"
+        raise invalid(key, message)
+    if devices % count:
+        fit = ", ".join(str(n) for n in range(1, devices + 1) if devices % n == 0)
+        plural = "s" if devices > 1 else ""
+        message = f"{devices} device{plural} cannot be divided evenly over {count} processes; over {fit} they can"
+        raise invalid(key, message)
+    numbers = range(mesh.size) if mesh.devices is None else mesh.devices
+    having = {number // target.devices_each for number in numbers}
+    idle = next((process for process in range(count) if process not in having), None)
+    if idle is not None:
+        first = idle * target.devices_each
+        has = f"device {first}" if target.devices_each == 1 else f"devices {first} to {first + target.devices_each - 1}"
+        raise invalid(key, f"process {idle} would have {has}, of which the mesh {mesh} has none")
 
 
 def tested(config: Mapping[str, Any]) -> tuple[str, ...]:

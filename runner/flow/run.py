@@ -210,7 +210,7 @@ class Running:
                 self.held = sum(array.nbytes for array in arrays.values())
             progress.tell("the types")
             told = job(config, folder, data_folder, left_here, steps)
-            events = workers.submit(told, kind(experiment), experiment.timeout)
+            events = workers.submit(told, kind(experiment), experiment.timeout, experiment.target.processes)
             yield
             from runner.flow import dimensions, naming, reasons, untyped_output
             from runner.flow.findings import Findings

@@ -15,6 +15,9 @@ from runner.sharding.plan import AskedCollective, Derivation, Planned, Reshard
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """A half-open index range for each dimension."""
 
+Shard: TypeAlias = tuple[int, Ranges | None, int]
+"""A device's number, the index range that it holds, and the entry of its value in the file that the program left."""
+
 
 @dataclass(kw_only=True)
 class Devices:
@@ -22,6 +25,7 @@ class Devices:
 
     - `devices`: how many; `kind`: what the backend calls one.
     - `topology`: null where they are here or simulated, else also `device_order` and why it is not the first kind.
+    - `processes`: of how many processes they are, of which each has as many: the first the first ones.
     """
 
     platform: str
@@ -30,6 +34,7 @@ class Devices:
     topology: str | None
     device_order: str | None = None
     device_order_reason: str | None = None
+    processes: int = 1
 
 
 @dataclass(kw_only=True)
@@ -101,15 +106,14 @@ class Keeping:
 class OutputTold:
     """An output of a program; `shape` and `spec` are null where it has no layout.
 
-    - `shards`: for each device its id, the index range and the entry of its value in the file that the program left;
-      the range is null for `vmap`, where the experiment says it.
+    - `shards`: what each device holds; the range is null for `vmap`, where the experiment says it.
     - `places`: of a program that was only compiled for each device its id and the index range.
     """
 
     dtype: str
     shape: list[int] | None = None
     spec: SpecEntries | None
-    shards: list[tuple[int, Ranges | None, int]] = field(default_factory=list[tuple[int, Ranges | None, int]])
+    shards: list[Shard] = field(default_factory=list[Shard])
     places: list[tuple[int, Ranges]] | None = None
 
 
@@ -117,6 +121,7 @@ class OutputTold:
 class Ran:
     """A program that ran, or was `only_compiled`.
 
+    - `files`: in how many files its values are: each of the processes that ran it left its own.
     - `operands`: for each array and device the device's id and the index range.
     - `said`: what the compiler wrote to standard error; null where nobody could hear it.
     - `unreadable`: why the compiled module could not be printed.
@@ -128,6 +133,7 @@ class Ran:
     """
 
     only_compiled: bool = False
+    files: int = 1
     device_ids: list[int]
     outputs: dict[str, OutputTold]
     operands: dict[str, list[tuple[int, Ranges]]]
@@ -146,10 +152,15 @@ class Ran:
 
 @dataclass(kw_only=True)
 class Traced:
-    """The trace: of each value its dtype and shape, stacked over the devices; they lie in the file `trace.bin`."""
+    """The trace: of each value its dtype and shape on a device.
+
+    - `rows`: for each file `trace.bin`, of which each process left its own, the positions in the mesh of the devices
+      whose values are stacked in it.
+    """
 
     device_ids: list[int]
     values: dict[str, tuple[str, tuple[int, ...]]]
+    rows: list[list[int]]
 
 
 @dataclass(kw_only=True)

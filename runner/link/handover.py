@@ -39,6 +39,16 @@ def collect(path: Path) -> list[np.ndarray]:
     return arrays
 
 
+_AT_ONCE = 1 << 20
+"""How many bytes of two arrays are compared at once."""
+
+
+def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two arrays of bytes, of the same size, are the same."""
+    parts = range(0, one.size, _AT_ONCE)
+    return all(np.array_equal(one[at : at + _AT_ONCE], other[at : at + _AT_ONCE]) for at in parts)
+
+
 def raw_bytes(value: np.ndarray) -> np.ndarray:
     """The bytes of an array, one after the other; those of the array itself where they lie so."""
     return np.ascontiguousarray(value).reshape(-1).view(np.uint8)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,10 +28,11 @@ PARTING = 5.0
 class Worker:
     """One worker process, started before its job is known, so that it loads its modules while the input is read."""
 
-    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, command: Sequence[str] = COMMAND, membership: Sequence[str] = ()) -> None:
+        """`membership` says which of several processes it is, as `runner/worker/processes.py` reads it."""
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self._process = subprocess.Popen(
-            [*command, str(os.getpid())],
+            [*command, str(os.getpid()), *membership],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -38,8 +41,17 @@ class Worker:
             errors="replace",
         )
         self._events: queue.Queue[Said | Exception | None] = queue.Queue()
+        self._hear: Callable[[Said | Exception | None], None] = self._events.put
         self._strays: list[str] = []
         self._listener: threading.Thread | None = None
+        self._begins = 0
+        """Where in its standard error what it writes in this job begins."""
+        self._done: deque[int] = deque()
+        """Where that ends, of each job that it has done since."""
+
+    def listened_to_by(self, hear: Callable[[Said | Exception | None], None]) -> None:
+        """Have what it tells heard elsewhere than by `next`, from the first job on."""
+        self._hear = hear
 
     def submit(self, job: str) -> None:
         """Hand the worker a job, a line of JSON; it does one after the other."""
@@ -57,7 +69,7 @@ class Worker:
     def _listen(self) -> None:
         # Imported while the worker has other things to do.
         from runner.codec import Misfit
-        from runner.link.events import heard
+        from runner.link.events import Done, heard
 
         assert self._process.stdout is not None
         for line in self._process.stdout:
@@ -68,8 +80,10 @@ class Worker:
             if event is None:
                 self._strays.append(line)
             else:
-                self._events.put(event)
-        self._events.put(None)
+                if isinstance(event, Done):
+                    self._done.append(event.log)
+                self._hear(event)
+        self._hear(None)
 
     def next(self, timeout: float) -> Said | None:
         """The next event, or None when there is none any more. Raises `TimeoutError` after `timeout` seconds.
@@ -77,20 +91,21 @@ class Worker:
         Raises `Misfit` for an event that is not as it should be.
         """
         try:
-            event = self._events.get(timeout=min(timeout, threading.TIMEOUT_MAX))
+            event = self._events.get(timeout=bounded(timeout))
         except queue.Empty:
             raise TimeoutError from None
         if isinstance(event, Exception):
             raise event
         return event
 
-    def end(self) -> int:
-        """Wait for the end of a process that has no more to say, and return its exit code."""
+    def ended(self, name: str = "the process") -> str:
+        """Wait for the end of a process that has no more to say, and say how it ended."""
         try:
-            return self._process.wait(timeout=PARTING)
+            code = self._process.wait(timeout=PARTING)
         except subprocess.TimeoutExpired:
             self.kill()
-            return self._process.wait()
+            code = self._process.wait()
+        return how_it_ended(code, name)
 
     def kill(self) -> None:
         """End the process at once; its log can still be read."""
@@ -110,15 +125,37 @@ class Worker:
                     # What was still to be written to it is of no use any more.
                     continue
 
-    def log(self, start: int = 0, end: int | None = None) -> str:
-        """What the process wrote to standard error between two places, and on standard output what is no event."""
-        strays, self._strays = "".join(self._strays), []
-        return os.pread(self._stderr.fileno(), self._size(end) - start, start).decode(errors="replace") + strays
+    def log(self) -> str:
+        """What it wrote in the job that is done, or in which it ended, and what on standard output was no event.
 
-    def last_words(self, start: int = 0) -> str:
-        """The end of the log that begins at a place."""
-        text = os.pread(self._stderr.fileno(), self._size(None) - start, start).decode(errors="replace")
+        What it writes from then on is of the next job.
+        """
+        strays, self._strays = "".join(self._strays), []
+        ends = self._done.popleft() if self._done else self._size()
+        text = os.pread(self._stderr.fileno(), ends - self._begins, self._begins).decode(errors="replace")
+        self._begins = ends
+        return text + strays
+
+    def last_words(self) -> str:
+        """The end of what it wrote in this job."""
+        text = os.pread(self._stderr.fileno(), self._size() - self._begins, self._begins).decode(errors="replace")
         return (text + "".join(self._strays)).strip()[-_LAST_WORDS:]
 
-    def _size(self, end: int | None) -> int:
-        return os.fstat(self._stderr.fileno()).st_size if end is None else end
+    def _size(self) -> int:
+        return os.fstat(self._stderr.fileno()).st_size
+
+
+def bounded(timeout: float) -> float:
+    """Seconds that a queue can wait."""
+    return min(timeout, threading.TIMEOUT_MAX)
+
+
+def how_it_ended(code: int, name: str) -> str:
+    """The exit code of a process in words."""
+    if code < 0:
+        try:
+            number = signal.Signals(-code).name
+        except ValueError:
+            number = f"signal {-code}"
+        return f"{name} was ended by {number}"
+    return f"{name} ended with status {code}"

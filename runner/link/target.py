@@ -8,7 +8,7 @@ running is recorded with the worker's last words, and a new worker goes on with 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +39,7 @@ from runner.link.events import (
     ValueLayout,
 )
 from runner.link.steps import Step
+from runner.link.together import folder as folder_of
 from runner.link.workers import Workers
 from runner.sharding.plan import AskedCollective, Planned, Reshard
 
@@ -148,9 +149,14 @@ def job(
 
 
 def kind(experiment: Experiment) -> str:
-    """What a process is that does the jobs of an experiment: JAX has one platform in it, libtpu an environment."""
-    absent = experiment.target.topology
-    return experiment.target.platform if absent is None else f"{absent.platform} that is not here"
+    """What a process is that does the jobs of an experiment: JAX has one platform in it, libtpu an environment.
+
+    Several processes cannot part and meet again with other devices: what is left of their first meeting ends some.
+    """
+    target = experiment.target
+    if target.topology is not None:
+        return f"{target.topology.platform} that is not here"
+    return target.platform if target.processes == 1 else f"{target.devices_each} devices of {target.platform}"
 
 
 GradientsTold: TypeAlias = tuple[Arrays, list[Arrays], str | None]
@@ -173,7 +179,7 @@ def types_and_gradients_of(
     """The same, and the gradients of the unsharded graph where there are any."""
     with tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
         told = job(config, folder, data_folder, left_here)
-        for event in workers.submit(told, kind(experiment), experiment.timeout):
+        for event in workers.submit(told, kind(experiment), experiment.timeout, experiment.target.processes):
             match event:
                 case Invalid():
                     raise InvalidExperiment(event.fault)
@@ -235,19 +241,30 @@ def program_run(
             places = tuple(Place(position_of[device], device, where) for device, where in listed)
             run.outputs[name] = Output(output.dtype, shapes[name], _spec(output), (), places)
         return run
-    raw = handover.collect(arrays / f"{run.program}.bin")
+    raw = [
+        value
+        for process in range(ran.files)
+        for value in handover.collect(folder_of(arrays, process) / f"{run.program}.bin")
+    ]
     for name, output in ran.outputs.items():
         kind = dtypes.dtype(output.dtype).numpy
         values: dict[int, np.ndarray] = {}
         held: list[Held] = []
-        for device, ranges, copy in output.shards:
+        for device, ranges, entry in output.shards:
             position = position_of[device]
             where = block_ranges(name, position) if ranges is None else ranges
+            # What one process left is distinct already.
+            copy = entry if ran.files == 1 else _first_alike(raw, entry, (h.copy for h in held if h.ranges == where))
             if copy not in values:
                 values[copy] = raw[copy].view(kind).reshape(tuple(stop - start for start, stop in where))
             held.append(Held(position, device, where, copy, values[copy]))
         run.outputs[name] = Output(output.dtype, shapes[name], _spec(output), tuple(held))
     return run
+
+
+def _first_alike(raw: Sequence[np.ndarray], entry: int, others: Iterable[int]) -> int:
+    """The first of some entries that is the same as another one, bit by bit; else that one."""
+    return next((other for other in others if handover.same_bits(raw[other], raw[entry])), entry)
 
 
 def _spec(output: OutputTold) -> Spec | None:
@@ -256,8 +273,12 @@ def _spec(output: OutputTold) -> Spec | None:
 
 def traced_values(traced: Traced, arrays: Path) -> dict[str, np.ndarray]:
     """The values of a trace: for each name, what each device holds, by position."""
-    raw = handover.collect(arrays / "trace.bin")
-    return {
-        name: value.view(dtypes.dtype(dtype).numpy).reshape(shape)
-        for (name, (dtype, shape)), value in zip(traced.values.items(), raw, strict=True)
-    }
+    files = [handover.collect(folder_of(arrays, process) / "trace.bin") for process in range(len(traced.rows))]
+    order = np.argsort([position for rows in traced.rows for position in rows])
+    found: dict[str, np.ndarray] = {}
+    for at, (name, (dtype, shape)) in enumerate(traced.values.items()):
+        kind = dtypes.dtype(dtype).numpy
+        stacked = [raw[at].view(kind).reshape(len(rows), *shape) for raw, rows in zip(files, traced.rows, strict=True)]
+        # As it lies in the file, where there is one.
+        found[name] = stacked[0] if len(files) == 1 else np.concatenate(stacked)[order]
+    return found

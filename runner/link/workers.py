@@ -8,7 +8,6 @@ and then with the jobs that were waiting.
 from __future__ import annotations
 
 import json
-import signal
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from runner.link import process
 from runner.link.events import Died, Done, Event, Finished, Invalid, Log, Started, Types
 from runner.link.process import Worker
 from runner.link.steps import Step
+from runner.link.together import Together
 
 GROWTH = 1 << 30
 """Bytes by which a process may grow after its first job before another one takes its place."""
@@ -54,22 +54,21 @@ class _Ticket:
 
 @dataclass
 class _Line:
-    """One process, and the jobs that wait for it, of which it does the first."""
+    """One process, or several that work together, and the jobs that wait for it, of which it does the first."""
 
-    worker: Worker | None
+    worker: Worker | Together | None
     kind: str | None = None
+    processes: int = 1
     waiting: deque[_Ticket] = field(default_factory=deque[_Ticket])
     resident: int | None = None
     """What the process held in memory after its first job."""
     grown: bool = False
-    log: int = 0
-    """Where in the process's log what belongs to the job that is being done begins."""
 
     def end(self) -> None:
         """End the process; another one will take its place, to which nothing has been sent yet."""
         if self.worker is not None:
             self.worker.close()
-        self.worker, self.resident, self.grown, self.log = None, None, False, 0
+        self.worker, self.resident, self.grown = None, None, False
         for ticket in self.waiting:
             ticket.sent = False
 
@@ -83,21 +82,31 @@ class _Line:
 class Workers:
     """At most `count` processes for each kind of job; `first` is one that was started earlier."""
 
-    def __init__(self, first: Worker | None = None, count: int = 1, start: Callable[[], Worker] = Worker) -> None:
+    def __init__(
+        self,
+        first: Worker | None = None,
+        count: int = 1,
+        start: Callable[[], Worker] = Worker,
+        start_together: Callable[[int], Together] = Together,
+    ) -> None:
         self._start = start
+        self._start_together = start_together
         self.count = count
         """How many processes there may be for each kind of job."""
         self._lines = [_Line(first)] if first is not None else []
         self.started = len(self._lines)
         """How many processes there have been."""
 
-    def submit(self, job: dict[str, Any], kind: str, timeout: float) -> Generator[Event, None, None]:
+    def submit(
+        self, job: dict[str, Any], kind: str, timeout: float, processes: int = 1
+    ) -> Generator[Event, None, None]:
         """Hand over a job; return its events, which are to be heard job by job, in the order of `submit`.
 
         `timeout` is after how many silent seconds the process that does it is ended. A program that ends its process
         yields a `finished` event with an `error` like any other. At the end comes what was logged, as the event `log`.
+        Several `processes` do it together.
         """
-        line, ticket = self._line(kind), _Ticket(job, timeout)
+        line, ticket = self._line(kind, processes), _Ticket(job, timeout)
         line.waiting.append(ticket)
         self._send(line)
         return self._events(line, ticket)
@@ -108,15 +117,23 @@ class Workers:
             line.end()
         self._lines.clear()
 
-    def _line(self, kind: str) -> _Line:
+    def _line(self, kind: str, processes: int) -> _Line:
         """The line of that kind with the fewest jobs; one more as long as all are busy and there may be more."""
-        ours = [line for line in self._lines if line.kind in (None, kind)]
+        if processes > 1:
+            self._end_others(kind)
+        ours = [line for line in self._lines if line.kind in (None, kind) and line.processes == processes]
         line = min(ours, key=lambda line: len(line.waiting), default=None)
         if line is None or (line.waiting and len(ours) < self.count):
-            line = _Line(None)
+            line = _Line(None, processes=processes)
             self._lines.append(line)
         line.kind = kind
         return line
+
+    def _end_others(self, kind: str) -> None:
+        """End those that work together on jobs of another kind and have none: each is several processes."""
+        for line in self._lines:
+            if line.processes > 1 and line.kind != kind and not line.waiting:
+                line.end()
 
     def _send(self, line: _Line) -> None:
         """Give the process the job that it is to do, and the one after it, so that it need not wait for that."""
@@ -129,8 +146,8 @@ class Workers:
             if ticket is not line.waiting[0] and (len(text) > _AHEAD or line.grown):
                 return
             if line.worker is None:
-                line.worker = self._start()
-                self.started += 1
+                line.worker = self._start() if line.processes == 1 else self._start_together(line.processes)
+                self.started += line.processes
             line.worker.submit(text)
             ticket.sent = True
 
@@ -143,12 +160,10 @@ class Workers:
                 worker = line.worker
                 assert worker is not None
                 end = yield from _of_one(line, worker, ticket)
-                words = worker.last_words(line.log)
-                yield Log(text=worker.log(line.log, end.log))
-                if end.log is None:
+                words = worker.last_words()
+                yield Log(text=worker.log())
+                if end.gone:
                     line.end()
-                else:
-                    line.log = end.log
                 over = end.how is None
                 if end.how is not None:
                     yield ticket.lost(end.running, end.how + (f"; its last words:\n{words}" if words else ""))
@@ -167,15 +182,15 @@ class _End:
 
     - `how`: in words; None where the job was done.
     - `running`: the step during which it ended.
-    - `log`: where in its log the next job's begins; None where the process is gone.
+    - `gone`: whether it cannot do another job.
     """
 
     how: str | None = None
     running: Step | None = None
-    log: int | None = None
+    gone: bool = True
 
 
-def _of_one(line: _Line, worker: Worker, ticket: _Ticket) -> Generator[Event, None, _End]:
+def _of_one(line: _Line, worker: Worker | Together, ticket: _Ticket) -> Generator[Event, None, _End]:
     """Yield what one process tells of a job, and take what it finishes out of what is left."""
     running: Step | None = None
     done = False
@@ -188,11 +203,11 @@ def _of_one(line: _Line, worker: Worker, ticket: _Ticket) -> Generator[Event, No
             return _End() if done else _End(how, running)
         match event:
             case None:
-                code = worker.end()
-                return _End() if done else _End(how_it_ended(code), running)
+                how = worker.ended()
+                return _End() if done else _End(how, running)
             case Done():
                 line.told(event)
-                return _End(log=event.log)
+                return _End(gone=False)
             case Started():
                 running = event.step
             case Finished():
@@ -205,14 +220,3 @@ def _of_one(line: _Line, worker: Worker, ticket: _Ticket) -> Generator[Event, No
         if ticket.first or not isinstance(event, Types):
             yield event
         done = isinstance(event, Invalid) or (isinstance(event, Finished | Types) and not ticket.left)
-
-
-def how_it_ended(code: int) -> str:
-    """The exit code of a process in words."""
-    if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        return f"the process was ended by {name}"
-    return f"the process ended with status {code}"

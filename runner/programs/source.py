@@ -22,6 +22,7 @@ from runner import __version__, dtypes
 from runner.experiment import data
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
+from runner.programs import processes
 from runner.programs.names import Names
 from runner.programs.spelling import ordered, sharding, tuple_of
 
@@ -32,7 +33,7 @@ def header(experiment: Experiment, program: str, names: Names, body: str, *, mes
     lines = [
         f'"""{title}',
         "",
-        f"Program {program}, written by shardproof {__version__}. {_use(experiment, program)}",
+        f"Program {program}, written by shardproof {__version__}. {_use(experiment, program, mesh=mesh)}",
         '"""',
         "",
         *_imports(experiment, body, mesh=mesh),
@@ -41,11 +42,13 @@ def header(experiment: Experiment, program: str, names: Names, body: str, *, mes
     if experiment.target.topology:
         lines += experiment.target.topology.configuration
     elif experiment.target.platform == "cpu":
-        devices = experiment.target.devices if experiment.on_mesh else 1
+        devices = experiment.target.devices_each if experiment.on_mesh else 1
         lines += [
             'jax.config.update("jax_platforms", "cpu")',
             f'jax.config.update("jax_num_cpu_devices", {devices})',
         ]
+        if mesh and experiment.target.processes > 1:
+            lines.append(processes.CONFIGURATION)
     if experiment.x64:
         lines.append('jax.config.update("jax_enable_x64", True)')
     if experiment.precision != "default":
@@ -54,7 +57,9 @@ def header(experiment: Experiment, program: str, names: Names, body: str, *, mes
     return "\n".join([*lines, "", sizes] if sizes else lines).rstrip()
 
 
-def _use(experiment: Experiment, program: str) -> str:
+def _use(experiment: Experiment, program: str, *, mesh: bool) -> str:
+    if mesh and experiment.target.processes > 1:
+        return processes.use(experiment, f"program_{program}.py")
     if experiment.target.topology is None:
         return f"It runs alone: python program_{program}.py"
     return f"It compiles for {experiment.target.topology.name}, alone:\npython program_{program}.py"
@@ -63,7 +68,8 @@ def _use(experiment: Experiment, program: str) -> str:
 def _imports(experiment: Experiment, body: str, *, mesh: bool) -> list[str]:
     absent = experiment.target.topology
     named = {dtypes.dtype(array.dtype).source.split(".")[0] for array in experiment.arrays}
-    lines = ["import os", "", "import jax"] if absent and absent.configuration else ["import jax"]
+    library = "os" if absent and absent.configuration else "sys" if mesh and experiment.target.processes > 1 else None
+    lines = ["import jax"] if library is None else [f"import {library}", "", "import jax"]
     read = _read(body)
     if "jax.ad_checkpoint." in body:
         lines.append("import jax.ad_checkpoint")
@@ -139,6 +145,19 @@ def mesh_functions(experiment: Experiment, program: Program) -> str:
 def main(experiment: Experiment, program: Program) -> str:
     """The function that runs the program and prints its outputs."""
     spec = "output.sharding.spec" if program.places else "spec"
+    if experiment.target.processes > 1:
+        return processes.main(
+            experiment,
+            [
+                "outputs = program(mesh)(*arrays)",
+                f"for name, output in zip({tuple(experiment.outputs)!r}, outputs, strict=True):",
+                *([] if program.places else ['    spec = getattr(output.sharding, "spec", None)']),
+                f'    print(f"{{name}}  {{output.dtype}}{{list(output.shape)}}  {{{spec}}}")',
+                "    for shard in output.addressable_shards:",
+                '        print(f"on {shard.device}, {shard.index}:")',
+                "        print(np.asarray(shard.data))",
+            ],
+        )
     lines = [
         "def main():",
         "    mesh = make_mesh()",

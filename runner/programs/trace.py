@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED, Traced
 from runner.layout import Spec
-from runner.programs import source, spelling
+from runner.programs import processes, source, spelling
 from runner.programs.lines import Lines
 from runner.programs.names import Names
 from runner.programs.shard_map import options
@@ -48,7 +48,7 @@ def write(traced: Traced, folder: Path, kept: Mapping[str, Typed]) -> str:
         source.inputs(experiment, names, folder),
         source.mesh_functions(experiment, TRACED),
         "def program(mesh):\n" + source.indent(body, 4),
-        _main([f'"{shown.get(name, name)}"' for name in kept]),
+        _main(experiment, [f'"{shown.get(name, name)}"' for name in kept]),
     )
 
 
@@ -78,15 +78,35 @@ def _filled(start: str, items: list[str]) -> str:
     return f"{start}(\n{source.indent(inside, 4)}\n)"
 
 
-def _main(shown: list[str]) -> str:
+_AXES = 'axes = ", ".join(mesh.axis_names) + ("," if len(mesh.axis_names) == 1 else "")'
+
+
+def _main(experiment: Experiment, shown: list[str]) -> str:
     """The function that prints every value on every device."""
+    if experiment.target.processes > 1:
+        return processes.main(
+            experiment,
+            [
+                _AXES,
+                "place_of = {device: place for place, device in np.ndenumerate(mesh.devices)}",
+                "for name, value in zip(names, program(mesh)(*arrays), strict=True):",
+                '    print(f"{name}:")',
+                "    for shard in value.addressable_shards:",
+                "        on = shard.device.platform.upper()",
+                "        place_on = place_of[shard.device]",
+                '        print(f"On {on}_{shard.device.id} at mesh coordinates ({axes}) = {place_on}:")',
+                "        print(np.asarray(shard.data)[0])",
+                "    print()",
+            ],
+            _filled("names = ", shown).split("\n"),
+        )
     return "\n".join(
         [
             "def main():",
             source.indent(_filled("names = ", shown), 4),
             "    mesh = make_mesh()",
             "    arrays = jax.device_put(inputs(), shardings(mesh))",
-            '    axes = ", ".join(mesh.axis_names) + ("," if len(mesh.axis_names) == 1 else "")',
+            f"    {_AXES}",
             "    for name, value in zip(names, program(mesh)(*arrays), strict=True):",
             '        print(f"{name}:")',
             "        for (place, device), held in zip(np.ndenumerate(mesh.devices), np.asarray(value), strict=True):",

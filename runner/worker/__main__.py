@@ -1,6 +1,7 @@
 """A job a line on standard input, one event a line on standard output. JAX is imported when a job has come, not before.
 
-Its argument is the process that started it: it ends when that one does.
+Its first argument is the process that started it: it ends when that one does. Others say which of several processes it
+is that do their jobs together.
 
 Everything else that writes to standard output (XLA, a user's JAX configuration) is sent to standard error, which the
 parent keeps as the worker's last words.
@@ -20,6 +21,7 @@ import concurrent.futures
 import http.server
 import json
 import os
+import traceback
 
 # These are what JAX itself imports first: loading them while the parent still reads the YAML saves their time.
 import ml_dtypes
@@ -40,10 +42,17 @@ def main() -> None:
         channel.write(said(event) + "\n")
         channel.flush()
 
-    for line in sys.stdin:
-        from runner.worker import job
+    try:
+        for line in sys.stdin:
+            from runner.worker import job, processes
 
-        job.run(json.loads(line), emit)
+            processes.join(sys.argv[2:])
+            job.run(json.loads(line), emit)
+    except Exception:
+        # One of several processes would, on its way out, wait minutes for the others, which wait for it.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
     channel.close()
     # JAX's and XLA's own teardown has nothing left to save, and costs time that a user would wait for.
     sys.stderr.flush()

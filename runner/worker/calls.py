@@ -14,6 +14,7 @@ _jax = cast("Any", jax)
 
 configure: Callable[[str, Any], None] = _jax.config.update
 devices: Callable[..., list[Any]] = _jax.devices
+local_devices: Callable[..., list[Any]] = _jax.local_devices
 make_mesh: Callable[..., jax.sharding.Mesh] = _jax.make_mesh
 
 jit: Callable[..., Any] = _jax.jit

@@ -17,8 +17,8 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Layout
 from runner.link import handover
-from runner.link.events import OutputTold, Ran, Ranges, RunTimes, Timing
-from runner.worker import calls
+from runner.link.events import OutputTold, Ran, RunTimes, Shard, Timing
+from runner.worker import calls, processes
 from runner.worker.compilation import asked, compile_program, planned, ranges, reshards
 from runner.worker.specs import spec_json
 
@@ -40,16 +40,18 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
     start = time.perf_counter()
     mesh: Any = None
     if not program.on_mesh:
-        operands = calls.device_put(module.split(*module.inputs()), calls.devices(experiment.target.platform)[0])
+        operands = calls.device_put(module.split(*module.inputs()), processes.on_one_device(experiment.target.platform))
         function = module.program()
         device_ids = list(range(experiment.mesh.size))
     else:
         mesh = module.make_mesh()
-        operands = calls.device_put(module.inputs(), module.shardings(mesh))
+        operands = processes.placed(module, mesh)
         function = module.program(mesh)
-        device_ids = [device.id for device in mesh.devices.flat]
+        device_ids = [processes.number_of(device) for device in mesh.devices.flat]
     placed = time.perf_counter()
     compiled = compile_program(program, function, operands, folder)
+    if program.on_mesh:
+        processes.wait()
     compiled_at = time.perf_counter()
 
     def run() -> Any:
@@ -58,6 +60,9 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
 
     outputs = run()
     first_run = time.perf_counter() - compiled_at
+    if program.on_mesh:
+        # Each process has to repeat it as often.
+        first_run = processes.agreed(first_run)
     described = leave(experiment, program, outputs, arrays)
     # The runs that follow need the memory.
     del outputs
@@ -65,7 +70,10 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
         device_ids=device_ids,
         outputs=described,
         operands={} if not program.on_mesh else {
-            array.name: [(shard.device.id, ranges(shard.index, operand.shape)) for shard in operand.addressable_shards]
+            array.name: [
+                (processes.number_of(shard.device), ranges(shard.index, operand.shape))
+                for shard in operand.addressable_shards
+            ]
             for array, operand in zip(experiment.arrays, operands, strict=True)
         },
         plan=planned(experiment, program, compiled, folder),
@@ -111,7 +119,7 @@ class _Shards:
     def describe(self, name: str, output: jax.Array) -> OutputTold:
         """The dtype, shape and spec of one output, and for each device its index range and the entry of its value."""
         held: dict[str, list[int]] = {}
-        shards: list[tuple[int, Ranges | None, int]]
+        shards: list[Shard]
         if self._blocks:
             # vmap's leading dimensions are the mesh; which range a block has is the experiment's to say.
             held_by = self._held(name, np.asarray(output))
@@ -120,7 +128,8 @@ class _Shards:
         shards = []
         for shard in sorted(output.addressable_shards, key=lambda shard: shard.device.id):
             where = ranges(shard.index, output.shape)
-            shards.append((shard.device.id, where, self._store(np.asarray(shard.data), held, str(where))))
+            entry = self._store(np.asarray(shard.data), held, str(where))
+            shards.append((processes.number_of(shard.device), where, entry))
         spec = spec_json(output.sharding)
         return OutputTold(dtype=str(output.dtype), shape=list(output.shape), spec=spec, shards=shards)
 
@@ -137,17 +146,8 @@ class _Shards:
     def _store(self, value: np.ndarray, held: dict[str, list[int]], where: str) -> int:
         raw = handover.raw_bytes(value)
         for entry in held.setdefault(where, []):
-            if _same_bits(self.distinct[entry], raw):
+            if handover.same_bits(self.distinct[entry], raw):
                 return entry
         self.distinct.append(raw)
         held[where].append(len(self.distinct) - 1)
         return len(self.distinct) - 1
-
-
-_AT_ONCE = 1 << 20
-"""How many bytes of two replicas are compared at once."""
-
-
-def _same_bits(one: np.ndarray, other: np.ndarray) -> bool:
-    parts = range(0, one.size, _AT_ONCE)
-    return all(np.array_equal(one[at : at + _AT_ONCE], other[at : at + _AT_ONCE]) for at in parts)

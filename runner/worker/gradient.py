@@ -119,9 +119,9 @@ def _gradients(
 @contextlib.contextmanager
 def _on_one_device() -> Generator[None]:
     try:
-        device = calls.devices("cpu")[0]
+        device = calls.local_devices(backend="cpu")[0]
     except RuntimeError:
-        device = calls.devices()[0]
+        device = calls.local_devices()[0]
     with jax.default_device(device), jax.default_matmul_precision("highest"):
         yield
 

@@ -32,7 +32,7 @@ from runner.link.steps import Step, Work
 from runner.programs import WRITERS
 from runner.programs.types import Floats, Types
 from runner.record.files import write_text
-from runner.worker import calls, gradient, warm
+from runner.worker import calls, gradient, processes, warm
 from runner.worker.compilation import NotLowered
 from runner.worker.execute import Execution, execute
 from runner.worker.keeping import keeping
@@ -58,7 +58,8 @@ def run(job: dict[str, Any], emit: Emit) -> None:
 
 def _run(job: dict[str, Any], emit: Emit) -> None:
     experiment = read(job["config"])
-    folder, arrays, data_folder = Path(job["folder"]), Path(job["arrays"]), Path(job["data"])
+    folder, arrays = processes.folders(Path(job["folder"]), Path(job["arrays"]))
+    data_folder = Path(job["data"])
     warm.prepare(experiment)
     try:
         types = infer(experiment)
@@ -84,7 +85,7 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
         emit(Invalid(fault=error.fault))
         return
     told = _told(types, target)
-    if experiment.grad and not absent:
+    if experiment.grad and not absent and processes.ours.first:
         told.gradient = _oracle(experiment, data_folder, arrays, types.floats["graph"])
     emit(told)
     doing = _Doing(experiment, types.derived, absent, trace, modules, folder, arrays, profiled=_profiled(steps))
@@ -156,6 +157,8 @@ class _Doing:
 
     def done(self, step: Step) -> Finished:
         """How a step ended."""
+        if not step.program.on_mesh and not processes.ours.first:
+            return Finished(step=step)
         try:
             match step.work:
                 case Work.RUN:
@@ -282,7 +285,9 @@ def _devices_here(experiment: Experiment, programs: list[Program]) -> Devices:
         )
     device = devices[0]
     kind = device.device_kind
-    return Devices(platform=device.platform, devices=experiment.mesh.size, kind=kind, topology=None)
+    return Devices(
+        platform=device.platform, devices=experiment.mesh.size, kind=kind, topology=None, processes=processes.ours.count
+    )
 
 
 def _error_text(error: Exception, path: Path) -> str:

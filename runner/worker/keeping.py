@@ -15,7 +15,7 @@ from runner import dtypes
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link.events import Keeping
-from runner.worker import calls
+from runner.worker import calls, processes
 from runner.worker.compilation import costs
 
 
@@ -32,7 +32,7 @@ def keeping(experiment: Experiment, program: Program, module: ModuleType, device
         ]
     else:
         mesh = None
-        operands = calls.device_put(module.split(*module.inputs()), calls.devices(experiment.target.platform)[0])
+        operands = calls.device_put(module.split(*module.inputs()), processes.on_one_device(experiment.target.platform))
     function = module.program() if mesh is None else module.program(mesh)
     memory, cost = costs(function.lower(*operands).compile())
     return Keeping(memory=memory, cost=cost)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from runner.link import handover
 from runner.link.events import Traced
 from runner.programs import trace
 from runner.programs.types import Typed
-from runner.worker import calls
+from runner.worker import processes
 from runner.worker.types import per_device
 
 
@@ -31,13 +33,23 @@ class Trace:
     def take(self, module: ModuleType, arrays: Path) -> Traced:
         """Run the program; leave the values in `arrays`, stacked over the devices in the order of the mesh."""
         mesh = module.make_mesh()
-        operands = calls.device_put(module.inputs(), module.shardings(mesh))
-        values = [np.asarray(value) for value in module.program(mesh)(*operands)]
-        handover.leave(arrays / "trace.bin", values)
+        function, operands = module.program(mesh), processes.placed(module, mesh)
+        processes.wait()
+        values = function(*operands)
+        position_of = {device: position for position, device in enumerate(mesh.devices.flat)}
+        rows = sorted(position_of[device] for device in mesh.local_devices)
+        handover.leave(arrays / "trace.bin", [_stacked(value, position_of) for value in values])
         return Traced(
-            device_ids=[device.id for device in mesh.devices.flat],
-            values={name: (str(value.dtype), value.shape) for name, value in zip(self.names, values, strict=True)},
+            device_ids=[processes.number_of(device) for device in mesh.devices.flat],
+            values={name: (str(value.dtype), value.shape[1:]) for name, value in zip(self.names, values, strict=True)},
+            rows=[rows],
         )
+
+
+def _stacked(value: Any, position_of: Mapping[Any, int]) -> np.ndarray:
+    """What the devices here hold of a value, in the order of the mesh."""
+    shards = sorted(value.addressable_shards, key=lambda shard: position_of[shard.device])
+    return np.concatenate([np.asarray(shard.data) for shard in shards])
 
 
 def prepare(experiment: Experiment, folder: Path) -> Trace:

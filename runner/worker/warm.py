@@ -17,7 +17,7 @@ from jax.extend import backend
 from runner.experiment import topology
 from runner.experiment.model import Experiment
 from runner.link.events import Done
-from runner.worker import calls
+from runner.worker import calls, processes
 
 _PRECISION: Any = cast("Any", jax.config).jax_default_matmul_precision
 """What the user's environment says of it; a program's header may say otherwise."""
@@ -37,15 +37,18 @@ def prepare(experiment: Experiment) -> None:
     elif absent is None and experiment.target.platform == "cpu":
         calls.configure("jax_platforms", "cpu")
         # As the header of its programs says.
-        simulate(experiment.target.devices if experiment.on_mesh else 1)
+        simulate(experiment.target.devices_each if experiment.on_mesh else 1)
 
 
 def simulate(devices: int) -> None:
     """Have so many CPU devices; of what was made on others nothing is left."""
     global _simulated
-    if _simulated not in (None, devices):
+    if _simulated == devices:
+        return
+    if _simulated is not None:
         backend.clear_backends()
     calls.configure("jax_num_cpu_devices", devices)
+    processes.connect()
     _simulated = devices
 
 

@@ -1,0 +1,219 @@
+"""A job in, for several processes of JAX that do it together; what they tell, put together as if one had told it, out.
+
+Each has a part of the devices and holds what these hold. They are driven like one worker: what ends one of them ends
+all, since the others would wait for it in the next collective.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from runner.link import process
+from runner.link.process import Worker
+
+if TYPE_CHECKING:
+    from runner.link.events import Finished, Ran, Said, Shard
+    from runner.link.steps import Step
+
+Start: TypeAlias = Callable[[Sequence[str]], Worker]
+"""Starts a process that is told which one it is."""
+
+PATIENCE = 20.0
+"""Seconds that those have which have told no error yet where one has: to tell it too, or to end."""
+
+_CONNECTED = re.compile(r"^\[Gloo\] Rank \d+ is connected to .*\n?", re.MULTILINE)
+"""What Gloo writes whenever processes meet."""
+
+
+def _member(membership: Sequence[str]) -> Worker:
+    return Worker(membership=membership)
+
+
+class Together:
+    """Several processes, started before their job is known."""
+
+    def __init__(self, count: int, start: Start = _member) -> None:
+        address = f"127.0.0.1:{_free_port()}"
+        self._heard: queue.Queue[tuple[int, Said | Exception | None]] = queue.Queue()
+        self._told: list[deque[Said]] = [deque() for _ in range(count)]
+        self._announced: Step | None = None
+        self._how: str | None = None
+        """How the one ended that was the first to, in words."""
+        self._first: int | None = None
+        """Which one that was."""
+        self._members: list[Worker] = []
+        try:
+            for number in range(count):
+                self._members.append(start((str(number), str(count), address)))
+        except BaseException:
+            self.close()
+            raise
+        for number, member in enumerate(self._members):
+            member.listened_to_by(self._listener(number))
+
+    def _listener(self, number: int) -> Callable[[Said | Exception | None], None]:
+        return lambda event: self._heard.put((number, event))
+
+    def submit(self, job: str) -> None:
+        """Hand all of them a job, a line of JSON."""
+        for member in self._members:
+            member.submit(job)
+
+    def next(self, timeout: float) -> Said | None:
+        """The next event that all have told, or None when there is none any more, as one of them has ended.
+
+        Raises `TimeoutError` after `timeout` seconds in which none of them said anything, and `Misfit`.
+        """
+        while self._how is None:
+            event = self._agreed()
+            if event is not None:
+                return event
+            failed = self._failed()
+            try:
+                number, said = self._heard.get(timeout=PATIENCE if failed else process.bounded(timeout))
+            except queue.Empty:
+                if failed is None:
+                    raise TimeoutError from None
+                # The others wait for it, in a collective.
+                self._how = f"{self._name(failed[0])} told an error that the others did not: {failed[1]}"
+                break
+            if isinstance(said, Exception):
+                raise said
+            if said is None:
+                self._first, self._how = number, self._members[number].ended(self._name(number))
+                break
+            self._told[number].append(said)
+        self.kill()
+        return None
+
+    def _agreed(self) -> Said | None:
+        """The event that comes next, where enough has been heard to know it."""
+        from runner.link.events import Done, Finished, Started
+
+        for told in self._told:
+            if told and isinstance(told[0], Started):
+                started = told.popleft()
+                assert isinstance(started, Started)
+                if started.step != self._announced:
+                    self._announced = started.step
+                    return started
+        if not all(self._told):
+            return None
+        first, *others = (told.popleft() for told in self._told)
+        assert all(type(other) is type(first) for other in others), "they do the same, in the same order"
+        self._announced = None
+        if isinstance(first, Finished):
+            return self._put_together([first, *(other for other in others if isinstance(other, Finished))])
+        if isinstance(first, Done):
+            resident = [done.resident for done in (first, *others) if isinstance(done, Done)]
+            known = [each for each in resident if each is not None]
+            return replace(first, resident=sum(known) if len(known) == len(resident) else None)
+        return first
+
+    def _put_together(self, parts: list[Finished]) -> Finished:
+        assert all(part.step == parts[0].step for part in parts)
+        errors = [(number, part.error) for number, part in enumerate(parts) if part.error is not None]
+        if not errors:
+            return put_together(parts)
+        number, error = errors[0]
+        alike = len(errors) == len(parts) and len({error for _, error in errors}) == 1
+        return replace(parts[0], found=None, error=error if alike else f"{self._name(number)}: {error}")
+
+    def _failed(self) -> tuple[int, str] | None:
+        """One that has told an error while another has not come so far."""
+        from runner.link.events import Finished
+
+        for number, told in enumerate(self._told):
+            if told and isinstance(told[0], Finished) and told[0].error is not None:
+                return number, told[0].error
+        return None
+
+    def _name(self, number: int) -> str:
+        return f"process {number} of {len(self._members)}"
+
+    def ended(self) -> str:
+        """How the one ended that was the first to, in words."""
+        return self._how or f"the {len(self._members)} processes were ended"
+
+    def kill(self) -> None:
+        """End all of them at once; what they wrote can still be read."""
+        # The others would say much of the first one's end, through which they are connected.
+        for member in reversed(self._members):
+            member.kill()
+
+    def close(self) -> None:
+        """End those that still run, and let go of everything that belongs to them."""
+        self.kill()
+        for member in self._members:
+            member.close()
+
+    def log(self) -> str:
+        """What they wrote in the job that is done, one after the other."""
+        return self._of_each([member.log() for member in self._members])
+
+    def last_words(self) -> str:
+        """The end of what the one wrote in this job that ended first; of each of them where none did by itself."""
+        if self._first is not None:
+            return _CONNECTED.sub("", self._members[self._first].last_words()).strip()
+        return self._of_each([member.last_words() for member in self._members]).strip()
+
+    def _of_each(self, texts: Sequence[str]) -> str:
+        said = {number: _CONNECTED.sub("", text) for number, text in enumerate(texts)}
+        return "".join(f"{self._name(number)}:\n{text}" for number, text in said.items() if text.strip())
+
+
+def _free_port() -> int:
+    """A port of this machine on which nobody listens."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def folder(arrays: Path, number: int) -> Path:
+    """Where a process leaves its values; the first one does in `arrays` itself."""
+    return arrays / f"process_{number}" if number else arrays
+
+
+def put_together(parts: Sequence[Finished]) -> Finished:
+    """What several processes found in a step: what the first one did, and what the devices of all hold.
+
+    Their values stay in the file of each. Of what only the first did the others tell nothing.
+    """
+    from runner.link.events import Ran, Traced
+
+    first, *others = (part.found for part in parts)
+    if isinstance(first, Ran):
+        rans = [first, *(other for other in others if isinstance(other, Ran))]
+        return replace(parts[0], found=_of_rans(rans) if len(rans) == len(parts) else first)
+    if isinstance(first, Traced):
+        traces = [first, *(other for other in others if isinstance(other, Traced))]
+        assert len(traces) == len(parts)
+        return replace(parts[0], found=replace(first, rows=[rows for each in traces for rows in each.rows]))
+    return parts[0]
+
+
+def _of_rans(rans: Sequence[Ran]) -> Ran:
+    first, before = rans[0], 0
+    shards: dict[str, list[Shard]] = {name: [] for name in first.outputs}
+    for ran in rans:
+        for name, output in ran.outputs.items():
+            shards[name] += [(device, where, before + entry) for device, where, entry in output.shards]
+        # Every entry of a file is one device's at least.
+        entries = [entry for output in ran.outputs.values() for _, _, entry in output.shards]
+        before += max(entries, default=-1) + 1
+    return replace(
+        first,
+        files=len(rans),
+        operands={name: sorted(held for ran in rans for held in ran.operands[name]) for name in first.operands},
+        outputs={
+            name: replace(output, shards=sorted(shards[name], key=lambda shard: shard[0]))
+            for name, output in first.outputs.items()
+        },
+    )

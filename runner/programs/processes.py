@@ -1,0 +1,60 @@
+"""An experiment whose devices several processes of JAX have in; what the source of its programs has for that, out.
+
+Each process runs the same program, and makes of each array the parts that its own devices have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.experiment.model import Experiment
+
+CONFIGURATION = 'jax.config.update("jax_cpu_collectives_implementation", "gloo")'
+"""The line by which CPU devices of several processes can communicate."""
+
+_PLACE = '''def place(arrays, shardings):
+    """The arrays on the mesh; each process makes of them what its own devices have."""
+    return tuple(
+        jax.make_array_from_callback(array.shape, sharding, lambda index, array=array: array[index])
+        for array, sharding in zip(arrays, shardings, strict=True)
+    )'''
+"""What a program has in the place of `jax.device_put`, which sends whole arrays to compare them."""
+
+_ADDRESS = "localhost:8476"
+"""Where the processes of a program meet that is run by hand."""
+
+
+def use(experiment: Experiment, file: str) -> str:
+    """How the file of a program is run by hand."""
+    last = experiment.target.processes - 1
+    numbered = f"python {file} {{}}"
+    between = ", …, " if last > 1 else " and "
+    return f"It runs alone, in {last + 1} processes at once:\n{numbered.format(0)}{between}{numbered.format(last)}"
+
+
+def main(experiment: Experiment, shown: Sequence[str], first: Sequence[str] = ()) -> str:
+    """`place`, and the function that runs the program in one of the processes.
+
+    `shown` are the lines that print what its own devices have of the outputs, `first` those before there are any.
+    """
+    count = experiment.target.processes
+    lines = [
+        *first,
+        f'jax.distributed.initialize("{_ADDRESS}", num_processes={count}, process_id=int(sys.argv[1]))',
+        "mesh = make_mesh()",
+        "arrays = place(inputs(), shardings(mesh))",
+        *shown,
+    ]
+    return "\n".join(
+        [
+            _PLACE,
+            "",
+            "",
+            "def main():",
+            *(f"    {line}" for line in lines),
+            "",
+            "",
+            'if __name__ == "__main__":',
+            "    main()",
+        ]
+    )

@@ -1,0 +1,107 @@
+"""Which of several processes of JAX this one is, as its parent said; what that changes of a job.
+
+Each does the same job, in step with the others, since a collective waits for all: what one of them decides by itself,
+as by the clock, it has to agree on with them. What only one need do, the first does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from runner.link import together
+from runner.worker import calls, versions
+
+
+@dataclass(frozen=True)
+class Membership:
+    """The number of this process, how many there are, and the address where they meet."""
+
+    number: int = 0
+    count: int = 1
+    address: str = ""
+
+    @property
+    def first(self) -> bool:
+        """Whether it does what only one need do."""
+        return self.number == 0
+
+
+ours = Membership()
+"""That of this process; unless its parent says otherwise it is alone."""
+
+
+def join(arguments: Sequence[str]) -> None:
+    """Be what the arguments of the process say."""
+    global ours
+    if arguments:
+        number, count, address = arguments
+        ours = Membership(int(number), int(count), address)
+
+
+def connect() -> None:
+    """Meet the others, before this process has devices."""
+    if ours.count > 1:
+        calls.configure("jax_cpu_collectives_implementation", "gloo")
+        _distributed.initialize(ours.address, ours.count, ours.number)
+
+
+_distributed: Any = cast("Any", jax).distributed
+
+
+def folders(folder: Path, arrays: Path) -> tuple[Path, Path]:
+    """Where this process writes its programs, and where it leaves its values; all read the same programs."""
+    if ours.first:
+        return folder, arrays
+    own = together.folder(arrays, ours.number)
+    own.mkdir(exist_ok=True)
+    return own, own
+
+
+_asked = 0
+"""How often the processes have told each other something."""
+
+
+def agreed(number: float) -> float:
+    """The largest of what the processes have found, once all have."""
+    global _asked
+    if ours.count == 1:
+        return number
+    _asked += 1
+    return max(map(float, versions.told_each_other(str(_asked), ours.number, ours.count, repr(float(number)))))
+
+
+def wait() -> None:
+    """Wait for the others, which may still be compiling."""
+    agreed(0.0)
+
+
+def placed(module: ModuleType, mesh: Any) -> Any:
+    """The arrays of a program on a mesh, as its own `main` places them."""
+    place: Callable[[Any, Any], Any] = calls.device_put if ours.count == 1 else module.place
+    return place(module.inputs(), module.shardings(mesh))
+
+
+def put(value: np.ndarray, sharding: Any) -> jax.Array:
+    """An array of which each process places what its own devices have."""
+    if ours.count == 1:
+        return calls.device_put(value, sharding)
+    return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+
+
+def number_of(device: Any) -> int:
+    """The number of a device among all, in their order; JAX numbers those of each process from another number on."""
+    if ours.count == 1:
+        return device.id
+    return calls.devices(device.platform).index(device)
+
+
+def on_one_device(platform: str | None = None) -> Any:
+    """The first device of this process."""
+    return calls.local_devices(backend=platform)[0]

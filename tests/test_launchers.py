@@ -1,0 +1,45 @@
+"""A sweep by Hydra's own launchers, each point in a process of its own, ends as one by this project's launcher does."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.command import recorded, run_command
+
+SWEEP = (
+    "-m",
+    "+experiment=case3_allreduce",
+    "program=auto",
+    "arrays.A.spec=[null,x],[null,nope]",
+    "hydra.sweep.dir=out",
+)
+
+
+def launcher(name: str, *more: str) -> object:
+    missing = importlib.util.find_spec(f"hydra_plugins.hydra_{name.split('_')[0]}_launcher") is None
+    extra = name.split("_")[0]
+    skip = pytest.mark.skipif(missing, reason=f"hydra-{extra}-launcher is not installed: pip install '.[{extra}]'")
+    return pytest.param((f"hydra/launcher={name}", *more), id=name, marks=skip)
+
+
+LAUNCHERS = [launcher("joblib", "hydra.launcher.n_jobs=2"), launcher("submitit_local")]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_each_point_has_its_record_and_all_stand_in_the_table(launcher: tuple[str, ...], tmp_path: Path) -> None:
+    swept = run_command(*SWEEP, *launcher, folder=tmp_path)
+    assert swept.returncode == 2, swept.stderr
+    assert [recorded(tmp_path / "out" / str(n))["status"] for n in range(2)] == ["passed", "invalid"]
+    assert "2 points: 1 passed, 1 invalid" in swept.stdout
+    with open(tmp_path / "out" / "results.csv", encoding="utf-8", newline="") as file:
+        assert [row["status"] for row in csv.DictReader(file)] == ["passed", "invalid"]
+    left = tmp_path / "out" / "0" / "kept"
+    left.touch()
+    resumed = run_command("resume=out", folder=tmp_path)
+    assert resumed.returncode == 2, resumed.stderr
+    assert "1 of them had passed before, and were not run again" in resumed.stdout
+    assert left.exists()

@@ -1,0 +1,169 @@
+"""Over several processes of JAX an experiment has the record that it has in one; what ends one of them ends all."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.config.compose import compose
+from runner.config.folders import conf_folder
+from runner.config.sources import Sources
+from runner.experiment.program import Program
+from runner.experiment.reader import read
+from runner.flow import run as flow
+from runner.link.events import Finished, Started
+from runner.link.steps import Step
+from runner.link.target import job
+from runner.link.together import Together
+from runner.link.workers import Workers
+from tests.command import EXPERIMENTS, LARGE, ROOT, SMALLER, recorded
+
+TIMES = ("time", "timing", "environment", "overrides")
+"""What two runs of the same need not have in common."""
+
+
+def documented() -> list[str]:
+    """The experiments of the source documents that have a program `shard_map` on several devices."""
+    named = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")))
+    text = {name: (ROOT / "conf" / "experiment" / f"{name}.yaml").read_text(encoding="utf-8") for name in EXPERIMENTS}
+    return [
+        name
+        for name in sorted(named & set(EXPERIMENTS))
+        if re.search(r"^(per_device|both):", text[name], re.MULTILINE) and "\n  invalid: " not in text[name]
+    ]
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    kept = Workers()
+    yield kept
+    kept.close()
+
+
+def given(name: str, processes: int) -> dict[str, Any]:
+    """The configuration of an experiment over so many processes."""
+    plain = compose(name, conf_folder(), SMALLER if name in LARGE else ()).plain
+    return {**plain, "target": {**plain["target"], "processes": processes}}
+
+
+def ran(name: str, folder: Path, workers: Workers, processes: int, **changes: Any) -> Any:
+    """What the record says of an experiment, but for the times."""
+    folder.mkdir(parents=True, exist_ok=True)
+    flow.run({**given(name, processes), **changes}, folder, Sources, workers=workers)
+    return without_times(recorded(folder))
+
+
+def without_times(told: Any) -> Any:
+    if isinstance(told, dict):
+        return {key: without_times(value) for key, value in told.items() if key not in TIMES}
+    return [without_times(value) for value in told] if isinstance(told, list) else told
+
+
+def rounded(told: Any, checks: bool = False) -> Any:
+    """A record without what the order of a sum decides: the digits of results, and of how far these are from due."""
+    if isinstance(told, dict):
+        kept = {key: value for key, value in told.items() if key not in ("text", "values")}
+        return {key: rounded(value, checks or key in ("checks", "trace")) for key, value in kept.items()}
+    if isinstance(told, list):
+        return [rounded(value, checks) for value in told]
+    return None if checks and isinstance(told, float) else told
+
+
+def values(told: Any) -> list[tuple[str, np.ndarray]]:
+    """The values of every output of every program."""
+    return [
+        (f"{name} of {program}", np.array(output["values"], np.float64))
+        for program, found in told["programs"].items()
+        for name, output in found.get("outputs", {}).items()
+        if output["values"] is not None and output["dtype"].startswith(("float", "bfloat"))
+    ]
+
+
+def same(name: str, folder: Path, workers: Workers, processes: int, **changes: Any) -> Any:
+    """The record of several processes, after it was held to that of one.
+
+    Gloo adds in another order than one process does.
+    """
+    several, one = (ran(name, folder / str(n), workers, n, **changes) for n in (processes, 1))
+    assert several["target"].pop("processes") == processes
+    assert rounded(several) == rounded(one)
+    for (which, found), (_, due) in zip(values(several), values(one), strict=True):
+        np.testing.assert_allclose(found, due, rtol=1e-2, atol=1e-2 * np.abs(due).max(initial=0), err_msg=which)
+    return several
+
+
+def test_two_processes_of_two_devices_have_the_record_of_one_of_four(tmp_path: Path, workers: Workers) -> None:
+    found = same("case3_allreduce", tmp_path, workers, 2, program=["shard_map", "vmap"], trace=True)
+    # Its numbers are whole.
+    assert values(found)[0][1][0].tolist() == [152, 158, 164, 170]
+    assert found["status"] == "passed"
+    assert list(found["programs"]) == ["shard_map", "vmap"]
+    assert [held["device"] for held in found["programs"]["shard_map"]["outputs"]["C"]["shards"]] == [0, 1, 2, 3]
+    assert [device["id"] for device in found["trace"]["devices"]] == [0, 1, 2, 3]
+    assert not list((tmp_path / "2").glob("process_*"))
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("name", documented())
+def test_the_documents_have_the_same_record_over_several_processes(name: str, tmp_path: Path, workers: Workers) -> None:
+    devices = read(given(name, 1)).mesh.size
+    if devices == 1:
+        assert ran(name, tmp_path, workers, 2)["status"] == "invalid"
+        return
+    processes = next(n for n in range(2, devices + 1) if devices % n == 0)
+    # What no array enters `auto` computes on one device, which then is one of each process.
+    changes = {} if given(name, 1)["arrays"] else {"program": ["explicit", "derived", "shard_map", "vmap"]}
+    assert same(name, tmp_path, workers, processes, **changes)["status"] == "passed"
+
+
+@pytest.mark.whole
+def test_one_that_is_killed_ends_what_it_ran_and_the_rest_runs(tmp_path: Path) -> None:
+    started: list[Together] = []
+
+    def start(count: int) -> Together:
+        started.append(Together(count))
+        return started[-1]
+
+    workers = Workers(start_together=start)
+    events = workers.submit(
+        job(given("case3_allreduce", 2), tmp_path, tmp_path, str(tmp_path), [Step(Program.AUTO), Step(Program.VMAP)]),
+        "cpu",
+        60.0,
+        2,
+    )
+    errors: list[str | None] = []
+    try:
+        for event in events:
+            if isinstance(event, Started) and len(started) == 1:
+                # It is compiling.
+                started[0]._members[1].kill()
+            if isinstance(event, Finished):
+                errors.append(event.error)
+    finally:
+        workers.close()
+    assert errors == ["process 1 of 2 was ended by SIGKILL", None]
+    assert len(started) == 2
+
+
+@pytest.mark.whole
+def test_the_program_runs_alone_in_each_process(tmp_path: Path, workers: Workers) -> None:
+    ran("case3_allreduce", tmp_path, workers, 2, program="shard_map", trace=True)
+    for program in ("shard_map", "trace"):
+        command = [sys.executable, "-I", "-W", "error", f"program_{program}.py"]
+        processes = [
+            subprocess.Popen(
+                [*command, str(n)], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            for n in range(2)
+        ]
+        for process in processes:
+            out, err = process.communicate(timeout=120)
+            assert process.returncode == 0, err
+            assert "[1208. 1262. 1316. 1370.]" in out

@@ -129,7 +129,9 @@ def main() -> None:
             runner.append(told.seconds)
             assert f"{POINTS} points: {POINTS} passed" in told.text, told.text[-2000:]
             quarters = [told.held[len(told.held) * part // 4 - 1] / 1e6 for part in (1, 2, 3, 4)]
-            print(f"by hand {seconds:.1f} s, runner {told.seconds:.1f} s; worker's MB by quarter", *map(round, quarters))
+            print(
+                f"by hand {seconds:.1f} s, runner {told.seconds:.1f} s; worker's MB by quarter", *map(round, quarters)
+            )
             beside = told.busy - told.worker
             print(f"  of the processor: by hand {busy:.1f} s, worker {told.worker:.1f} s, beside it {beside:.1f} s")
     ratio = statistics.median(runner) / statistics.median(hand)

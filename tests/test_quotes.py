@@ -23,7 +23,8 @@ def by_tokens(text):
 
 PIECES = (
     "'x'", "''", '"it\'s"', '""', "'a \"b\"'", r"'it\'s'", r'"a \" \' b"', r"'\\'", r'"\\"', "r'raw'", "rb'\\''",
-    "f'{a}'", "b'x'", "'''three ' in it'''", '"""it\'s \' three"""', r'"""\""" and \' more"""', "r'''\\''''", "''''a'''",
+    "f'{a}'", "b'x'", "'''three ' in it'''", '"""it\'s \' three"""', r'"""\""" and \' more"""',
+    "r'''\\''''", "''''a'''",
     '"""a\nb \'c\'\n"""', "(1, 'x', None)", "P('x', ('y', 'z'))", "name", "1.5e-3", "['a']", "{'a': 'b'}",
 )  # fmt: skip
 COMMENTS = ("", "  # the user's", "  # 'quoted'", '  # a " alone', "  # ''' and \"\"\"")

@@ -17,7 +17,7 @@ from jax.extend import backend
 from runner.experiment import topology
 from runner.experiment.model import Experiment
 from runner.link.events import Done
-from runner.worker import calls
+from runner.worker import calls, shared
 
 _PRECISION: Any = cast("Any", jax.config).jax_default_matmul_precision
 """What the user's environment says of it; a program's header may say otherwise."""
@@ -44,6 +44,7 @@ def simulate(devices: int) -> None:
     """Have so many CPU devices; of what was made on others nothing is left."""
     global _simulated
     if _simulated not in (None, devices):
+        shared.forget()
         backend.clear_backends()
     calls.configure("jax_num_cpu_devices", devices)
     _simulated = devices

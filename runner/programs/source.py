@@ -12,6 +12,7 @@ For a topology that is not here, `runner/programs/absent.py` has what stands in 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -82,6 +83,7 @@ def _imports(experiment: Experiment, body: str, *, mesh: bool) -> list[str]:
     return lines
 
 
+@functools.lru_cache(maxsize=8)
 def _read(body: str) -> frozenset[str]:
     """The names that some lines of a program read."""
     return frozenset(node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name))

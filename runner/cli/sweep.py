@@ -173,7 +173,7 @@ class Sweep:
                 return None
             shutil.rmtree(folder, ignore_errors=True)
         try:
-            composed = self._composer.point(overrides)
+            composed = self._composer.point(overrides, number)
         except REFUSALS as error:
             self.found.add(number, refused(folder, overrides, error, self._plan.folders), overrides)
             return None
@@ -192,7 +192,7 @@ class Sweep:
     def _note(self, number: int, overrides: Sequence[str]) -> None:
         """Remember what a point is that is there already, so that it can stand for others."""
         if self._plan.symmetric:
-            self._same(number, Point(self._plan.folder, overrides, self._composer.point(overrides).resolved))
+            self._same(number, Point(self._plan.folder, overrides, self._composer.point(overrides, number).resolved))
 
     def _same(self, number: int, point: Point) -> int | None:
         """The point before it that is the same up to a symmetry of the mesh, if there is one."""

@@ -4,19 +4,23 @@
 
 Runs the 200 points of case 3 (10 meshes of 8 devices, 5 layouts of the rows, 2 sizes, `auto` and `shard_map`) by
 `sweep_by_hand.py` and by the runner, each as a whole process, in turn; prints the medians, their ratio, and the memory
-that the worker held after each quarter of its points. `--all` runs `+experiment=glob(*)` once.
+that the worker held after each quarter of its points; and the processor time of the loop, the worker and the process
+beside it, which says more than the clock where others use the machine. `--all` runs `+experiment=glob(*)` once.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -32,39 +36,66 @@ SWEEP = (
 )  # fmt: skip
 
 
-def resident(process: int) -> int | None:
-    """The bytes that the worker of a process holds in memory."""
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Told:
+    """A sweep by the runner.
+
+    - `seconds`: by the clock; `busy`, `worker`: processor seconds of all its processes, and of its worker until the
+      last look at it.
+    - `held`: the bytes that the worker held each half second; `text`: what was printed.
+    """
+
+    seconds: float
+    busy: float
+    worker: float
+    held: list[int]
+    text: str
+
+
+def look(process: int) -> tuple[int, float] | None:
+    """The bytes that the worker of a process holds in memory, and its processor seconds so far."""
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = status.read_text().rsplit(")", 1)[1].split()
             if int(fields[1]) == process and b"runner.worker" in (status.parent / "cmdline").read_bytes():
-                return int(fields[21]) * 4096
+                return int(fields[21]) * 4096, (int(fields[11]) + int(fields[12])) / TICK
         except (FileNotFoundError, ProcessLookupError):
             # It has ended meanwhile.
             continue
     return None
 
 
-def by_hand() -> float:
-    """Seconds of the loop by hand."""
-    start = time.perf_counter()
+def of_children() -> float:
+    """The processor seconds of the processes that this one has waited for, and of theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def by_hand() -> tuple[float, float]:
+    """Seconds of the loop by hand: by the clock, and of the processor."""
+    start, busy = time.perf_counter(), of_children()
     script = str(ROOT / "benchmarks" / "sweep_by_hand.py")
     told = subprocess.run([sys.executable, script], check=True, capture_output=True, text=True)
     assert len(json.loads(told.stdout)) == POINTS
-    return time.perf_counter() - start
+    return time.perf_counter() - start, of_children() - busy
 
 
-def by_runner(folder: Path, overrides: tuple[str, ...]) -> tuple[float, list[int], str]:
-    """Seconds of a sweep by the runner, what its worker held in memory each half second, and what it printed."""
-    start = time.perf_counter()
+def by_runner(folder: Path, overrides: tuple[str, ...]) -> Told:
+    """Run a sweep by the runner."""
+    start, busy = time.perf_counter(), of_children()
     command = [sys.executable, "-m", "runner", "-m", *overrides, f"hydra.sweep.dir={folder}"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    held: list[int] = []
+    seen: list[tuple[int, float]] = []
     over = threading.Event()
 
     def sample() -> None:
         while not over.wait(0.5):
-            held.append(resident(process.pid) or 0)
+            found = look(process.pid)
+            if found is not None:
+                seen.append(found)
 
     sampling = threading.Thread(target=sample)
     sampling.start()
@@ -72,7 +103,8 @@ def by_runner(folder: Path, overrides: tuple[str, ...]) -> tuple[float, list[int
     over.set()
     sampling.join()
     assert process.returncode in (0, 1), told
-    return time.perf_counter() - start, [bytes_ for bytes_ in held if bytes_], told
+    held = [bytes_ for bytes_, _ in seen]
+    return Told(time.perf_counter() - start, of_children() - busy, seen[-1][1], held, told)
 
 
 def main() -> None:
@@ -83,19 +115,25 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         if asked.all:
-            seconds, held, told = by_runner(Path(scratch) / "all", ("+experiment=glob(*)",))
-            print(told.splitlines()[-1])
-            print(f"all experiments: {seconds:.0f} s, at most {ALL_LIMIT:.0f}; memory {max(held) / 1e6:.0f} MB")
+            told = by_runner(Path(scratch) / "all", ("+experiment=glob(*)",))
+            print(told.text.splitlines()[-1])
+            print(f"all experiments: {told.seconds:.0f} s, at most {ALL_LIMIT:.0f}; {told.busy:.0f} s of the processor")
+            print(f"memory {max(told.held) / 1e6:.0f} MB")
             return
         hand: list[float] = []
         runner: list[float] = []
         for turn in range(asked.rounds):
-            hand.append(by_hand())
-            seconds, held, told = by_runner(Path(scratch) / str(turn), SWEEP)
-            runner.append(seconds)
-            assert f"{POINTS} points: {POINTS} passed" in told, told[-2000:]
-            quarters = [held[len(held) * part // 4 - 1] / 1e6 for part in (1, 2, 3, 4)]
-            print(f"by hand {hand[-1]:.1f} s, runner {runner[-1]:.1f} s; worker's MB by quarter", *map(round, quarters))
+            seconds, busy = by_hand()
+            told = by_runner(Path(scratch) / str(turn), SWEEP)
+            hand.append(seconds)
+            runner.append(told.seconds)
+            assert f"{POINTS} points: {POINTS} passed" in told.text, told.text[-2000:]
+            quarters = [told.held[len(told.held) * part // 4 - 1] / 1e6 for part in (1, 2, 3, 4)]
+            print(
+                f"by hand {seconds:.1f} s, runner {told.seconds:.1f} s; worker's MB by quarter", *map(round, quarters)
+            )
+            beside = told.busy - told.worker
+            print(f"  of the processor: by hand {busy:.1f} s, worker {told.worker:.1f} s, beside it {beside:.1f} s")
     ratio = statistics.median(runner) / statistics.median(hand)
     print(f"{'per point':<10} {'median':>9}")
     for name, times in (("by hand", hand), ("runner", runner)):

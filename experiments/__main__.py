@@ -1,6 +1,6 @@
 """`python -m experiments [NAME …]`: every study is run again; whether its answer still holds, out.
 
-The answer of a sweep (`study/NAME.yaml`) is the table in `results/NAME/README.md`, of one that is timed the bounds
+The answer of a sweep (`study/NAME.yaml`) is in the tables of `results/NAME/README.md`, of one that is timed the bounds
 that stand there. That of a wrong answer is its row in
 `wrong_answers/README.md`, and `expect.wrong` of its experiment. Exit status: 0, every answer holds; 1, one does not;
 2, there is no such study.
@@ -75,8 +75,8 @@ def studies() -> list[Study]:
 def _sweep(name: str) -> list[str]:
     page = (HERE / "results" / name / "README.md").read_text(encoding="utf-8")
     tabulated = re.search(r"experiments/tabulate\.py \S+ (\S+) (\S+) (\S+) (\S+)", page)
-    pivoted = re.search(r"experiments/pivot\.py \S+ (\S+) (\S+) (\S+)", page)
-    if tabulated is None and pivoted is None and "experiments/rank.py" not in page:
+    pivoted: list[tuple[str, str, str]] = re.findall(r"experiments/pivot\.py \S+ (\S+) (\S+) (\S+)", page)
+    if tabulated is None and not pivoted and "experiments/rank.py" not in page:
         raise ValueError(f"results/{name}/README.md does not say how its table was made")
     measured = re.search(r"python -m (runner\.measure \w+) --config-dir experiments", page)
     if measured is not None:
@@ -90,8 +90,8 @@ def _sweep(name: str) -> list[str]:
             return [f"the sweep ends with status {ran.returncode}", *ran.stdout.splitlines()[-1:], *_last(ran.stderr)]
         if tabulated is not None:
             return differences(page, tabulate.table(folder, *tabulated.groups()))
-        if pivoted is not None:
-            return differences(page, pivot.table(folder, *pivoted.groups()))
+        if pivoted:
+            return differences(page, "\n".join(pivot.table(folder, *keys) for keys in pivoted))
         return beyond(page, rank.answers(folder))
 
 

@@ -3,7 +3,7 @@
     python experiments/pivot.py SWEEP_FOLDER ROWS COLUMNS MEASURE
 
 For example `… outputs/mine/2026-… dims.B rules estimate_s`: a row for each size B, a column for each set of rules, in
-the cells the estimate to two digits, and at the end which column has the least. Reads `results.csv`, not the devices.
+the cells the estimate to two digits, and at the end which columns have the least. Reads `results.csv`, not the devices.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def table(folder: Path, rows: str, columns: str, measure: str) -> str:
     lines = [f"| {rows} ↓ {measure} → | {' | '.join(across)} | least |", "|---" * (len(across) + 2) + "|"]
     for name in down:
         known = {column: measured[name, column] for column in across if (name, column) in measured}
-        least = min(known, key=lambda column: known[column], default="–")
+        best = [column for column in known if known[column] == min(known.values())]
+        least = "alike" if len(best) == len(across) > 1 else ", ".join(best) or "–"
         lines.append(f"| {name} | {' | '.join(cells.get((name, column), '–') for column in across)} | {least} |")
     return "\n".join(lines)
 

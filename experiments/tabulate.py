@@ -39,15 +39,19 @@ def table(folder: Path, rows: str, columns: str, output: str, program: str) -> s
 
 
 def cells(page: str) -> dict[tuple[str, str], str]:
-    """The cells of the table in a Markdown page, by row and column: `("A [x, null]", "B [y, null]")`."""
-    lines = [line.strip().strip("|").split(" | ") for line in page.splitlines() if line.strip().startswith("| ")]
-    (corner, *head), *rows = [[cell.strip() for cell in line] for line in lines]
-    down, across = corner.removesuffix(" →").split(" ↓ ")
-    return {
-        (f"{down} {row}", f"{across} {column}"): cell
-        for row, *inside in rows
-        for column, cell in zip(head, inside, strict=True)
-    }
+    """The cells of the tables in a Markdown page, by row and column: `("A [x, null]", "B [y, null]")`."""
+    found: dict[tuple[str, str], str] = {}
+    down, across, head = "", "", [""]
+    for line in page.splitlines():
+        if not line.strip().startswith("| "):
+            continue
+        first, *rest = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+        if " ↓ " in first:
+            down, across = first.removesuffix(" →").split(" ↓ ")
+            head = rest
+        else:
+            found |= {(f"{down} {first}", f"{across} {column}"): cell for column, cell in zip(head, rest, strict=True)}
+    return found
 
 
 if __name__ == "__main__":

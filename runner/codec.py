@@ -43,12 +43,15 @@ _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 def plain(value: Any) -> Any:
     """What `json.dumps` takes."""
-    if is_dataclass(value) and not isinstance(value, type):
+    kind = cast("type[Any]", type(value))
+    if kind in _AS_IT_IS:
+        return value
+    if is_dataclass(kind):
         found: dict[str, Any] = {}
-        for each in fields(value):
-            held = getattr(value, each.name)
-            if each.metadata.get("always") or _required(each) or held != _default(each):
-                found[_name(each)] = plain(held)
+        for name, key, always, default in _written(kind):
+            held = getattr(value, name)
+            if always or held != default():
+                found[key] = plain(held)
         return found
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in cast("Mapping[str, Any]", value).items()}
@@ -61,6 +64,23 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
+
+
+_AS_IT_IS = frozenset({str, int, bool, types.NoneType})
+
+
+@functools.cache
+def _written(kind: type[Any]) -> tuple[tuple[str, str, bool, Callable[[], Any]], ...]:
+    """For each field its name, that in JSON, whether it is always written, and what makes its default."""
+    return tuple(
+        (
+            each.name,
+            _name(each),
+            bool(each.metadata.get("always")) or _required(each),
+            functools.partial(_default, each),
+        )
+        for each in fields(kind)
+    )
 
 
 def _name(each: Field[Any]) -> str:
@@ -125,14 +145,20 @@ def _build(kind: Any, data: Any, at: str) -> Any:
 
 def _object(kind: type[Any], data: Any, at: str) -> Any:
     _expect(isinstance(data, dict), data, at, "a mapping")
-    hints, given = _hints(kind), {}
-    for each in fields(kind):
-        name = _name(each)
+    given: dict[str, Any] = {}
+    for field, name, hint, required in _read(kind):
         if name in data:
-            given[each.name] = _build(hints[each.name], data[name], _below(at, name))
-        elif _required(each):
+            given[field] = _build(hint, data[name], _below(at, name))
+        elif required:
             raise Misfit(f"{at or 'it'} has no '{name}'")
     return kind(**given)
+
+
+@functools.cache
+def _read(kind: type[Any]) -> tuple[tuple[str, str, Any, bool], ...]:
+    """For each field its name, that in JSON, its type, and whether it has to be there."""
+    hints = _hints(kind)
+    return tuple((each.name, _name(each), hints[each.name], _required(each)) for each in fields(kind))
 
 
 def _one_of(kinds: tuple[Any, ...], data: Any, at: str) -> Any:

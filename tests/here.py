@@ -20,7 +20,7 @@ import jax
 
 from runner.link.events import Said, heard, said
 from runner.link.process import Worker
-from runner.worker import calls, warm
+from runner.worker import calls, shared, warm
 from runner.worker import job as jobs
 
 _OF_THE_PROCESS = ("jax_platforms", "jax_num_cpu_devices")
@@ -30,6 +30,8 @@ _OF_THE_PROCESS = ("jax_platforms", "jax_num_cpu_devices")
 def configurable() -> Iterator[None]:
     """Let programs and the worker configure JAX as they do in a process of their own; undo it afterwards."""
     genuine = jax.config.update
+    # What a test plants in the compiler's place is asked, whatever was compiled before.
+    shared.forget()
     before: dict[str, Any] = {}
     bytecode = sys.dont_write_bytecode
 

@@ -62,3 +62,13 @@ def test_a_gradient_has_the_names_of_its_array() -> None:
 def test_an_expression_that_holds_only_at_the_sizes_of_the_file_names_nothing() -> None:
     assert names(SQUARE, graph={"C": "reshape(A, (16,))"}, outputs={"C": []}) == {}
     assert names("arrays: {A: {shape: [4, 4], spec: []}}", graph={"C": "A * 2"}, outputs={"C": []}) == {}
+
+
+def test_points_that_differ_in_layouts_only_have_the_names_that_were_found_once() -> None:
+    given = {"graph": {"C": "A @ B"}, "constraints": {"C": ["x", None]}}
+    found = names(SQUARE, **given, outputs={"C": ["x", None]})
+    before = dimensions._named.cache_info()
+    other = SQUARE.replace("[null, x]", "[[x, y]]")
+    assert names(other, **given, outputs={"C": [None, "y"]}) == found == {"C": ("I", "K")}
+    assert dimensions._named.cache_info() == before._replace(hits=before.hits + 1)
+    assert names(SQUARE, graph={"C": "(A @ B).T"}, outputs={"C": []}) == {"C": ("K", "I")}

@@ -43,7 +43,8 @@ def test_memory_and_cost_are_known_of_a_module_that_cannot_be_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jax.stages.Compiled, "as_text", Unprintable.as_text)
-    compiled = compile_program(Program.AUTO, jax.jit(lambda x: (x + 1,)), (jax.numpy.arange(4.0),), tmp_path)
+    compiled = compile_program(Program.AUTO, jax.jit(lambda x: (x + 1,)), (jax.numpy.arange(4.0),))
+    compiled.leave(Program.AUTO, tmp_path)
     assert compiled.unreadable == "INTERNAL: async-start expects 3 operands"
     assert compiled.memory() is not None
     assert compiled.cost() is not None

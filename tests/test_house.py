@@ -20,7 +20,7 @@ FLOORS = (
     ("estimate",),
     ("why",),
     ("record",),
-    ("show",),
+    ("show", "track"),
     ("checks", "worker"),
     ("flow",),
     ("cli", "testing"),

@@ -51,6 +51,17 @@ def test_the_cells_of_a_page() -> None:
     }
 
 
+def test_a_page_may_have_several_tables() -> None:
+    other = """
+| S ↓ bytes_sent → | a | b |
+|---|---|---|
+| 512 | 1 | 2 |
+"""
+    assert cells(PAGE + other) == {**cells(PAGE), ("S 512", "bytes_sent a"): "1", ("S 512", "bytes_sent b"): "2"}
+    found = (PAGE + other).replace("| 512 | 1 | 2 |", "| 512 | 1 | 3 |")
+    assert experiments.differences(PAGE + other, found) == ["S 512, bytes_sent b: 3; the answer has 2"]
+
+
 def test_an_answer_that_is_found_again_holds() -> None:
     assert experiments.differences(PAGE, "\n".join(PAGE.splitlines()[4:8])) == []
 
@@ -92,6 +103,14 @@ def test_a_measure_by_two_keys(tmp_path: Path) -> None:
         "dims.B 8, estimate_s tensor: 0.001; the answer has 0.002",
         "dims.B 8, estimate_s least: tensor; the answer has fsdp",
     ]
+
+
+def test_which_columns_have_the_least_where_several_do(tmp_path: Path) -> None:
+    rows = ["case,program,status,bytes_sent", *(f"1,{name},passed,64" for name in "abc"), "2,a,passed,64"]
+    rows += ["2,b,passed,32", "2,c,passed,32", *(f"3,{name},failed,1" for name in "abc")]
+    (tmp_path / "results.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    found = pivot.table(tmp_path, "case", "program", "bytes_sent").splitlines()[2:]
+    assert [row.split(" | ")[-1] for row in found] == ["alike |", "b, c |", "– |"]
 
 
 # Sweeps that are timed.

@@ -265,3 +265,18 @@ def test_several_programs_can_be_named(tmp_path: Path) -> None:
     refused = run_command(*CASE, "program=[auto,shardmap]")
     assert refused.returncode == 2
     assert "no program 'shardmap'; did you mean 'shard_map'?" in refused.stderr
+
+
+def test_a_value_of_a_point_may_be_one_of_hydras_settings(folder: Path) -> None:
+    write(folder, "a")
+    given = ('summary="${hydra:job.num} in ${hydra:sweep.dir}"', "seed=${hydra:job.id}", "timeout=${hydra:job.no}")
+    start = ("-m", "--config-dir", "conf", "+experiment=a", "arrays.A.spec=[x],[y]")
+    done = sweep(folder, *start, *given[:2], "hydra.sweep.dir=out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for point in range(2):
+        config = (folder / "out" / str(point) / ".hydra" / "config.yaml").read_text()
+        assert recorded(folder / "out" / str(point))["summary"] == f"{point} in out"
+        assert "seed: ${hydra:job.id}" in config
+    wrong = sweep(folder, *start, given[2], "hydra.sweep.dir=wrong")
+    assert wrong.returncode == 2
+    assert "While dereferencing interpolation '${hydra:job.no}'" in recorded(folder / "wrong" / "1")["error"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.utils import JobReturn, JobStatus, configure_log, setup_globals
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from runner.cli import sweeping
 from runner.cli.app import Command
@@ -33,12 +34,25 @@ class ShardproofLauncher(BasicLauncher):
         setup_globals()
         configure_log(config.hydra.hydra_logging, config.hydra.verbose)
         sweep = sweeping.opened(command, config, job_overrides, initial_job_idx)
-        self._running = self._running or sweeping.runner(command, self.hydra_context.config_loader, config)
+        told = self._tell if config.hydra.callbacks else None
+        self._running = self._running or sweeping.runner(command, self.hydra_context.config_loader, config, told)
         self._running.run(job_overrides, initial_job_idx)
         return [
             JobReturn(overrides=list(given), status=JobStatus.COMPLETED, _return_value=sweep.returned(number))
             for number, given in enumerate(job_overrides, initial_job_idx)
         ]
+
+    def _tell(self, number: int, overrides: Sequence[str], folder: Path) -> None:
+        """Call the callbacks as Hydra does after a job."""
+        assert self.hydra_context is not None
+        assert self.config is not None
+        config = self.hydra_context.config_loader.load_sweep_config(self.config, list(overrides))
+        with read_write(config.hydra.runtime), open_dict(config):
+            config.hydra.job.id = number
+            config.hydra.job.num = number
+            config.hydra.runtime.output_dir = str(folder.resolve())
+        done = JobReturn(overrides=list(overrides), hydra_cfg=config, status=JobStatus.COMPLETED)
+        self.hydra_context.callbacks.on_job_end(config=config, job_return=done)
 
 
 def asks_for_more(config: DictConfig) -> bool:
@@ -46,8 +60,13 @@ def asks_for_more(config: DictConfig) -> bool:
     hydra = cast("dict[str, Any]", OmegaConf.to_container(config.hydra, resolve=False))
     job: dict[str, Any] = hydra["job"]
     ours = config.hydra.runtime.choices.get("hydra/job_logging") == "file" and hydra["sweep"]["subdir"] == _NUMBERED
-    return bool(job.get("chdir") or job.get("env_set") or hydra.get("callbacks")) or not ours
+    callbacks: dict[str, dict[str, Any]] = hydra.get("callbacks") or {}
+    foreign = any(one.get("_target_") != _TRACKING for one in callbacks.values())
+    return bool(job.get("chdir") or job.get("env_set") or foreign) or not ours
 
+
+_TRACKING = "runner.cli.tracking.Tracking"
+"""A callback that wants nothing but the records of jobs that ended."""
 
 _NUMBERED = "${hydra.job.num}"
 """The folder of a point, as `conf/config.yaml` has it."""

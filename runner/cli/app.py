@@ -258,8 +258,11 @@ def _run_once(command: Command, known: argparse.Namespace, overrides: list[str])
         if config.hydra.mode == RunMode.MULTIRUN:
             return False
         config.hydra.mode = RunMode.RUN
+        try:
+            callbacks = Callbacks(config)
+        except Exception as error:
+            raise _refused(error, known, overrides) from error
         _claim(Path(config.hydra.run.dir), config.hydra.output_subdir)
-        callbacks = Callbacks(config)
         context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=callbacks)
         callbacks.on_run_start(config=config, config_name="config")
         done = run_job(command, config, "hydra.run.dir", None, context)
@@ -275,7 +278,7 @@ def _run_by_hydra(command: Command, arguments: list[str], known: argparse.Namesp
     os.environ["HYDRA_FULL_ERROR"] = "1"
     import hydra
 
-    from runner.config import composition, sweep
+    from runner.config import sweep
 
     register()
     refuse_too_much(overrides, _folders(known, overrides))
@@ -294,12 +297,22 @@ def _run_by_hydra(command: Command, arguments: list[str], known: argparse.Namesp
     except InvalidConfiguration:
         raise
     except Exception as error:
-        raise InvalidConfiguration(composition.report(error, _folders(known, overrides), overrides)) from error
+        raise _refused(error, known, overrides) from error
     finally:
         if command.sweep is not None:
             # Whatever ended it: what was found is data to go on with.
             command.sweep.leave()
         sys.argv = before
+
+
+def _refused(error: Exception, known: argparse.Namespace, overrides: list[str]) -> InvalidConfiguration:
+    """What Hydra raises of a configuration, in one message."""
+    # A callback of ours says itself what it misses; Hydra says that it raised.
+    if isinstance(error.__cause__, InvalidConfiguration):
+        return error.__cause__
+    from runner.config import composition
+
+    return InvalidConfiguration(composition.report(error, _folders(known, overrides), overrides))
 
 
 def run_one(job: Job, workers: Workers) -> Status:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import yaml
 
@@ -40,6 +40,10 @@ _LARGE = 1 << 28
 """Bytes of arrays of which two points are not held at once."""
 
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+Told: TypeAlias = "Callable[[int, Sequence[str], Path], None]"
+"""What hears of a point that has been run: its number, its overrides, its folder."""
 
 
 @dataclass
@@ -113,11 +117,14 @@ class _Begun:
 class Sweep:
     """Runs points; what it finds is in `found`, which may know of points that ran before."""
 
-    def __init__(self, plan: Plan, composer: Composer, workers: Workers, found: Found) -> None:
+    def __init__(
+        self, plan: Plan, composer: Composer, workers: Workers, found: Found, told: Told | None = None
+    ) -> None:
         self._plan = plan
         self._composer = composer
         self._workers = workers
         self.found = found
+        self._told = told
         self._git: Callable[[], Git | None] = cache(record.git)
         self._seen: dict[str, int] = {}
         self._written = time.monotonic()
@@ -170,7 +177,7 @@ class Sweep:
                 return None
             shutil.rmtree(folder, ignore_errors=True)
         try:
-            composed = self._composer.point(overrides)
+            composed = self._composer.point(overrides, number)
         except REFUSALS as error:
             self.found.add(number, refused(folder, overrides, error, self._plan.folders), overrides)
             return None
@@ -189,7 +196,7 @@ class Sweep:
     def _note(self, number: int, overrides: Sequence[str]) -> None:
         """Remember what a point is that is there already, so that it can stand for others."""
         if self._plan.symmetric:
-            self._same(number, Point(self._plan.folder, overrides, self._composer.point(overrides).resolved))
+            self._same(number, Point(self._plan.folder, overrides, self._composer.point(overrides, number).resolved))
 
     def _same(self, number: int, point: Point) -> int | None:
         """The point before it that is the same up to a symmetry of the mesh, if there is one."""
@@ -211,6 +218,8 @@ class Sweep:
                 return
             log.info("%s: %s\n\n%s", found.experiment, found.status, report.story(found, begun.point.folder))
         self.found.add(begun.number, found, begun.overrides)
+        if self._told is not None:
+            self._told(begun.number, begun.overrides, begun.point.folder)
 
 
 def refused(folder: Path, overrides: Sequence[str], error: Exception, folders: Sequence[Path]) -> Record:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.cli.options import NAMES, Options, read
 from runner.cli.point import LOG
-from runner.cli.sweep import Found, Plan, Sweep
+from runner.cli.sweep import Found, Plan, Sweep, Told
 from runner.config.points import Composer
 from runner.record import measures, record
 from runner.record.files import write_text
@@ -137,8 +137,8 @@ def opened(command: Command, config: DictConfig, points: Sequence[Sequence[str]]
     return command.sweep
 
 
-def runner(command: Command, loader: ConfigLoader, config: DictConfig) -> Sweep:
-    """What runs the points of the sweep that a command has `opened`."""
+def runner(command: Command, loader: ConfigLoader, config: DictConfig, told: Told | None) -> Sweep:
+    """What runs the points of the sweep that a command has `opened`; `told` hears of each that has been run."""
     assert command.sweep is not None
     opened = command.sweep
     plan = Plan(
@@ -149,7 +149,7 @@ def runner(command: Command, loader: ConfigLoader, config: DictConfig) -> Sweep:
         symmetric=command.symmetric,
         sort=opened.options.measure,
     )
-    return Sweep(plan, Composer(loader, config), command.workers(opened.options.workers), opened.found)
+    return Sweep(plan, Composer(loader, config), command.workers(opened.options.workers), opened.found, told)
 
 
 def folders(loader: ConfigLoader) -> list[Path]:

@@ -7,20 +7,26 @@ says what is wrong.
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import yaml
 from hydra.core.config_loader import ConfigLoader
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.compose import Configuration, InvalidConfiguration, Origin, origin_of, resolved
+
+_HYDRAS = "${hydra:"
+"""How an interpolation of Hydra's settings begins."""
 
 REFUSALS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 """What Hydra raises for a point that cannot be composed."""
@@ -69,8 +75,8 @@ class Composer:
         self._bases: dict[tuple[str, ...], _Base] = {}
         self._laid: dict[tuple[Any, ...], DictConfig] = {}
 
-    def point(self, overrides: Sequence[str]) -> Composed:
-        """The configuration of a point. Raises one of `REFUSALS`."""
+    def point(self, overrides: Sequence[str], number: int = 0) -> Composed:
+        """The configuration of a point, whose `number` Hydra's settings name. Raises one of `REFUSALS`."""
         parsed = [self._parse(override) for override in overrides]
         files = tuple(str(one.input_line) for one in parsed if not self._is_value(one))
         try:
@@ -82,10 +88,29 @@ class Composer:
         origin = Origin(base.origin.folders, base.origin.choices, tuple(overrides))
         unresolved = OmegaConf.to_container(config, resolve=False)
         try:
-            found, refusal = resolved(config, origin), None
+            with self._settings(overrides, number, wanted=_HYDRAS in str(unresolved)):
+                found, refusal = resolved(config, origin), None
         except InvalidConfiguration as error:
             found, refusal = None, error
         return Composed(origin, found, refusal, unresolved, base.settings)
+
+    @contextlib.contextmanager
+    def _settings(self, overrides: Sequence[str], number: int, *, wanted: bool) -> Generator[None]:
+        """Under it `${hydra:…}` leads to Hydra's settings of the job, if that is `wanted`: it takes long."""
+        if not wanted:
+            yield
+            return
+        whole = self._loader.load_sweep_config(self._config, list(overrides))
+        with read_write(whole.hydra.runtime), open_dict(whole):
+            whole.hydra.job.id = whole.hydra.job.num = number
+            whole.hydra.runtime.output_dir = str((Path(whole.hydra.sweep.dir) / str(number)).resolve())
+        held = HydraConfig.instance()
+        before = held.cfg
+        held.set_config(whole)
+        try:
+            yield
+        finally:
+            held.cfg = before
 
     def _laid_over(self, base: _Base, files: tuple[str, ...], values: Sequence[Override]) -> DictConfig:
         """The base with the values over it.

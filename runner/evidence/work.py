@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from runner.evidence import custom_calls
@@ -195,10 +195,56 @@ def _multiplied(instruction: Instruction, left: Shape, right: Shape) -> int | No
         if any(dim >= len(left.dims) for dim in contracted):
             return None
         return results * math.prod(left.dims[dim] for dim in contracted)
-    labels = re.match(r"\w+_(\w+)->", instruction.attribute("dim_labels") or "")
-    if labels is None or len(labels[1]) != len(right.dims) or "o" not in labels[1]:
+    labels = re.match(r"(\w+)_(\w+)->(\w+)", instruction.attribute("dim_labels") or "")
+    ranks = len(left.dims), len(right.dims), len(instruction.shapes[0].dims)
+    if labels is None or tuple(map(len, labels.groups())) != ranks or "o" not in labels[2] or "i" not in labels[2]:
         return None
-    return results * math.prod(right.dims) // max(1, right.dims[labels[1].index("o")])
+    result = _spatial(labels[3], instruction.shapes[0].dims)
+    moved = _moved(instruction, _spatial(labels[1], left.dims), _spatial(labels[2], right.dims), result)
+    if moved is None:
+        return None
+    return results // max(1, math.prod(result)) * right.dims[labels[2].index("i")] * moved
+
+
+def _spatial(labels: str, dims: Sequence[int]) -> list[int]:
+    """The sizes of the dimensions that a window moves over, in the order of their numbers."""
+    return [dims[labels.index(label)] for label in sorted(filter(str.isdigit, labels))]
+
+
+def _moved(instruction: Instruction, image: Sequence[int], window: Sequence[int], result: Sequence[int]) -> int | None:
+    """At how many places of how many results a window lies on something that is no padding.
+
+    XLA writes products of more than two dimensions as convolutions whose windows are mostly on padding, and computes
+    none of that. Counted as in its HloCostAnalysis::HandleConvolution.
+    """
+    given = instruction.attribute("window") or ""
+    count = len(image)
+
+    def of(name: str, otherwise: int) -> list[int]:
+        found = re.search(rf"\b{name}=([\dx]+)", given)
+        return [int(number) for number in found[1].split("x")] if found else [otherwise] * count
+
+    pads = re.search(r"\bpad=([-\dx_]+)", given)
+    low = [int(pad.split("_")[0]) for pad in pads[1].split("x")] if pads else [0] * count
+    strides, dilated, apart = of("stride", 1), of("lhs_dilate", 1), of("rhs_dilate", 1)
+    if not len(strides) == len(dilated) == len(apart) == len(low) == len(window) == len(result) == count:
+        return None
+    total = 1
+    for at in range(count):
+        last = (image[at] - 1) * dilated[at]
+        # For each place of the window, the results at which it lies on an element.
+        starts = [place * apart[at] - low[at] for place in range(window[at])]
+        total *= sum(_hits(start, strides[at], result[at], last, dilated[at]) for start in starts)
+    return total
+
+
+def _hits(start: int, stride: int, results: int, last: int, dilated: int) -> int:
+    """How many of so many `results` from `start` on, `stride` apart, are multiples of `dilated` from 0 to `last`."""
+    if dilated == 1:
+        first = max(0, -(start // stride))
+        return max(0, min(results - 1, (last - start) // stride) - first + 1)
+    places = range(start, start + stride * results, stride)
+    return sum(0 <= place <= last and place % dilated == 0 for place in places)
 
 
 def _numbers(text: str | None) -> list[int]:

@@ -7,6 +7,8 @@ may add up to a third, it is done at two sets of sizes; a dimension has the one 
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,40 +30,54 @@ Names = Mapping[str, tuple[str | None, ...]]
 
 def names(config: Mapping[str, Any], experiment: Experiment) -> Names:
     """For each output the names of its dimensions, None where there is none; without the outputs that tell nothing."""
-    first, second = (_at(config, experiment, sizes) for sizes in _SIZES)
-    known = {
+    found = _named(_without_layouts(config, experiment))
+    gradients = {f"grad.{name}": experiment.array(name).dims for name in experiment.grad.wrt} if experiment.grad else {}
+    return {**found, **gradients}
+
+
+def _without_layouts(config: Mapping[str, Any], experiment: Experiment) -> str:
+    """What the names depend on, as JSON: the same for all points of a sweep that differ in layouts only."""
+    arrays, outputs = (spread(config.get(key) or {}, (key,)) for key in ("arrays", "outputs"))
+    changed: dict[str, Any] = {
+        "mesh": {**config["mesh"], "shape": [1] * len(experiment.mesh.axes), "devices": None},
+        "target": {"platform": "cpu"},
+        "arrays": {name: {**array, "init": 1, "spec": []} for name, array in arrays.items()},
+        "outputs": {name: [] for name in outputs},
+        "constraints": {},
+        "verify_dims": {},
+        "expect": {},
+        "show": "auto",
+    }
+    return json.dumps({**config, **changed})
+
+
+@functools.lru_cache(maxsize=256)
+def _named(told: str) -> Names:
+    config = json.loads(told)
+    first, second = (_at(config, sizes) for sizes in _SIZES)
+    return {
         name: tuple(_only(a & b) for a, b in zip(fitting, second[name], strict=True))
         for name, fitting in first.items()
         if name in second and len(fitting) == len(second[name])
     }
-    gradients = {f"grad.{name}": experiment.array(name).dims for name in experiment.grad.wrt} if experiment.grad else {}
-    return {**known, **gradients}
 
 
 def _only(fitting: set[str]) -> str | None:
     return fitting.pop() if len(fitting) == 1 else None
 
 
-def _at(config: Mapping[str, Any], experiment: Experiment, sizes: tuple[int, ...]) -> dict[str, list[set[str]]]:
+def _at(config: Mapping[str, Any], sizes: tuple[int, ...]) -> dict[str, list[set[str]]]:
     """For each dimension of the outputs the names that fit it at some sizes; {} where they make no experiment."""
     dims: Mapping[str, Any] = config.get("dims") or {}
     free = [name for name, size in dims.items() if isinstance(size, int)]
-    named = {dim for array in experiment.arrays for dim in array.dims if dim is not None}
-    if len(free) > len(sizes) or not named:
+    if len(free) > len(sizes):
         return {}
-    arrays = spread(config["arrays"], ("arrays",))
-    changed = {
-        "dims": {**dims, **dict(zip(free, sizes, strict=False))},
-        "mesh": {**config["mesh"], "shape": [1] * len(experiment.mesh.axes), "devices": None},
-        "target": {"platform": "cpu"},
-        "arrays": {name: {**array, "init": 1} for name, array in arrays.items()},
-        "verify_dims": {},
-        "expect": {},
-        "show": "auto",
-    }
     # The file did not choose these sizes: whatever goes wrong with them says nothing of it.
     try:
-        smaller = read({**config, **changed})
+        smaller = read({**config, "dims": {**dims, **dict(zip(free, sizes, strict=False))}})
+        named = {dim for array in smaller.arrays for dim in array.dims if dim is not None}
+        if not named:
+            return {}
         ones = {a.name: np.ones(a.shape, dtypes.dtype(a.dtype).numpy) for a in smaller.given}
         section = "graph" if smaller.graph else "per_device"
         found = interpret(smaller, section, ones, keep=smaller.results, most=_MOST).values

@@ -75,11 +75,16 @@ class RunTimes:
 
 @dataclass(kw_only=True)
 class Timing:
-    """Seconds; `place_s` and `run_s` are null where the program was only compiled."""
+    """Seconds; `place_s` and `run_s` are null where the program was only compiled.
+
+    - `shared`: whether a run before it, in the same sweep, had a program of the same text up to its data: then it was
+      compiled for that one, in `compile_s` seconds.
+    """
 
     place_s: float | None
     compile_s: float
     run_s: RunTimes | None
+    shared: bool = False
 
 
 @dataclass(kw_only=True)

@@ -12,9 +12,9 @@ For a topology that is not here, `runner/programs/absent.py` has what stands in 
 from __future__ import annotations
 
 import ast
-import io
+import functools
+import re
 import textwrap
-import tokenize
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -89,6 +89,7 @@ def _imports(experiment: Experiment, body: str, *, mesh: bool) -> list[str]:
     return lines
 
 
+@functools.lru_cache(maxsize=8)
 def _read(body: str) -> frozenset[str]:
     """The names that some lines of a program read."""
     return frozenset(node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name))
@@ -243,13 +244,24 @@ def blocks_comment(experiment: Experiment, arrays: Iterable[Array], names: Names
     return f"# each device{along}: {', '.join(blocks)}"
 
 
+_QUOTED = re.compile(
+    r"""
+    (?:\b[a-zA-Z]++)? (?P<three>'{3}|"{3}) (?:\\.|[^\\])*? (?P=three)
+    | "(?:\\.|[^"\\])*"
+    | \#[^\n]*
+    | \b[a-zA-Z]++'(?:\\.|[^'\\])*'
+    | '(?P<inside>(?:\\.|[^'\\])*)'
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+"""What has quotes in it, in the order in which Python reads them; last a string in single quotes without a prefix."""
+
+
 def module(*parts: str) -> str:
     """The parts of a module, two empty lines between them, its strings in double quotes as formatters have them."""
-    text = "\n\n\n".join(part for part in parts if part) + "\n"
-    tokens: list[tokenize.TokenInfo] = []
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        string = token.string
-        if token.type == tokenize.STRING and string[0] == "'" and string[:3] != "'''" and '"' not in string:
-            token = token._replace(string=f'"{string[1:-1]}"')
-        tokens.append(token)
-    return tokenize.untokenize(tokens)
+    return _QUOTED.sub(_doubled, "\n\n\n".join(part for part in parts if part) + "\n")
+
+
+def _doubled(found: re.Match[str]) -> str:
+    inside = found["inside"]
+    return found[0] if inside is None or '"' in inside else f'"{inside}"'

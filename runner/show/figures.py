@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -61,4 +62,10 @@ def text(mesh: MeshPicture, arrays: Sequence[ArrayPicture], width: int) -> str:
 def drawn(mesh: MeshPicture, pictures: Sequence[Picture], width: int) -> list[Line]:
     """Pictures of arrays on one mesh, side by side where there is room, each row followed by an empty line."""
     paint = figure_colours(mesh, [picture for picture in pictures if isinstance(picture, ArrayPicture)])
-    return beside([[*block(picture, width, paint), []] for picture in pictures], width)
+    return beside([[*_block(picture, width, tuple(paint.items())), []] for picture in pictures], width)
+
+
+@functools.lru_cache(maxsize=128)
+def _block(picture: Picture, width: int, paint: tuple[tuple[int, str], ...]) -> Sequence[Line]:
+    """One picture, which a run draws for its folder and its log, and the points of a sweep have in common."""
+    return tuple(block(picture, width, dict(paint)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -53,7 +54,7 @@ def sheet(figures: Sequence[tuple[MeshPicture, Sequence[ArrayPicture]]], title: 
     cards: list[Card] = []
     told: list[str] = []
     for mesh, arrays in figures:
-        paint = figure_colours(mesh, arrays)
+        paint = tuple(figure_colours(mesh, arrays).items())
         cards += [_card(picture, paint) for picture in (mesh, *arrays)]
         told += [f"{picture.name}: " + ", ".join(picture.lines()) for picture in (mesh, *arrays)]
     legend = "A cell is a shard. Its label names every device that holds a copy."
@@ -62,9 +63,13 @@ def sheet(figures: Sequence[tuple[MeshPicture, Sequence[ArrayPicture]]], title: 
     return document(title, summary, legend, "; ".join(told), cards)
 
 
-def _card(picture: Picture, paint: dict[int, str]) -> Card:
-    """One picture: what it is in words, and its grid or slices with notes on what is left out."""
-    body = figure(picture, paint)
+@functools.lru_cache(maxsize=128)
+def _card(picture: Picture, paint: tuple[tuple[int, str], ...]) -> Card:
+    """One picture: what it is in words, and its grid or slices with notes on what is left out.
+
+    Points of a sweep have many in common.
+    """
+    body = figure(picture, dict(paint))
     first, *rest = picture.lines()
     typed = [(first, "t")] if first else []
     if isinstance(picture, ArrayPicture):

@@ -83,7 +83,8 @@ class Absent:
             device_ids = [device.id for device in mesh.devices.flat]
             if wanted.platform == "tpu":
                 coordinates = [_place(device, len(wanted.shape)) for device in mesh.devices.flat]
-        compiled = compile_program(program, function, operands, folder)
+        compiled = compile_program(program, function, operands)
+        compiled.leave(program, folder)
         outputs = zip(experiment.outputs, compiled.results, compiled.executable.output_shardings, strict=True)
         return Ran(
             only_compiled=True,

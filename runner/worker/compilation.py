@@ -29,6 +29,7 @@ class Compiled:
 
     `said` is what the compiler wrote to standard error meanwhile; None where it cannot be read back. `lowered` is what
     was compiled; `text` the compiled module; `unreadable` is why that could not be printed, None where it could.
+    `shared` is whether it was compiled for an earlier job.
     """
 
     executable: Any
@@ -38,6 +39,12 @@ class Compiled:
     lowered: Any
     text: str
     unreadable: str | None = None
+    shared: bool = False
+
+    def leave(self, program: Program, folder: Path) -> None:
+        """Leave the StableHLO and the compiled module in `folder`."""
+        write_text(folder / f"stablehlo_{program}.txt", self.lowered.as_text())
+        write_text(folder / f"hlo_{program}.txt", self.text)
 
     def memory(self) -> Memory | None:
         """Bytes per device, where the backend knows them."""
@@ -78,17 +85,15 @@ def _cost(executable: Any, text: str) -> Cost | None:
     return None if told == Cost() else with_loops(told, text)
 
 
-def compile_program(program: Program, function: Any, operands: Any, folder: Path) -> Compiled:
-    """Lower and compile; leave the StableHLO and the compiled module in `folder`."""
+def compile_program(program: Program, function: Any, operands: Any) -> Compiled:
+    """Lower and compile."""
     said = Said()
     start = time.perf_counter()
     module = _lower(program, function, operands)
     executable = module.compile()
     seconds = time.perf_counter() - start
     heard = said.text()
-    write_text(folder / f"stablehlo_{program}.txt", module.as_text())
     text, unreadable = _text(executable)
-    write_text(folder / f"hlo_{program}.txt", text)
     return Compiled(executable, tuple(module.out_info), seconds, heard, module, text, unreadable)
 
 

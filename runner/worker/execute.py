@@ -18,7 +18,7 @@ from runner.experiment.program import Program
 from runner.layout import Layout
 from runner.link import handover
 from runner.link.events import OutputTold, Ran, RunTimes, Shard, Timing
-from runner.worker import calls, processes
+from runner.worker import calls, processes, shared
 from runner.worker.compilation import asked, compile_program, planned, ranges, reshards
 from runner.worker.specs import spec_json
 
@@ -49,7 +49,9 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
         function = module.program(mesh)
         device_ids = [processes.number_of(device) for device in mesh.devices.flat]
     placed = time.perf_counter()
-    compiled = compile_program(program, function, operands, folder)
+    text = Path(str(module.__file__)).read_text(encoding="utf-8")
+    function, compiled = shared.compiled(text, function, operands, lambda: compile_program(program, function, operands))
+    compiled.leave(program, folder)
     if program.on_mesh:
         processes.wait()
     compiled_at = time.perf_counter()
@@ -83,7 +85,12 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
         unreadable=compiled.unreadable,
         memory=compiled.memory(),
         cost=compiled.cost(),
-        timing=Timing(place_s=placed - start, compile_s=compiled.seconds, run_s=_repeat(run, first_run)),
+        timing=Timing(
+            place_s=placed - start,
+            compile_s=compiled.seconds,
+            shared=compiled.shared,
+            run_s=_repeat(run, first_run),
+        ),
     )  # fmt: skip
     return Execution(found, run)
 

@@ -17,7 +17,7 @@ from jax.extend import backend
 from runner.experiment import topology
 from runner.experiment.model import Experiment
 from runner.link.events import Done
-from runner.worker import calls, processes
+from runner.worker import calls, processes, shared
 
 _PRECISION: Any = cast("Any", jax.config).jax_default_matmul_precision
 """What the user's environment says of it; a program's header may say otherwise."""
@@ -46,6 +46,7 @@ def simulate(devices: int) -> None:
     if _simulated == devices:
         return
     if _simulated is not None:
+        shared.forget()
         backend.clear_backends()
     calls.configure("jax_num_cpu_devices", devices)
     processes.connect()

@@ -1,0 +1,79 @@
+"""Jobs of Hydra that ended in; what their records say, in a tracker of experiments, out: a callback of Hydra's.
+
+`hydra/callbacks=mlflow` (or `wandb`, `tensorboard`) names it; Hydra makes it, and calls it after each job, here or in
+the process in which another launcher does the job.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from hydra.core.utils import JobReturn
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from runner.config.compose import InvalidConfiguration
+from runner.record import record
+from runner.track.entry import Missing, Tracker, entries
+
+_KINDS = {
+    "mlflow": "runner.track.mlflow.MLflow",
+    "wandb": "runner.track.wandb.WandB",
+    "tensorboard": "runner.track.tensorboard.TensorBoard",
+}
+"""The trackers that have a name, and what makes them."""
+
+
+class Tracking(Callback):
+    """Tells a tracker each job that ended; `to` is which, by its name or as `module.Class`, `settings` are its own.
+
+    Raises `InvalidConfiguration` where its library is not installed, before anything is run.
+    """
+
+    def __init__(self, to: str, **settings: Any) -> None:
+        self._to, self._settings = to, settings
+        self._tracker: Tracker | None = None
+        self._open()
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
+        """Tell a run, or a point of a sweep, if it left a record."""
+        hydra = config.hydra
+        folder = Path(hydra.runtime.output_dir)
+        try:
+            found = record.read(folder)
+        except FileNotFoundError:
+            return
+        many = hydra.mode == RunMode.MULTIRUN
+        group = Path(hydra.sweep.dir).name if many else folder.name
+        for entry in entries(found, folder, group, hydra.job.num if many else None, list(hydra.overrides.task)):
+            self._open().log(entry)
+
+    def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Nothing more comes."""
+        self._close()
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Nothing more comes."""
+        self._close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs of it: no connection."""
+        return {**self.__dict__, "_tracker": None}
+
+    def _open(self) -> Tracker:
+        if self._tracker is None:
+            module, _, name = _KINDS.get(self._to, self._to).rpartition(".")
+            try:
+                self._tracker = getattr(importlib.import_module(module), name)(**self._settings)
+            except Missing as missing:
+                raise InvalidConfiguration(f"hydra/callbacks={self._to}\n  {missing}") from None
+        assert self._tracker is not None
+        return self._tracker
+
+    def _close(self) -> None:
+        if self._tracker is not None:
+            self._tracker.close()
+            self._tracker = None

@@ -1,0 +1,77 @@
+"""The record of a run in; out, for each of its programs, one entry as trackers have them: parameters and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from runner.experiment.expect import KINDS
+from runner.record import measures
+from runner.record.model import Record
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One program of one run.
+
+    - `group`: the sweep, or the run where it is none; `name`: of the entry in it.
+    - `params`: the keys that the command line sets, and the program; `metrics`: the columns of `results.csv` that are
+      known, bytes and seconds, and how often each kind of collective runs.
+    - `status`: the verdict; `error`: what there is to say of one that did not pass; `folder`: of the record.
+    """
+
+    experiment: str
+    group: str
+    name: str
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    status: str
+    error: str | None
+    folder: Path
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is an answer."""
+        return self.status in measures.PASSED
+
+
+class Tracker(Protocol):
+    """Where entries are told."""
+
+    def log(self, entry: Entry) -> None:
+        """Keep an entry."""
+        ...
+
+    def close(self) -> None:
+        """Keep nothing more."""
+        ...
+
+
+class Missing(Exception):
+    """The library of a tracker is not there; the message says how to have it."""
+
+    def __init__(self, extra: str, error: ImportError) -> None:
+        super().__init__(f"{extra} is not installed ({error}): pip install 'shardproof[{extra}]'")
+
+
+def entries(record: Record, folder: Path, group: str, number: int | None, overrides: Sequence[str]) -> list[Entry]:
+    """The entries of a run; `number` is that of the point of a sweep."""
+    found: list[Entry] = []
+    for row in measures.rows(number or 0, record, overrides):
+        program = row.program or "–"
+        known = {name: row.measure(name) for name in (*measures.MEASURES, *KINDS)}
+        found.append(
+            Entry(
+                experiment=row.experiment or "–",
+                group=group,
+                name=program if number is None else f"{number} {program}",
+                params={**row.keys, "program": program},
+                metrics={name: value for name, value in known.items() if value is not None},
+                status=row.status,
+                error=row.error,
+                folder=folder.resolve(),
+            )
+        )
+    return found

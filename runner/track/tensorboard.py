@@ -1,0 +1,35 @@
+"""Entries in; sessions for TensorBoard's HPARAMS tab out, written without TensorFlow or PyTorch."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from runner.track.entry import Entry, Missing
+
+
+class TensorBoard:
+    """Event files below `folder`, TensorBoard's `--logdir`: a folder for a sweep, and in it one for each entry."""
+
+    def __init__(self, folder: str) -> None:
+        try:
+            self._library: Any = importlib.import_module("tensorboardX")
+        except ImportError as error:
+            raise Missing("tensorboard", error) from None
+        self._folder = Path(folder)
+
+    def log(self, entry: Entry) -> None:
+        """Make a session of an entry. Verdict and folder are hyperparameters in it: the tab has no other texts."""
+        told = {**entry.params, "verdict": entry.status, "folder": str(entry.folder)}
+        summary: Any = importlib.import_module("tensorboardX.summary")
+        at = self._folder / entry.experiment / entry.group / entry.name.replace(" ", "_")
+        writer: Any = self._library.SummaryWriter(logdir=str(at))
+        for part in summary.hparams(told, dict(entry.metrics)):
+            writer.file_writer.add_summary(part)
+        for name, value in entry.metrics.items():
+            writer.add_scalar(name, value, 0)
+        writer.close()
+
+    def close(self) -> None:
+        """Nothing: each session is written whole."""

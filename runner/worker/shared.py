@@ -1,0 +1,58 @@
+"""A program's text and its operands in; the compilation that it has in common with a program before it out.
+
+The points of a sweep that differ in their data, in what they expect or in what another program reads have programs of
+the same text. What is compiled depends on nothing but that and on the types and layouts of the operands, so such a
+program is compiled once, and run as often as there are points.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+if TYPE_CHECKING:
+    from runner.worker.compilation import Compiled
+
+_MOST = 8
+"""How many compilations are kept: the memory of a process that does many points stays flat."""
+
+_INPUTS = re.compile(r"^def inputs\(\):\n(?:(?: .*)?\n)+", re.MULTILINE)
+"""The data of a program, of which the compiler sees types and layouts only."""
+
+
+@dataclass(frozen=True)
+class _Kept:
+    function: Any
+    compiled: Compiled
+
+
+_kept: OrderedDict[tuple[Any, ...], _Kept] = OrderedDict()
+
+
+def compiled(
+    text: str, function: Any, operands: Sequence[Any], compile_it: Callable[[], Compiled]
+) -> tuple[Any, Compiled]:
+    """The function to run and its compilation: those of an earlier program, or else `compile_it`'s.
+
+    `text` is the source of the program, `function` its jitted function, `operands` what it is called with, on devices.
+    """
+    key = _INPUTS.sub("", text), *((jax.typeof(each), each.sharding) for each in jax.tree.leaves(operands))
+    found = _kept.get(key)
+    if found is None:
+        found = _Kept(function, compile_it())
+        _kept[key] = replace(found, compiled=replace(found.compiled, shared=True))
+        if len(_kept) > _MOST:
+            _kept.popitem(last=False)
+    else:
+        _kept.move_to_end(key)
+    return found.function, found.compiled
+
+
+def forget() -> None:
+    """Keep nothing: the devices are about to be others."""
+    _kept.clear()

@@ -1,0 +1,191 @@
+"""What a sweep finds is told to trackers of experiments, point by point, as Hydra's callbacks are told."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.track.entry import Entry
+from tests.command import ROOT, run_command
+
+EXPERIMENT = """# @package _global_
+defaults: [{override /mesh: x2_y2}]
+name: summed
+arrays: {A: {shape: [4, 4], spec: [x, y]}}
+graph: {C: "sum(A, axis=1)"}
+outputs: {C: [x]}
+program: auto
+"""
+
+MINE = """
+import json
+
+class Mine:
+    def __init__(self, file):
+        self.file = file
+
+    def log(self, entry):
+        with open(self.file, "a") as told:
+            told.write(json.dumps({**vars(entry), "folder": str(entry.folder)}) + "\\n")
+
+    def close(self):
+        with open(self.file, "a") as told:
+            told.write("null\\n")
+"""
+
+FAILED = Entry(
+    experiment="summed",
+    group="2026-01-31",
+    name="3 auto",
+    params={"arrays.A.spec": "[x,y]", "program": "auto", "rules@other": "fsdp"},
+    metrics={"bytes_sent": 96.0, "all-reduce": 1.0, "run_s": 0.25},
+    status="failed",
+    error="C differs",
+    folder=Path("/runs/3"),
+)
+
+
+def command(folder: Path, *arguments: str) -> Any:
+    (folder / "conf" / "experiment").mkdir(parents=True)
+    (folder / "conf" / "experiment" / "summed.yaml").write_text(EXPERIMENT)
+    (folder / "mine.py").write_text(MINE)
+    path = os.pathsep.join((str(folder), str(ROOT)))
+    own = "+hydra.callbacks.own={_target_:runner.cli.tracking.Tracking,to:mine.Mine,file:told.jsonl}"
+    given = ("--config-dir", "conf", "+experiment=summed", own)
+    return run_command(*given, *arguments, folder=folder, PYTHONPATH=path)
+
+
+def told(folder: Path) -> list[Any]:
+    return [json.loads(line) for line in (folder / "told.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("launcher", ["shardproof", "basic"])
+def test_each_point_that_was_run_is_told_by_our_launcher_as_by_hydras(launcher: str, tmp_path: Path) -> None:
+    points = ("arrays.A.spec=[x,y],[x],[nosuch]", "hydra.sweep.dir=out/one", f"hydra/launcher={launcher}")
+    done = command(tmp_path, "-m", *points)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "3 points: 2 passed, 1 invalid" in done.stdout
+    *entries, closed = told(tmp_path)
+    assert closed is None
+    assert [(entry["group"], entry["name"], entry["status"]) for entry in entries] == [
+        ("one", "0 auto", "passed"), ("one", "1 auto", "passed"), ("one", "2 –", "invalid"),
+    ]  # fmt: skip
+    assert [entry["params"]["arrays.A.spec"] for entry in entries] == ["[x,y]", "[x]", "[nosuch]"]
+    assert [Path(entry["folder"]) for entry in entries] == [tmp_path / "out" / "one" / str(k) for k in range(3)]
+    assert [entry["metrics"].get("all-reduce") for entry in entries] == [1, 0, None]
+    # Two of a row's partial sums are on each device: on a ring of two it sends 2 × 1/2 × 8 bytes.
+    assert [entry["metrics"].get("bytes_sent") for entry in entries] == [8, 0, None]
+    assert "nosuch" in entries[2]["error"]
+
+
+def test_a_run_alone_is_told_too(tmp_path: Path) -> None:
+    done = command(tmp_path, "hydra.run.dir=out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    entry, closed = told(tmp_path)
+    assert closed is None
+    assert (entry["group"], entry["name"], entry["status"]) == ("out", "auto", "passed")
+
+
+def test_a_library_that_is_not_there_is_asked_for_before_anything_runs(tmp_path: Path) -> None:
+    missing = tmp_path / "missing" / "tensorboardX"
+    missing.mkdir(parents=True)
+    (missing / "__init__.py").write_text("raise ImportError('not here')")
+    path = os.pathsep.join((str(missing.parent), str(ROOT)))
+    for more in (("hydra.run.dir=out",), ("-m", "dims.J=4,8", "hydra.sweep.dir=out")):
+        asked = ("+experiment=case3_allreduce", "hydra/callbacks=tensorboard", f"{more[-1]}")
+        done = run_command(*asked, *more[:-1], folder=tmp_path, PYTHONPATH=path)
+        assert done.returncode == 2
+        assert done.stderr == (
+            "hydra/callbacks=tensorboard\n"
+            "  tensorboard is not installed (not here): pip install 'shardproof[tensorboard]'\n"
+        )
+        assert not (tmp_path / "out" / "result.json").exists()
+
+
+def needed(library: str, extra: str) -> Any:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed: pip install 'shardproof[{extra}]'")
+    return importlib.import_module(library)
+
+
+def test_tensorboard_has_a_session_with_its_hyperparameters_and_metrics(tmp_path: Path) -> None:
+    needed("tensorboardX", "tensorboard")
+    from runner.track.tensorboard import TensorBoard
+
+    protos: Any = importlib.import_module("tensorboardX.proto.event_pb2")
+    hparams: Any = importlib.import_module("tensorboardX.proto.plugin_hparams_pb2")
+    TensorBoard(str(tmp_path)).log(FAILED)
+    (file,) = (tmp_path / "summed" / "2026-01-31" / "3_auto").iterdir()
+    data, at = file.read_bytes(), 0
+    scalars: dict[str, float] = {}
+    told: dict[str, str] = {}
+    while at < len(data):
+        # A record of TensorFlow's: its length, a checksum of that, the event, a checksum of it.
+        (length,) = struct.unpack_from("<Q", data, at)
+        event = protos.Event.FromString(data[at + 12 : at + 12 + length])
+        at += 16 + length
+        for value in event.summary.value:
+            if value.metadata.plugin_data.plugin_name == "hparams":
+                found = hparams.HParamsPluginData.FromString(value.metadata.plugin_data.content)
+                told |= {name: one.string_value for name, one in found.session_start_info.hparams.items()}
+            else:
+                scalars[value.tag] = value.simple_value
+    assert told == {**FAILED.params, "verdict": "failed", "folder": "/runs/3"}
+    assert scalars == FAILED.metrics
+
+
+# Its own libraries warn of each other.
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_has_a_failed_run_with_parameters_metrics_and_verdict(tmp_path: Path) -> None:
+    needed("sqlalchemy", "mlflow")
+    mlflow = needed("mlflow", "mlflow")
+    from runner.track.mlflow import MLflow
+
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    tracker = MLflow(uri)
+    tracker.log(FAILED)
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("summed").experiment_id])
+    assert run.data.params == {"arrays.A.spec": "[x,y]", "program": "auto", "rules_other": "fsdp"}
+    assert run.data.metrics == FAILED.metrics
+    assert (run.info.run_name, run.info.status) == ("3 auto", "FAILED")
+    assert {name: run.data.tags[name] for name in ("sweep", "verdict", "folder", "mlflow.note.content")} == {
+        "sweep": "2026-01-31", "verdict": "failed", "folder": "file:///runs/3", "mlflow.note.content": "C differs",
+    }  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_has_an_offline_run_with_config_and_summary(tmp_path: Path) -> None:
+    needed("wandb", "wandb")
+    from runner.track.wandb import WandB
+
+    protos: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
+    WandB("offline", None, str(tmp_path)).log(FAILED)
+    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    data, at = file.read_bytes(), 7
+    config: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
+    run: Any = None
+    while at < len(data):
+        # A record of LevelDB's log: a checksum, its length, whether it is whole.
+        _, length, whole = struct.unpack_from("<IHB", data, at)
+        assert whole == 1
+        record = protos.Record.FromString(data[at + 7 : at + 7 + length])
+        at += 7 + length
+        if record.HasField("run"):
+            run = record.run
+            config |= {one.key: json.loads(one.value_json) for one in record.run.config.update}
+        summary |= {one.key: json.loads(one.value_json) for one in record.summary.update}
+        history = {one.key or one.nested_key[0]: json.loads(one.value_json) for one in record.history.item}
+        summary |= {name: value for name, value in history.items() if not name.startswith("_")}
+    assert (run.project, run.run_group, run.display_name) == ("summed", "2026-01-31", "3 auto")
+    assert {name: config[name] for name in FAILED.params} == FAILED.params
+    assert {name: summary[name] for name in FAILED.metrics} == FAILED.metrics
+    assert (summary["verdict"], summary["folder"]) == ("failed", "/runs/3")

@@ -62,7 +62,8 @@ def collectives(name: str, folder: Path) -> Iterator[tuple[Program, Collective]]
             # The gradients that lines read are the program's own.
             operands = structs(experiment, mesh)[: len(experiment.arrays)]
             try:
-                compiled = compile_program(program, module.program(mesh), operands, folder)
+                compiled = compile_program(program, module.program(mesh), operands)
+                compiled.leave(program, folder)
             except NotLowered:
                 continue
             plan = planned(written, program, compiled, folder)

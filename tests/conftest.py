@@ -24,17 +24,28 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadgroup = True
 
 
+LARGE = (
+    "llama_block_adamw",
+    "llama_block_sequence_parallel",
+    "latent_attention",
+    "mamba_sequence_parallel",
+    "scanned_layers",
+    "circular_pipeline",
+)
+"""Experiments whose programs take more than ten seconds to compile."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of the cases of a test that is marked `sample(n)` leave all but every n-th to the sessions that try the whole.
 
-    Of the experiments that are compiled for hardware, which takes long, they leave all but one, and of the two training
-    steps of a whole block the second.
+    Of the experiments that are compiled for hardware, which takes long, they leave all but one, and they leave the
+    `LARGE` ones: `make experiments` runs them all.
     """
     seen: Counter[str] = Counter()
     for item in items:
         hardware = "::v5e_2x2::" in item.nodeid and "collective_allgather_matmul.yaml" not in item.nodeid
-        if hardware or "conf/experiment/llama_block_sequence_parallel.yaml" in item.nodeid:
+        if hardware or any(f"conf/experiment/{name}.yaml" in item.nodeid for name in LARGE):
             item.add_marker(pytest.mark.whole)
         marker = item.get_closest_marker("sample")
         if marker is None:

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from runner.evidence import nodes
@@ -186,7 +185,7 @@ def test_jax_makes_the_primitives_of_a_collective_that_its_row_names(row: Operat
         named = {"perm": [(0, 1), (1, 0)]}
     mapped = jax.shard_map(
         lambda x: function(row.jax)(x, *arguments, **named),
-        mesh=abstract_mesh(X, AxisType.Auto),
+        mesh=abstract_mesh(X),
         in_specs=P("x"),
         out_specs=P("x"),
         check_vma=check_vma,

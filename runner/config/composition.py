@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from runner.config import files, quoting, shape
+from runner.config.folders import is_there
 from runner.config.shape import Misfit
 from runner.config.sources import Layer, Sources, key_place, listing, one_by_one, said, shown, text_place
 from runner.faults import Fault, Key, key_text, nearest
@@ -34,9 +35,8 @@ def _chain(
     folders: Sequence[Path], group: str, option: str, chosen: frozenset[str], seen: tuple[Path, ...] = ()
 ) -> list[Layer]:
     """The file of one option, after the files that it is based on, but for those of groups that are `chosen`."""
-    file = next(
-        (f for folder in folders if (f := folder / group / f"{option.removesuffix('.yaml')}.yaml").is_file()), None
-    )
+    files = (folder / group / f"{option.removesuffix('.yaml')}.yaml" for folder in folders)
+    file = next((each for each in files if is_there(each)), None)
     if file is None or file in seen:
         return []
     text = file.read_text(encoding="utf-8", errors="replace")

@@ -10,6 +10,7 @@ from typing import Any, cast
 import yaml
 
 from runner.config import limits
+from runner.config.folders import is_there
 from runner.config.shape import described
 from runner.config.sources import shown
 
@@ -88,7 +89,7 @@ def too_much(overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
         key, _, names = override.partition("=")
         for name in names.split(",") if key.lstrip("+") == "experiment" else ():
             for file in (folder / "experiment" / f"{name.strip()}.yaml" for folder in folders):
-                found = limits.refusal(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else None
+                found = limits.refusal(file.read_text(encoding="utf-8", errors="replace")) if is_there(file) else None
                 if found is not None:
                     line, column, message = found
                     return f"{shown(file)}:{line}:{column}\n  {message}"

@@ -22,3 +22,11 @@ def misnamed(name: str) -> str | None:
     if len(name) > _LONGEST:
         return f"a name of {len(name)} characters is too long for files: at most {_LONGEST}"
     return None
+
+
+def is_there(file: Path) -> bool:
+    """Whether there is such a file; none has a name that the system refuses."""
+    try:
+        return file.is_file()
+    except OSError:
+        return False

@@ -61,7 +61,8 @@ def _everywhere(experiment: Experiment) -> list[str]:
     return [
         "# Devices that differ along the automatic axes have one block.",
         f"block_of = np.array({block_of})",
-        "return jax.jit(lambda *arrays: tuple(value[block_of] for value in sharded(*arrays)))",
+        f"rows = NamedSharding(mesh, {Spec((mesh.axes,))})",
+        "return jax.jit(lambda *arrays: tuple(value[block_of] for value in sharded(*arrays)), out_shardings=rows)",
     ]
 
 

@@ -372,8 +372,7 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
             s if i is None else jax.ShapeDtypeStruct((size, *s.shape), s.dtype)
             for s, i in zip(structs, in_axes, strict=True)
         ]
-    reason = _refused(lambda: calls.eval_shape(mapped, *structs))
-    if reason:
+    if reason := _refused(lambda: calls.eval_shape(mapped, *structs)):
         return reason
     for name, typed in types.items():
         if found.get(name) != typed:
@@ -389,8 +388,8 @@ def _refused_by_vmap(experiment: Experiment, types: Mapping[str, Typed]) -> str 
             return mapped(*blocks)[first]
 
         differentiated = calls.grad(scalar, argnums=gradient.places(experiment))
-        reason = _refused(lambda: calls.eval_shape(differentiated, *structs))
-        return f"the gradient of '{experiment.grad.of}': {reason}" if reason else None
+        if reason := _refused(lambda: calls.eval_shape(differentiated, *structs)):
+            return f"the gradient of '{experiment.grad.of}': {reason}"
     return None
 
 

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from runner import dtypes
+from runner.language.counterparts.contraction import contract
 from runner.reference.machine import (
     NEAREST,
     PARTS,
@@ -149,7 +150,7 @@ class Rounded(np.ndarray):
 
         args, kwargs = _mapped(operand, args), _mapped(operand, kwargs)
         with np.errstate(all="ignore"):
-            return _settled(func(*args, **kwargs), kind, machine)
+            return _settled((contract if func is np.einsum else func)(*args, **kwargs), kind, machine)
 
 
 def rounded(value: Any, kind: str, machine: Machine) -> Rounded:

@@ -11,6 +11,7 @@ import numpy as np
 
 from runner import dtypes
 from runner.language import notation
+from runner.language.counterparts.contraction import contract
 from runner.language.counterparts.promotion import array, common, floating, preferred
 from runner.untyped import is_sequence, is_tuple
 
@@ -67,7 +68,7 @@ def einsum(subscripts: str, /, *operands: Any, preferred_element_type: Any = Non
         names = dict.fromkeys("".join(term for term, _ in reduced))
         left = "".join(name for name in names if name in later) if terms else result
         spelled = f"{','.join(term for term, _ in reduced)}->{left}"
-        arrays.append(np.einsum(spelled, *(value for _, value in reduced), optimize=len(path) > 1))
+        arrays.append(contract(spelled, *(value for _, value in reduced)))
         terms.append(left)
     return arrays[0]
 
@@ -189,7 +190,7 @@ def dot_product_attention(
     query, key, value = (np.expand_dims(x, tuple(range(4 - x.ndim))) for x in map(floating, (query, key, value)))
     groups = query.shape[-2] // key.shape[-2]
     key, value = np.repeat(key, groups, axis=-2), np.repeat(value, groups, axis=-2)
-    logits = np.einsum("...tnh,...snh->...nts", query, key)
+    logits = contract("btnh,bsnh->bnts", query, key)
     logits = logits * (1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
     if bias is not None:
         logits = logits + floating(bias)
@@ -200,7 +201,7 @@ def dot_product_attention(
     logits = dtypes.where(allowed, logits, -0.7 * float(np.finfo(np.float32).max))
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
     weights = weights / weights.sum(axis=-1, keepdims=True)
-    return np.reshape(np.einsum("...nts,...snh->...tnh", weights, value), shape)
+    return np.reshape(contract("bnts,bsnh->btnh", weights, value), shape)
 
 
 # Linear algebra. JAX gives NaN where LAPACK gives up; NumPy raises.

@@ -1,0 +1,46 @@
+"""Two arrays to one, over the dimensions that they share: every `einsum` of the interpreter, at the speed of BLAS."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+
+def contract(spelled: str, *operands: Any) -> Any:
+    """`np.einsum`, as one product of matrices where it is one of two plain arrays of floats.
+
+    NumPy's own goes through two operands element by element, which takes a minute where BLAS takes a second; with
+    `optimize` it asks BLAS only where nothing is a batch.
+
+    Args:
+        spelled: subscripts with an arrow and without an ellipsis.
+        operands: arrays; those of another class (`Rounded`) go to `np.einsum`, which hands them to their class.
+    """
+    terms, result = spelled.split("->")
+    first, _, second = terms.partition(",")
+    plain = len(operands) == 2 and all(type(each) is np.ndarray and each.dtype.kind in "fc" for each in operands)
+    distinct = all(len(set(names)) == len(names) for names in (first, second))
+    # What one operand alone has summed is no product; where nothing is summed, there is nothing to win.
+    if plain and distinct and set(first) ^ set(second) <= set(result) and set(first) & set(second) - set(result):
+        return _multiplied(first, second, result, *operands)
+    return np.einsum(spelled, *operands)
+
+
+def _multiplied(first: str, second: str, result: str, a: Any, b: Any) -> Any:
+    """The product of matrices: dimensions of both that stay are a batch, those that do not are summed over."""
+    size = dict(zip(first + second, a.shape + b.shape, strict=True))
+    batch = [name for name in result if name in first and name in second]
+    summed = [name for name in first if name not in result]
+    rows = [name for name in result if name in first and name not in second]
+    columns = [name for name in result if name in second and name not in first]
+
+    def matrix(names: str, value: Any, *groups: list[str]) -> Any:
+        turned = value.transpose([names.index(name) for group in (batch, *groups) for name in group])
+        lengths = (math.prod(size[name] for name in group) for group in groups)
+        return turned.reshape(*(size[name] for name in batch), *lengths)
+
+    product = np.matmul(matrix(first, a, rows, summed), matrix(second, b, summed, columns))
+    order = [*batch, *rows, *columns]
+    return product.reshape([size[name] for name in order]).transpose([order.index(name) for name in result])

@@ -150,6 +150,23 @@ def test_a_run_that_failed_says_who_then_why_then_where(capsys: pytest.CaptureFi
     ]
 
 
+def test_what_failed_alike_in_several_programs_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    bytes_sent = {"status": "failed", "reason": "each device sends 396 bytes"}
+    other = bytes_sent | {"reason": "each device sends 400 bytes"}
+    failing = {
+        name: passed(status="failed", checks={"max_bytes_per_device": verdict})
+        for name, verdict in (("auto", bytes_sent), ("derived", other), ("explicit", bytes_sent))
+    }
+    out = told(capsys, record(status="failed", programs=failing))
+    assert out.splitlines()[-5:] == [
+        "auto and explicit: max_bytes_per_device failed",
+        "  each device sends 396 bytes",
+        "derived: max_bytes_per_device failed",
+        "  each device sends 400 bytes",
+        "failed: 0 of 3 programs passed; /runs/mine/0/result.json",
+    ]
+
+
 def test_sections_that_differ_are_told_before_the_programs(capsys: pytest.CaptureFixture[str]) -> None:
     sections = {"status": "failed", "diagnosis": ["a psum is left out"], "reason": "C is not graph's"}
     out = told(capsys, record(status="failed", checks={"sections": sections}))

@@ -304,17 +304,20 @@ def _not_here(found: Record, target: Devices) -> None:
 
 
 def failures(found: Record) -> list[tuple[Cell, list[str]]]:
-    """What failed, each with its reasons: the sections first, then program by program."""
+    """What failed, each with its reasons: the sections first, then what failed alike in one program or several."""
     told: list[tuple[Cell, list[str]]] = [
         ((f"{name} failed", "red"), reasons(check)) for name, check in found.checks.named() if check.status == "failed"
     ]
+    alike: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for program, result in found.programs.items():
         if result.error:
             told.append(((f"{program}: {result.error}", "red"), []))
         for name, check in result.checks.named():
             if check.status in FAULTS:
-                style = "yellow" if check.status == "known" else "red"
-                told.append(((f"{program}: {name} {FAULTS[check.status]}", style), reasons(check)))
+                alike.setdefault((name, check.status, tuple(reasons(check))), []).append(program)
+    for (name, status, lines), programs in alike.items():
+        style = "yellow" if status == "known" else "red"
+        told.append(((f"{listed(programs)}: {name} {FAULTS[status]}", style), list(lines)))
     return told
 
 

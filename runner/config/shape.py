@@ -150,7 +150,8 @@ def _refusal(value: Any, key: Key, kind: Kind) -> str:
         return f"{name} cannot be null: it is {_in_words(kind)}"
     cure = ""
     if kind.name == "list" and not isinstance(value, Mapping):
-        cure = f"; write [{value}]"
+        enumerated = value == "all" and (key == ("mesh", "shape") or (key[0], key[-1]) == ("arrays", "spec"))
+        cure = "; in a sweep that is all of them: add -m" if enumerated else f"; write [{value}]"
     return f"{name} is {_in_words(kind)}, not {described(value)}{cure}"
 
 

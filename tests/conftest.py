@@ -1,4 +1,4 @@
-"""Eight simulated CPU devices: JAX reads the number once, before its first backend exists."""
+"""Nine simulated CPU devices, for the mesh of Cannon: JAX reads the number once, before its first backend exists."""
 
 import gc
 from collections import Counter
@@ -9,7 +9,7 @@ import pytest
 
 from tests.server import TIMED
 
-jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_num_cpu_devices", 9)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,8 +9,10 @@ import numpy as np
 
 from runner.checks.context import Context
 from runner.experiment.data import Arrays
-from runner.experiment.model import Experiment, Section, Statement
-from runner.reference import Oracle, PerDevice, Rounding, gradient, interpret, measure
+from runner.experiment.model import Experiment, Section, Statement, expressions
+from runner.experiment.plain import located
+from runner.faults import InvalidExperiment
+from runner.reference import Misfit, Oracle, PerDevice, Rounding, gradient, interpret, measure
 from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.rounding import machine, of_float64
 
@@ -26,6 +28,8 @@ def consult(
 
     `outputs` gives each output's whole shape and dtype, `floats` the dtypes in each section's expressions. Where lines
     read gradients, those that need none are interpreted, until `consult_gradients` tells the gradients.
+
+    Raises `InvalidExperiment` for a line whose values tell it to move what is not there.
     """
     context = Context(experiment, arrays or {}, outputs, floats, None, None, not_pinned=not_pinned)
     if arrays is not None and experiment.reads_gradients:
@@ -45,22 +49,34 @@ def _interpret(context: Context, drawn: Mapping[Section, Sequence[Arrays]] | Non
     sections: dict[Section, Oracle | None] = {"graph": None, "per_device": None}
     for section in sections:
         if experiment.section(section):
-            sections[section] = measure(
-                experiment,
-                section,
-                arrays,
-                context.floats.get(section, {}),
-                keep=keep,
-                whole=lambda name, value, section=section: _whole(context, section, name, value),
-                machine=machine(experiment),
-                drawn=(drawn or {}).get(section, ()),
-            )
+            try:
+                sections[section] = measure(
+                    experiment,
+                    section,
+                    arrays,
+                    context.floats.get(section, {}),
+                    keep=keep,
+                    whole=lambda name, value, section=section: _whole(context, section, name, value),
+                    machine=machine(experiment),
+                    drawn=(drawn or {}).get(section, ()),
+                )
+            except Misfit as error:
+                raise _located(experiment, section, error) from None
     context.graph, context.per_device = sections["graph"], sections["per_device"]
     if context.graph is not None and context.per_device is not None:
         both: dict[Section, Oracle] = {"graph": context.graph, "per_device": context.per_device}
         context.in_float64 = {section: in_float64(context, section) for section in both}
         if any(oracle.casts for oracle in both.values()):
             context.uncast = {section: uncast(context, section) for section in both}
+
+
+def _located(experiment: Experiment, section: Section, error: Misfit) -> InvalidExperiment:
+    """What values do not allow, as a message about the line."""
+    assert error.line is not None
+    of_line = {line.path: expression for line, expression in expressions(experiment.section(section))}
+    expression = of_line[error.line.path]
+    key, uses = error.line.written(section)
+    return InvalidExperiment(located(key, expression.text, expression.fault(str(error), error.call), uses))
 
 
 def in_float64(context: Context, section: Section) -> dict[str, Rounding]:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from runner.experiment.model import Experiment, Node
+from runner.language import trees
+from runner.language.operators import called
 from runner.language.syntax import Expression
 from runner.record.model import TracedBlock, TracedOrigins
 from runner.reference import PerDevice, interpret
@@ -54,7 +56,7 @@ def of_collective(
     if size > DEVICES:
         return None
     # The union of marks is their sum, whatever the reduction.
-    statement = Node(node.line, _summing(node.expression) if operation in REDUCED else node.expression)
+    statement = Node(node.line, _summing(node.expression) if operation in REDUCED else _marked(node.expression))
 
     def moved(operand: PerDevice) -> PerDevice:
         given = {**values, before: operand}
@@ -68,6 +70,27 @@ def of_collective(
         for marked, number in zip(bits, numbers, strict=True)
     ]
     return None if any(len(each) > BLOCKS for each in blocks) else blocks
+
+
+def _marked(expression: Expression) -> Expression:
+    """A call with no marks in what it writes into: rows of it that stay are nobody's."""
+    call = expression.tree
+    if not isinstance(call, ast.Call):
+        return expression
+    operation = called(call)
+    assert operation is not None
+    names = list(operation.signature.parameters)[: len(call.args)]
+    if "output" in names:
+        at = names.index("output")
+        call = trees.with_argument(call, at, _empty(call.args[at]))
+    for number, keyword in enumerate(call.keywords):
+        if keyword.arg == "output":
+            call = trees.with_keyword(call, number, _empty(keyword.value))
+    return expression if call is expression.tree else Expression(ast.unparse(call), call)
+
+
+def _empty(output: ast.expr) -> ast.expr:
+    return ast.Call(ast.Name("zeros_like"), [output], [ast.keyword("dtype", ast.Constant("int32"))])
 
 
 def _summing(expression: Expression) -> Expression:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from inspect import Parameter
 
 from runner.checks.edits import Edit, Edits, Site, is_collective, is_reduced, is_reduction
 from runner.experiment.model import Loop, Statement
@@ -105,8 +106,9 @@ def _of_collective(part: _Part, call: ast.Call, operation: Operation, over: Over
     for axes in part.edits.combinations:
         if trees.text(trees.axes_node(axes)) != trees.text(call.args[at]):
             instead = f"over {quoted(axes)} instead of {trees.text(call.args[at])}"
-            new = trees.with_argument(call, at, trees.axes_node(axes))
+            new = _spelled(trees.with_argument(call, at, trees.axes_node(axes)), at, operation)
             yield part.edit(new, "axis", f"{shown} runs over the wrong axis: {instead}", 3)
+    call = _spelled(call, at, operation)
     if not operation.communicates:
         return
     operand = call.args[0]
@@ -118,6 +120,14 @@ def _of_collective(part: _Part, call: ast.Call, operation: Operation, over: Over
         yield from _after_instead(part, call, operation)
     if over.does == "permute":
         yield from _other_ways(part, call)
+
+
+def _spelled(call: ast.Call, at: int, operation: Operation) -> ast.Call:
+    """A call with its axes, which stand at the position `at`, by name, where JAX has them so."""
+    if operation.signature.parameters["axis_name"].kind is not Parameter.KEYWORD_ONLY:
+        return call
+    axes = ast.keyword("axis_name", call.args[at])
+    return ast.Call(call.func, [*call.args[:at], *call.args[at + 1 :]], [*call.keywords, axes])
 
 
 def _other_reductions(part: _Part, call: ast.Call, operation: Operation) -> Iterator[Edit]:
@@ -152,7 +162,8 @@ def _exchanged(part: _Part, call: ast.Call, operation: Operation) -> Iterator[Ed
     """Two arguments that are easily taken for each other, in each other's place."""
     if operation.pair is None:
         return
-    call = trees.axes_by_position(call)
+    if operation.over is not None and operation.over.does != "ragged":
+        call = trees.axes_by_position(call)
     names = list(operation.signature.parameters)
     first, second = sorted(map(names.index, operation.pair))
     if len(call.args) <= second:
@@ -160,6 +171,9 @@ def _exchanged(part: _Part, call: ast.Call, operation: Operation) -> Iterator[Ed
     new = trees.with_argument(trees.with_argument(call, first, call.args[second]), second, call.args[first])
     if set(operation.pair) <= set(DIMENSIONS):
         yield part.edit(new, "dimension", f"{part.shown} splits what it should join: with both exchanged", 4)
+    elif operation.over is not None:
+        told = " and ".join(operation.pair)
+        yield part.edit(new, "argument", f"{told} of {part.shown} are the wrong way round: exchanged,", 4)
     else:
         yield part.edit(new, "edge", f"the branches of {part.shown} are the wrong way round: exchanged,", 6)
 

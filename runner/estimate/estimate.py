@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from runner import dtypes
-from runner.estimate.links import Coordinates, Links, Taken
+from runner.estimate.links import UNSIZED, Coordinates, Links, Taken
 from runner.estimate.model import CollectiveTime, Estimate, LineTime
 from runner.evidence.model import Collective
 from runner.evidence.work import Line, Work
@@ -105,6 +105,8 @@ def _collective(
     if taken is None or taken.seconds == float("inf"):
         unknown.append(f"what {one.instruction} takes is not known" + (f": {taken.over}" if taken else ""))
         taken = None
+    elif one.kind == UNSIZED:
+        unknown.append(f"how much {one.instruction} sends is known when it runs: it takes its latency at least")
     elif one.count is None:
         unknown.append(f"how often {one.instruction} runs is not known: it counts once")
     seconds = None if taken is None else taken.seconds * (1 if one.count is None else one.count)

@@ -26,6 +26,10 @@ GATHERS = {"all-gather": 1, "reduce-scatter": 1, "collective-broadcast": 1, "all
 """How often a collective sends what an all-gather of the same whole would."""
 
 
+UNSIZED = "ragged-all-to-all"
+"""What sends as much as values say: the least is nothing, which takes the links' latency."""
+
+
 @dataclass(frozen=True)
 class Taken:
     """What one execution takes: `seconds`, what decides, over which links."""
@@ -57,8 +61,8 @@ class Links:
         if kind in GATHERS:
             whole = max(bytes_in, bytes_out)
             return _longest([self._scaled(part, GATHERS[kind]) for part in self._gather(places, whole)])
-        if kind in ("all-to-all", "ragged-all-to-all"):
-            return _longest(list(self._exchange(places, bytes_in)))
+        if kind in ("all-to-all", UNSIZED):
+            return _longest(list(self._exchange(places, 0 if kind == UNSIZED else bytes_in)))
         return None
 
     def permute(self, pairs: Sequence[tuple[int, int]], size: int) -> Taken:

@@ -306,7 +306,9 @@ class _Reader:
         instruction, computation = place.instruction, place.computation
         if place.kind == "reduce-scatter" and instruction.opcode == "all-reduce":
             computation, instruction = place.start
-        operands = [computation.instructions.get(name) for name in instruction.operands]
+        # Of one that is told where to send what, the other operands tell it.
+        named = instruction.operands[:1] if place.kind == "ragged-all-to-all" else instruction.operands
+        operands = [computation.instructions.get(name) for name in named]
         taken = None if None in operands else [shape for one in operands if one is not None for shape in one.shapes]
         given = list(instruction.shapes)
         if instruction.opcode.endswith("-start") or instruction.opcode in ("send", "recv"):

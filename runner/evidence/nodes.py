@@ -19,7 +19,7 @@ _FUNCTION = re.compile(r"\bp?jit\([^()]*\)*$")
 """The name of a function, which is none of a line, though a line may have the same."""
 
 PRIMITIVES = frozenset(
-    {"ragged_all_to_all", "pgather", "psend", "precv"}
+    {"pgather", "psend", "precv"}
     | {primitive for row in OPERATIONS.values() if row.over is not None for primitive in row.over.primitives}
 )
 """JAX's collective primitives: what stands last in the name of a collective that the program itself asks for.

@@ -126,7 +126,7 @@ class _Differing:
         if row is not None and row.over is not None:
             assert isinstance(tree, ast.Call)
             axes = self.split(axes)
-            inside = self._union(tree.args[:1])
+            inside = self._union(_operands(tree, row))
             grouped = any(keyword.arg == "axis_index_groups" for keyword in tree.keywords)
             match row.over.does:
                 case "size":
@@ -154,6 +154,13 @@ def _collective(node: ast.AST) -> tuple[Operation | None, frozenset[str]]:
     bound = row.signature.bind(*node.args, **{str(keyword.arg): keyword.value for keyword in node.keywords})
     named = ast.literal_eval(bound.arguments["axis_name"])
     return row, frozenset((named,) if isinstance(named, str) else named)
+
+
+def _operands(call: ast.Call, row: Operation) -> list[ast.expr]:
+    """What a collective reads on each device."""
+    assert row.over is not None
+    bound = row.signature.bind(*call.args, **{str(keyword.arg): keyword.value for keyword in call.keywords})
+    return [bound.arguments[name] for name in row.over.operands if name in bound.arguments]
 
 
 def _waits_for_all(row: Operation) -> bool:

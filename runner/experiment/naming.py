@@ -227,7 +227,8 @@ class _Named(ast.NodeTransformer):
         operation = tree.func.id
         arguments = dict(_bound(tree))
         call = self._call(tree)
-        at, operand = next((at, x) for at, (name, x) in enumerate(_bound(call)) if name == "x")
+        moved = _moved(tree)
+        at, operand = next((at, x) for at, (name, x) in enumerate(_bound(call)) if name == moved)
         number = self._count[operation]
         self._count[operation] += 1
         before = None
@@ -236,7 +237,7 @@ class _Named(ast.NodeTransformer):
         elif self._naming.is_value(operand):
             if not isinstance(operand, ast.Name):
                 shown = f"{self._shown}/{operation}#{number}/before"
-                text = trees.text(arguments["x"])
+                text = trees.text(arguments[str(moved)])
                 operand = ast.Name(self._naming.define((operand, None, (), None), shown, text))
             before = operand.id
         if at < len(call.args):
@@ -249,10 +250,15 @@ class _Named(ast.NodeTransformer):
 
 def _communicates(tree: ast.expr) -> bool:
     """Whether an expression is one collective: what moves values between devices, or casts their types."""
+    return _moved(tree) is not None
+
+
+def _moved(tree: ast.expr) -> str | None:
+    """The argument that is moved or cast, if an expression is one collective."""
     if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
-        return False
-    operation = OPERATIONS[tree.func.id]
-    return operation.kind == "collective" and "x" in operation.signature.parameters
+        return None
+    over = OPERATIONS[tree.func.id].over
+    return over.operands[0] if over is not None and over.operands else None
 
 
 def _bound(call: ast.Call) -> list[tuple[str, ast.expr]]:

@@ -3,12 +3,13 @@
 from runner.reference.arithmetic import magnitude
 from runner.reference.decisions import PerDevice
 from runner.reference.gradient import Gradients, consult
-from runner.reference.interpreter import Interpretation, interpret
+from runner.reference.interpreter import Interpretation, Misfit, interpret
 from runner.reference.rounding import Moments, Oracle, Rounding, Undecided, measure
 
 __all__ = [
     "Gradients",
     "Interpretation",
+    "Misfit",
     "Moments",
     "Oracle",
     "PerDevice",

@@ -24,6 +24,7 @@ from runner import dtypes
 from runner.experiment.model import Experiment, Line, Loop, Section, Statement
 from runner.language.casts import drawn, narrowed, to_float
 from runner.language.counterparts import indexing
+from runner.language.counterparts.collectives import Misplaced
 from runner.language.counterparts.promotion import identity
 from runner.language.operations import CONSTANTS, OPERATIONS, Decides, Operation
 from runner.language.operators import OPERATORS, Operator, called, operator_of
@@ -33,6 +34,15 @@ from runner.reference.arithmetic import ANY, EXACT, Arithmetic, cast
 from runner.reference.decisions import Decision, PerDevice, Script
 from runner.reference.lifetimes import read_later, read_once_more
 from runner.untyped import is_list
+
+
+class Misfit(ValueError):
+    """What a `call` in the expression of a `line` is told to move does not fit what is there."""
+
+    def __init__(self, message: str, line: Line | None, call: ast.Call) -> None:
+        super().__init__(message)
+        self.line, self.call = line, call
+
 
 WHOLE = Mesh((), ())
 """The mesh of one device on which `graph` is interpreted."""
@@ -320,8 +330,13 @@ class _Interpreter:
         self, operation: Operation, node: ast.Call, positional: list[PerDevice], keywords: dict[str, PerDevice]
     ) -> PerDevice:
         bound = operation.signature.bind(*positional, **keywords)
-        arguments = {name: value if name == "x" else value[0] for name, value in bound.arguments.items()}
-        result = operation.numpy(self.mesh, **arguments)
+        assert operation.over is not None
+        operands = operation.over.operands
+        arguments = {name: value if name in operands else value[0] for name, value in bound.arguments.items()}
+        try:
+            result = operation.numpy(self.mesh, **arguments)
+        except Misplaced as error:
+            raise Misfit(str(error), self._at, node) from None
         if operation.kind == "static":
             return self._everywhere(result)
         # Entries that are one object must stay one object through widening.

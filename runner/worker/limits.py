@@ -10,8 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from runner.experiment.model import Experiment
+from runner.experiment.model import Experiment, expressions
 from runner.language.operations import FROM_ZERO, Limit, Operation
+from runner.language.operators import called
+from runner.language.trees import nodes
 from runner.untyped import is_sequence
 from runner.words import quoted
 from runner.worker.versions import varying_axes
@@ -56,7 +58,9 @@ class _Call:
 
     @property
     def x(self) -> Any:
-        return self.arguments.get("x")
+        """What is moved."""
+        assert self.operation.over is not None
+        return next((self.arguments.get(name) for name in self.operation.over.operands), None)
 
     @property
     def groups(self) -> Any:
@@ -71,6 +75,23 @@ class _Call:
     def split(self, varying: frozenset[str]) -> tuple[list[str], list[str]]:
         """Of the axes that it names, those over which its operand varies, and the others."""
         return [axis for axis in self.axes if axis in varying], [axis for axis in self.axes if axis not in varying]
+
+
+def not_here(experiment: Experiment) -> str | None:
+    """Why XLA has the per-device lines for another platform than the target's, if it has."""
+    platform = experiment.target.platform
+    for _, expression in expressions(experiment.per_device):
+        for node in nodes(expression.tree):
+            row = called(node)
+            if row is not None and row.over is not None and platform in row.over.not_on:
+                return (
+                    f"XLA has no {row.name} for {_PLATFORMS[platform]}: compile it for hardware that has one, as with "
+                    "target=v5e_2x2; what the lines mean is checked all the same"
+                )
+    return None
+
+
+_PLATFORMS = {"cpu": "CPUs", "gpu": "GPUs", "tpu": "TPUs"}
 
 
 def collective(
@@ -186,6 +207,47 @@ def _axes_of_one_kind(call: _Call) -> str | None:
     )
 
 
+def _never_under_vmap(call: _Call) -> str | None:
+    return f"jax.vmap has no {call.name} over the axis that it maps" if call.under_vmap else None
+
+
+def _ragged(call: _Call) -> str | None:
+    assert call.operation.over is not None
+    given = [call.arguments[name] for name in call.operation.over.operands]
+    if any(not hasattr(each, "shape") for each in given):
+        return f"{call.name} takes arrays"
+    operand, output, *places = map(jax.typeof, given)
+    if not operand.shape or operand.shape[1:] != output.shape[1:] or operand.dtype != output.dtype:
+        return f"{call.name} moves rows of {_type(given[0])} into {_type(given[1])}, of another kind"
+    count = call.size if call.groups is None else len(call.groups[0])
+    shapes = {each.shape for each in places}
+    if len(shapes) > 1 or len(places[0].shape) != 1 or not places[0].shape[0] or places[0].shape[0] % count:
+        told = ", ".join(str(list(each.shape)) for each in places)
+        return f"{call.name} takes offsets and sizes of one length, a multiple of the {count} devices, not {told}"
+    if any(not np.issubdtype(each.dtype, np.integer) for each in places):
+        return f"{call.name} takes offsets and sizes that are integers, not {', '.join(str(e.dtype) for e in places)}"
+    if call.groups is not None and len({len(members) for members in call.groups}) > 1:
+        return f"{call.name} needs axis_index_groups of equal size, not {_plain(call.groups)}"
+    return None
+
+
+def _as_its_output(call: _Call) -> str | None:
+    """JAX gives the result the type of `output`, also where what is written into it differs over more axes."""
+    if call.varying is None:
+        return None
+    assert call.operation.over is not None
+    given = [varying_axes(jax.typeof(call.arguments[name])) for name in call.operation.over.operands]
+    needed = frozenset(call.axes).union(*given)
+    missing = [axis for axis in call.experiment.mesh.axes if axis in needed - given[1]]
+    if not missing:
+        return None
+    cast = repr(missing[0] if len(missing) == 1 else tuple(missing))
+    return (
+        f"its result may differ along {quoted(missing)}, but JAX gives it the type of its output, which is the same "
+        f"there: let that differ, pcast(…, {cast}, to='varying')"
+    )
+
+
 LIMITS: tuple[tuple[Limit | None, Callable[[_Call], str | None]], ...] = (
     (None, _from_zero),
     ("adds no booleans", _booleans),
@@ -198,6 +260,9 @@ LIMITS: tuple[tuple[Limit | None, Callable[[_Call], str | None]], ...] = (
     ("every device under vmap", _every_device_under_vmap),
     (None, _groups_under_vmap),
     ("groups without check_vma", _groups_and_types),
+    ("never under vmap", _never_under_vmap),
+    ("ragged operands", _ragged),
+    ("typed as its output", _as_its_output),
     ("casts what is the same", _cast),
     ("axes of one kind", _axes_of_one_kind),
 )

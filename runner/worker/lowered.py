@@ -24,6 +24,8 @@ KINDS = {
 }  # fmt: skip
 """The collectives of StableHLO, and what XLA calls them."""
 
+RAGGED = "ragged-all-to-all"
+
 _AXES = re.compile(r'name = "([^"]+)"')
 
 
@@ -41,12 +43,15 @@ class _Walk(Walk):
         self.found: list[AskedCollective] = []
 
     def operation(self, operation: Any) -> bool:
-        kind = KINDS.get(operation.name)
+        kind, attributes, moved = KINDS.get(operation.name), operation.attributes, list(operation.operands)
+        if operation.name == "stablehlo.custom_call" and "ragged_all_to_all" in str(attributes["call_target_name"]):
+            # StableHLO has no operation for it; its operands after the first say where what is sent goes.
+            kind, attributes, moved = RAGGED, attributes["backend_config"], moved[:1]
         if kind is None:
             return True
         line, gradient = self._where(self.stack(operation))
-        axes, devices = self._over(operation)
-        bytes_in = sum(map(bytes_of, operation.operands))
+        axes, devices = self._over(operation, attributes)
+        bytes_in = sum(map(bytes_of, moved))
         bytes_out = sum(map(bytes_of, operation.results))
         self.found.append(
             AskedCollective(
@@ -63,15 +68,15 @@ class _Walk(Walk):
         )
         return False
 
-    def _over(self, operation: Any) -> tuple[list[str] | None, int | None]:
+    def _over(self, operation: Any, attributes: Any) -> tuple[list[str] | None, int | None]:
         """The mesh axes over which it is, where its groups are those of axes, and the devices in a group."""
         if operation.name == "stablehlo.collective_permute":
-            pairs = _numbers(operation.attributes["source_target_pairs"])
+            pairs = _numbers(attributes["source_target_pairs"])
             if pairs is None:
                 return None, None
             return list(groups.axes_between(pairs, self._mesh)), 1 + bool((pairs[:, 0] != pairs[:, 1]).any())
-        text = str(operation.attributes["replica_groups"])
-        who = _numbers(operation.attributes["replica_groups"])
+        text = str(attributes["replica_groups"])
+        who = _numbers(attributes["replica_groups"])
         if who is not None:
             axes = groups.axes_of(who, self._mesh)
             return None if axes is None else list(axes), int(who.shape[1])

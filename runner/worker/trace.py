@@ -18,7 +18,7 @@ from runner.link import handover
 from runner.link.events import Traced
 from runner.programs import trace
 from runner.programs.types import Typed
-from runner.worker import processes
+from runner.worker import limits, processes
 from runner.worker.types import per_device
 
 
@@ -54,6 +54,8 @@ def _stacked(value: Any, position_of: Mapping[Any, int]) -> np.ndarray:
 
 def prepare(experiment: Experiment, folder: Path) -> Trace:
     """Write the program that takes the trace; `folder` is where `load` looks."""
+    if (reason := limits.not_here(experiment)) is not None:
+        return Trace(refused=reason)
     traced = naming.named(experiment)
     try:
         types, _ = per_device(traced.experiment, {})

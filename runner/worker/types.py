@@ -26,7 +26,7 @@ from runner.layout import Layout, Spec
 from runner.programs.types import Floats, Repairs, Typed, Types
 from runner.untyped import is_sequence
 from runner.words import quoted
-from runner.worker import calls, explicit, gradient
+from runner.worker import calls, explicit, gradient, limits
 from runner.worker.refusing import refusal
 from runner.worker.specs import partition
 from runner.worker.versions import abstract_mesh, varying_axes
@@ -324,7 +324,9 @@ def _refused(evaluate: Callable[[], Any]) -> str | None:
 
 
 def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:
-    """Why JAX cannot differentiate the per-device code under `shard_map`, if it cannot."""
+    """Why the per-device code cannot run under `shard_map`, or be differentiated, if it cannot."""
+    if (reason := limits.not_here(experiment)) is not None:
+        return reason
     if experiment.grad is None:
         return None
     of = experiment.grad.of

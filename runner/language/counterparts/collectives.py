@@ -123,6 +123,68 @@ def all_to_all(
     return _exchange(compute, x, groups)
 
 
+def ragged_all_to_all(
+    mesh: Mesh,
+    operand: list[Any],
+    output: list[Any],
+    input_offsets: list[Any],
+    send_sizes: list[Any],
+    output_offsets: list[Any],
+    recv_sizes: list[Any],
+    *,
+    axis_name: Axes,
+    axis_index_groups: Groups = None,
+) -> list[Any]:
+    """Each device's `output`, with slices of the devices' `operand` written into it along the first dimension.
+
+    Of K slices a device sends the first K/n to the first of n devices, and so on: slice j is the `send_sizes[j]` rows
+    of its `operand` from `input_offsets[j]` on, and the receiver has them from the sender's `output_offsets[j]` on.
+    `recv_sizes` are what comes, by sender. Rows that nobody writes keep what `output` has.
+
+    Raises `Misplaced` where the sizes of two devices disagree, a slice ends outside of an array, or two slices meet.
+    """
+    groups = _groups("ragged_all_to_all", mesh, axis_name, axis_index_groups, equal=True)
+    fields = (operand, output, input_offsets, send_sizes, output_offsets, recv_sizes)
+    # What is the same on several devices stays one object.
+    whole: dict[tuple[int, ...], tuple[Any, ...]] = {}
+    each = [whole.setdefault(tuple(map(id, held)), held) for held in zip(*fields, strict=True)]
+    return _exchange(_ragged, each, groups)
+
+
+def _ragged(held: list[tuple[Any, ...]]) -> list[Any]:
+    """What the devices of one group have afterwards; `held` are the arguments of each."""
+    lengths = {np.shape(argument) for each in held for argument in each[2:]}
+    length = next(iter(lengths))
+    if len(lengths) > 1 or len(length) != 1 or length[0] % len(held):
+        raise ValueError(f"ragged_all_to_all takes offsets and sizes of one length, a multiple of {len(held)}")
+    per_device = length[0] // len(held)
+    results = [np.array(output, copy=True, subok=True) for _, output, *_ in held]
+    written = [np.full(len(result), -1) for result in results]
+    for sender, (operand, _, starts, sizes, places, _) in enumerate(held):
+        for number, (start, size, place) in enumerate(zip(starts, sizes, places, strict=True)):
+            to, place_in = number // per_device, sender * per_device + number % per_device
+            expected = held[to][5][place_in]
+            slice_ = f"slice {number} of device {sender}, for device {to}"
+            if size != expected:
+                raise Misplaced(f"{slice_}, has send_sizes {size}, and there recv_sizes[{place_in}] is {expected}")
+            if size < 0 or start < 0 or start + size > len(operand):
+                raise Misplaced(f"{slice_}, is rows {start} to {start + size} of the {len(operand)} of operand")
+            if place < 0 or place + size > len(results[to]):
+                raise Misplaced(
+                    f"{slice_}, is written to rows {place} to {place + size} of the {len(results[to])} of output"
+                )
+            before = written[to][place : place + size]
+            if (before >= 0).any():
+                raise Misplaced(f"{slice_}, is written where device {before.max()} writes too")
+            before[:] = sender
+            results[to][place : place + size] = operand[start : start + size]
+    return results
+
+
+class Misplaced(ValueError):
+    """What a collective is told to move when it runs does not fit what is there."""
+
+
 def ppermute(
     mesh: Mesh,
     x: list[Any],

@@ -9,6 +9,7 @@ _reduction = "x, axis_name, *, axis_index_groups=None"
 _sums = ("psum", "psum_invariant", "psum2", "unreduced_psum")
 _limits: tuple[Limit, ...] = ("groups without check_vma", "axes of one kind")
 _dimensions = range(3)
+_ragged = ("operand", "output", "input_offsets", "send_sizes", "output_offsets", "recv_sizes")
 
 ROWS = (
     over_axes("psum", _reduction, collectives.psum, OverAxes("sum", _sums, _limits, ("",))),
@@ -61,6 +62,19 @@ ROWS = (
         pair=("split_axis", "concat_axis"),
     ),
     over_axes(
+        "ragged_all_to_all",
+        ", ".join(_ragged) + ", *, axis_name, axis_index_groups=None",
+        collectives.ragged_all_to_all,
+        OverAxes(
+            "ragged",
+            ("ragged_all_to_all",),
+            ("never under vmap", "ragged operands", "typed as its output"),
+            operands=_ragged,
+            not_on=("cpu",),
+        ),
+        pair=("input_offsets", "output_offsets"),
+    ),
+    over_axes(
         "ppermute",
         "x, axis_name, perm=None, *, shift=None",
         collectives.ppermute,
@@ -103,8 +117,13 @@ ROWS = (
         collectives.pcast,
         OverAxes("cast", limits=("casts what is the same",), to=("varying",)),
     ),
-    over_axes("axis_index", "axis_name", collectives.axis_index, OverAxes("index")),
+    over_axes("axis_index", "axis_name", collectives.axis_index, OverAxes("index", operands=())),
     Operation(
-        "axis_size", "axis_name", "jax.lax.axis_size", collectives.axis_size, kind="static", over=OverAxes("size")
+        "axis_size",
+        "axis_name",
+        "jax.lax.axis_size",
+        collectives.axis_size,
+        kind="static",
+        over=OverAxes("size", operands=()),
     ),
 )

@@ -16,7 +16,7 @@ Decides = Literal["threshold", "equality", "largest", "smallest", "order", "draw
 
 Does = Literal[
     "sum", "mean", "extreme",
-    "scatter", "gather", "exchange", "permute", "broadcast",
+    "scatter", "gather", "exchange", "ragged", "permute", "broadcast",
     "cast", "index", "size",
 ]  # fmt: skip
 """What an operation over mesh axes does.
@@ -24,14 +24,14 @@ Does = Literal[
 - `sum`, `mean`, `extreme`: every device gets the sum, the mean, the largest or smallest of the devices' values;
   `scatter`: its part of the sum.
 - `gather`, `exchange`, `permute`, `broadcast`: a device gets the values of all, a part of each one's, the value of one,
-  or all get the same one's.
+  or all get the same one's. `ragged`: a part of each one's, whose size is known when it runs.
 - `cast`: nothing; JAX's types know something else of the value. `index`, `size`: says where a device is, of how many.
 """
 
 Limit = Literal[
     "adds no booleans", "compiles for GPUs only", "axes in the mesh's order", "takes pairs or a shift",
     "takes a permutation", "one axis under vmap", "every device under vmap", "groups without check_vma",
-    "casts what is the same", "axes of one kind",
+    "casts what is the same", "axes of one kind", "never under vmap", "ragged operands", "typed as its output",
 ]  # fmt: skip
 """Where JAX cannot be given a collective, and says nothing or nothing intelligible: `runner/worker/limits.py`."""
 
@@ -46,6 +46,8 @@ class OverAxes:
     - `calls`: what else stands in a call that puts it around something, after the value and the axes; a program that
       lacks it is mended with these: `runner/checks/mends.py`.
     - `to`: what the argument `to` may be: whether JAX is to know the result as the same along an axis.
+    - `operands`: the arguments that have a value on each device, what is moved first.
+    - `not_on`: the platforms for which XLA does not have it.
     """
 
     does: Does
@@ -53,6 +55,8 @@ class OverAxes:
     limits: tuple[Limit, ...] = ()
     calls: tuple[str, ...] = ()
     to: tuple[str, ...] = ()
+    operands: tuple[str, ...] = ("x",)
+    not_on: tuple[str, ...] = ()
 
     @property
     def collective(self) -> str | None:
@@ -62,8 +66,8 @@ class OverAxes:
 
 _COLLECTIVES = {
     "sum": "all-reduce", "mean": "all-reduce", "extreme": "all-reduce", "scatter": "reduce-scatter",
-    "gather": "all-gather", "exchange": "all-to-all", "permute": "collective-permute",
-    "broadcast": "collective-broadcast",
+    "gather": "all-gather", "exchange": "all-to-all", "ragged": "ragged-all-to-all",
+    "permute": "collective-permute", "broadcast": "collective-broadcast",
 }  # fmt: skip
 
 

@@ -146,17 +146,22 @@ def test_what_is_over_axes_says_what_it_does() -> None:
     for row in OPERATIONS.values():
         assert ("axis_name" in row.signature.parameters) == (row.over is not None), row.name
         assert row.kind != "collective" or row.over is not None, row.name
-        assert row.communicates == (row.over is not None and "x" in row.signature.parameters and row.name != "pcast")
+        assert row.communicates == (row.over is not None and bool(row.over.operands) and row.name != "pcast")
+        assert row.over is None or set(row.over.operands) <= set(row.signature.parameters), row.name
 
 
 COMMUNICATING = [row for row in OPERATIONS.values() if row.communicates]
-OTHERWISE = {"pshuffle": "perm=(1, 0)", "pbroadcast": "source=0"}
+OTHERWISE = {
+    "pshuffle": "x, 'x', perm=(1, 0)", "pbroadcast": "x, 'x', source=0",
+    "ragged_all_to_all": "x, x, n, n, n, n, axis_name='x'",
+}  # fmt: skip
 """How the collectives are called with which nothing is mended."""
 
 
 def calls(row: Operation) -> list[ast.Call]:
     assert row.over is not None
-    return [trees.parsed_call(f"{row.name}(x, 'x', {rest})") for rest in row.over.calls or [OTHERWISE[row.name]]]
+    given = [f"x, 'x', {rest}" for rest in row.over.calls] or [OTHERWISE[row.name]]
+    return [trees.parsed_call(f"{row.name}({arguments})") for arguments in given]
 
 
 @pytest.mark.parametrize("row", COMMUNICATING, ids=lambda row: row.name)
@@ -179,18 +184,21 @@ def primitives(jaxpr: Any) -> Iterator[str]:
 @pytest.mark.parametrize("row", COMMUNICATING, ids=lambda row: row.name)
 def test_jax_makes_the_primitives_of_a_collective_that_its_row_names(row: Operation, check_vma: bool) -> None:
     call = calls(row)[0]
-    arguments = [ast.literal_eval(argument) for argument in call.args[1:]]
+    names = {"x": 0, "n": 1}
     named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
     if "shift" in named:
         named = {"perm": [(0, 1), (1, 0)]}
     mapped = jax.shard_map(
-        lambda x: function(row.jax)(x, *arguments, **named),
+        lambda *given: function(row.jax)(
+            *(given[names[a.id]] if isinstance(a, ast.Name) else ast.literal_eval(a) for a in call.args), **named
+        ),
         mesh=abstract_mesh(X),
         in_specs=P("x"),
         out_specs=P("x"),
         check_vma=check_vma,
     )
-    traced = jax.make_jaxpr(mapped)(jax.ShapeDtypeStruct((8, 8, 8), np.float32))
+    given = jax.ShapeDtypeStruct((8, 8, 8), np.float32), jax.ShapeDtypeStruct((8,), np.int32)
+    traced = jax.make_jaxpr(mapped)(*given)
     found = set(primitives(traced.jaxpr)) & nodes.PRIMITIVES
     assert found
     assert row.over is not None

@@ -306,8 +306,8 @@ class _Reader:
         instruction, computation = place.instruction, place.computation
         if place.kind == "reduce-scatter" and instruction.opcode == "all-reduce":
             computation, instruction = place.start
-        # Of one that is told where to send what, the other operands tell it.
-        named = instruction.operands[:1] if place.kind == "ragged-all-to-all" else instruction.operands
+        # Of a ragged one the other operands say what goes where.
+        named = instruction.operands[: 1 if place.kind == "ragged-all-to-all" else None]
         operands = [computation.instructions.get(name) for name in named]
         taken = None if None in operands else [shape for one in operands if one is not None for shape in one.shapes]
         given = list(instruction.shapes)
@@ -365,9 +365,7 @@ class _Reader:
     def _overlapped(self, place: _Place) -> list[str] | None:
         if not place.asynchronous:
             return []
-        if not self._module.scheduled:
-            return None
-        if not place.chain:
+        if not self._module.scheduled or not place.chain:
             return None
         computation, start = place.start
         found: dict[str, None] = {}
@@ -393,10 +391,9 @@ class _Reader:
             if inner.opcode in HEAVY or custom_calls.computing(target_of(inner) or "")
             for origin in self._origins.of(inner.op_name)
         ]
-        if heavy:
-            yield from (origin.node for origin in heavy)
-        elif not self._communicates_inside(instruction):
-            yield from (origin.node for origin in self._origins.of(instruction.op_name))
+        if not heavy and not self._communicates_inside(instruction):
+            heavy = self._origins.of(instruction.op_name)
+        yield from (origin.node for origin in heavy)
 
 
 def _nodes(origins: Iterable[Origin]) -> list[str]:

@@ -63,7 +63,6 @@ _NOT_HERE = """
 | `jax.lax.bitcast_convert_type`, `jnp.nextafter`, `jnp.frexp` | nothing: the oracle's floats are float64 |
 | `jnp.issubdtype`, `jnp.result_type`, `jnp.isscalar` | a dtype is known where a line is written |
 | `jnp.nonzero`, `jnp.unique`, `x[mask]` | nothing: their shapes depend on values |
-| `jax.lax.ragged_all_to_all` | `all_to_all` of blocks of the largest size; XLA has the former on no CPU |
 | `jax.shard_map(..., axis_names=...)` | [`manual: [x]`](language.md#manual-over-some-axes) |
 | Pallas, `jax.pure_callback`, `jax.custom_vjp` | nothing |
 
@@ -71,6 +70,12 @@ Of `where` and `select` all branches are computed: one that is not taken costs w
 a gradient is taken. Of a vector `eigh` and `svd` say no sign, and where values are equal no direction; what is
 compared must not depend on it: `v * v`, or `v @ (w[:, None] * v.T)`. Where one index stands twice, `x.at[i].set(v)`
 takes either value, in JAX too. `ragged_dot` has no types in `explicit`, and JAX does not map it in `vmap`.
+
+`ragged_all_to_all` writes into its `output`, and what nobody writes stays. XLA has it for GPUs and TPUs, and JAX maps it in no
+`vmap`: on simulated devices `shard_map` and `vmap` are left out, with that reason, while `sections` holds the lines to `graph` as ever;
+`target=v5e_2x2` compiles it. Sizes of two devices that disagree, slices outside of an array and rows that two devices write
+are one message. How much it sends is known only when it runs: the record's `bytes_sent` is null, and an estimate has its latency alone.
+JAX gives the result the type of `output`, so that has to vary over all axes over which the result may: `pcast(zeros(…), 'x', to='varying')`.
 """
 
 

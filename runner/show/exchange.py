@@ -77,12 +77,14 @@ class Exchange:
     devices: tuple[Place, ...]
     sent: int | None = None
     """The bytes that a device sends, on a ring; None where that is not known."""
+    kept: str = "zeros"
+    """What stands where nobody sent anything."""
 
     def label(self, origin: Origin) -> str:
-        """`0`, `0[2:4]`, `(0+2)[1]`, `max 0-7`; `zeros` where nobody sent anything."""
+        """`0`, `0[2:4]`, `(0+2)[1]`, `max 0-7`; what is `kept` where nobody sent anything."""
         ids = origin.devices
         if len(ids) < 2:
-            return f"{ids[0]}{origin.part}" if ids else "zeros"
+            return f"{ids[0]}{origin.part}" if ids else self.kept
         if self.combined == "+" and len(ids) <= 4:
             total = "+".join(map(str, ids))
             return f"({total}){origin.part}" if origin.part else total
@@ -110,7 +112,9 @@ def read(node: TracedNode, devices: Sequence[TracedDevice], axes: Sequence[str])
         result = _piece(node.origins.blocks[k], node.shape, got, before.shape)
         rows.append(Place(device.id, at, operand, result))
     sent = _sent(node, before, collective.operation)
-    return Exchange(node.name, node.expression, tuple(collective.axes), node.origins.combined, tuple(rows), sent)
+    over = OPERATIONS[collective.operation].over if collective.operation in OPERATIONS else None
+    kept = "output" if over is not None and over.does == "ragged" else "zeros"
+    return Exchange(node.name, node.expression, tuple(collective.axes), node.origins.combined, tuple(rows), sent, kept)
 
 
 def _sent(node: TracedNode, before: TracedValue, operation: str) -> int | None:

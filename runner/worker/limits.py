@@ -84,9 +84,10 @@ def not_here(experiment: Experiment) -> str | None:
         for node in nodes(expression.tree):
             row = called(node)
             if row is not None and row.over is not None and platform in row.over.not_on:
+                held = bool(experiment.graph) and not experiment.chosen
                 return (
                     f"XLA has no {row.name} for {_PLATFORMS[platform]}: compile it for hardware that has one, as with "
-                    "target=v5e_2x2; what the lines mean is checked all the same"
+                    f"target=v5e_2x2{'; the check sections holds the lines to the graph all the same' if held else ''}"
                 )
     return None
 

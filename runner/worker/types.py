@@ -106,8 +106,9 @@ def infer(experiment: Experiment) -> Types:
         for name, array in zip(experiment.grad.names, experiment.grad.wrt, strict=True):
             outputs[name] = _array_type(experiment, array)
         outputs = {name: outputs[name] for name in experiment.outputs}
-        if not experiment.chosen and all(program in unsupported for program in experiment.programs):
-            raise invalid(("grad", "of"), unsupported[experiment.programs[0]])
+    if not experiment.chosen and all(program in unsupported for program in experiment.programs):
+        of_lines = limits.not_here(experiment) is not None or not experiment.grad
+        raise invalid(("per_device",) if of_lines else ("grad", "of"), unsupported[experiment.programs[0]])
     return Types(outputs, nodes, repairs, unsupported, floats, differing, **deriving)
 
 
@@ -120,9 +121,8 @@ def _fits_array(experiment: Experiment, gradient: str) -> None:
 
 def _differing(experiment: Experiment, varying: Mapping[str, frozenset[str]]) -> dict[str, tuple[str, ...]]:
     """The axes over which what is passed over the gradients may differ; without `check_vma` nobody knows: all."""
-    axes = experiment.manual.axes
     return {
-        name: tuple(axis for axis in axes if axis in varying[name] or not experiment.check_vma)
+        name: tuple(axis for axis in experiment.manual.axes if axis in varying[name] or not experiment.check_vma)
         for name in experiment.passed("per_device")
     }
 
@@ -325,10 +325,8 @@ def _refused(evaluate: Callable[[], Any]) -> str | None:
 
 def _refused_by_shard_map(experiment: Experiment, types: Mapping[str, Typed]) -> str | None:
     """Why the per-device code cannot run under `shard_map`, or be differentiated, if it cannot."""
-    if (reason := limits.not_here(experiment)) is not None:
+    if (reason := limits.not_here(experiment)) is not None or experiment.grad is None:
         return reason
-    if experiment.grad is None:
-        return None
     of = experiment.grad.of
 
     def shard(*arrays: Any) -> Any:

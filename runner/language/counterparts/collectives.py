@@ -153,30 +153,30 @@ def ragged_all_to_all(
 
 def _ragged(held: list[tuple[Any, ...]]) -> list[Any]:
     """What the devices of one group have afterwards; `held` are the arguments of each."""
-    lengths = {np.shape(argument) for each in held for argument in each[2:]}
+    lengths: set[tuple[int, ...]] = {np.shape(argument) for each in held for argument in each[2:]}
     length = next(iter(lengths))
     if len(lengths) > 1 or len(length) != 1 or length[0] % len(held):
         raise ValueError(f"ragged_all_to_all takes offsets and sizes of one length, a multiple of {len(held)}")
-    per_device = length[0] // len(held)
+    every = length[0] // len(held)
     results = [np.array(output, copy=True, subok=True) for _, output, *_ in held]
-    written = [np.full(len(result), -1) for result in results]
+    # Who wrote a row: the first of them is 1.
+    writers: list[list[int]] = [[0] * len(output) for _, output, *_ in held]
     for sender, (operand, _, starts, sizes, places, _) in enumerate(held):
-        for number, (start, size, place) in enumerate(zip(starts, sizes, places, strict=True)):
-            to, place_in = number // per_device, sender * per_device + number % per_device
-            expected = held[to][5][place_in]
-            slice_ = f"slice {number} of device {sender}, for device {to}"
+        for number in range(length[0]):
+            start, size, place = int(starts[number]), int(sizes[number]), int(places[number])
+            to, at = number // every, sender * every + number % every
+            told = f"slice {number} of device {sender}, for device {to}"
+            expected = int(held[to][5][at])
             if size != expected:
-                raise Misplaced(f"{slice_}, has send_sizes {size}, and there recv_sizes[{place_in}] is {expected}")
+                raise Misplaced(f"{told}: send_sizes[{number}] is {size}, and there recv_sizes[{at}] is {expected}")
             if size < 0 or start < 0 or start + size > len(operand):
-                raise Misplaced(f"{slice_}, is rows {start} to {start + size} of the {len(operand)} of operand")
+                raise Misplaced(f"{told}, is operand[{start}:{start + size}], which has {len(operand)} rows")
+            rows = f"is written to output[{place}:{place + size}]"
             if place < 0 or place + size > len(results[to]):
-                raise Misplaced(
-                    f"{slice_}, is written to rows {place} to {place + size} of the {len(results[to])} of output"
-                )
-            before = written[to][place : place + size]
-            if (before >= 0).any():
-                raise Misplaced(f"{slice_}, is written where device {before.max()} writes too")
-            before[:] = sender
+                raise Misplaced(f"{told}, {rows}, which has {len(results[to])} rows")
+            if any(before := writers[to][place : place + size]):
+                raise Misplaced(f"{told}, {rows}, where device {max(before) - 1} writes too")
+            writers[to][place : place + size] = [sender + 1] * size
             results[to][place : place + size] = operand[start : start + size]
     return results
 

@@ -220,7 +220,7 @@ SAMPLES: dict[str, list[str]] = {
     "rademacher": ["rademacher(key(0), (8,)) * V"],
     "laplace": ["laplace(key(0), (8,)) + V"],
     "truncated_normal": ["truncated_normal(key(0), -2.0, 2.0, (8,)) + V"],
-    "choice": ["choice(key(0), V, (4,))", "choice(key(0), 8, (3,), False)"],
+    "choice": ["choice(key(0), V, (4,))", "choice(key(0), 8, (3,), False)", "choice(key(0), V, (4,), p=abs(V))"],
     "arange": ["A + arange(8)"],
     "linspace": ["A + linspace(0, 1, 8)"],
     "iota": ["V + iota('float32', 8)"],

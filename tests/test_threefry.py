@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from runner.language.counterparts import threefry
 from runner.reference.rounded import NEAREST, rounded
+from tests import harness
 
 SHAPES = [(), (5,), (2, 3), (3, 1, 4), (0, 2), (257,)]
 BOUNDS = [(0.0, 1.0), (-1.0, 1.0), (-3.3, 0.1), (5.0, 9.3), (3.0, 1.0)]
@@ -131,6 +132,35 @@ def test_choice(seed, how, axis):
     np.testing.assert_array_equal(ours, jax.random.choice(jax.random.PRNGKey(seed), a, *how, **named))
 
 
+@few
+@given(
+    seeds,
+    st.sampled_from([((), True), ((5,), True), ((2, 2), False), ((4,), False)]),
+    st.sampled_from([0, 1, None]),
+    st.sampled_from([np.float32, np.int32]),
+    st.lists(st.integers(0, 9), min_size=3, max_size=3),
+)
+def test_choice_by_weights(seed, how, axis, dtype, others):
+    weights = np.array([1, 2, 3, 4, *others], dtype)
+    a = 7 if axis is None else np.arange(7 * 7, dtype=np.float32).reshape(7, 7)
+    named = {} if axis is None else {"axis": axis}
+    ours = threefry.choice(threefry.key(seed), a, *how, weights, **named)
+    np.testing.assert_array_equal(ours, jax.random.choice(jax.random.PRNGKey(seed), a, *how, weights, **named))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("replace", [True, False])
+def test_choice_by_weights_is_undecided_where_rounding_decides(dtype, replace, tmp_path):
+    text = f"""
+arrays: {{w: {{shape: [32], dtype: {dtype}, init: "uniform(0, 1)", spec: [x]}}}}
+graph: {{out: "choice(key(0), 32, (24,), {replace}, w)"}}
+outputs: {{out: []}}
+expect: {{weak: [out]}}
+"""
+    outcome = harness.run(text, tmp_path)
+    assert outcome.failures() == []
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_tails_of_normal_are_as_exact_as_its_middle(seed):
     ours, theirs = draw("normal", seed, (100_000,), "float32")
@@ -243,6 +273,10 @@ def test_64_bit_values_as_with_x64():
         (
             lambda: threefry.choice(threefry.key(0), 3, (4,), False),
             "choice takes 4 of 3 elements only with replace=True",
+        ),
+        (
+            lambda: threefry.choice(threefry.key(0), 3, (4,), True, np.ones(2)),
+            "choice's p has shape [2], and there are 3 elements",
         ),
         (lambda: threefry.bernoulli(threefry.key(0), 1), "bernoulli's p has to be a float, not int64"),
     ],

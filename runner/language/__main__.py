@@ -56,7 +56,6 @@ _NOT_HERE = """
 | `jax.lax.associative_scan(f, x)` where `f` takes trees | arrays, or one tuple of them |
 | `jax.nn.initializers` | [`init`](language.md#arrays) of an array |
 | `jax.random.gamma`, `beta`, `dirichlet`, `poisson` | an array with `init: "load('file.npy')"` |
-| `jax.random.choice(k, n, p=p)` | `categorical(k, log(p), shape=…)`, of other draws |
 | `jnp.linalg.eig`, `jax.scipy.linalg.expm`, `lu`, `gammainc`, `betainc`, `map_coordinates` | nothing |
 | `jax.image.resize` by `'linear'` or `'cubic'` | a product with the matrix of its weights, an array |
 | `jax.lax.conv_general_dilated_patches` | `conv_general_dilated` with a kernel that is an identity |

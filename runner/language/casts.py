@@ -40,7 +40,8 @@ def drawn(operation: Operation, call: ast.Call) -> ast.expr | None:
     """The argument whose dtype says which random numbers a call draws, if it has one."""
     if operation.draws is None:
         return None
-    return _bound(operation, call).arguments.get(operation.draws)
+    argument = _bound(operation, call).arguments.get(operation.draws)
+    return None if isinstance(argument, ast.Constant) and argument.value is None else argument
 
 
 def _named(operation: Operation) -> str | None:

@@ -189,19 +189,45 @@ def truncated_normal(
     return np.clip(found, *inner)
 
 
-def choice(key: Any, a: Any, shape: Shape = (), replace: bool = True, *, axis: int = 0) -> np.ndarray:
-    """Elements of `a`, or of `arange(a)` for an integer, along `axis`; each equally likely."""
+def choice(
+    key: Any,
+    a: Any,
+    shape: Shape = (),
+    replace: bool = True,
+    p: Any = None,
+    axis: int = 0,
+    *,
+    drawn: str = "float32",
+) -> np.ndarray:
+    """Elements of `a`, or of `arange(a)` for an integer, along `axis`; with probabilities `p`, in JAX of dtype `drawn`."""
     a, size = np.asarray(a), _shape(shape)
     count = int(a) if a.ndim == 0 else a.shape[axis]
     draws = math.prod(size)
     if not replace and draws > count:
         raise ValueError(f"choice takes {draws} of {count} elements only with replace=True")
+    if p is None and not replace:
+        order = permutation(key, a, axis)
+        taken = np.take(order, np.arange(draws), axis if a.ndim else 0)
+        return taken.reshape(size) if a.ndim == 0 else _along(taken, a, size, axis)
+    index = randint(key, size, 0, count) if p is None else _weighted(key, array(p), size, count, replace, drawn)
+    return index if a.ndim == 0 else _along(np.take(a, index, axis), a, size, axis)
+
+
+def _weighted(key: Any, p: np.ndarray, size: tuple[int, ...], count: int, replace: bool, drawn: str) -> np.ndarray:
+    """Places in `p`, each as likely as it says; without `replace` those of the largest with Gumbel's noise."""
+    if p.shape != (count,):
+        raise ValueError(f"choice's p has shape {list(p.shape)}, and there are {count} elements")
+    if not np.issubdtype(p.dtype, np.floating):
+        p = p.astype(np.float64)
+    # Of the weights' own kind: where these round, what is drawn does.
+    zero = np.zeros_like(p, shape=())
     if replace:
-        index = randint(key, size, 0, count)
-        return index if a.ndim == 0 else _along(np.take(a, index, axis), a, size, axis)
-    order = permutation(key, a, axis)
-    taken = np.take(order, np.arange(draws), axis if a.ndim else 0)
-    return taken.reshape(size) if a.ndim == 0 else _along(taken, a, size, axis)
+        sums = np.cumsum(p)
+        limits = sums[-1] * (1 - (zero + uniform(key, size, drawn)))
+        return np.searchsorted(np.asarray(sums), np.asarray(limits)).astype(np.int32)
+    with np.errstate(divide="ignore"):
+        scores = np.asarray(_gumbel(zero + _for_gumbel(key, p.shape, drawn)) + np.log(p))
+    return np.argsort(-scores, kind="stable")[: math.prod(size)].reshape(size).astype(np.int32)
 
 
 def _along(taken: np.ndarray, a: np.ndarray, shape: tuple[int, ...], axis: int) -> np.ndarray:

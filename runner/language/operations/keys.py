@@ -43,6 +43,13 @@ ROWS = (
         "jax.random.truncated_normal",
         threefry.truncated_normal,
     ),
-    Operation("choice", "key, a, shape=(), replace=True, *, axis=0", "jax.random.choice", threefry.choice),
+    Operation(
+        "choice",
+        "key, a, shape=(), replace=True, p=None, axis=0",
+        "jax.random.choice",
+        threefry.choice,
+        decides="draw",
+        draws="p",
+    ),
     Operation("permutation", "key, x, axis=0", "jax.random.permutation", threefry.permutation),
 )

@@ -70,12 +70,12 @@ a gradient is taken. Of a vector `eigh` and `svd` say no sign, and where values 
 compared must not depend on it: `v * v`, or `v @ (w[:, None] * v.T)`. Where one index stands twice, `x.at[i].set(v)`
 takes either value, in JAX too. `ragged_dot` has no types in `explicit`, and JAX does not map it in `vmap`.
 
-`ragged_all_to_all` writes into its `output`, and what nobody writes stays. XLA has it for GPUs and TPUs, and JAX maps it
-in no `vmap`: on simulated devices `shard_map` and `vmap` are left out, with that reason, while `sections` holds the lines to
-`graph` as ever; `target=v5e_2x2` compiles it. Sizes of two devices that disagree, slices outside of an array and rows that
-two devices write are one message. How much it sends is known only when it runs: the record's `bytes_sent` is null, and an
-estimate has its latency alone. JAX gives the result the type of `output`, which has to vary over all axes over which the
-result may: `pcast(zeros((T, D)), 'x', to='varying')`.
+`ragged_all_to_all` writes into its `output`, and what nobody writes stays. XLA has it for GPUs and TPUs, and JAX maps
+it in no `vmap`: on simulated devices `shard_map` and `vmap` are left out, with that reason, while `sections` holds
+the lines to `graph` as ever; `target=v5e_2x2` compiles it. Sizes of two devices that disagree, slices outside of an
+array and rows that two devices write are one message. How much it sends is known only when it runs: the record's
+`bytes_sent` is null, and an estimate has its latency alone. JAX gives the result the type of `output`, which has to
+vary over all axes over which the result may: `pcast(zeros((T, D)), 'x', to='varying')`.
 """
 
 

@@ -199,7 +199,7 @@ def choice(
     *,
     drawn: str = "float32",
 ) -> np.ndarray:
-    """Elements of `a`, or of `arange(a)` for an integer, along `axis`, as likely as `p` says; JAX has that in `drawn`."""
+    """Elements of `a`, or of `arange(a)` for an integer, along `axis`, as likely as `p`, in JAX of dtype `drawn`."""
     a, size = np.asarray(a), _shape(shape)
     count = int(a) if a.ndim == 0 else a.shape[axis]
     draws = math.prod(size)

@@ -32,6 +32,7 @@ INSTEAD = {
     "jax.lax.max(a, b)": "maximum(a, b)",
     "jax.lax.dot(A, B)": "A @ B",
     "jax.lax.reduce(A, 0.0, jax.lax.add, (0,))": "sum(A, axis=0)",
+    "jax.lax.pad(A, 0.0, [(0, 3, 0), (1, 0, 0)])": "pad(A, ((0, 3), (1, 0)))",
     "jax.lax.rev(A, (0,))": "flip(A, axis=0)",
     "jax.lax.convert_element_type(x, 'int32')": "astype(x, 'int32')",
     "jax.lax.approx_max_k(x, 2)": "top_k(x, 2)",
@@ -48,6 +49,7 @@ _NOT_HERE = """
 |---|---|
 {rows}
 | `jax.lax.scan` | a [repeat](language.md#scans) with `over` and `stack` |
+| `jax.lax.scan(..., reverse=True)` | the same `over` `flip(xs, axis=0)`; what is stacked is flipped back |
 | `jax.lax.while_loop` until a condition | a repeat of the most steps, with a [choice](language.md#choices) in each |
 | `jax.lax.while_loop` of a known number of steps | a [repeat](language.md#loops) with `unroll: false` |
 | `jax.checkpoint` | [`checkpoint`](language.md#rematerialisation) of a function or a repeat |
@@ -62,6 +64,8 @@ _NOT_HERE = """
 | `jax.lax.bitcast_convert_type`, `jnp.nextafter`, `jnp.frexp` | nothing: the oracle's floats are float64 |
 | `jnp.issubdtype`, `jnp.result_type`, `jnp.isscalar` | a dtype is known where a line is written |
 | `jnp.nonzero`, `jnp.unique`, `x[mask]` | nothing: their shapes depend on values |
+| `jax.lax.psend`, `precv` | `ppermute` |
+| `pcast(x, 'x', to='unreduced')`, `P(unreduced=…)` | `psum` or `psum_scatter` in the lines that sum it |
 | `jax.shard_map(..., axis_names=...)` | [`manual: [x]`](language.md#manual-over-some-axes) |
 | Pallas, `jax.pure_callback`, `jax.custom_vjp` | nothing |
 

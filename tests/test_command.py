@@ -61,8 +61,8 @@ _NO_ARRAY = [f"'out' of {section} does not depend on any array" for section in (
 WARNINGS = {
     # XLA has the collective for GPUs and TPUs.
     "ragged_moe_dispatch": [
-        "program shard_map is left out: XLA has no ragged_all_to_all for CPUs: compile it for hardware that has one, as "
-        "with target=v5e_2x2; the check sections holds the lines to the graph all the same",
+        "program shard_map is left out: XLA has no ragged_all_to_all for CPUs: compile it for hardware that has one, "
+        "as with target=v5e_2x2; the check sections holds the lines to the graph all the same",
         "program vmap is left out: per_device.received: ragged_all_to_all(sorted, room, starts, sends, there, comes, "
         "axis_name='x'): jax.vmap has no ragged_all_to_all over the axis that it maps",
     ],

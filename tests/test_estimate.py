@@ -158,6 +158,16 @@ def test_what_communicates_in_a_way_that_is_not_known_is_said() -> None:
     assert estimate(V5E, MESH, Work(), None).unknown == ["what it communicates could not be read"]
 
 
+def test_what_sends_as_much_as_values_say_takes_its_latency_at_least() -> None:
+    size = 45_000_000
+    found = made([], collective(kind="ragged-all-to-all", bytes_in=size, bytes_out=size))
+    dense = made([], collective(kind="all-to-all", bytes_in=0, bytes_out=0))
+    assert [one.seconds for one in found.collectives] == [one.seconds for one in dense.collectives]
+    assert found.collectives[0].bound == "latency"
+    name = found.collectives[0].instruction
+    assert found.unknown == [f"how much {name} sends is known when it runs: it takes its latency at least"]
+
+
 def test_a_program_that_needs_more_memory_than_there_is_does_not_fit() -> None:
     assert made([], peak_bytes=17 * 10**9).fits is False
     assert made([], peak_bytes=15 * 10**9).fits is True

@@ -151,6 +151,16 @@ def test_where_the_terminal_is_too_narrow_the_image_is_named() -> None:
     assert max(map(len, told("psum(A, 'x')", 40))) <= 40
 
 
+def test_rows_that_a_ragged_one_leaves_are_the_output_s() -> None:
+    call = "ragged_all_to_all(A, A * 2, asarray([0, 0]), asarray([0, 1]), asarray([0, 0]), here, axis_name='x')"
+    node = replace(node_of("ppermute(A, 'x', [[0, 1]])"), expression=call)
+    node = replace(node, collective=TracedCollective(operation="ragged_all_to_all", axes=["x"]))
+    drawn = exchange.read(node, DEVICES, ("x", "y"))
+    assert drawn is not None
+    assert drawn.sent is None
+    assert {drawn.label(origin) for row in drawn.devices[0].after.origins for origin in row} == {"output"}
+
+
 def test_a_line_without_a_collective_is_not_drawn() -> None:
     node = replace(node_of("psum(A, 'x')"), collective=None, before=None, origins=None)
     assert exchange.read(node, DEVICES, ("x", "y")) is None

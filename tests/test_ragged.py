@@ -23,6 +23,7 @@ from runner.language.counterparts import collectives
 from runner.layout import Mesh
 from runner.link.steps import Work
 from runner.record.verdicts import SectionsVerdict
+from runner.worker import lowered
 from tests import harness
 
 DEVICES, ROWS, ROOM = 4, 6, 30
@@ -282,3 +283,19 @@ def test_how_much_a_compiled_one_sends_is_not_known():
     # What it moves, not where to.
     assert (one.bytes_in, one.bytes_out, one.bytes_sent) == (32, 64, None)
     assert found.missing == []
+
+
+def test_what_the_program_asks_for_is_read_as_the_collective_that_it_is():
+    experiment = harness.experiment(SENT)
+    mesh = jax.make_mesh((DEVICES,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:DEVICES])
+
+    def device(a: Any, r: Any, s: Any) -> Any:
+        with jax.named_scope("C"):
+            return jax.lax.ragged_all_to_all(a, r, s, s, s, s, axis_name="x")
+
+    mapped = jax.shard_map(device, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+    given = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in (((16, 2), "f4"), ((32, 2), "f4"), ((16,), "i4"))]
+    module = jax.jit(mapped).lower(*given).compiler_ir("stablehlo")
+    (one,) = lowered.asked(module, experiment.mesh, lambda stack: (stack, False))
+    assert (one.kind, one.axes, one.count, one.alone) == ("ragged-all-to-all", ["x"], 1, False)
+    assert (one.bytes_in, one.bytes_out, one.bytes_sent) == (32, 64, None)

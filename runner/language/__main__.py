@@ -79,7 +79,8 @@ it in no `vmap`: on simulated devices `shard_map` and `vmap` are left out, with 
 the lines to `graph` as ever; `target=v5e_2x2` compiles it. Sizes of two devices that disagree, slices outside of an
 array and rows that two devices write are one message. How much it sends is known only when it runs: the record's
 `bytes_sent` is null, and an estimate has its latency alone. JAX gives the result the type of `output`, which has to
-vary over all axes over which the result may: `pcast(zeros((T, D)), 'x', to='varying')`.
+vary over all axes over which the result may: `pcast(zeros((T, D)), 'x', to='varying')`. JAX's gradient with respect
+to `output` (not to `operand`) is wrong where an empty slice begins where another one does.
 """
 
 

@@ -1,4 +1,4 @@
-"""How the tests run the command: as a whole process, from the checkout, warnings as errors."""
+"""How the tests run the command: from the checkout, warnings as errors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.server import Done, command
+
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
 REFUSED = [n for n in EXPERIMENTS if "\n  invalid: " in (ROOT / "conf" / "experiment" / f"{n}.yaml").read_text("utf-8")]
@@ -18,8 +20,13 @@ LARGE = [n for n in EXPERIMENTS if (n.startswith("collective_") and "matmul" in 
 SMALLER = ("++dims.M=512", "++dims.K=64", "++dims.N=128")
 
 
-def run_command(*arguments: str, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `python -m runner` with `arguments` from `folder`, under `environment` variables added to this one's."""
+def run_command(*arguments: str, folder: Path = ROOT) -> Done:
+    """Do `python -m runner` with `arguments` from `folder`: all that it does but to start Python and to end it."""
+    return command(folder, *arguments, limit=600)
+
+
+def run_whole(*arguments: str, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Do the same in a process of its own, under `environment` variables added to this one's."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "runner", *arguments],
         cwd=folder,

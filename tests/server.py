@@ -1,7 +1,7 @@
 """A command line in; what `python -m runner` or `pytest` does with it, in a process that was forked, out.
 
-Python, Hydra, pytest and the runner are imported once. A worker, which imports JAX, is started only where a job comes:
-most bad input is refused before.
+Python, Hydra, pytest, the runner and JAX are imported once. A worker is there only where a job comes, since most bad
+input is refused before: the first of a command is forked, and has JAX; the command's own process does not see it.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ import json
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from types import FrameType
-from typing import IO, Any
+from types import FrameType, ModuleType
+from typing import IO, Any, ClassVar
 
 import pytest
 
@@ -69,7 +71,7 @@ def command(folder: Path, *arguments: str, module: str = "runner", limit: float 
 @cache
 def _server() -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "tests.server"],
+        [sys.executable, "-m", "tests.server"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -95,12 +97,22 @@ def _serve() -> None:
 
     runner.config.compose.register()
     assert "jax" not in sys.modules
+    there = set(sys.modules)
+    import runner.worker.job
+
+    # Where a command's own process imports JAX after all it does so anew, and is found out.
+    _WORKERS_OWN.update({name: sys.modules.pop(name) for name in set(sys.modules) - there if name.startswith(_HIDDEN)})
     # What is there is not gone through again in every process, nor copied to it.
     gc.collect()
     gc.freeze()
     for line in sys.stdin:
         asked = json.loads(line)
         print(json.dumps(asdict(_done(**asked))), flush=True)
+
+
+_HIDDEN = ("jax", "runner.worker")
+_WORKERS_OWN: dict[str, ModuleType] = {}
+"""The modules that only a worker imports."""
 
 
 class _Late:
@@ -110,8 +122,9 @@ class _Late:
         self._worker: Any = None
 
     def submit(self, job: dict[str, Any]) -> None:
-        """Start it, and hand it the job."""
-        self._worker = _WORKER()
+        """Start it, if it is not there, and hand it the job."""
+        if self._worker is None:
+            self._worker = _WORKER() if _Spare.waiting is None else _Forked()
         self._worker.submit(job)
 
     def close(self) -> None:
@@ -121,6 +134,91 @@ class _Late:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._worker, name)
+
+
+class _Spare:
+    """A process with all that a worker imports, which is one when it is told to; forked while there are no threads.
+
+    To whoever started it, it is what `subprocess.Popen` gives.
+    """
+
+    waiting: ClassVar[_Spare | None] = None
+    """That of this command, until it is taken."""
+
+    def __init__(self) -> None:
+        theirs, stdin = os.pipe()
+        stdout, told = os.pipe()
+        self._ours, asked = socket.socketpair()
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            for ours in (stdin, stdout):
+                os.close(ours)
+            self._ours.close()
+            _be_worker(parent, theirs, told, asked)
+        for given in (theirs, told):
+            os.close(given)
+        asked.close()
+        self.stdin = os.fdopen(stdin, "w", encoding="utf-8", errors="replace")
+        self.stdout = os.fdopen(stdout, "r", encoding="utf-8", errors="replace")
+        self._status: int | None = None
+
+    @classmethod
+    def taken(cls, stderr: IO[bytes]) -> _Spare:
+        """That of this command, which writes its errors to a file from now on."""
+        spare, cls.waiting = cls.waiting, None
+        assert spare is not None
+        with spare._ours as ours:
+            socket.send_fds(ours, [b"!"], [stderr.fileno()])
+        return spare
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status, below 0 for a signal. Raises `subprocess.TimeoutExpired`."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while self._status is None:
+            done, status = os.waitpid(self.pid, 0 if until is None else os.WNOHANG)
+            if done:
+                self._status = os.waitstatus_to_exitcode(status)
+            elif until is not None and time.monotonic() > until:
+                raise subprocess.TimeoutExpired("the worker", timeout or 0)
+            else:
+                time.sleep(0.005)
+        return self._status
+
+    def kill(self) -> None:
+        """End it, if it has not ended."""
+        if self._status is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def _be_worker(parent: int, stdin: int, stdout: int, asked: socket.socket) -> None:
+    """Wait until a worker is wanted, and be it. Never returns."""
+    from runner.link import lifeline
+
+    try:
+        lifeline.die_with(parent)
+        message, descriptors, _, _ = socket.recv_fds(asked, 1, 1)
+        if not message:
+            os._exit(0)
+        sys.modules.update(_WORKERS_OWN)
+        # As in a process of its own: the strictness of the command is not its worker's.
+        warnings.filters[:] = _FILTERS
+        sys.warnoptions.clear()
+        for held, number in ((stdin, 0), (stdout, 1), (descriptors[0], 2)):
+            os.dup2(held, number)
+        sys.stdin, sys.stdout, sys.stderr = (
+            os.fdopen(number, mode, encoding="utf-8", errors=errors, closefd=False)
+            for number, mode, errors in ((0, "r", "strict"), (1, "w", "strict"), (2, "w", "backslashreplace"))
+        )
+        sys.argv = ["runner.worker", str(parent)]
+        from runner.worker import __main__ as worker
+
+        worker.main()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _done(folder: str, arguments: Sequence[str], limit: float, environment: Mapping[str, str]) -> Done:
@@ -155,6 +253,10 @@ def _be(
         os.setpgid(0, 0)
         os.chdir(folder)
         os.environ.update(environment)
+        # JAX has read its variables where it was imported before.
+        _Spare.waiting = None if environment else _Spare()
+        warnings.simplefilter("error")
+        sys.warnoptions.append("error")
         nothing = os.open(os.devnull, os.O_RDONLY)
         for held, number in ((nothing, 0), (out.fileno(), 1), (err.fileno(), 2)):
             os.dup2(held, number)
@@ -192,6 +294,13 @@ def _ended(child: int, limit: float) -> tuple[int, float]:
 
 
 if __name__ == "__main__":
+    _FILTERS = list(warnings.filters)
     from runner.link.process import Worker as _WORKER
+
+    class _Forked(_WORKER):
+        """A worker that was forked."""
+
+        def _started(self, command: Sequence[str], stderr: IO[bytes]) -> Any:
+            return _Spare.taken(stderr)
 
     _serve()

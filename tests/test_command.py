@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli import app
-from tests.command import EXPERIMENTS, LARGE, REFUSED, ROOT, SMALLER, alone, recorded, run_command
+from tests.command import EXPERIMENTS, LARGE, REFUSED, ROOT, SMALLER, alone, recorded, run_command, run_whole
 
 CASE3 = [[152, 158, 164, 170], [504, 526, 548, 570], [856, 894, 932, 970], [1208, 1262, 1316, 1370]]
 
@@ -38,7 +38,7 @@ def swept(names: Collection[str], folder: Callable[[str], Path]) -> dict[str, Pa
     small, large = [name for name in names if name not in LARGE], [name for name in names if name in LARGE]
     for names, overrides in ((small, ()), (large, SMALLER)):
         sweep = folder("sweep")
-        result = run_command("-m", f"+experiment={','.join(names)}", *overrides, f"hydra.sweep.dir={sweep}")
+        result = run_whole("-m", f"+experiment={','.join(names)}", *overrides, f"hydra.sweep.dir={sweep}")
         assert result.returncode == 0, result.stdout + result.stderr
         assert f"{len(names)} point{'s' if len(names) > 1 else ''}: {len(names)} passed" in result.stdout
         folders |= {recorded(run)["experiment"]: run for run in sweep.iterdir() if run.is_dir()}
@@ -341,7 +341,7 @@ def test_a_users_own_files_are_found(tmp_path: Path, how: str, load: str) -> Non
 
 def test_a_worker_that_crashes_is_status_3_with_its_last_words(tmp_path: Path) -> None:
     # XLA ends the process for a flag that it does not know.
-    result = run_command("+experiment=case3_allreduce", f"hydra.run.dir={tmp_path}", XLA_FLAGS="--xla_no_such_flag=1")
+    result = run_whole("+experiment=case3_allreduce", f"hydra.run.dir={tmp_path}", XLA_FLAGS="--xla_no_such_flag=1")
     assert result.returncode == 3, result.stdout + result.stderr
     found = recorded(tmp_path)
     assert found["status"] == "error"
@@ -363,9 +363,7 @@ def test_the_console_script_and_the_module_are_the_same_command() -> None:
     script = Path(sys.executable).with_name("shardproof")
     if not script.exists():
         pytest.skip("the console script is not installed in this environment")
-    assert (
-        subprocess.run([script], capture_output=True, text=True, check=False, cwd=ROOT).stdout == run_command().stdout
-    )
+    assert subprocess.run([script], capture_output=True, text=True, check=False, cwd=ROOT).stdout == run_whole().stdout
 
 
 def test_a_reader_that_has_read_enough_ends_the_command_quietly() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import recorded, run_command
+from tests.command import recorded, run_whole
 
 SWEEP = (
     "-m",
@@ -31,7 +31,7 @@ LAUNCHERS = [launcher("joblib", "hydra.launcher.n_jobs=2"), launcher("submitit_l
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_each_point_has_its_record_and_all_stand_in_the_table(launcher: tuple[str, ...], tmp_path: Path) -> None:
-    swept = run_command(*SWEEP, *launcher, folder=tmp_path)
+    swept = run_whole(*SWEEP, *launcher, folder=tmp_path)
     assert swept.returncode == 2, swept.stderr
     assert [recorded(tmp_path / "out" / str(n))["status"] for n in range(2)] == ["passed", "invalid"]
     assert "2 points: 1 passed, 1 invalid" in swept.stdout
@@ -39,7 +39,7 @@ def test_each_point_has_its_record_and_all_stand_in_the_table(launcher: tuple[st
         assert [row["status"] for row in csv.DictReader(file)] == ["passed", "invalid"]
     left = tmp_path / "out" / "0" / "kept"
     left.touch()
-    resumed = run_command("resume=out", folder=tmp_path)
+    resumed = run_whole("resume=out", folder=tmp_path)
     assert resumed.returncode == 2, resumed.stderr
     assert "1 of them had passed before, and were not run again" in resumed.stdout
     assert left.exists()

@@ -14,7 +14,7 @@ import pytest
 from runner.cli import report, runs
 from runner.record import folders, record, shelf
 from tests import evidence, swept
-from tests.command import run_command
+from tests.command import run_whole
 
 
 @pytest.fixture(autouse=True)
@@ -188,10 +188,10 @@ def test_where_nobody_can_be_asked_nothing_is_deleted(
 
 def test_what_real_runs_and_sweeps_leave_is_all_ours(here: Path) -> None:
     environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    run = run_command(*TRACED, folder=here, **environment)
+    run = run_whole(*TRACED, folder=here, **environment)
     assert run.returncode == 0, run.stderr
     swept_by_hand = ("-m", "+experiment=case3_allreduce", "program=auto", "dims.J=4,8")
-    assert run_command(*swept_by_hand, folder=here, **environment).returncode == 0
+    assert run_whole(*swept_by_hand, folder=here, **environment).returncode == 0
     found = shelf.entries(here / "outputs")
     assert [entry.sweep for entry in found] == [False, True]
     for entry in found:

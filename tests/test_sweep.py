@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.command import ROOT, recorded, run_command
+from tests.command import ROOT, recorded, run_command, run_whole
 
 GOOD = """# @package _global_
 defaults: [{override /mesh: MESH}]
@@ -251,7 +251,7 @@ def test_another_sweeper_gets_the_number_that_it_asks_for(tmp_path: Path) -> Non
     (tmp_path / "conf" / "hydra" / "sweeper" / "asking.yaml").write_text("_target_: hydra_plugins.asking.Asking\n")
     where: Mapping[str, str] = {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
     arguments = ("--config-dir", "conf", "hydra/sweeper=asking", "objective=auto.bytes_sent", "hydra.sweep.dir=out")
-    done = run_command("-m", *CASE, "program=auto", *arguments, folder=tmp_path, **where)
+    done = run_whole("-m", *CASE, "program=auto", *arguments, folder=tmp_path, **where)
     # An all-reduce between two devices sends half of what each holds, twice: 4 × 4 and 4 × 8 floats.
     assert (tmp_path / "told.txt").read_text() == "[64.0, 128.0, None]"
     assert done.returncode == 2, done.stdout + done.stderr

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from runner.track.entry import Entry
-from tests.command import ROOT, run_command
+from tests.command import ROOT, run_whole
 
 EXPERIMENT = """# @package _global_
 defaults: [{override /mesh: x2_y2}]
@@ -59,7 +59,7 @@ def command(folder: Path, *arguments: str) -> Any:
     path = os.pathsep.join((str(folder), str(ROOT)))
     own = "+hydra.callbacks.own={_target_:runner.cli.tracking.Tracking,to:mine.Mine,file:told.jsonl}"
     given = ("--config-dir", "conf", "+experiment=summed", own)
-    return run_command(*given, *arguments, folder=folder, PYTHONPATH=path)
+    return run_whole(*given, *arguments, folder=folder, PYTHONPATH=path)
 
 
 def told(folder: Path) -> list[Any]:
@@ -100,7 +100,7 @@ def test_a_library_that_is_not_there_is_asked_for_before_anything_runs(tmp_path:
     path = os.pathsep.join((str(missing.parent), str(ROOT)))
     for more in (("hydra.run.dir=out",), ("-m", "dims.J=4,8", "hydra.sweep.dir=out")):
         asked = ("+experiment=case3_allreduce", "hydra/callbacks=tensorboard", f"{more[-1]}")
-        done = run_command(*asked, *more[:-1], folder=tmp_path, PYTHONPATH=path)
+        done = run_whole(*asked, *more[:-1], folder=tmp_path, PYTHONPATH=path)
         assert done.returncode == 2
         assert done.stderr == (
             "hydra/callbacks=tensorboard\n"

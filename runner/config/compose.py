@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -104,6 +104,7 @@ def refuse_too_much(overrides: Sequence[str], folders: Sequence[Path]) -> None:
         raise InvalidConfiguration(message)
 
 
+@cache
 def register() -> None:
     """Tell Hydra the types of an experiment's keys, and `${folder:…}`: which of two names names a folder."""
     from hydra.core.config_store import ConfigStore

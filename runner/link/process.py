@@ -31,15 +31,7 @@ class Worker:
     def __init__(self, command: Sequence[str] = COMMAND, membership: Sequence[str] = ()) -> None:
         """`membership` says which of several processes it is, as `runner/worker/processes.py` reads it."""
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
-        self._process = subprocess.Popen(
-            [*command, str(os.getpid()), *membership],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-        )
+        self._process = self._started([*command, str(os.getpid()), *membership], self._stderr)
         self._events: queue.Queue[Said | Exception | None] = queue.Queue()
         self._hear: Callable[[Said | Exception | None], None] = self._events.put
         self._strays: list[str] = []
@@ -48,6 +40,17 @@ class Worker:
         """Where in its standard error what it writes in this job begins."""
         self._done: deque[int] = deque()
         """Where that ends, of each job that it has done since."""
+
+    def _started(self, command: Sequence[str], stderr: IO[bytes]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        )
 
     def listened_to_by(self, hear: Callable[[Said | Exception | None], None]) -> None:
         """Have what it tells heard elsewhere than by `next`, from the first job on."""

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import IO, Any, ClassVar
+from typing import IO, Any, ClassVar, cast
 
 import pytest
 
@@ -202,7 +202,7 @@ def _be_worker(parent: int, stdin: int, stdout: int, asked: socket.socket) -> No
             os._exit(0)
         sys.modules.update(_WORKERS_OWN)
         # As in a process of its own: the strictness of the command is not its worker's.
-        warnings.filters[:] = _FILTERS
+        cast("Any", warnings).filters[:] = _FILTERS
         sys.warnoptions.clear()
         for held, number in ((stdin, 0), (stdout, 1), (descriptors[0], 2)):
             os.dup2(held, number)

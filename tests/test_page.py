@@ -27,7 +27,7 @@ from runner.show.page.chart import Dot
 from runner.show.page.layered import place
 from runner.show.page.markup import Markup, joined, tag
 from tests import evidence, swept
-from tests.command import ROOT
+from tests.command import ROOT, run_command
 from tests.harness import run as ran
 
 VOID = {"meta", "link", "input", "br"}
@@ -484,3 +484,33 @@ def test_an_estimate_is_shown_with_what_it_is_made_of_and_what_it_does_not_know(
     record.write(evidence.record({"auto": evidence.program()}), tmp_path)
     assert report.main([str(tmp_path)]) == 0
     assert 'id="estimates"' not in (tmp_path / report.PAGE).read_text("utf-8")
+
+
+def test_a_run_leaves_its_page_where_it_is_asked_to(tmp_path: Path) -> None:
+    text = "{name: little, arrays: {x: {shape: [8], spec: [x]}}, graph: {y: x + 1}, outputs: {y: [x]}, program: auto}"
+    for name in ("without", "with"):
+        (tmp_path / name).mkdir()
+    ran(text, tmp_path / "without")
+    assert not (tmp_path / "without" / report.PAGE).exists()
+    ran(text, tmp_path / "with", report=True)
+    left = (tmp_path / "with" / report.PAGE).read_bytes()
+    assert report.main([str(tmp_path / "with")]) == 0
+    assert (tmp_path / "with" / report.PAGE).read_bytes() == left
+    (tmp_path / "full" / report.PAGE).mkdir(parents=True)
+    found = ran(text, tmp_path / "full", report=True).record
+    assert found.status == "passed"
+    assert record.read(tmp_path / "full").warnings == found.warnings
+    assert [warning for warning in found.warnings if warning.startswith("there is no page: ")] == found.warnings[-1:]
+
+
+def test_a_sweep_leaves_the_pages_of_its_points_and_one_that_leads_to_them(tmp_path: Path) -> None:
+    points = ("-m", "+experiment=case3_allreduce", "program=auto", "dims.J=4,5", "report=true")
+    done = run_command(*points, f"hydra.sweep.dir={tmp_path}")
+    assert done.returncode == 2, done.stderr
+    assert f"{tmp_path / report.PAGE}\n" in done.stdout
+    links = [a["href"] for name, a in Page((tmp_path / report.PAGE).read_text("utf-8")).elements if name == "a"]
+    leading = {link for link in links if link and link.endswith(".html")}
+    assert leading == {"0/report.html", "1/report.html"}
+    told = [Page((tmp_path / str(number) / report.PAGE).read_text("utf-8")).text for number in (0, 1)]
+    assert told[0].startswith("case3_allreduce: passed ")
+    assert told[1].startswith("case3_allreduce: invalid ")

@@ -20,7 +20,7 @@ from runner.record.files import write_text
 from runner.record.model import Record
 from runner.show.page import measured, run, sweep, vega
 
-PAGE = "report.html"
+PAGE = run.FILE
 """What the page of a folder is called."""
 
 EXPORT = "report.vl.json"
@@ -57,11 +57,11 @@ def _report(given: list[Path], options: argparse.Namespace) -> None:
     found, unreadable = _read(given)
     if len(found) == 1 and (given[0] / folders.RECORD).is_file():
         folder, only = next(iter(found.items()))
-        print(shown(write_run(only, folder, options.output)))
+        print(shown(run.write(only, folder, options.output)))
         return
     if not options.only:
         for folder, each in found.items():
-            write_run(each, folder)
+            run.write(each, folder)
     page = options.output or _common(given) / PAGE
     print(shown(write_sweep(found, given, page, unreadable)))
 
@@ -91,11 +91,10 @@ def _read(given: Sequence[Path]) -> tuple[dict[Path, Record], list[str]]:
     return found, unreadable
 
 
-def write_run(found: Record, folder: Path, page: Path | None = None) -> Path:
-    """Write the page of a run, beside its record or elsewhere; return its path."""
-    page = page or folder / PAGE
-    write_text(page, run.page(found, folder, _relative(folder, page)))
-    return page
+def of_sweep(folder: Path) -> Path:
+    """Write the page of a sweep, which leads to those of its points; return its path. Raises `OSError`."""
+    found, unreadable = _read([folder])
+    return write_sweep(found, [folder], folder / PAGE, unreadable)
 
 
 def write_sweep(found: dict[Path, Record], given: Sequence[Path], page: Path, unreadable: Sequence[str]) -> Path:
@@ -149,12 +148,6 @@ def _link(folder: Path, page: Path) -> str:
     """The page of a point, or its record where it has none."""
     there = folder / (PAGE if (folder / PAGE).is_file() else folders.RECORD)
     return quote(Path(os.path.relpath(there, page.parent)).as_posix())
-
-
-def _relative(folder: Path, page: Path) -> str:
-    """What leads from a page to the files of a run folder: "" where it lies there."""
-    way = Path(os.path.relpath(folder, page.parent)).as_posix()
-    return "" if way == "." else quote(way) + "/"
 
 
 def _common(given: Sequence[Path]) -> Path:

@@ -30,14 +30,16 @@ class Sweeping:
 
     - `points`: the overrides of every point by its number, as far as they are known.
     - `statuses`: where the statuses of all points are put in the end.
+    - `report`: whether it leaves a page.
     """
 
-    def __init__(self, folder: Path, options: Options, statuses: list[Status]) -> None:
+    def __init__(self, folder: Path, options: Options, statuses: list[Status], *, report: bool = False) -> None:
         self.folder = folder
         self.options = options
         self.points: dict[int, Sequence[str]] = {}
         self.found = Found()
         self._statuses = statuses
+        self.report = report
         self._finished = False
 
     def expect(self, points: Sequence[Sequence[str]], first: int) -> None:
@@ -90,6 +92,20 @@ class Sweeping:
         if len(statuses) < len(self.points):
             say(f"{len(self.points) - len(statuses)} of {len(self.points)} points left no record")
         self._leave_story(told)
+        if self.report:
+            self._leave_page()
+
+    def _leave_page(self) -> None:
+        # Few sweeps ask for it.
+        from runner.cli import report
+        from runner.config.sources import shown as shortened
+
+        try:
+            say(shortened(report.of_sweep(self.folder)))
+        except report.InvalidReport as error:
+            say(f"there is no page: {error}")
+        except OSError as error:
+            say(f"there is no page: {error.filename or self.folder}: {error.strerror or error}")
 
     def _show(self, statuses: Sequence[Status]) -> None:
         found = self.found.all_rows()
@@ -132,7 +148,8 @@ def opened(command: Command, config: DictConfig, points: Sequence[Sequence[str]]
     if command.sweep is None:
         keys = dict.fromkeys(key for overrides in points for key in measures.overridden(overrides))
         given = {name: config.get(name) for name in NAMES}
-        command.sweep = Sweeping(Path(config.hydra.sweep.dir), read(given, keys), command.statuses)
+        report = config.get("report") is True
+        command.sweep = Sweeping(Path(config.hydra.sweep.dir), read(given, keys), command.statuses, report=report)
     command.sweep.expect(points, first)
     return command.sweep
 

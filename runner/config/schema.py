@@ -224,6 +224,8 @@ class ExperimentConfig:
     """Whether every value of `per_device` on every device is shown and recorded."""
     profile: Flag = False
     """Whether a profiler trace of each program is taken, and the time of each line and collective read off it."""
+    report: Flag = False
+    """Whether the run leaves its page, `report.html`; a sweep leaves its own too."""
     explain: bool = False
     """Whether the terminal says of each collective why it is there; the record always does."""
     show: Any = "auto"

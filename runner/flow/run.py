@@ -139,6 +139,9 @@ class Running:
             _hold_to_refusal(expected, fault, found)
         found.environment.git = found.environment.git or (self._git or record.git)()
         record.write(found, folder)
+        # What an invalid experiment says of it may be anything.
+        if config.get("report") is True:
+            _leave_page(found, folder)
         self._found = found, findings
 
     def _run(
@@ -250,6 +253,18 @@ class Running:
             found.logical = naming.logical(experiment, sources())
         found.places = sources().places(reasons.keys(found.compiled.values()))
         return findings
+
+
+def _leave_page(found: Record, folder: Path) -> None:
+    """Write the page of the run; where that fails the record says so, and is worth no less."""
+    from runner.record import record
+    from runner.show.page import run as page
+
+    try:
+        page.write(record.read(folder), folder)
+    except OSError as error:
+        found.warnings.append(f"there is no page: {error.filename or folder}: {error.strerror or error}")
+        record.write(found, folder)
 
 
 def _hold_to_refusal(expected: str, fault: Fault | None, found: Record) -> None:

@@ -372,7 +372,8 @@ def _verdict(found: Record, folder: Path) -> None:
     count = f": {', '.join(counted)}" if counted else ""
     count += f", {known} {'is' if known == 1 else 'are'} wrong as expect.wrong knows" if known else ""
     text, style = status_cell(found.status)
-    say(f"{text}{count}; {shown(folder / 'result.json')}", style)
+    page = " and its report.html" if (folder / "report.html").is_file() else ""
+    say(f"{text}{count}; {shown(folder / 'result.json')}{page}", style)
 
 
 def _only_compiled(found: Record) -> bool:

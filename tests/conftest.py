@@ -31,8 +31,13 @@ LARGE = (
     "mamba_sequence_parallel",
     "scanned_layers",
     "circular_pipeline",
+    "top2_moe",
+    "ring_attention",
+    "sequence_parallel",
+    "tensor_parallel_attention",
+    "ulysses_attention",
 )
-"""Experiments whose programs take more than ten seconds to compile."""
+"""Experiments whose programs take longest to compile; what is in them is in smaller ones too, or in other tests."""
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -275,7 +275,7 @@ def _specs(mesh: Mesh, shape: tuple[int, ...]) -> list[Spec]:
     return found
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("expression", EVERY)
 def test_an_operation_is_right_under_some_layouts(expression: str) -> None:
     case = Case(expression, "2 x 2")

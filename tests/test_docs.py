@@ -13,6 +13,7 @@ import yaml
 
 from runner.cli import catalogue
 from runner.config import schema
+from runner.config.folders import conf_folder
 from runner.language.__main__ import markdown
 from runner.language.operations import OPERATIONS
 from tests.command import EXPERIMENTS, ROOT
@@ -23,14 +24,31 @@ def test_the_page_of_operations_is_the_table() -> None:
     assert (ROOT / "docs" / "operations.md").read_text(encoding="utf-8") == markdown()
 
 
+@pytest.mark.whole
 def test_the_page_of_experiments_is_what_the_files_say_without_jax() -> None:
+    assert (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8") == printed(conf_folder())
+
+
+def test_the_page_says_what_the_files_say_of_some(tmp_path: Path) -> None:
+    own = conf_folder() / "experiment"
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    for name in EXPERIMENTS[::8]:
+        text = (own / f"{name}.yaml").read_text("utf-8")
+        (tmp_path / "conf" / "experiment" / f"{name}.yaml").write_text(text, "utf-8")
+    rows = [line for line in printed(tmp_path / "conf").splitlines() if line.startswith("| [")]
+    assert len(rows) == len(EXPERIMENTS[::8])
+    assert set(rows) <= set((ROOT / "docs" / "experiments.md").read_text(encoding="utf-8").splitlines())
+
+
+def printed(folder: Path) -> str:
+    """The page of a folder's experiments, made where JAX is not."""
     script = (
-        "import sys; from runner.cli.catalogue import markdown; from runner.config.folders import conf_folder; "
-        "print(markdown(conf_folder()), end=''); sys.exit('jax' in sys.modules)"
+        "import sys; from pathlib import Path; from runner.cli.catalogue import markdown; "
+        f"print(markdown(Path({str(folder)!r})), end=''); sys.exit('jax' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, check=False, encoding="utf-8")
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8") == ran.stdout
+    return ran.stdout
 
 
 def test_the_page_of_experiments_has_every_experiment_once() -> None:

@@ -19,7 +19,7 @@ from tests.command import EXPERIMENTS, REFUSED
 SHIPPED = [name for name in EXPERIMENTS if name not in REFUSED]
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("name", SHIPPED)
 def test_no_mutant_of_a_shipped_experiment_survives(name: str, tmp_path: Path) -> None:
     experiment, not_pinned = harness.shipped(name, conf_folder())

@@ -52,7 +52,7 @@ def test_every_operation_has_samples():
     assert set(SAMPLES) == arrays | {"subscript", "operators"}
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("pack", packs(expressions(NOT_EXPLICIT)), ids=lambda pack: pack[0])
 def test_explicit_runs_every_operation(pack, tmp_path):
     outcome = harness.run(graph_of(pack, "explicit", SPECS[0]), tmp_path)
@@ -67,7 +67,7 @@ def test_explicit_types_every_operation_in_other_layouts(pack, specs):
         assert harness.infer(experiment).unsupported == {}
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("program", ["auto", "constraint"])
 @pytest.mark.parametrize("pack", packs(expressions(RUNNING, first=1)), ids=lambda pack: pack[0])
 def test_the_compiler_partitions_every_operation(pack, program, tmp_path):

@@ -89,6 +89,7 @@ def test_a_scan_computes_what_numpy_does(section: str) -> None:
     np.testing.assert_allclose(values["layers.gs"][0], steps[:, :rows], rtol=1e-12)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("unrolled", [False, True])
 def test_it_runs_in_every_program(unrolled: bool, tmp_path: Path) -> None:
     text = changed("    stack: {gs: g}\n", "    stack: {gs: g}\n    unroll: true\n") if unrolled else GOOD

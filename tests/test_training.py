@@ -43,6 +43,7 @@ def changed(old: str, new: str) -> str:
     return GOOD.replace(old, new)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_a_step_of_training_in_every_program(tmp_path: Path, check_vma: bool) -> None:
     outcome = harness.run(GOOD, tmp_path, check_vma=check_vma)

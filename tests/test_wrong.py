@@ -258,7 +258,7 @@ def test_a_run_at_verify_dims_is_held_to_it() -> None:
 ANSWERS = ROOT / "experiments" / "wrong_answers"
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ANSWERS / "experiment").glob("*.yaml")))
 def test_xla_is_as_wrong_as_is_known(tmp_path: Path, name: str) -> None:
     ran = run_command("--config-dir", str(ANSWERS), f"+experiment={name}", "hydra.run.dir=run", folder=tmp_path)

@@ -29,7 +29,7 @@ from runner.show import profile as table
 from runner.show import report
 from runner.words import time_text
 from tests import evidence, harness
-from tests.command import run_command
+from tests.command import run_whole
 from tests.test_target import TYPES, asked, errors, hear, told
 from tests.test_trace import LINE, configured, ours
 
@@ -524,7 +524,7 @@ def test_where_nothing_runs_there_is_no_profile_and_one_warning_says_so(tmp_path
 
 
 def test_a_sweep_profiles_each_point(tmp_path: Path) -> None:
-    done = run_command(
+    done = run_whole(
         "-m",
         "+experiment=case3_allreduce",
         "program=shard_map,vmap",

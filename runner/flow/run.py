@@ -94,9 +94,13 @@ class Running:
     ) -> None:
         self.held = 0
         """The bytes of the arrays that it holds until it is finished."""
+        self._sources = sources
+        self._overrides = overrides
+        self._workers = workers
+        self._progress = progress
         self._git = git
         self._found: tuple[Record, Findings | None] | None = None
-        self._parts = self._examined(config, folder, sources, overrides, workers, progress)
+        self._parts = self._examined(config, folder)
         next(self._parts, None)
 
     def finished(self) -> tuple[Record, Findings | None]:
@@ -111,23 +115,15 @@ class Running:
         """Let go of a run that will not be finished."""
         self._parts.close()
 
-    def _examined(
-        self,
-        config: Mapping[str, Any],
-        folder: Path,
-        sources: Callable[[], Sources],
-        overrides: Sequence[str],
-        workers: Workers,
-        progress: Progress,
-    ) -> Parts[None]:
-        begun = functools.cache(lambda: _begun(config, overrides))
+    def _examined(self, config: Mapping[str, Any], folder: Path) -> Parts[None]:
+        begun = functools.cache(lambda: _begun(config, self._overrides))
         expected = fault = findings = None
         try:
             expected = expect.refusal(config)
-            findings = yield from self._run(config, folder, sources, workers, begun, progress)
+            findings = yield from self._run(config, folder, begun)
         except InvalidExperiment as error:
             fault = error.fault
-            begun().status, begun().error = "invalid", sources().report(fault)
+            begun().status, begun().error = "invalid", self._sources().report(fault)
         except clock.TimedOut as error:
             begun().status, begun().error = "error", str(error)
         except MemoryError as error:
@@ -144,24 +140,16 @@ class Running:
             _leave_page(found, folder)
         self._found = found, findings
 
-    def _run(
-        self,
-        config: Mapping[str, Any],
-        folder: Path,
-        sources: Callable[[], Sources],
-        workers: Workers,
-        begun: Callable[[], Record],
-        progress: Progress,
-    ) -> Parts[Findings]:
+    def _run(self, config: Mapping[str, Any], folder: Path, begun: Callable[[], Record]) -> Parts[Findings]:
         experiment = read(config)
         absent = experiment.target.topology
         if absent is None:
-            return (yield from self._do(experiment, config, folder, sources, workers, begun, progress))
+            return (yield from self._do(experiment, config, folder, begun))
         from runner.flow import verification
 
         topology.require(absent)
         smaller = verification.smaller(config, experiment)
-        findings = yield from self._do(experiment, config, folder, sources, workers, begun, progress)
+        findings = yield from self._do(experiment, config, folder, begun)
         found = begun()
         if experiment.profile:
             found.warnings.append(f"there is no profile: nothing runs on {absent.name}, which is not here")
@@ -175,7 +163,7 @@ class Running:
         (folder / verification.FOLDER).mkdir()
         try:
             at = folder / verification.FOLDER
-            for _ in self._do(reduced, config, at, sources, workers, lambda: verified, progress):
+            for _ in self._do(reduced, config, at, lambda: verified):
                 # There is nothing to do meanwhile.
                 continue
         except InvalidExperiment as error:
@@ -188,21 +176,18 @@ class Running:
         experiment: Experiment,
         config: Mapping[str, Any],
         folder: Path,
-        sources: Callable[[], Sources],
-        workers: Workers,
         begun: Callable[[], Record],
-        progress: Progress,
     ) -> Parts[Findings]:
         """One job for one target: its programs are compiled and, where its devices are here, run and checked."""
-        data_folder = data.folder(experiment, sources)
+        data_folder = data.folder(experiment, self._sources)
         # At the sizes for which hardware is not here, data may be too large for this machine.
         arrays = None
         steps = list(_steps(experiment))
-        with progress, tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
+        with self._progress, tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
 
             @contextmanager
             def part(what: str) -> Generator[None]:
-                progress.tell(what)
+                self._progress.tell(what)
                 with clock.limit(experiment.timeout, what):
                     yield
 
@@ -211,9 +196,9 @@ class Running:
                 with part("making the arrays"):
                     arrays = data.make(experiment, data_folder)
                 self.held = sum(array.nbytes for array in arrays.values())
-            progress.tell("the types")
+            self._progress.tell("the types")
             told = job(config, folder, data_folder, left_here, steps)
-            events = workers.submit(told, kind(experiment), experiment.timeout, experiment.target.processes)
+            events = self._workers.submit(told, kind(experiment), experiment.timeout, experiment.target.processes)
             yield
             from runner.flow import dimensions, naming, reasons, untyped_output
             from runner.flow.findings import Findings
@@ -243,15 +228,15 @@ class Running:
                             with open(folder / "worker.log", "a", encoding="utf-8") as log:
                                 log.write(event.text)
                     case Started():
-                        progress.tell(f"{event.step} ({steps.index(event.step) + 1} of {len(steps)})")
+                        self._progress.tell(f"{event.step} ({steps.index(event.step) + 1} of {len(steps)})")
             with part("judging the run"):
                 findings.conclude(folder, named)
         if not experiment.chosen:
             found.modes = modes(found.programs, folder)
         found.explain = experiment.explain
         if experiment.logical:
-            found.logical = naming.logical(experiment, sources())
-        found.places = sources().places(reasons.keys(found.compiled.values()))
+            found.logical = naming.logical(experiment, self._sources())
+        found.places = self._sources().places(reasons.keys(found.compiled.values()))
         return findings
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from runner import dtypes
 from runner.language.operations import DTYPES, Operation
@@ -15,22 +16,31 @@ def narrowed(operation: Operation, call: ast.Call, dtype_of: Callable[[ast.expr]
 
     `dtype_of` gives the dtype that JAX says of a part: `float64` for a number of Python's, which can be any number.
     """
-    told = to_float(operation, call)
+    named, arguments = _names_dtype(operation, call)
+    told = _told(named, arguments)
     if told is None:
         return None
-    narrow, named = dtypes.dtype(told), _named(operation)
-    bound = _bound(operation, call)
-    given = [part for name, value in bound.arguments.items() if name != named for part in _parts(value)]
+    narrow = dtypes.dtype(told)
+    given = [part for name, value in arguments.items() if name != named for part in _parts(value)]
     finest = min((dtypes.dtype(dtype_of(part)).eps for part in given), default=0.0)
     return narrow.name if finest < narrow.eps else None
 
 
 def to_float(operation: Operation, call: ast.Call) -> str | None:
     """The float dtype that `call` names, whatever it is given; None if it names none, or draws."""
+    return _told(*_names_dtype(operation, call))
+
+
+def _names_dtype(operation: Operation, call: ast.Call) -> tuple[str | None, dict[str, Any]]:
+    """The parameter that names a dtype, if there is one that casts, and the arguments by their parameters."""
     named = _named(operation)
     if named is None or operation.kind != "array" or operation.random:
-        return None
-    told = _bound(operation, call).arguments.get(named)
+        return None, {}
+    return named, _bound(operation, call).arguments
+
+
+def _told(named: str | None, arguments: Mapping[str, Any]) -> str | None:
+    told = arguments.get(named) if named else None
     if not isinstance(told, ast.Constant) or not isinstance(told.value, str) or told.value not in dtypes.NAMES:
         return None
     return told.value if dtypes.dtype(told.value).kind in ("float", "complex") else None

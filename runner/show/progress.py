@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from types import TracebackType
+from typing import Self
 
 PATIENCE = 2.0
 """Seconds after which the line appears."""
@@ -18,64 +19,89 @@ _EVERY = 0.5
 """Seconds from one line to the next."""
 
 
-class Progress:
-    """Under it `tell` says what is being done: a terminal shows that, with the seconds, until the end."""
+class _Line:
+    """Under it a thread shows `text` again and again, on one line of a terminal.
 
-    def __init__(self, title: str) -> None:
-        self._title = title
-        self._what = ""
+    - `every`: seconds between two lines where there is no terminal; None: nothing is shown there.
+    """
+
+    def __init__(self, every: float | None = None) -> None:
+        self._every = every
         self._begun = time.monotonic()
         self._over = threading.Event()
-        self._line: threading.Thread | None = None
+        self._thread: threading.Thread | None = None
 
-    def tell(self, what: str) -> None:
-        """What is being done from now on."""
-        self._what = what
+    def text(self) -> str:
+        """What is shown."""
+        raise NotImplementedError
 
-    def __enter__(self) -> Progress:
+    @property
+    def seconds(self) -> float:
+        """Since when it is there."""
+        return time.monotonic() - self._begun
+
+    def __enter__(self) -> Self:
         self._over.clear()
-        if sys.stderr.isatty():
-            self._line = threading.Thread(target=self._show, daemon=True)
-            self._line.start()
+        live = sys.stderr.isatty()
+        if live or self._every is not None:
+            self._thread = threading.Thread(target=self._show, args=(live,), daemon=True)
+            self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over.set()
-        if self._line is not None:
-            self._line.join()
+        if self._thread is not None:
+            self._thread.join()
 
-    def _show(self) -> None:
-        wait, shown = PATIENCE, False
+    def _show(self, live: bool) -> None:
+        first, later = (PATIENCE, _EVERY) if live else (self._every, self._every)
+        wait, shown = first, False
         while not self._over.wait(wait):
-            text = f"{self._title}: {self._what}, {time.monotonic() - self._begun:.0f} s"
-            _write(text[: shutil.get_terminal_size().columns - 1])
-            wait, shown = _EVERY, True
+            if live:
+                _write(self.text()[: shutil.get_terminal_size().columns - 1])
+            else:
+                sys.stderr.write(self.text() + "\n")
+                sys.stderr.flush()
+            wait, shown = later, live
         if shown:
             _write("")
+
+
+class Progress(_Line):
+    """Under it `tell` says what is being done: a terminal shows that, with the seconds, until the end."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self._title = title
+        self._what = ""
+
+    def tell(self, what: str) -> None:
+        """What is being done from now on."""
+        self._what = what
+
+    def text(self) -> str:
+        """What is being done, and for how long this has been there."""
+        return f"{self._title}: {self._what}, {self.seconds:.0f} s"
 
 
 class Quiet(Progress):
     """Of one of many runs nothing is shown: the sweep that it belongs to has a line."""
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         return self
 
 
-class SweepProgress:
+class SweepProgress(_Line):
     """Under it a sweep's line is shown: points done, running, failed, the time that is left, the best so far.
 
     - `points`: how many there are; `every`: seconds between two lines where there is no terminal.
     """
 
     def __init__(self, points: int, every: float = 10.0) -> None:
+        super().__init__(every)
         self._points = points
-        self._every = every
-        self._begun = time.monotonic()
-        self._over = threading.Event()
-        self._line: threading.Thread | None = None
-        self._live = False
         self.done = 0
         self.running = 0
         self.failed = 0
@@ -88,34 +114,8 @@ class SweepProgress:
         parts = [f"{self.done} of {self._points} points done", f"{self.running} running"]
         parts += [f"{self.failed} failed"] if self.failed else []
         if (ran := self.done - self.ready) and self.done < self._points:
-            seconds = (time.monotonic() - self._begun) / ran * (self._points - self.done)
-            parts.append(f"about {_duration(seconds)} left")
+            parts.append(f"about {_duration(self.seconds / ran * (self._points - self.done))} left")
         return ", ".join([*parts, *([f"best so far: {self.best}"] if self.best else [])])
-
-    def __enter__(self) -> SweepProgress:
-        self._live = sys.stderr.isatty()
-        self._line = threading.Thread(target=self._show, daemon=True)
-        self._line.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        if self._line is not None:
-            self._line.join()
-
-    def _show(self) -> None:
-        wait, shown = PATIENCE if self._live else self._every, False
-        while not self._over.wait(wait):
-            if self._live:
-                _write(self.text()[: shutil.get_terminal_size().columns - 1])
-            else:
-                sys.stderr.write(self.text() + "\n")
-                sys.stderr.flush()
-            wait, shown = _EVERY if self._live else self._every, self._live
-        if shown:
-            _write("")
 
 
 def _duration(seconds: float) -> str:

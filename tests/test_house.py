@@ -63,6 +63,11 @@ def test_only_the_worker_imports_jax(file: Path) -> None:
     assert not of_jax or "worker" in file.relative_to(ROOT / "runner").parts
 
 
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_file_is_short(file: Path) -> None:
+    assert len(file.read_text(encoding="utf-8").splitlines()) <= 400
+
+
 def test_every_room_says_what_goes_in_and_what_comes_out() -> None:
     for folder in {file.parent for file in FILES} - {ROOT / "runner"}:
         said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))

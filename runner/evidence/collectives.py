@@ -118,10 +118,9 @@ class _Reader:
                     self._continued.update(name for _, name in later.called)
 
     def _contains(self, instruction: Instruction, target: str) -> bool:
-        """Whether a fusion's computation has a custom call to `target`."""
-        if instruction.opcode != "fusion":
-            return False
-        return any(target_of(inner) == target for inner in self._module.inside(instruction))
+        """Whether it is a fusion whose computation has a custom call to `target`."""
+        inside = self._module.inside(instruction) if instruction.opcode == "fusion" else ()
+        return any(target_of(inner) == target for inner in inside)
 
     def _carried_on(self, computation: Computation, start: Instruction) -> tuple[Instruction, ...]:
         """The fusions through which an async collective fusion goes on, up to the one that is done with it."""

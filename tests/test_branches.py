@@ -299,6 +299,7 @@ per_device:
     carry: {h: h}
     body:
       h: "cond(s > i, whole, lambda a, w: a, h, w)"
+    unroll: false
   z: "cond(s > 2, lambda: psum(l.h, 'x'), lambda: psum(l.h, 'x') + 1)"
 outputs:
   z: [null, null]

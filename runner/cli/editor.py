@@ -117,6 +117,7 @@ _NARROWER: dict[tuple[str, ...], Schema] = {
     ("rules",): _RULES,
     ("dims",): {"additionalProperties": _SIZE},
     ("verify_dims",): {"additionalProperties": _SIZE},
+    ("require",): {"items": _TEXT},
     ("arrays", "*", "shape"): {"items": _SIZE},
     ("arrays", "*", "dtype"): {"enum": list(dtypes.NAMES)},
     ("arrays", "*", "init"): {"type": ["string", "number", "boolean", "array"]},

@@ -28,7 +28,16 @@ from runner.experiment.model import (
     paths,
     results,
 )
-from runner.experiment.plain import check_name, choices, read_dims, read_show, read_size, read_verify_dims, yaml_hint
+from runner.experiment.plain import (
+    check_name,
+    check_required,
+    choices,
+    read_dims,
+    read_show,
+    read_size,
+    read_verify_dims,
+    yaml_hint,
+)
 from runner.experiment.program import Program
 from runner.experiment.results import (
     check_constraints,
@@ -71,6 +80,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         raise invalid(("name",), message)
     mesh = read_mesh(config["mesh"])
     dims = read_dims(config["dims"])
+    check_required(config["require"], dims, mesh)
     verify_dims = read_verify_dims(config["verify_dims"], dims)
     specs = Specs(mesh, read_rules(config["rules"], mesh))
     arrays = tuple(read_array(array, config["arrays"][array], specs, dims) for array in config["arrays"])

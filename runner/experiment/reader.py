@@ -152,8 +152,6 @@ def read(config: Mapping[str, Any]) -> Experiment:
         raise invalid(("seed",), "the seed must not be negative")
     if not 0 < experiment.timeout < math.inf:
         raise invalid(("timeout",), "the timeout is a number of seconds above 0, and not infinite")
-    if experiment.trace and experiment.reads_gradients:
-        raise invalid(("trace",), "trace=true shows no lines that read gradients; leave out the trace, or these lines")
     if experiment.trace and not sections["per_device"]:
         raise invalid(("trace",), "trace=true needs a per_device")
     if experiment.trace and not experiment.per_device:

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from runner import codec
+from runner import codec, executions
 from runner.evidence.model import Between, Collective
 from runner.link.events import Cost, Devices, Memory, RunTimes, Timing
 from runner.record.model import (
@@ -28,7 +28,6 @@ from runner.record.verdicts import (
     ValueOutput,
     ValueVerdict,
 )
-from runner.sharding import ring
 
 
 def as_json(value: Any) -> Any:
@@ -148,7 +147,7 @@ def program(*collectives: Collective, **more: Any) -> CompiledProgram:
         collectives_unknown=[],
         collectives_missing=[],
         compiler_warnings=[],
-        bytes_sent=ring.total([(one.count, one.bytes_sent) for one in collectives]),
+        bytes_sent=executions.most(executions.total((one.count, one.branches, one.bytes_sent) for one in collectives)),
     )
     return replace(plain, **more)
 

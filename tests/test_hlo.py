@@ -19,6 +19,7 @@ from runner.evidence.gather import gather
 from runner.evidence.hlo import Instruction, Shape
 from runner.evidence.model import Between, Evidence
 from runner.evidence.nodes import Origin, Origins, asked, stacks
+from runner.executions import InBranch, Range
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Mesh
@@ -685,8 +686,13 @@ def test_a_branch_may_not_be_taken(experiment):
     yes = branch.format("yes", "1", f"r = f32[2,4]{{1,0}} all-reduce(%p.1), {OVER_X}, {BY}")
     no = branch.format("no", "2", "n = f32[2,4]{1,0} negate(%p.2)")
     module = found(text.replace(ADD, ADD + yes + no), experiment)
-    assert [(one.kind, one.count) for one in module.found] == [("all-reduce", None)]
-    assert module.unknown == ["how often r runs is not known: it stands in a branch of c, which values choose"]
+    assert [(one.kind, one.count) for one in module.found] == [("all-reduce", Range(min=0, max=1))]
+    assert module.found[0].branches == [InBranch(choice="c", branch=0, of=2, times=1)]
+    assert module.unknown == []
+    # Whichever branch is taken, it runs.
+    either = text.replace("false_computation=%no", "false_computation=%yes")
+    module = found(either.replace(ADD, ADD + yes), experiment)
+    assert [(one.kind, one.count, one.branches) for one in module.found] == [("all-reduce", 1, [])]
 
 
 def test_a_computation_that_is_called_twice_runs_twice(experiment):

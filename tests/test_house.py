@@ -12,7 +12,7 @@ from tests.command import ROOT
 
 FLOORS = (
     ("untyped", "words"),
-    ("faults", "dtypes", "layout", "codec"),
+    ("faults", "dtypes", "layout", "codec", "executions"),
     ("language", "config"),
     ("experiment", "sharding"),
     ("programs", "link"),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner import executions
 from runner.link.events import Cost
 from runner.sharding import ring
 from runner.worker import versions
@@ -61,9 +62,9 @@ def test_a_permutation_sends_what_it_holds_and_alone_nobody_sends() -> None:
 def test_what_is_not_known_is_not_sent_for_certain() -> None:
     assert ring.sent("all-gather", 4, 16, None) is None
     assert ring.sent("ragged-all-to-all", 4, 16, 16) is None
-    assert ring.total([(1, 4), (None, 4)]) is None
-    assert ring.total([(1, 4), (3, None)]) is None
-    assert ring.total([(1, 4), (3, 5)]) == 19
+    assert executions.total([(1, (), 4), (3, (), None)]) is None
+    assert executions.total([(1, (), 4), (None, (), 4)]) is None
+    assert executions.total([(1, (), 4), (3, (), 5)]) == 19
 
 
 # The steps of loops.

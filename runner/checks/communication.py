@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from runner import executions
 from runner.evidence import words
+from runner.executions import Count, InBranch, Range
 from runner.experiment.expect import KINDS, Expectations
 from runner.experiment.program import Program
 from runner.record.model import CompiledProgram
 from runner.record.verdicts import CountsVerdict, LimitVerdict, NotRun, Verdict
-from runner.sharding import ring
 from runner.words import bytes_text
 
 OF = ("compiled", "lowered", "planned")
@@ -23,7 +23,8 @@ class _One:
     """A collective: its kind, how often it runs, what a device sends for it, its name and itself in words."""
 
     kind: str
-    count: int | None
+    count: Count
+    branches: Sequence[InBranch]
     sent: int | None
     name: str
     text: str
@@ -43,31 +44,35 @@ class _Listed:
 
 def counts(expected: Expectations, program: Program, compiled: CompiledProgram, of: str, *, none: bool) -> Verdict:
     """Whether there are as many collectives of each kind as expected; with `none`, whether there are none."""
-    wanted: Mapping[str, int] = {} if none else getattr(expected, _name(of, "collectives"))
+    wanted: Mapping[str, int | Range] = {} if none else getattr(expected, _name(of, "collectives"))
     found = _listed(program, compiled, of)
     if isinstance(found, Verdict):
         return _as(CountsVerdict, found)
     counted = [one for one in found.collectives if not one.alone]
     unknown = [one for one in counted if one.count is None]
-    number: Counter[str] = Counter()
-    for one in counted:
-        number[one.kind] += one.count or 0
-    wrong = [kind for kind in KINDS if number[kind] != wanted.get(kind, 0)]
     if unknown:
         names = ", ".join(one.name for one in unknown)
         reason = f"expected {_kinds(wanted)}; how often these run is not known: {names}"
         return CountsVerdict(status="failed", reason=reason)
+    number = executions.by_kind((one.kind, one.count, one.branches) for one in counted)
+    wrong = [kind for kind in KINDS if not _within(number.get(kind, 0), wanted.get(kind, 0))]
     if not wrong:
-        return CountsVerdict(status="passed", found=dict(number))
+        return CountsVerdict(status="passed", found=number)
     shown = [text for one in counted if one.kind in wrong for text in (one.text, one.why) if text]
     shown += [f"{one.text}: it moves nothing, and does not count" for one in found.collectives if one.alone]
-    missing = [f"no {kind} was {found.made}" for kind in wrong if not number[kind]]
+    missing = [f"no {kind} was {found.made}" for kind in wrong if not number.get(kind)]
     return CountsVerdict(
         status="failed",
         reason=f"expected {_kinds(wanted)}, found {_kinds(number)}",
         details=[*missing, *shown, *found.unknown],
-        found=dict(number),
+        found=number,
     )
+
+
+def _within(found: int | Range, wanted: int | Range) -> bool:
+    """Whether it runs as often as wanted, whichever branches are taken."""
+    (least, most), (low, high) = executions.ends(found), executions.ends(wanted)
+    return low <= least and most <= high
 
 
 def sent(expected: Expectations, program: Program, compiled: CompiledProgram, of: str) -> Verdict:
@@ -84,13 +89,15 @@ def sent(expected: Expectations, program: Program, compiled: CompiledProgram, of
         if unknown:
             reason = f"how much is communicated is not known, {why}"
             return LimitVerdict(status="failed", reason=reason, details=[_told(one) for one in unknown])
-    total = ring.total([(one.count, one.sent) for one in there]) or 0
+    whole = executions.total((one.count, one.branches, one.sent) for one in there)
+    total = executions.most(whole) or 0
     if total <= limit:
         return LimitVerdict(status="passed", found=total, allowed=limit)
-    largest = sorted(there, key=lambda one: -(one.count or 0) * (one.sent or 0))
+    largest = sorted(there, key=lambda one: -(executions.most(one.count) or 0) * (one.sent or 0))
+    sends = "can send, where branches decide," if isinstance(whole, Range) else "sends"
     return LimitVerdict(
         status="failed",
-        reason=f"each device sends {total} bytes for collectives, on a ring ({bytes_text(total)}), more than {limit}",
+        reason=f"each device {sends} {total} bytes for collectives, on a ring ({bytes_text(total)}), more than {limit}",
         details=[text for one in largest[:4] for text in (_told(one), one.why) if text],
         found=total,
         allowed=limit,
@@ -98,8 +105,7 @@ def sent(expected: Expectations, program: Program, compiled: CompiledProgram, of
 
 
 def _told(one: _One) -> str:
-    times = "an unknown number of" if one.count is None else one.count
-    return f"{times} × {one.name}: a device sends {bytes_text(one.sent)}"
+    return f"{words.often(one.count)} × {one.name}: a device sends {bytes_text(one.sent)}"
 
 
 def _name(of: str, name: str) -> str:
@@ -113,8 +119,8 @@ def _as(kind: type[CountsVerdict] | type[LimitVerdict], verdict: Verdict) -> Ver
     return kind(status=verdict.status, reason=verdict.reason, details=verdict.details)
 
 
-def _kinds(number: Mapping[str, int]) -> str:
-    told = [f"{number[kind]} {kind}" for kind in KINDS if number.get(kind)]
+def _kinds(number: Mapping[str, int | Range]) -> str:
+    told = [f"{executions.text(number[kind])} {kind}" for kind in KINDS if number.get(kind)]
     return ", ".join(told) or "no collectives"
 
 
@@ -128,6 +134,7 @@ def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | V
             _One(
                 one.kind,
                 one.count,
+                one.branches,
                 one.bytes_sent,
                 words.collective(one),
                 words.described(one),
@@ -142,7 +149,15 @@ def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | V
     if compiled.lowered is None:
         return Verdict(status="failed", reason="what the program asks for is not known")
     asked = [
-        _One(one.kind, one.count, one.bytes_sent, words.asked(one), words.asked_at_length(one), alone=one.alone)
+        _One(
+            one.kind,
+            one.count,
+            one.branches,
+            one.bytes_sent,
+            words.asked(one),
+            words.asked_at_length(one),
+            alone=one.alone,
+        )
         for one in compiled.lowered
     ]
     if of == "lowered":
@@ -152,7 +167,15 @@ def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | V
         missing = "there is no plan" if plan is None else plan.missing
         return Verdict(status="failed", reason=missing)
     planned = [
-        _One(one.kind, one.count, one.bytes_sent, words.planned(one), words.planned_at_length(one), alone=one.alone)
+        _One(
+            one.kind,
+            one.count,
+            one.branches,
+            one.bytes_sent,
+            words.planned(one),
+            words.planned_at_length(one),
+            alone=one.alone,
+        )
         for one in plan.collectives
     ]
     return _Listed([*planned, *asked], of)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,6 +43,8 @@ class Context:
     """Why the experiment's pinned values do not bind this run, if they do not."""
     jax: str = ""
     """The version of JAX that ran."""
+    drawn: Sequence[Arrays] = ()
+    """Where lines read gradients, the arrays with these as far off as rounding was measured to make them."""
     gradients: Gradients = field(default_factory=Gradients)
     """The oracles of the gradients, whose values are among those of the two sections."""
 

@@ -138,7 +138,7 @@ def _interpret_after(context: Context, by_jax: Arrays, draws: Sequence[Arrays]) 
         for each in itertools.islice(itertools.cycle(most), _SIGNS)
     ]
     beside = [{name: known[name] + each[name] for name in known} for each in (*apart, *turned)]
-    drawn = [exact | each for each in beside]
+    context.drawn = drawn = [exact | each for each in beside]
     # The first is per_device's alone where it adds up shares.
     _interpret(context, {"graph": drawn[1:] if gradient.shares(experiment) > 1 else drawn, "per_device": drawn})
     for oracle, own in zip((context.graph, context.per_device), before, strict=True):

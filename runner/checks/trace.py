@@ -110,7 +110,7 @@ class _Comparison:
         self._held = held
         self.traced = naming.named(context.experiment)
         floats = {node: {ANY: value.dtype.name} for node, value in (held or {}).items()}
-        self._oracle = measure(self.traced.experiment, "per_device", context.arrays, floats)
+        self._oracle = measure(self.traced.experiment, "per_device", context.arrays, floats, drawn=context.drawn)
         self._shown = {value.node: value.name for value in self.traced.values}
 
     def node(self, value: naming.Value) -> TracedNode | None:

@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runner import executions
 from runner.config.compose import compose
 from runner.config.sources import listing
+from runner.executions import Range
 from runner.experiment import expect
 from runner.experiment.model import Experiment, Loop, Statement
 from runner.experiment.program import Program
@@ -76,7 +78,7 @@ def _expected(experiment: Experiment) -> str | None:
     programs: dict[str, list[str]] = {}
     for program in experiment.programs:
         expected = experiment.expected[program]
-        collectives: Mapping[str, int] | None = {} if expected.no_collectives else expected.collectives
+        collectives: Mapping[str, int | Range] | None = {} if expected.no_collectives else expected.collectives
         if collectives is not None and program.on_mesh:
             programs.setdefault(_counted(collectives, nothing="none"), []).append(program)
     if len(programs) == 1:
@@ -84,8 +86,8 @@ def _expected(experiment: Experiment) -> str | None:
     return "; ".join(f"{', '.join(names)}: {counts}" for counts, names in programs.items()) or None
 
 
-def _counted(counts: Mapping[str, int], nothing: str = "–") -> str:
-    told = [kind if count == 1 else f"{kind} × {count}" for kind, count in counts.items() if count]
+def _counted(counts: Mapping[str, int | Range], nothing: str = "–") -> str:
+    told = [kind if count == 1 else f"{kind} × {executions.short(count)}" for kind, count in counts.items() if count]
     return ", ".join(told) or nothing
 
 

@@ -40,6 +40,12 @@ _TYPES: dict[str, Schema] = {
 }
 _TEXT: Schema = {"type": "string"}
 _SIZE: Schema = {"type": ["integer", "string"]}
+_COUNT: Schema = {
+    "type": ["integer", "string", "object"],
+    "properties": {"min": _SIZE, "max": _SIZE},
+    "required": ["max"],
+    "additionalProperties": False,
+}
 _SIZES: Schema = {"type": "array", "items": _SIZE}
 _AXES: Schema = {"type": ["string", "null", "array"], "items": _TEXT}
 _SPEC: Schema = {"type": ["array", "null"], "items": _AXES}
@@ -92,7 +98,7 @@ _COMMUNICATION: dict[str, Schema] = {
     "collectives": {
         "type": ["object", "null"],
         "properties": {name: {"$ref": "#/$defs/counts"} for name in (*Program, *PLATFORMS)}
-        | dict.fromkeys(KINDS, _SIZE),
+        | dict.fromkeys(KINDS, _COUNT),
         "additionalProperties": False,
     },
     "no_collectives": {"type": ["boolean", "object", "null"]},
@@ -111,6 +117,7 @@ _NARROWER: dict[tuple[str, ...], Schema] = {
     ("rules",): _RULES,
     ("dims",): {"additionalProperties": _SIZE},
     ("verify_dims",): {"additionalProperties": _SIZE},
+    ("require",): {"items": _TEXT},
     ("arrays", "*", "shape"): {"items": _SIZE},
     ("arrays", "*", "dtype"): {"enum": list(dtypes.NAMES)},
     ("arrays", "*", "init"): {"type": ["string", "number", "boolean", "array"]},
@@ -191,7 +198,7 @@ def _counts() -> Schema:
     inner = {name: {"$ref": "#/$defs/counts"} for name in (*Program, *PLATFORMS)}
     return {
         "type": ["object", "null"],
-        "properties": inner | dict.fromkeys(KINDS, _SIZE),
+        "properties": inner | dict.fromkeys(KINDS, _COUNT),
         "additionalProperties": False,
     }
 

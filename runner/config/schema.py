@@ -201,6 +201,8 @@ class ExperimentConfig:
     dims: dict[str, Any] | None = field(default_factory=dict[str, Any])
     verify_dims: dict[str, Any] | None = field(default_factory=dict[str, Any])
     """The sizes at which simulated CPU devices verify what is compiled for a topology that is not here."""
+    require: list[Any] | None = None
+    """What has to hold of the dims: `[M >= S, M % S == 0]`."""
     arrays: dict[str, ArrayConfig] | None = field(default_factory=dict[str, ArrayConfig])
     functions: dict[str, Any] | None = field(default_factory=dict[str, Any])
     """Lines by a name, which other lines call: `rmsnorm(x, g): x * g`."""

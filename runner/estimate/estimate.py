@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from runner import dtypes
+from runner import dtypes, executions
 from runner.estimate.links import UNSIZED, Coordinates, Links, Taken
 from runner.estimate.model import CollectiveTime, Estimate, LineTime
 from runner.evidence.model import Collective
-from runner.evidence.work import Line, Work
+from runner.evidence.work import IN_BRANCHES, Line, Work
+from runner.executions import Range
 from runner.experiment.hardware import Hardware
 from runner.experiment.model import Experiment
 from runner.layout import Mesh
@@ -109,7 +110,9 @@ def _collective(
         unknown.append(f"how much {one.instruction} sends is known when it runs: it takes its latency at least")
     elif one.count is None:
         unknown.append(f"how often {one.instruction} runs is not known: it counts once")
-    seconds = None if taken is None else taken.seconds * (1 if one.count is None else one.count)
+    elif isinstance(one.count, Range):
+        unknown.append(IN_BRANCHES)
+    seconds = None if taken is None else taken.seconds * (1 if one.count is None else executions.ends(one.count)[1])
     meanwhile = sum(times.get(node, 0.0) for node in one.overlapped or ())
     return CollectiveTime(
         instruction=one.instruction,

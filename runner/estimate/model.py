@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from runner.executions import Count
+
 Bound: TypeAlias = Literal["flops", "memory", "bandwidth", "latency"]
 
 
@@ -28,7 +30,8 @@ class LineTime:
 class CollectiveTime:
     """What a collective takes over the links of its mesh axes.
 
-    - `seconds`: of all `count` executions; null where that is not known. `bound`: what decides, `over` which links.
+    - `seconds`: of all `count` executions, of a range of the most; null where that is not known.
+    - `bound`: what decides, `over` which links.
     - `hidden`: how much of that the schedule hides behind what is computed meanwhile.
     """
 
@@ -36,7 +39,7 @@ class CollectiveTime:
     kind: str
     nodes: list[str]
     axes: list[str] | None
-    count: int | None
+    count: Count
     seconds: float | None
     bound: Bound | None
     over: str | None

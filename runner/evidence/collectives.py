@@ -222,6 +222,9 @@ class _Reader:
             self._result.unknown.append(f"{instruction.name} leads back to no line of the experiment")
         nodes = _nodes(own)
         bytes_in, bytes_out, dtype = self._bytes(place)
+        runs = self._counts.of(place.start[0].name)
+        if runs.count is None:
+            self._result.unknown.append(f"how often {instruction.name} runs is not known")
         return Collective(
             kind=place.kind,
             node=nodes[0] if nodes else None,
@@ -236,7 +239,8 @@ class _Reader:
             bytes_out=bytes_out,
             bytes=None if bytes_in is None or bytes_out is None else max(bytes_in, bytes_out),
             bytes_sent=None if devices is None else ring.sent(place.kind, devices, bytes_in, bytes_out),
-            count=self._count_of(place),
+            count=runs.count,
+            branches=list(runs.branches),
             asynchronous=place.asynchronous,
             overlapped=self._overlapped(place),
             instruction=instruction.name,
@@ -291,14 +295,6 @@ class _Reader:
                 lines = self._flow.producers(place.computation, taken) or self._flow.consumers(*self._result_of(place))
                 found += [replace(line, gradient=all(map(backward, lost))) for line in lines]
         return list(dict.fromkeys(found))
-
-    def _count_of(self, place: _Place) -> int | None:
-        count = self._counts.of(place.start[0].name)
-        if count is None:
-            branch = self._counts.branch_of(place.start[0].name)
-            why = f": it stands in a branch of {branch}, which values choose" if branch else ""
-            self._result.unknown.append(f"how often {place.instruction.name} runs is not known{why}")
-        return count
 
     def _bytes(self, place: _Place) -> tuple[int | None, int | None, str]:
         """Bytes into and out of one device, None where they are not known, and the dtype."""

@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from runner import executions
 from runner.evidence import hlo
-from runner.evidence.hlo import Module
+from runner.evidence.hlo import Computation, Instruction, Module
+from runner.executions import Count, InBranch
 
 BRANCHES = ("true_computation", "false_computation", "branch_computations")
 """The roles in which an instruction names what it runs in one case of several."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """How often a computation runs.
+
+    - `times`: the least and the most each time that the innermost of the `branches` around it is taken, or the program
+      runs; None where that is not known. In branches both are the same.
+    - `branches`: none of a computation that is called in several places, of which the range alone is told.
+    """
+
+    times: tuple[int, int] | None
+    branches: tuple[InBranch, ...] = ()
+
+    @property
+    def count(self) -> Count:
+        """How often it runs in the whole program."""
+        if self.times is None or self.branches:
+            return executions.count(self.times and self.times[1], self.branches)
+        return executions.between(*self.times)
 
 
 class Counts:
@@ -14,34 +38,43 @@ class Counts:
 
     def __init__(self, module: Module) -> None:
         self._module = module
-        self._known: dict[str, int | None] = {}
+        self._known: dict[str, Runs] = {}
 
-    def of(self, computation: str) -> int | None:
-        """How often a computation runs; None where it stands in a branch, or in a loop of unknown length."""
+    def of(self, computation: str) -> Runs:
+        """How often a computation runs; not known in a loop of unknown length."""
         if computation not in self._known:
             entry = self._module.entry
-            self._known[computation] = 1 if entry and computation == entry.name else self._sum_of_calls(computation)
+            once = Runs((1, 1))
+            self._known[computation] = once if entry and computation == entry.name else self._called(computation)
         return self._known[computation]
 
-    def branch_of(self, computation: str) -> str | None:
-        """The instruction in a branch of which a computation stands, if it does."""
+    def _called(self, computation: str) -> Runs:
+        calls: list[Runs] = []
         for outer, instruction, role in self._module.callers.get(computation, ()):
-            found = instruction.name if role in BRANCHES else self.branch_of(outer.name)
-            if found is not None:
-                return found
-        return None
+            before = sum(runs.branches[-1:] != () and runs.branches[-1].choice == instruction.name for runs in calls)
+            calls.append(self._from(computation, outer, instruction, role, before))
+        if len(calls) == 1:
+            return calls[0]
+        together = executions.total((call.count, call.branches, 1) for call in calls)
+        return Runs(None if together is None else executions.ends(together))
 
-    def _sum_of_calls(self, computation: str) -> int | None:
-        total = 0
-        for outer, instruction, role in self._module.callers.get(computation, ()):
-            times: int | None = 1
-            if role in ("body", "condition"):
-                times = hlo.trip_count(self._module, instruction, outer)
-                times = times if times is None or role == "body" else times + 1
-            elif role in BRANCHES:
-                times = None
-            around = self.of(outer.name)
-            if times is None or around is None:
-                return None
-            total += times * around
-        return total
+    def _from(self, computation: str, outer: Computation, instruction: Instruction, role: str, before: int) -> Runs:
+        """How often an instruction runs what it calls, in as many of its branches `before` already."""
+        around = self.of(outer.name)
+        if around.times is None:
+            return around
+        least, most = around.times
+        if role in ("body", "condition"):
+            steps = hlo.trip_count(self._module, instruction, outer)
+            if steps is None:
+                return Runs(None)
+            steps += role == "condition"
+            return Runs((least * steps, most * steps), around.branches)
+        cases = [name for of, name in instruction.called if of in BRANCHES]
+        if role not in BRANCHES or len(cases) == 1:
+            return around
+        if least != most:
+            return Runs((0, most))
+        number = [index for index, name in enumerate(cases) if name == computation][before]
+        chosen = InBranch(choice=instruction.name, branch=number, of=len(cases), times=most)
+        return Runs((1, 1), (*around.branches, chosen))

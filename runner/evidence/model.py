@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from runner.codec import named
+from runner.executions import Count, InBranch
 from runner.link.events import RunTimes
 from runner.sharding.plan import Reshard
 
@@ -55,7 +56,7 @@ class Collective:
     - `reduction`: of one that reduces, `sum`, `max`, `min`, …; null where the module does not say, and for others.
     - `bytes_in`, `bytes_out`: per device and execution; `bytes` is the larger. Null where a size is not known.
     - `bytes_sent`: what a device sends, on a ring; null where that is not known.
-    - `count`: how often it runs; null where that is not known.
+    - `count`: how often it runs; a range where it stands in `branches`, null where that is not known.
     - `overlapped`: of an asynchronous one what is computed meanwhile; null where the module has no schedule.
     - `why`: the reason that it is there; `alone`: whether no device has a partner, since the axes have size 1: it moves
       nothing, and counts as nothing.
@@ -74,7 +75,8 @@ class Collective:
     bytes_out: int | None
     bytes: int | None
     bytes_sent: int | None = None
-    count: int | None
+    count: Count
+    branches: list[InBranch] = field(default_factory=list[InBranch])
     asynchronous: bool
     overlapped: list[str] | None
     instruction: str

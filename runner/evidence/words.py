@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from runner import executions
+from runner.executions import Count, Range
 from runner.words import bytes_text
 
 if TYPE_CHECKING:
@@ -41,9 +43,8 @@ def subject(one: Collective) -> str:
 
 def described(one: Collective) -> str:
     """One collective of a record in a line."""
-    times = "an unknown number of" if one.count is None else str(one.count)
     inserted = ", inserted by the compiler" if one.inserted else ""
-    return f"{times} × {collective(one)}: {bytes_text(one.bytes)} per device{inserted}"
+    return f"{often(one.count)} × {collective(one)}: {bytes_text(one.bytes)} per device{inserted}"
 
 
 def because(why: Reason) -> str:
@@ -58,7 +59,7 @@ def asked(one: AskedCollective) -> str:
 
 def asked_at_length(one: AskedCollective) -> str:
     """A collective that a program asks for in a line."""
-    return f"{_often(one.count)} × {asked(one)}: a device sends {bytes_text(one.bytes_sent)}"
+    return f"{often(one.count)} × {asked(one)}: a device sends {bytes_text(one.bytes_sent)}"
 
 
 def planned(one: PlannedCollective) -> str:
@@ -69,7 +70,7 @@ def planned(one: PlannedCollective) -> str:
 
 def planned_at_length(one: PlannedCollective) -> str:
     """A collective that Shardy plans in a line."""
-    return f"{_often(one.count)} × {planned(one)}: a device sends {bytes_text(one.bytes_sent)}"
+    return f"{often(one.count)} × {planned(one)}: a device sends {bytes_text(one.bytes_sent)}"
 
 
 def _at(line: str | None, gradient: bool) -> str:
@@ -80,5 +81,6 @@ def _over(axes: list[str] | None) -> str:
     return " within groups of no axis" if axes is None else f" over {', '.join(axes) or NOBODY}"
 
 
-def _often(count: int | None) -> str:
-    return "an unknown number of" if count is None else str(count)
+def often(count: Count) -> str:
+    """How often one collective runs: `3`, `between 0 and 1 (in a branch)`."""
+    return executions.text(count) + (" (in a branch)" if isinstance(count, Range) else "")

@@ -12,14 +12,18 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from runner import executions
 from runner.evidence import custom_calls
 from runner.evidence.counts import Counts
 from runner.evidence.hlo import Computation, Instruction, Module, Shape
 from runner.evidence.nodes import Origins
 from runner.evidence.opcodes import IDLE, kind_of, target_of
+from runner.executions import Range
 
 Kind = tuple[str, str]
 """What a product multiplies, and how precisely: `("float32", "highest")`."""
+
+IN_BRANCHES = "what stands in a branch counts as if that were always taken: it may take less"
 
 _CALLING = ("while", "conditional", "call", "async-start")
 """Instructions whose work is that of the computations that they run."""
@@ -67,11 +71,14 @@ class _Reader:
         if self._module.entry is None:
             return Work(unknown=["the module has no entry computation that could be read"])
         for computation in self._run(self._module.entry, set()):
-            times = self._counts.of(computation.name)
-            if times is None:
+            count = self._counts.of(computation.name).count
+            if count is None:
                 self._unknown[f"how often {computation.name} runs is not known: it counts once"] = None
+            elif isinstance(count, Range):
+                self._unknown[IN_BRANCHES] = None
+            times = 1 if count is None else executions.ends(count)[1]
             for instruction in computation.instructions.values():
-                self._add(computation, instruction, 1 if times is None else times)
+                self._add(computation, instruction, times)
         return Work(list(self._found.values()), list(self._unknown))
 
     def _run(self, computation: Computation, visited: set[str]) -> Iterator[Computation]:

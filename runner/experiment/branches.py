@@ -46,18 +46,23 @@ class Choice:
 def parts(statements: Sequence[Statement], depth: int = 0) -> Iterator[Statement | Choice]:
     """The statements, which stand in `depth` calls, with each choice that is whole in one."""
 
-    def outermost(statement: Statement) -> int | None:
-        calls = statement.line.calls
-        return next((i for i in range(depth, len(calls)) if calls[i].chooses), None)
-
-    def around(statement: Statement) -> tuple[Call, ...] | None:
-        at = outermost(statement)
-        return None if at is None else statement.line.calls[: at + 1]
-
-    for calls, group in itertools.groupby(statements, around):
+    for calls, group in itertools.groupby(statements, lambda statement: around(statement, depth)):
         lines = tuple(group)
         choice = None if calls is None else _whole(calls, lines)
         yield from lines if choice is None else [choice]
+
+
+def around(statement: Statement, depth: int = 0) -> tuple[Call, ...] | None:
+    """The calls down to the outermost choice that a statement, which stands in `depth` calls, is of."""
+    calls = statement.line.calls
+    at = next((i for i in range(depth, len(calls)) if calls[i].chooses), None)
+    return None if at is None else calls[: at + 1]
+
+
+def together(needing: Sequence[Statement], statements: Sequence[Statement]) -> list[Statement]:
+    """Those of the statements that are `needing`, with all that is of the same choices as one of these."""
+    chosen = {around(statement) for statement in needing} - {None}
+    return [statement for statement in statements if statement in needing or around(statement) in chosen]
 
 
 def choice_of(call: Call, lines: Sequence[Statement]) -> Choice | None:

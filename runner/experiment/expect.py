@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
+from runner.executions import Range
 from runner.experiment.program import Program
 from runner.faults import Key, invalid, nearest
 from runner.language.check import Section
@@ -30,22 +31,22 @@ Value = TypeVar("Value")
 class Expectations:
     """What one program is held to; None and empty where nothing is expected.
 
-    `collectives` counts every kind, those that it does not name being zero. `layouts` are the specs of values in the
-    middle of `graph`. What is `lowered` is what the program asks for, what is `planned` what Shardy makes of it; the
-    others are of the compiled module.
+    `collectives` counts every kind, those that it does not name being zero; a range is for what branches decide.
+    `layouts` are the specs of values in the middle of `graph`. What is `lowered` is what the program asks for, what is
+    `planned` what Shardy makes of it; the others are of the compiled module.
     """
 
-    collectives: Mapping[str, int] | None = None
+    collectives: Mapping[str, int | Range] | None = None
     no_collectives: bool = False
     max_bytes_per_device: int | None = None
     max_memory_bytes: int | None = None
     overlapped: tuple[str, ...] = ()
     not_overlapped: tuple[str, ...] = ()
     layouts: Mapping[str, Spec] = field(default_factory=dict[str, Spec])
-    lowered_collectives: Mapping[str, int] | None = None
+    lowered_collectives: Mapping[str, int | Range] | None = None
     lowered_no_collectives: bool = False
     lowered_max_bytes_per_device: int | None = None
-    planned_collectives: Mapping[str, int] | None = None
+    planned_collectives: Mapping[str, int | Range] | None = None
     planned_no_collectives: bool = False
     planned_max_bytes_per_device: int | None = None
 
@@ -149,13 +150,30 @@ def _plain(value: Any, names: Names) -> Any:
     return rest if rest or not value else None
 
 
-def _counts(value: Any, key: Key, names: Names) -> dict[str, int]:
+def _counts(value: Any, key: Key, names: Names) -> dict[str, int | Range]:
     if not is_mapping(value):
         raise invalid(key, f"{value!r} is not a mapping of kinds to numbers, such as {{all-reduce: 1}}")
     for kind in value:
         if kind not in KINDS:
             raise invalid((*key, kind), f"there is no collective '{kind}'{nearest(str(kind), KINDS) or _list(KINDS)}")
-    return {kind: _size(count, (*key, kind), names, f"{kind}s") for kind, count in value.items()}
+    return {kind: _count(count, (*key, kind), names, f"{kind}s") for kind, count in value.items()}
+
+
+def _count(value: Any, key: Key, names: Names, what: str) -> int | Range:
+    if not is_mapping(value):
+        return _size(value, key, names, what)
+    for end in value:
+        if end not in _ENDS:
+            raise invalid((*key, end), f"a range has a min and a max, such as {{min: 0, max: 1}}, and no '{end}'")
+    if "max" not in value:
+        raise invalid(key, "a range has a max, such as {min: 0, max: 1}; its min is 0 where it is left out")
+    least, most = (_size(value.get(end, 0), (*key, end), names, what) for end in _ENDS)
+    if least > most:
+        raise invalid(key, f"no number is at least {least} and at most {most}")
+    return Range(min=least, max=most)
+
+
+_ENDS = ("min", "max")
 
 
 def _flag(value: Any, key: Key) -> bool:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from runner import dtypes
-from runner.experiment import checkpoints, expect
+from runner.experiment import branches, checkpoints, expect
 from runner.experiment.hardware import Hardware
 from runner.experiment.lines import (
     Call,
@@ -214,19 +214,24 @@ class Experiment:
 
     def before(self, section: Section) -> tuple[Statement, ...]:
         """The lines of a section that need no gradient, which are what is differentiated."""
-        needing = entered_by(self.section(section), set(self.grad.names if self.grad else ()))
+        needing = self._needing(section)
         return apart((line for line in self.section(section) if line not in needing), self.section(section))
 
     def after(self, section: Section) -> tuple[Statement, ...]:
         """The lines of a section that need gradients, and before them again those they read that no array enters."""
         lines = self.section(section)
-        needing = entered_by(lines, set(self.grad.names if self.grad else ()))
+        needing = self._needing(section)
         entered = entered_by(lines, {array.name for array in self.arrays})
         again = [line for line in lines if line not in needing and line not in entered]
         read = frozenset[str]().union(*(line.names for line in needing))
         for line in reversed(again):
             read |= line.names if line.defines & read else frozenset()
         return apart((*(line for line in again if line.defines & read), *needing), lines)
+
+    def _needing(self, section: Section) -> list[Statement]:
+        """The lines that need gradients, with the other lines of choices that do."""
+        lines = self.section(section)
+        return branches.together(entered_by(lines, set(self.grad.names if self.grad else ())), lines)
 
     def passed(self, section: Section) -> tuple[str, ...]:
         """The values that lines give which need no gradient, and that lines read which do."""

@@ -76,7 +76,8 @@ def named(experiment: Experiment) -> Traced:
         naming = _Naming(experiment, unroll=False)
         naming.run(experiment.per_device, meaning, "")
         whole = tuple(loop.name for loop in loops)
-    code = replace(experiment, per_device=tuple(naming.statements), outputs={}, programs=(TRACED,))
+    gradients = {name: experiment.outputs[name] for name in (experiment.grad.names if experiment.grad else ())}
+    code = replace(experiment, per_device=tuple(naming.statements), outputs=gradients, programs=(TRACED,))
     results = {name: name_of(meaning[name]) or name if name in meaning else name for name in experiment.outputs}
     return Traced(code, tuple(naming.values), results, tuple(dict.fromkeys(naming.stepped)), whole)
 

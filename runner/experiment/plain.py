@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import keyword
 import math
+import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from runner.experiment.showing import MESH, WORDS
@@ -16,6 +18,7 @@ from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.syntax import Expression, SyntaxFault, on_one_line, parse
 from runner.layout import Mesh
 from runner.untyped import is_list
+from runner.words import listed
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -92,6 +95,34 @@ def _dim(name: str, value: object, key: Key, dims: Mapping[str, int]) -> int:
     if size < 1:
         raise invalid(key, f"the dim '{name}' is {size}; a size is at least 1")
     return size
+
+
+def check_required(required: object, dims: Mapping[str, int], mesh: Mesh) -> None:
+    """Raise `InvalidExperiment` for the first comparison of `require` that does not hold of the dims."""
+    if not is_list(required):
+        return
+    for i, text in enumerate(required):
+        key = ("require", i)
+        expression = read_expression(text, key)
+        match expression.tree:
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                ends = (left, right)
+            case _:
+                raise invalid(key, f"{text!r} compares nothing; what is required of dims is a comparison: M >= S")
+        try:
+            first, second = (static.evaluate(Expression(expression.text, end), dims, mesh) for end in ends)
+        except SyntaxFault as fault:
+            raise InvalidExperiment(located(key, expression.text, fault)) from None
+        if not _HOLDS[type(op)](first, second):
+            read = dict.fromkeys(node.id for node in ast.walk(expression.tree) if isinstance(node, ast.Name))
+            told = [f"{name} is {dims[name]}" for name in read if name in dims]
+            raise invalid(key, f"{expression.text} does not hold" + (f": {listed(told)}" if told else ""))
+
+
+_HOLDS: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}  # fmt: skip
 
 
 def read_verify_dims(config: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, int]:

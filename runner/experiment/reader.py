@@ -28,7 +28,16 @@ from runner.experiment.model import (
     paths,
     results,
 )
-from runner.experiment.plain import check_name, choices, read_dims, read_show, read_size, read_verify_dims, yaml_hint
+from runner.experiment.plain import (
+    check_name,
+    check_required,
+    choices,
+    read_dims,
+    read_show,
+    read_size,
+    read_verify_dims,
+    yaml_hint,
+)
 from runner.experiment.program import Program
 from runner.experiment.results import (
     check_constraints,
@@ -71,6 +80,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         raise invalid(("name",), message)
     mesh = read_mesh(config["mesh"])
     dims = read_dims(config["dims"])
+    check_required(config["require"], dims, mesh)
     verify_dims = read_verify_dims(config["verify_dims"], dims)
     specs = Specs(mesh, read_rules(config["rules"], mesh))
     arrays = tuple(read_array(array, config["arrays"][array], specs, dims) for array in config["arrays"])
@@ -142,8 +152,6 @@ def read(config: Mapping[str, Any]) -> Experiment:
         raise invalid(("seed",), "the seed must not be negative")
     if not 0 < experiment.timeout < math.inf:
         raise invalid(("timeout",), "the timeout is a number of seconds above 0, and not infinite")
-    if experiment.trace and experiment.reads_gradients:
-        raise invalid(("trace",), "trace=true shows no lines that read gradients; leave out the trace, or these lines")
     if experiment.trace and not sections["per_device"]:
         raise invalid(("trace",), "trace=true needs a per_device")
     if experiment.trace and not experiment.per_device:

@@ -45,6 +45,7 @@ def _without_layouts(config: Mapping[str, Any], experiment: Experiment) -> str:
         "outputs": {name: [] for name in outputs},
         "constraints": {},
         "verify_dims": {},
+        "require": [],
         "expect": {},
         "show": "auto",
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runner import dtypes
+from runner import dtypes, executions
 from runner.checks import (
     agreement,
     blame,
@@ -30,6 +30,7 @@ from runner.estimate.model import Estimate
 from runner.evidence import planes
 from runner.evidence.gather import gather
 from runner.evidence.model import Collective, Evidence
+from runner.executions import Count, Range
 from runner.experiment import memory, unread
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
@@ -47,7 +48,6 @@ from runner.link.target import ProgramRun, gradients_told, program_run, traced_v
 from runner.record import record
 from runner.record.model import ArrayRecord, CompiledProgram, MeshShape, ProgramRecord, Record, Status, Trace
 from runner.record.verdicts import Checks, FileChecks, NotRun, SectionsVerdict, ValueVerdict, Verdict
-from runner.sharding import ring
 from runner.why.reasons import explained
 
 
@@ -228,6 +228,7 @@ class Findings:
             reason = "; ".join(evidence.profile.unknown)
             self._found.warnings.append(f"program {run.program} has no profile: {reason}")
         assert run.timing is not None
+        sent = _sent(evidence)
         compiled = CompiledProgram(
             status="passed",
             error=None,
@@ -246,7 +247,8 @@ class Findings:
             plan=run.plan,
             estimate=self._estimate(run, evidence),
             lowered=run.lowered,
-            bytes_sent=_sent(evidence),
+            bytes_sent=executions.most(sent),
+            bytes_sent_min=sent.min if isinstance(sent, Range) else None,
         )
         checks = replace(checks, **expectations.check(context.experiment, run.program, compiled))
         return replace(compiled, status=record.of_checks(checks), checks=checks)
@@ -291,11 +293,11 @@ class Findings:
         return replace(found, diagnosis=[blame.INTERPRETER] if wrong else diagnosis.diagnose(context))
 
 
-def _sent(evidence: Evidence) -> int | None:
+def _sent(evidence: Evidence) -> Count:
     """What a device sends for all collectives; None where there may be more than were found."""
     if evidence.collectives is None or evidence.collectives_missing:
         return None
-    return ring.total([(one.count, one.bytes_sent) for one in evidence.collectives])
+    return executions.total((one.count, one.branches, one.bytes_sent) for one in evidence.collectives)
 
 
 def _check(context: Context, run: ProgramRun) -> Checks:

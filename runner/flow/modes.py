@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
+from runner import executions
 from runner.evidence.model import Collective
 from runner.record.model import Asker, CompiledProgram, Mode, Placer, ProgramRecord, View
 from runner.why.least import gaps
@@ -44,6 +45,7 @@ def modes(programs: Mapping[str, ProgramRecord], folder: Path) -> list[Mode]:
             communicated_by=_asked(found),
             bytes=_bytes(found),
             bytes_sent=found.bytes_sent,
+            bytes_sent_min=found.bytes_sent_min,
             gap=least.get(name),
             lines=_lines(folder / f"program_{name}.py"),
         )
@@ -64,17 +66,11 @@ def _by(one: Collective) -> Asker:
 
 
 def _bytes(found: CompiledProgram) -> int | None:
-    """What the collectives move on one device, over all their executions."""
+    """What the collectives move on one device, over all their executions; at most, where branches decide."""
     if found.collectives is None or found.collectives_missing:
         return None
-    moved = 0
-    for one in found.collectives:
-        if one.alone:
-            continue
-        if one.count is None or one.bytes is None:
-            return None
-        moved += one.count * one.bytes
-    return moved
+    moving = [one for one in found.collectives if not one.alone]
+    return executions.most(executions.total((one.count, one.branches, one.bytes) for one in moving))
 
 
 def _lines(file: Path) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from runner.experiment.model import Experiment
@@ -18,12 +18,23 @@ def write(experiment: Experiment, folder: Path, types: Types, program: Program =
     """The source of the program, by the name of `program`."""
     names = Names(experiment)
     target = absent if experiment.target.topology else source
+    body = code(experiment, names, types.differing.get(program, {}))
+    return source.module(
+        source.header(experiment, program, names, body, mesh=True),
+        target.inputs(experiment, names, folder),
+        target.mesh_functions(experiment, program),
+        "def program(mesh):\n" + source.indent(body, 4),
+        target.main(experiment, program),
+    )
+
+
+def code(experiment: Experiment, names: Names, differing: Mapping[str, tuple[str, ...]]) -> str:
+    """What makes and returns the jitted function; `differing` are the values that lines with gradients read."""
     forward, sharded = names.function, "sharded"
     if experiment.grad:
         forward, sharded = names.reserve("forward"), names.reserve("sharded")
     lines = Lines(experiment, names, inside=True)
     first = experiment.forward if experiment.grad else experiment
-    differing = types.differing.get(program, {})
     computed = lines.section(first.per_device, experiment.constrained_inside, of=experiment.per_device)
     passed = [
         (names.add(name), names.reserve(f"{name}_passed".replace(".", "_")), axes) for name, axes in differing.items()
@@ -56,7 +67,7 @@ def write(experiment: Experiment, folder: Path, types: Types, program: Program =
             "",
             f"return {names.function}",
         ]
-    body = "\n".join(
+    return "\n".join(
         [
             *([lines.definitions] if lines.definitions else []),
             f"def {forward}({source.parameters(experiment, names)}):",
@@ -74,13 +85,6 @@ def write(experiment: Experiment, folder: Path, types: Types, program: Program =
             *([""] if experiment.grad else []),
             *end,
         ]
-    )
-    return source.module(
-        source.header(experiment, program, names, body, mesh=True),
-        target.inputs(experiment, names, folder),
-        target.mesh_functions(experiment, program),
-        "def program(mesh):\n" + source.indent(body, 4),
-        target.main(experiment, program),
     )
 
 

@@ -9,24 +9,30 @@ from pathlib import Path
 from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED, Traced
 from runner.layout import Spec
-from runner.programs import processes, source, spelling
+from runner.programs import processes, shard_map, source, spelling
 from runner.programs.lines import Lines
 from runner.programs.names import Names
 from runner.programs.shard_map import options
 from runner.programs.types import Typed
 
 
-def write(traced: Traced, folder: Path, kept: Mapping[str, Typed]) -> str:
-    """The source of the program; `kept` are the types of the values that it returns, by their names in the code."""
+def write(of: Experiment, traced: Traced, folder: Path, kept: Mapping[str, Typed]) -> str:
+    """The source of the program that shows `of`.
+
+    `kept` are the types of the values that it returns, by their names in the code. What lines read of gradients is
+    computed as in `shard_map`, and given to them like an array.
+    """
     experiment = traced.experiment
     names = Names(experiment)
+    read = [names.add(array.name) for array in experiment.given[len(experiment.arrays) :]]
+    parameters = ", ".join([source.parameters(experiment, names), *read])
     lines = Lines(experiment, names).section(experiment.per_device)
-    in_specs = spelling.tuple_of([str(experiment.block(a.layout).spec) for a in experiment.arrays])
+    in_specs = spelling.tuple_of([str(experiment.block(a.layout).spec) for a in experiment.given])
     values = [_value(names[name], typed) for name, typed in kept.items()]
     body = "\n".join(
         [
-            f"def {names.function}({source.parameters(experiment, names)}):",
-            f"    {source.blocks_comment(experiment, experiment.arrays, names)}",
+            f"def {names.function}({parameters}):",
+            f"    {source.blocks_comment(experiment, experiment.given, names)}",
             source.indent(lines, 4),
             source.indent(_filled("values = ", values), 4),
             "    return tuple(jnp.asarray(value)[None] for value in values)",
@@ -39,17 +45,42 @@ def write(traced: Traced, folder: Path, kept: Mapping[str, Typed]) -> str:
             f"    out_specs={Spec((experiment.manual.axes,))},",
             *options(experiment),
             ")",
+            *_with_gradients(experiment, of),
             *_everywhere(experiment),
         ]
     )
+    before = _gradients(of) if experiment.reads_gradients else ""
     shown = {value.node: value.name for value in traced.values}
     return source.module(
-        source.header(experiment, "trace", names, body, mesh=True),
+        source.header(experiment, "trace", names, f"{before}\n{body}", mesh=True),
         source.inputs(experiment, names, folder),
         source.mesh_functions(experiment, TRACED),
+        *([f"def gradients(mesh):\n{source.indent(before, 4)}"] if before else []),
         "def program(mesh):\n" + source.indent(body, 4),
         _main(experiment, [f'"{shown.get(name, name)}"' for name in kept]),
     )
+
+
+def _gradients(of: Experiment) -> str:
+    """The code of `shard_map` as far as it needs no gradient, which gives the gradients among its results."""
+    forward = of.forward
+    return shard_map.code(forward, Names(forward), {})
+
+
+def _with_gradients(experiment: Experiment, of: Experiment) -> list[str]:
+    """The function of all lines, given the gradients that some of them read."""
+    if not experiment.reads_gradients:
+        return []
+    given = list(of.forward.outputs)
+    places = [given.index(array.name) for array in experiment.given[len(experiment.arrays) :]]
+    return [
+        "lines, differentiated = sharded, gradients(mesh)",
+        "",
+        "def sharded(*arrays):",
+        "    results = differentiated(*arrays)",
+        f"    return lines(*arrays, *(results[at] for at in {places}))",
+        "",
+    ]
 
 
 def _everywhere(experiment: Experiment) -> list[str]:

@@ -11,11 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from runner import codec, executions
 from runner.evidence import words
 from runner.evidence.model import Between, Collective
+from runner.executions import Count, Range
 from runner.layout import Spec
 from runner.record.golden import Pinned
-from runner.untyped import is_list
+from runner.untyped import is_list, is_mapping
 from runner.words import bytes_text
 
 
@@ -154,7 +156,7 @@ def _entry(one: Mapping[str, Any]) -> Collective:
         bytes_in=one.get("bytes_in"),
         bytes_out=one.get("bytes_out"),
         bytes=None,
-        count=one.get("count"),
+        count=_count(one),
         asynchronous=one.get("asynchronous", False),
         overlapped=one.get("overlapped"),
         instruction="",
@@ -211,10 +213,19 @@ def _moved(one: Mapping[str, Any], times: int) -> str:
     sizes = [size for size in (one.get("bytes_in"), one.get("bytes_out")) if isinstance(size, int)]
     if not sizes:
         return f"{'+' if times > 0 else '-'}an unknown number of bytes per device"
-    count = one.get("count")
-    total = max(sizes) * times * (1 if count is None else count)
-    steps = " in every step of a loop of unknown length" if count is None else f" in {count} steps" if count > 1 else ""
+    count = _count(one)
+    total = max(sizes) * times * (1 if count is None else executions.ends(count)[1])
+    steps = " in every step of a loop of unknown length" if count is None else ""
+    if isinstance(count, Range):
+        steps = f" at most, since it runs {executions.text(count)} times"
+    elif count is not None and count > 1:
+        steps = f" in {count} steps"
     return f"{'+' if total >= 0 else ''}{bytes_text(total)} per device{steps}"
+
+
+def _count(one: Mapping[str, Any]) -> Count:
+    held = one.get("count")
+    return codec.build(Range, held) if is_mapping(held) else held
 
 
 _FIELDS = {"bytes_in": "takes", "bytes_out": "gives", "count": "runs", "overlapped": "overlapped with"}
@@ -234,7 +245,7 @@ def _changed(program: str, old: Pinned, new: Pinned, times: int) -> str:
         elif key.startswith("bytes_"):
             changes.append(f"{_FIELDS[key]} {bytes_change(was, now)} per device")
         elif key == "count":
-            changes.append(f"{_FIELDS[key]} {_times(was)} → {_times(now)}")
+            changes.append(f"{_FIELDS[key]} {_times(_count(old))} → {_times(_count(new))}")
         else:
             changes.append(f"{_FIELDS.get(key, key)} {_change(was, now)}")
     if not changes:
@@ -257,5 +268,7 @@ _SAID = {
 }
 
 
-def _times(count: int | None) -> str:
-    return "a number of times that is not known" if count is None else "once" if count == 1 else f"{count} times"
+def _times(count: Count) -> str:
+    if count is None:
+        return "a number of times that is not known"
+    return "once" if count == 1 else f"{executions.text(count)} times"

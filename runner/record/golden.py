@@ -17,6 +17,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from runner import codec
 from runner.config.sources import shown
 from runner.evidence.model import Collective
 from runner.record import files
@@ -76,7 +77,7 @@ def _collectives(listed: list[Collective] | None) -> list[Pinned] | None:
 
 
 def _collective(one: Collective) -> Pinned:
-    found = {key: getattr(one, key) for key in _ALWAYS}
+    found = {key: codec.plain(getattr(one, key)) for key in _ALWAYS}
     found |= {key: True for key in _WHERE_SET if getattr(one, key)}
     if len(one.nodes) > 1:
         found["nodes"] = sorted(one.nodes)
@@ -151,14 +152,20 @@ def _misshapen(entry: Any) -> str | None:
         if not is_dict(one):
             return f", 'collectives'[{i}]"
         for key, kinds in _TYPES.items():
-            if not isinstance(one.get(key), kinds) or (key == "groups" and key not in one and one["axes"] is None):
+            held = one.get(key)
+            ranged = key == "count" and is_dict(held) and not _is_range(held)
+            if not isinstance(held, kinds) or ranged or (key == "groups" and key not in one and one["axes"] is None):
                 return f", 'collectives'[{i}], '{key}'"
     return None
 
 
+def _is_range(held: Mapping[str, Any]) -> bool:
+    return set(held) == {"min", "max"} and all(isinstance(end, int) for end in held.values())
+
+
 _TYPES: dict[str, tuple[type, ...]] = {
     "kind": (str,), "node": (str, NoneType), "inserted": (bool,), "axes": (list, NoneType), "dtype": (str, NoneType),
-    "bytes_in": (int, NoneType), "bytes_out": (int, NoneType), "count": (int, NoneType), "times": (int, NoneType),
+    "bytes_in": (int, NoneType), "bytes_out": (int, NoneType), "count": (int, dict, NoneType), "times": (int, NoneType),
     "nodes": (list, NoneType), "groups": (list, NoneType), "overlapped": (list, NoneType),
 }  # fmt: skip
 """The types of a collective's fields; null also stands for a field that is left out."""

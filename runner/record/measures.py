@@ -6,12 +6,13 @@ import csv
 import io
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from runner import executions
+from runner.executions import Range
 from runner.experiment.expect import KINDS
 from runner.record.files import write_text
 from runner.record.model import CompiledProgram, Record
@@ -35,6 +36,7 @@ class Row:
 
     - `keys`: what the point overrides of what varies; `same_as`: the point that stands for it, since a symmetry of the
       mesh makes them one; `collectives`: how often each kind runs, null where that is not known.
+    - `bytes_sent_min`: where branches decide what is sent, the least; the measure is the most.
     """
 
     point: int
@@ -42,19 +44,20 @@ class Row:
     keys: Mapping[str, str]
     status: str
     program: str | None = None
-    collectives: Mapping[str, int] | None = None
+    collectives: Mapping[str, int | Range] | None = None
     measures: Mapping[str, float | None] = field(default_factory=lambda: dict.fromkeys(MEASURES))
     error: str | None = None
     same_as: int | None = None
+    bytes_sent_min: int | None = None
 
     def value(self, name: str) -> Any:
-        """What it has of a column: a measure, a swept key, or what identifies it."""
+        """What it has of a column: a measure, a swept key, what identifies it; where branches decide, the most."""
         if name in self.measures:
             return self.measures[name]
         if name in self.keys:
             return self.keys[name]
         if name in KINDS:
-            return None if self.collectives is None else self.collectives.get(name, 0)
+            return None if self.collectives is None else executions.most(self.collectives.get(name, 0))
         return {"point": self.point, "experiment": self.experiment, "program": self.program, "status": self.status}.get(
             name
         )
@@ -77,7 +80,12 @@ def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | No
     for name, program in record.programs.items():
         row = Row(**shared, status=program.status, program=name, error=program.error)
         if isinstance(program, CompiledProgram):
-            row = replace(row, collectives=counts(program), measures=_measured(program))
+            row = replace(
+                row,
+                collectives=counts(program),
+                measures=_measured(program),
+                bytes_sent_min=program.bytes_sent_min,
+            )
         found.append(row)
     if record.error or not found:
         asked = None if found else shared["keys"].get("program")
@@ -117,18 +125,14 @@ def _measured(program: CompiledProgram) -> dict[str, float | None]:
     }
 
 
-def counts(program: CompiledProgram) -> dict[str, int] | None:
-    """How often each kind of collective runs that moves anything; None where that is not known."""
+def counts(program: CompiledProgram) -> dict[str, int | Range] | None:
+    """How often each kind of collective runs that moves anything; None where that is not known of one."""
     if program.collectives is None or program.collectives_missing:
         return None
-    found: Counter[str] = Counter()
-    for one in program.collectives:
-        if one.alone:
-            continue
-        if one.count is None:
-            return None
-        found[one.kind] += one.count
-    return dict(found)
+    moving = [one for one in program.collectives if not one.alone]
+    if any(one.count is None for one in moving):
+        return None
+    return executions.by_kind((one.kind, one.count, one.branches) for one in moving)
 
 
 # The best.
@@ -206,7 +210,8 @@ def objective(found: Sequence[Row], name: str) -> float | None:
 def columns(found: Sequence[Row]) -> list[str]:
     """The columns of the flat files: what identifies a row, the swept keys, collectives by kind, the measures."""
     keys = list(found[0].keys) if found else []
-    return ["point", "experiment", *keys, "program", "status", *KINDS, *MEASURES, "same_as", "error", "folder"]
+    own = ["bytes_sent_min", "same_as", "error", "folder"]
+    return ["point", "experiment", *keys, "program", "status", *KINDS, *MEASURES, *own]
 
 
 def leave(found: Sequence[Row], folder: Path) -> None:
@@ -222,5 +227,13 @@ def leave(found: Sequence[Row], folder: Path) -> None:
 
 
 def _flat(row: Row, names: Sequence[str]) -> dict[str, Any]:
-    own = {"same_as": row.same_as, "error": row.error, "folder": str(row.point if row.same_as is None else row.same_as)}
+    own: dict[str, Any] = {
+        "bytes_sent_min": row.bytes_sent_min,
+        "same_as": row.same_as,
+        "error": row.error,
+        "folder": str(row.point if row.same_as is None else row.same_as),
+    }
+    # Of a range the columns have both ends.
+    ranges = {kind: often for kind, often in (row.collectives or {}).items() if isinstance(often, Range)}
+    own |= {kind: executions.short(often) for kind, often in ranges.items()}
     return {name: own[name] if name in own else row.value(name) for name in names}

@@ -82,7 +82,8 @@ class CompiledProgram(ProgramRecord):
     - `layouts`: those that `expect.layouts` asks for; `profile`: where one was asked for.
     - `keeping_all`: where it rematerialises, what the same program costs that keeps everything.
     - `plan`: what Shardy planned of a program on the mesh; `lowered`: the collectives that it asks for itself.
-    - `bytes_sent`: what a device sends for all collectives, on a ring; null where that is not known.
+    - `bytes_sent`: what a device sends for all collectives, on a ring; null where that is not known. Where branches
+      decide it is the most, and `bytes_sent_min` the least.
     - `estimate`: the least time of a run on the `hardware` that the experiment names.
     """
 
@@ -101,6 +102,7 @@ class CompiledProgram(ProgramRecord):
     estimate: Estimate | None = None
     lowered: list[AskedCollective] | None = None
     bytes_sent: int | None = None
+    bytes_sent_min: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,6 +270,7 @@ class Mode:
     - `placed_by`: who decides where values lie; `communicated_by`: who asked for the collectives.
     - `bytes`: what the collectives move on one device; `lines`: those of the function `program` in its file.
     - `bytes_sent`: what a device sends for them, on a ring; `gap`: how much more that is than the least of the others.
+    - Where branches decide, `bytes` and `bytes_sent` are the most, and `bytes_sent_min` the least.
 
     Null is what is not known, since the compiled module may communicate more than was found.
     """
@@ -278,6 +281,7 @@ class Mode:
     communicated_by: list[Asker] | None
     bytes: int | None
     bytes_sent: int | None = None
+    bytes_sent_min: int | None = None
     gap: Gap | None = None
     lines: int
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal, TypeAlias
 
 from runner.codec import ALWAYS, named
+from runner.executions import Range
 
 Outcome: TypeAlias = Literal["passed", "known", "weak", "failed", "not_run"]
 """The status of a check; `known`: it failed as `expect.wrong` says; `weak`: it passed, but proves too little."""
@@ -218,7 +219,7 @@ class RefusalVerdict(Verdict):
 class CountsVerdict(Verdict):
     """An expectation of collectives: how often each kind was `found` to run."""
 
-    found: dict[str, int] | None = None
+    found: dict[str, int | Range] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner import codec
+from runner.executions import Count, InBranch
 from runner.layout import Spec, SpecEntries
 
 CLAUSES = {
@@ -72,7 +73,7 @@ class PlannedCollective:
     - `dims`, `origins`: of what it moves the names of the dimensions, and the keys that cut it `before`.
     - `reduction`: of an all-reduce and a reduce-scatter, `sum`, `max`, …; `gradient`: it is in the backward pass.
     - `bytes_in`, `bytes_out`: what one device holds before and after; `bytes_sent`: what it sends, on a ring.
-    - `count`: how often it runs; null where that is not known; `alone`: as of what is asked for.
+    - `count`, `branches`, `alone`: as of what is asked for.
     """
 
     kind: str
@@ -89,7 +90,8 @@ class PlannedCollective:
     dims: list[str | None] = field(default_factory=list["str | None"])
     origins: dict[str, str] = field(default_factory=dict[str, str])
     bytes_sent: int | None = None
-    count: int | None = None
+    count: Count = None
+    branches: list[InBranch] = field(default_factory=list[InBranch])
     alone: bool = False
 
 
@@ -98,7 +100,8 @@ class AskedCollective:
     """A collective that a program asks for itself: as lowered, before any compiler.
 
     - `axes`: null where the groups are those of no axes; `line`: null where the module does not say.
-    - `bytes_sent`: what a device sends, on a ring; null where that is not known, like `count`.
+    - `bytes_sent`: what a device sends, on a ring; null where that is not known.
+    - `count`: how often it runs; a range where it stands in `branches`, null where that is not known.
     - `alone`: whether no device has a partner, since the axes have size 1: it counts as nothing.
     """
 
@@ -109,7 +112,8 @@ class AskedCollective:
     bytes_in: int
     bytes_out: int
     bytes_sent: int | None
-    count: int | None
+    count: Count
+    branches: list[InBranch] = field(default_factory=list[InBranch])
     alone: bool = False
 
 
@@ -252,7 +256,8 @@ class Collective:
     dims: tuple[str | None, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
     sent: int | None = None
-    count: int | None = 1
+    count: Count = 1
+    branches: tuple[InBranch, ...] = ()
     at: int = 0
     alone: bool = False
 
@@ -274,6 +279,7 @@ class Collective:
             origins=dict(self.origins),
             bytes_sent=self.sent,
             count=self.count,
+            branches=list(self.branches),
             alone=self.alone,
         )
 

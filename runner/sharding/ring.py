@@ -39,13 +39,3 @@ _SHARES = {
 }  # fmt: skip
 """How often what is held is sent, and whether each device keeps its own part of it. A `ragged-all-to-all` sends what
 only its operands tell."""
-
-
-def total(parts: list[tuple[int | None, int | None]]) -> int | None:
-    """What collectives send in all their executions, of `(count, bytes)` each; None where one of these is not known."""
-    found = 0
-    for count, size in parts:
-        if count is None or size is None:
-            return None
-        found += count * size
-    return found

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
+from runner import executions
 from runner.evidence.model import Collective
 from runner.evidence.words import NOBODY, because, collective, subject
+from runner.executions import Part, Range
 from runner.experiment.program import Program
 from runner.layout import Spec
 from runner.record.model import Record
@@ -23,15 +23,12 @@ def rows(found: Record) -> list[tuple[str, ...]]:
     having: dict[tuple[str, ...], list[str]] = {}
     programs = _compiled(found)
     for program, listed in programs.items():
-        runs: Counter[tuple[str, ...]] = Counter()
-        unknown: set[tuple[str, ...]] = set()
+        runs: dict[tuple[str, ...], list[Part]] = {}
         for one in listed:
-            alike = _alike(one)
-            runs[alike] += one.count or 0
-            if one.count is None:
-                unknown.add(alike)
-        for alike, count in runs.items():
-            row = (*alike[:3], "unknown" if alike in unknown else str(count), *alike[3:])
+            runs.setdefault(_alike(one), []).append((one.count, one.branches, 1))
+        for alike, parts in runs.items():
+            together = executions.total(parts)
+            row = (*alike[:3], "unknown" if together is None else executions.short(together), *alike[3:])
             having.setdefault(row, []).append(program)
     everyone = list(programs)
     return [
@@ -112,7 +109,7 @@ def _alike(one: Collective) -> tuple[str, ...]:
 
 
 def _how(one: Collective) -> str:
-    told: list[str] = []
+    told = ["in a branch"] if isinstance(one.count, Range) else []
     if one.inserted:
         told.append("inserted")
     if one.asynchronous:
@@ -120,4 +117,6 @@ def _how(one: Collective) -> str:
         told.append(
             "overlap unknown" if others is None else f"overlaps {', '.join(others)}" if others else "no overlap"
         )
-    return ", ".join(told) or ("by differentiation" if one.gradient else "as written")
+    if not one.inserted and not one.asynchronous:
+        told.append("by differentiation" if one.gradient else "as written")
+    return ", ".join(told)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from runner import executions
 from runner.estimate.model import CollectiveTime, Estimate, LineTime
 from runner.words import time_text
 
@@ -58,5 +59,5 @@ def _line(line: LineTime) -> str:
 
 def _collective(one: CollectiveTime) -> str:
     of = f" of {', '.join(one.nodes)}" if one.nodes else ""
-    times = f" {one.count} times" if one.count and one.count > 1 else ""
+    times = "" if one.count in (None, 0, 1) else f" {executions.text(one.count)} times"
     return f"{one.kind}{of}: {time_text(one.seconds)}{times} over {one.over}, bound by {one.bound}"

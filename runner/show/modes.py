@@ -32,7 +32,7 @@ def lines(found: Record) -> list[str]:
 
 
 def _gap(mode: Mode, gap: Gap) -> str:
-    more = f"{bytes_text(mode.bytes_sent)}, {gap.program} nothing"
+    more = f"{_sent(mode)}, {gap.program} nothing"
     if gap.times is not None:
         more = f"{gap.times:g} × what {gap.program} sends"
     lines = sorted(gap.lines.items(), key=lambda pair: pair[1][1] - pair[1][0])
@@ -51,6 +51,13 @@ def _row(mode: Mode) -> tuple[str, ...]:
         mode.view,
         mode.placed_by,
         "unknown" if by is None else listed(by) or "nobody",
-        "unknown" if mode.bytes_sent is None else bytes_text(mode.bytes_sent) if mode.bytes_sent else "–",
+        _sent(mode),
         str(mode.lines),
     )
+
+
+def _sent(mode: Mode) -> str:
+    if mode.bytes_sent is None:
+        return "unknown"
+    most = "at most " if mode.bytes_sent_min is not None else ""
+    return f"{most}{bytes_text(mode.bytes_sent)}" if mode.bytes_sent else "–"

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner import executions
 from runner.config.sources import shown
+from runner.executions import Range
 from runner.record import measures
 from runner.record.measures import MEASURES, Best, Row
 from runner.show.console import print_table, say
@@ -77,16 +79,26 @@ def table(found: Sequence[Row]) -> tuple[tuple[str, ...], list[list[Cell]]]:
         cells.append(status_cell(row.status))
         equal = "" if row.same_as is None else f" (as point {row.same_as})"
         cells.append((f"{collectives_text(row.collectives)}{equal}", ""))
-        cells += [(measure_text(name, row.measures.get(name)), "") for name in measured]
+        cells += [(_measured(row, name), "") for name in measured]
         lines.append([*cells, *([(brief(row.error), "")] if said else [])])
     return tuple(head), lines
 
 
-def collectives_text(counts: Mapping[str, int] | None) -> str:
-    """`all-gather, 2 all-reduce`."""
+def _measured(row: Row, name: str) -> str:
+    text = measure_text(name, row.measures.get(name))
+    return f"at most {text}" if name == "bytes_sent" and row.bytes_sent_min is not None else text
+
+
+def collectives_text(counts: Mapping[str, int | Range] | None) -> str:
+    """`all-gather, 2 all-reduce, 0 to 1 all-to-all`."""
     if counts is None:
         return "–"
-    return ", ".join(kind if count == 1 else f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
+    return ", ".join(times_text(count, kind) for kind, count in sorted(counts.items())) or "none"
+
+
+def times_text(count: int | Range, kind: str) -> str:
+    """How often a kind of collective runs: `all-gather`, `0 to 1 all-gather`."""
+    return kind if count == 1 else f"{executions.short(count)} {kind}"
 
 
 def brief(message: str | None) -> str:

@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from runner import executions
 from runner.evidence.model import Collective
+from runner.executions import Part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +48,10 @@ def gaps(programs: Mapping[str, Sequence[Collective]], sent: Mapping[str, int]) 
 
 
 def _lines(listed: Sequence[Collective]) -> Counter[str]:
-    """What a device sends in each line."""
-    found: Counter[str] = Counter()
+    """What a device sends in each line; at most, where branches decide."""
+    parts: dict[str, list[Part]] = {}
     for one in listed:
         if one.count is not None and one.bytes_sent is not None:
-            found[" and ".join(sorted(one.nodes)) or "no line"] += one.count * one.bytes_sent
-    return found
+            line = " and ".join(sorted(one.nodes)) or "no line"
+            parts.setdefault(line, []).append((one.count, one.branches, one.bytes_sent))
+    return Counter({line: executions.most(executions.total(of_line)) or 0 for line, of_line in parts.items()})

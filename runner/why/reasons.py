@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from runner import executions
 from runner.evidence import words
 from runner.evidence.model import Collective, Reason
 from runner.experiment.model import Experiment, expressions
@@ -292,12 +293,7 @@ def _reason(found: Sequence[Need], *, planned: bool, more: str = "") -> Reason:
 
 
 def _total(planned: Sequence[PlannedCollective]) -> int | None:
-    total = 0
-    for one in planned:
-        if one.count is None or one.bytes_sent is None:
-            return None
-        total += one.count * one.bytes_sent
-    return total
+    return executions.most(executions.total((one.count, one.branches, one.bytes_sent) for one in planned))
 
 
 def _article(text: str) -> str:

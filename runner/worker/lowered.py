@@ -62,7 +62,8 @@ class _Walk(Walk):
                 bytes_in=bytes_in,
                 bytes_out=bytes_out,
                 bytes_sent=None if devices is None else ring.sent(kind, devices, bytes_in, bytes_out),
-                count=self.times,
+                count=self.count,
+                branches=list(self.branches),
                 alone=devices == 1,
             )
         )

@@ -9,6 +9,9 @@ import math
 import re
 from typing import Any
 
+from runner import executions
+from runner.executions import Count, InBranch
+
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)([^>]+)>")
 _BITS = re.compile(r"(\d+)")
 _NAMED = re.compile(r'loc\("([^"]*)"')
@@ -18,8 +21,8 @@ _INTEGER = re.compile(r"dense<(-?\d+)>")
 class Walk:
     """Visits a module from its function `main`; what is made of it is a subclass's.
 
-    `inside` is the name stack of the calls around an operation, `times` how often it runs: None where that is not
-    known, in a branch or in a loop whose length no constant tells.
+    `inside` is the name stack of the calls around an operation, `branches` those in which it stands, `times` how often
+    it runs each time that the innermost of them is taken: None in a loop whose length no constant tells.
     """
 
     def __init__(self, module: Any) -> None:
@@ -27,6 +30,8 @@ class Walk:
         self._functions = {_text(one.attributes["sym_name"]): one for one in functions}
         self.inside: tuple[str, ...] = ()
         self.times: int | None = 1
+        self.branches: tuple[InBranch, ...] = ()
+        self._choices = 0
         main = self._functions.get("main", functions[0] if functions else None)
         self.main: Any = main
         self.bindings: dict[Any, Any] = {}
@@ -36,7 +41,8 @@ class Walk:
         """Visit every operation that runs."""
         if self.main is not None:
             self.enter(self.main)
-            self._regions(self.main)
+            for region in self.main.regions:
+                self._blocks(region)
 
     def enter(self, function: Any) -> None:
         """Called where `main` begins."""
@@ -51,21 +57,25 @@ class Walk:
     def returned(self, owner: Any) -> None:
         """Called where a call has been walked."""
 
+    @property
+    def count(self) -> Count:
+        """How often what is visited runs in the whole program."""
+        return executions.count(self.times, self.branches)
+
     def stack(self, operation: Any) -> str:
         """The whole name stack of an operation."""
         own = name_of(operation)
         return "/".join([*self.inside, own] if own else self.inside)
 
-    def _regions(self, operation: Any) -> None:
-        for region in operation.regions:
-            for block in region.blocks:
-                for inner in block.operations:
-                    self._one(inner.operation)
+    def _blocks(self, region: Any) -> None:
+        for block in region.blocks:
+            for inner in block.operations:
+                self._one(inner.operation)
 
     def _one(self, operation: Any) -> None:
         if not self.operation(operation):
             return
-        before, inside = self.times, self.inside
+        before, inside, branches = self.times, self.inside, self.branches
         called = None
         if operation.name == "func.call":
             called = self._functions.get(_text(operation.attributes["callee"]).removeprefix("@"))
@@ -74,8 +84,10 @@ class Walk:
         if operation.name == "stablehlo.while":
             steps = trip_count(operation)
             self.times = None if before is None or steps is None else before * steps
-        elif operation.name in ("stablehlo.case", "stablehlo.if"):
-            self.times = None
+        choice, cases = None, len(operation.regions)
+        if operation.name in ("stablehlo.case", "stablehlo.if") and cases > 1 and before is not None:
+            self._choices += 1
+            choice = f"choice {self._choices}"
         owner = operation if called is None else called
         for region in owner.regions:
             for block in region.blocks:
@@ -83,8 +95,12 @@ class Walk:
                     if at < len(operation.operands):
                         self.bindings[argument] = operation.operands[at]
                     self.argument(operation, argument, at)
-        self._regions(owner)
-        self.times, self.inside = before, inside
+        for number, region in enumerate(owner.regions):
+            if choice is not None and before is not None:
+                taken = InBranch(choice=choice, branch=number, of=cases, times=before)
+                self.times, self.branches = 1, (*branches, taken)
+            self._blocks(region)
+        self.times, self.inside, self.branches = before, inside, branches
         if called is not None:
             self.returned(operation)
 

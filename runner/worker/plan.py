@@ -333,7 +333,8 @@ class _Reader(Walk):
                 dims=self._operand(operand).dims,
                 origins={axis: keys[axis] for axis in before.axes if axis in keys},
                 sent=ring.sent(kind, devices, *sizes),
-                count=self.times,
+                count=self.count,
+                branches=self.branches,
                 at=len(self.planned),
                 alone=devices == 1,
             )

@@ -9,13 +9,13 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 
-from runner import dtypes, layout
+from runner import dtypes, executions, layout
 from runner.evidence import hlo, warnings
 from runner.evidence.collectives import read
 from runner.evidence.nodes import Origins
 from runner.experiment.model import Experiment
 from runner.layout import Spec
-from runner.sharding import moves, ring
+from runner.sharding import moves
 from runner.sharding.plan import Reshard
 from runner.worker import calls, processes
 from runner.worker.said import Said
@@ -107,4 +107,6 @@ def _tried(
             return None
     module = hlo.read(compiled.as_text())
     found = read(module, origins, experiment.mesh)
-    return None if found.missing else ring.total([(one.count, one.bytes_sent) for one in found.found])
+    if found.missing:
+        return None
+    return executions.most(executions.total((one.count, one.branches, one.bytes_sent) for one in found.found))

@@ -61,11 +61,11 @@ def prepare(experiment: Experiment, folder: Path) -> Trace:
         types, _ = per_device(traced.experiment, {})
     except InvalidExperiment as error:
         return Trace(refused=str(error))
-    types |= {array.name: Typed(array.layout.shard_shape, array.dtype) for array in experiment.arrays}
+    types |= {array.name: Typed(array.layout.shard_shape, array.dtype) for array in experiment.given}
     # Tuples have no type of their own, and no value that could be stacked.
     wanted = [name for value in traced.values for name in (value.before, value.node) if name in types]
     kept = {str(name): types[str(name)] for name in dict.fromkeys(wanted)}
     elements = experiment.mesh.size * sum(math.prod(typed.shape) for typed in kept.values())
     if elements > naming.ELEMENTS:
         return Trace(refused=naming.too_large(elements))
-    return Trace(trace.write(traced, folder, kept), tuple(kept))
+    return Trace(trace.write(experiment, traced, folder, kept), tuple(kept))

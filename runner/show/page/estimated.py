@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from runner import executions
 from runner.estimate.model import Estimate
 from runner.record.model import Record
 from runner.show import estimates
@@ -82,7 +83,7 @@ def _rows(estimate: Estimate) -> Iterator[list[Inside]]:
         entries.append((line.seconds or 0.0, [of, does, line.bound or "–", time_text(line.seconds), "–"]))
     for one in estimate.collectives:
         of = f"{one.kind} of {', '.join(one.nodes)}" if one.nodes else one.kind
-        times = "" if one.count == 1 else " × ?" if one.count is None else f" × {one.count}"
+        times = "" if one.count == 1 else f" × {executions.short(one.count)}"
         does = f"over {one.over or ', '.join(one.axes or []) or 'groups of no axis'}{times}"
         hidden = time_text(one.hidden) if one.hidden else "–"
         entries.append((one.seconds or 0.0, [of, does, one.bound or "–", time_text(one.seconds), hidden]))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from runner import executions
 from runner.evidence.model import Collective
 from runner.record.model import ArrayRecord, RecordedLine
 from runner.show.page.layered import Name, place
@@ -89,7 +90,7 @@ def _words(lines: Sequence[RecordedLine]) -> Iterator[str]:
 def pill(one: Collective, times: int) -> Pill:
     """A collective in words; `times` is how many instructions are alike."""
     over = "groups of no axis" if one.axes is None else ", ".join(one.axes) or "no axis"
-    runs = "" if one.count == 1 else " × ?" if one.count is None else f" × {one.count}"
+    runs = "" if one.count == 1 else f" × {executions.short(one.count)}"
     several = f"{times} × " if times > 1 else ""
     size = bytes_text(one.bytes) if one.bytes is not None else "? B"
     how = "inserted by the compiler" if one.inserted else "of the backward pass" if one.gradient else "as written"
@@ -109,7 +110,8 @@ def _placed(
     alike: dict[tuple[object, ...], list[Collective]] = {}
     for one in collectives:
         between = (tuple(one.between.source), tuple(one.between.to)) if one.between else None
-        key = (one.kind, one.node, one.gradient, one.inserted, between, tuple(one.axes or ()), one.bytes, one.count)
+        where = (between, tuple(one.axes or ()), one.count, tuple(one.branches))
+        key = (one.kind, one.node, one.gradient, one.inserted, one.bytes, *where)
         alike.setdefault(key, []).append(one)
     on_edges: dict[tuple[str, str], list[Pill]] = {}
     at_lines: dict[str, list[Pill]] = {}

@@ -10,6 +10,7 @@ from runner.experiment.expect import KINDS
 from runner.record import measures
 from runner.record.measures import MEASURES, PASSED, Row
 from runner.record.model import Record
+from runner.show.sweep import times_text
 from runner.words import bytes_text, time_text
 
 _WORDS = {
@@ -105,9 +106,7 @@ def moved(row: Row) -> str:
     if row.collectives is None:
         return "–" if row.program is None or row.error else "not known"
     kinds = [kind for kind in KINDS if row.collectives.get(kind)]
-    return (
-        ", ".join(kind if row.collectives[kind] == 1 else f"{row.collectives[kind]} {kind}" for kind in kinds) or "none"
-    )
+    return ", ".join(times_text(row.collectives[kind], kind) for kind in kinds) or "none"
 
 
 def flat(sweep: Sweep) -> dict[str, Any]:
@@ -118,7 +117,7 @@ def flat(sweep: Sweep) -> dict[str, Any]:
         "rows": [
             [
                 sweep.points[row.point].name, row.experiment, *row.keys.values(), row.program, row.status,
-                *(None if row.collectives is None else row.collectives.get(kind, 0) for kind in KINDS),
+                *(row.value(kind) for kind in KINDS),
                 *(row.measures.get(name) for name in MEASURES), row.error,
             ]
             for row in sweep.rows

@@ -1,0 +1,328 @@
+"""How often what stands in branches runs: an honest range, through every room that counts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner import executions
+from runner.checks import communication
+from runner.executions import InBranch, Part, Range
+from runner.experiment.expect import Expectations
+from runner.experiment.program import Program
+from runner.record import differences, golden, measures
+from runner.record.model import CompiledProgram
+from runner.show import collectives, modes, sweep
+from tests import evidence
+from tests.compiled import found as read
+from tests.evidence import collective, record
+from tests.harness import experiment, run
+
+# The arithmetic, against every way in which the branches can be taken.
+
+
+@dataclass(frozen=True)
+class Sends:
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Chooses:
+    times: int
+    branches: tuple[Any, ...]
+
+
+def programs() -> st.SearchStrategy[tuple[Any, ...]]:
+    leaf = st.builds(Sends, st.integers(0, 3))
+    return st.recursive(
+        st.lists(leaf, max_size=2).map(tuple),
+        lambda inner: st.lists(
+            leaf | st.builds(Chooses, st.integers(0, 2), st.lists(inner, min_size=2, max_size=3).map(tuple)), max_size=2
+        ).map(tuple),
+        max_leaves=6,
+    )
+
+
+def outcomes(program: tuple[Any, ...]) -> set[int]:
+    """What can be sent in all: every choice taken every way, each time anew."""
+    sums = {0}
+    for part in program:
+        if isinstance(part, Sends):
+            each = {part.bytes}
+        else:
+            once = set().union(*(outcomes(branch) for branch in part.branches))
+            each = {sum(taken) for taken in itertools.product(once, repeat=part.times)}
+        sums = {a + b for a in sums for b in each}
+    return sums
+
+
+def parts(program: tuple[Any, ...], around: tuple[InBranch, ...], names: Iterator[int]) -> Iterator[Part]:
+    for part in program:
+        if isinstance(part, Sends):
+            yield executions.count(1, around), around, part.bytes
+        else:
+            name = str(next(names))
+            for number, branch in enumerate(part.branches):
+                inside = InBranch(choice=name, branch=number, of=len(part.branches), times=part.times)
+                yield from parts(branch, (*around, inside), names)
+
+
+@settings(max_examples=60)
+@given(programs())
+def test_a_range_is_exactly_what_can_happen(program: tuple[Any, ...]) -> None:
+    can = outcomes(program)
+    told = executions.total(parts(program, (), itertools.count()))
+    assert executions.ends(told) == (min(can), max(can))
+
+
+def test_what_is_not_known_is_not_made_up() -> None:
+    inside = (InBranch(choice="c", branch=0, of=2, times=1),)
+    assert executions.total([(1, (), 4), (None, inside, 4)]) is None
+    assert executions.total([(executions.count(1, inside), inside, None)]) is None
+
+
+# The text of a compiled module.
+
+HLO = """\
+HloModule jit_test, is_scheduled=true, num_partitions=4
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+%d (p.4: f32[2,4]) -> f32[2,4] {
+  %p.4 = f32[2,4]{1,0} parameter(0)
+  ROOT %rd = f32[2,4]{1,0} all-reduce(%p.4), channel_id=1, replica_groups=[1,4]<=[4], to_apply=%add
+}
+
+%e (p.5: f32[2,4]) -> f32[2,4] {
+  %p.5 = f32[2,4]{1,0} parameter(0)
+  ROOT %n.5 = f32[2,4]{1,0} negate(%p.5)
+}
+
+%first (p.1: f32[2,4]) -> f32[2,4] {
+  %p.1 = f32[2,4]{1,0} parameter(0)
+  ROOT %ra = f32[2,4]{1,0} all-reduce(%p.1), channel_id=2, replica_groups=[1,4]<=[4], to_apply=%add
+}
+
+%second (p.2: f32[2,4]) -> f32[2,4] {
+  %p.2 = f32[2,4]{1,0} parameter(0)
+  %which = pred[] constant(true)
+  ROOT %inner = f32[2,4]{1,0} conditional(%which, %p.2, %p.2), true_computation=%d, false_computation=%e
+}
+
+%third (p.3: f32[2,4]) -> f32[2,4] {
+  %p.3 = f32[2,4]{1,0} parameter(0)
+  %ga = f32[8,4]{1,0} all-gather(%p.3), channel_id=3, replica_groups=[1,4]<=[4], dimensions={0}
+  ROOT %rc = f32[2,4]{1,0} all-reduce(%p.3), channel_id=4, replica_groups=[1,4]<=[4], to_apply=%add
+}
+
+%body (p: (s32[], f32[2,4])) -> (s32[], f32[2,4]) {
+  %p = (s32[], f32[2,4]) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %v = f32[2,4]{1,0} get-tuple-element(%p), index=1
+  %r = f32[2,4]{1,0} conditional(%i, %v, %v, %v), branch_computations={%first, %second, %third}
+  ROOT %t = (s32[], f32[2,4]) tuple(%i, %r)
+}
+
+%condition (q: (s32[], f32[2,4])) -> pred[] {
+  %q = (s32[], f32[2,4]) parameter(0)
+  %j = s32[] get-tuple-element(%q), index=0
+  ROOT %less = pred[] compare(%j, %j), direction=LT
+}
+
+ENTRY %main (A: f32[2,4]) -> (s32[], f32[2,4]) {
+  %A = f32[2,4]{1,0} parameter(0), metadata={op_name="A"}
+  %zero = s32[] constant(0)
+  %init = (s32[], f32[2,4]) tuple(%zero, %A)
+  ROOT %while = (s32[], f32[2,4]) while(%init), condition=%condition, body=%body, KNOWN
+}
+"""
+NINE = HLO.replace("KNOWN", 'backend_config={"known_trip_count":{"n":"9"}}')
+PLAIN = """\
+mesh: {axes: [x], shape: [4]}
+arrays:
+  A: {shape: [8, 4], spec: [x]}
+graph:
+  C: A + 1
+outputs:
+  C: [x]
+"""
+
+
+def test_a_choice_in_a_loop_is_made_in_every_step_and_a_choice_in_it_where_it_is_reached() -> None:
+    module = read(NINE, experiment(PLAIN), "auto")
+    assert {one.instruction: (one.count, len(one.branches)) for one in module.found} == {
+        "ra": (Range(min=0, max=9), 1), "rd": (Range(min=0, max=9), 2), "ga": (Range(min=0, max=9), 1),
+        "rc": (Range(min=0, max=9), 1),
+    }  # fmt: skip
+    assert not any("how often" in sentence for sentence in module.unknown)
+    # In every step one of the branches; the second has an all-reduce in one of its own.
+    assert executions.by_kind((one.kind, one.count, one.branches) for one in module.found) == {
+        "all-reduce": Range(min=0, max=9),
+        "all-gather": Range(min=0, max=9),
+    }
+    # Where that has it in both, all have one: nine, whatever is taken.
+    reduced = "ROOT %re = f32[2,4]{1,0} all-reduce(%p.5), channel_id=5, replica_groups=[1,4]<=[4], to_apply=%add"
+    always = read(NINE.replace("ROOT %n.5 = f32[2,4]{1,0} negate(%p.5)", reduced), experiment(PLAIN), "auto")
+    assert executions.by_kind((one.kind, one.count, one.branches) for one in always.found) == {
+        "all-reduce": 9,
+        "all-gather": Range(min=0, max=9),
+    }
+
+
+def test_a_loop_of_unknown_length_around_a_branch_is_not_known() -> None:
+    module = read(HLO.replace(", KNOWN", ""), experiment(PLAIN), "auto")
+    assert {one.count for one in module.found} == {None}
+    assert "how often rc runs is not known" in module.unknown
+
+
+# What is expected of it.
+
+MAYBE = InBranch(choice="c", branch=0, of=2, times=1)
+ONE = collective(count=Range(min=0, max=1), branches=[MAYBE])
+OTHER = collective(count=Range(min=0, max=1), branches=[replace(MAYBE, branch=1)], node="D")
+
+
+def verdict(wanted: dict[str, Any], *there: Any) -> Any:
+    return communication.counts(
+        Expectations(collectives=wanted), Program.SHARD_MAP, evidence.program(*there), "compiled", none=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "status"),
+    [
+        (1, [ONE], "failed"),
+        (0, [ONE], "failed"),
+        (Range(min=0, max=1), [ONE], "passed"),
+        (Range(min=0, max=0), [ONE], "failed"),
+        (Range(min=1, max=1), [ONE], "failed"),
+        (Range(min=0, max=3), [ONE], "passed"),
+        (1, [ONE, OTHER], "passed"),
+        (Range(min=1, max=1), [ONE, OTHER], "passed"),
+        (Range(min=2, max=3), [ONE, OTHER], "failed"),
+        (Range(min=1, max=2), [ONE, collective(node="E")], "passed"),
+        (2, [ONE, collective(node="E")], "failed"),
+        (Range(min=1, max=2), [collective(), collective()], "passed"),
+    ],
+)
+def test_a_number_is_met_by_that_number_alone_and_a_range_by_what_lies_in_it(
+    wanted: Any, there: list[Any], status: str
+) -> None:
+    assert verdict({"all-reduce": wanted}, *there).status == status
+
+
+def test_a_range_is_told_in_words() -> None:
+    failed = verdict({"all-reduce": 1}, ONE)
+    assert failed.reason == "expected 1 all-reduce, found between 0 and 1 all-reduce"
+    assert failed.details == ["between 0 and 1 (in a branch) × all-reduce of C over x: 64 B per device"]
+    assert evidence.as_json(failed)["found"] == {"all-reduce": {"min": 0, "max": 1}}
+    none = communication.counts(
+        Expectations(no_collectives=True), Program.SHARD_MAP, evidence.program(ONE), "compiled", none=True
+    )
+    assert none.reason == "expected no collectives, found between 0 and 1 all-reduce"
+    limit = communication.sent(
+        Expectations(max_bytes_per_device=63), Program.SHARD_MAP, evidence.program(ONE, OTHER), "compiled"
+    )
+    assert limit.reason == "each device sends 64 bytes for collectives, on a ring (64 B), more than 63"
+    limit = communication.sent(
+        Expectations(max_bytes_per_device=63), Program.SHARD_MAP, evidence.program(ONE), "compiled"
+    )
+    assert limit.reason == (
+        "each device can send, where branches decide, 64 bytes for collectives, on a ring (64 B), more than 63"
+    )
+
+
+# What shows it.
+
+
+def test_tables_goldens_and_sweeps_show_the_range() -> None:
+    program = replace(evidence.program(ONE, collective("all-gather")), bytes_sent=128, bytes_sent_min=64)
+    found = record({"shard_map": program})
+    rows = collectives.rows(found)
+    assert [(row[0], row[3], row[7]) for row in rows] == [
+        ("all-reduce", "0 to 1", "in a branch, as written"),
+        ("all-gather", "1", "as written"),
+    ]
+    # Two that are alike and exclude each other are one.
+    (row,) = collectives.rows(record({"shard_map": evidence.program(ONE, replace(OTHER, node="C", nodes=["C"]))}))
+    assert row[3] == "1"
+    (one,) = measures.rows(0, found, [])
+    assert one.value("all-reduce") == 1
+    assert sweep.collectives_text(one.collectives) == "all-gather, 0 to 1 all-reduce"
+    head, (cells,) = sweep.table([one])
+    assert cells[head.index("sent")][0] == "at most 128 B"
+    pins = golden.pinned(program)
+    assert [each["count"] for each in pins["collectives"]] == [1, {"min": 0, "max": 1}]
+    assert golden.text({"jax 0.10": {"cpu": {"shard_map": pins}}})
+    taken = golden.pinned(evidence.program(collective(), collective("all-gather")))
+    (told,) = differences.of_program("shard_map", pins, taken)
+    assert told == "all-reduce of C over x changed in shard_map: runs between 0 and 1 times → once"
+    (came,) = differences.of_program(
+        "shard_map", golden.pinned(evidence.program()), golden.pinned(evidence.program(ONE))
+    )
+    assert came.endswith("appeared in shard_map: +64 B per device at most, since it runs between 0 and 1 times")
+
+
+def test_a_golden_whose_range_is_none_is_refused(tmp_path: Path) -> None:
+    pins = golden.pinned(evidence.program(ONE))
+    pins["collectives"][0]["count"] = {"min": 0}
+    path = tmp_path / "g.json"
+    path.write_text(golden.text({"jax 0.10": {"cpu": {"auto": pins}}}), encoding="utf-8")
+    with pytest.raises(golden.InvalidGolden, match="'collectives'\\[0\\], 'count' is not what --update-golden writes"):
+        golden.read(path)
+
+
+# From the file to the verdict.
+
+STEP = """\
+mesh: {axes: [x], shape: [4]}
+arrays:
+  h: {shape: [8, 8], spec: [x, null]}
+  w: {shape: [8, 8], spec: [x, null]}
+  s: {shape: [], init: 1.0}
+functions:
+  whole(a, w): a @ all_gather(w, 'x', tiled=True)
+per_device:
+  l:
+    repeat: 3
+    carry: {h: h}
+    body:
+      h: "cond(s > i, whole, lambda a, w: a, h, w)"
+    unroll: false
+  z: "cond(s > 2, lambda: psum(l.h, 'x'), lambda: psum(l.h, 'x') + 1)"
+outputs:
+  z: [null, null]
+expect:
+  collectives: {all-gather: {max: 3}, all-reduce: 1}
+  max_bytes_per_device: 3 * 192 + 96
+  lowered: {collectives: {all-gather: {min: 0, max: 3}, all-reduce: 1}}
+"""
+
+
+def test_a_program_is_held_to_a_range(tmp_path: Path) -> None:
+    outcome = run(STEP, tmp_path)
+    assert outcome.failures() == []
+    program = outcome.record.programs["shard_map"]
+    assert isinstance(program, CompiledProgram)
+    assert program.collectives_unknown == []
+    runs = {"all-gather": Range(min=0, max=3), "all-reduce": 1}
+    assert measures.counts(program) == runs
+    assert executions.by_kind((one.kind, one.count, one.branches) for one in program.lowered or ()) == runs
+    assert (program.bytes_sent, program.bytes_sent_min) == (3 * 192 + 96, 96)
+    mode = next(one for one in outcome.record.modes or () if one.program == "shard_map")
+    assert (mode.bytes_sent, mode.bytes_sent_min) == (672, 96)
+    assert modes.rows(replace(outcome.record, modes=[mode, mode]))[0][4] == "at most 672 B"
+    # What is not in the file: an exact number, which the branch does not promise, and one gather less.
+    outcome = run(STEP.replace("{max: 3}, all-reduce: 1}", "3, all-reduce: 1}"), tmp_path, program="shard_map")
+    assert [line.split(": ", 1)[1] for line in outcome.failures() if "collectives" in line]

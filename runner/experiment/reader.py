@@ -252,7 +252,7 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
     there = absent.devices if absent else devices or mesh.needed if platform == "cpu" else None
     if there is not None and mesh.needed > there and mesh.devices is not None:
         raise invalid(("mesh", "devices"), f"there is no device {mesh.needed - 1}; the last one is {there - 1}")
-    target = Target(platform, devices or mesh.needed, absent, processes=config["processes"])
+    target = Target(platform, devices or mesh.needed, absent, processes=config["processes"], cluster=config["cluster"])
     _check_processes(target, mesh, programs)
     return target
 
@@ -260,18 +260,27 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
 def _check_processes(target: Target, mesh: Mesh, programs: tuple[Program, ...]) -> None:
     """Refuse processes among which the devices cannot be divided, or of which one would have nothing to do."""
     key, count, devices = ("target", "processes"), target.processes, target.devices
+    if target.cluster and target.topology:
+        message = f"nothing runs on {target.topology.name}: there is nothing to divide over the processes of a cluster"
+        raise invalid(("target", "cluster"), message)
     if count == 1:
         return
     if count < 1:
         raise invalid(key, f"{count} is no number of processes; it is at least 1")
     if target.topology:
         raise invalid(key, f"nothing runs on {target.topology.name}: there is nothing to divide over {count} processes")
-    if target.platform != "cpu":
-        message = f"only simulated devices are divided over processes; all {target.platform}s here are one process's"
+    if target.platform != "cpu" and not target.cluster:
+        message = (
+            f"only simulated devices are divided over processes; all {target.platform}s here are one process's; "
+            "target.cluster=true runs over those of a cluster's processes"
+        )
         raise invalid(key, message)
     if not any(program.on_mesh for program in programs):
         message = f"program {programs[0]} runs on one device, which {count} processes cannot divide"
         raise invalid(key, message)
+    if target.platform != "cpu":
+        # Which devices each has the worker finds out.
+        return
     if devices % count:
         fit = ", ".join(str(n) for n in range(1, devices + 1) if devices % n == 0)
         plural = "s" if devices > 1 else ""

@@ -196,6 +196,21 @@ class Gradients:
 
 
 @dataclass(kw_only=True)
+class Called:
+    """What the cluster that started this process calls it, before it has met the others.
+
+    - `number`, `count`: which of how many it is; `address`: where JAX's coordinator is to be, `host:port`.
+    - `local`: the devices of its machine that are its own; null where JAX leaves it all of them.
+    """
+
+    number: int
+    count: int
+    address: str
+    local: list[int] | None
+    jax: str
+
+
+@dataclass(kw_only=True)
 class Invalid:
     """The experiment is invalid; nothing follows."""
 
@@ -270,11 +285,13 @@ class Log:
 
 Event: TypeAlias = Invalid | Types | Started | Finished | Died | Log
 
-Said: TypeAlias = Event | Done
+Said: TypeAlias = Event | Done | Called
 """What a worker says, or is said of it."""
 
 
-_KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in (Invalid, Types, Started, Finished, Done)}
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__.lower(): kind for kind in (Called, Invalid, Types, Started, Finished, Done)
+}
 """What a worker says; of its end its parent hears otherwise."""
 
 

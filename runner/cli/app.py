@@ -66,13 +66,12 @@ def main(arguments: Sequence[str], task: Task | None = None) -> int:
     command = Command(task or run_one, runs=not known.asks)
     command.arguments = arguments
     command.resume = None if resumed is None else resumed.folder
+    status = None
     try:
         status = _run(command, arguments, known, overrides)
-        if command.owner is not None:
-            command.owner.end(status)
-        return status
     finally:
-        command.close()
+        command.close(status)
+    return status
 
 
 @dataclass(frozen=True)
@@ -159,10 +158,12 @@ class Command:
         """What another process needs of it: no workers, which belong to this one."""
         return {**self.__dict__, "_workers": None, "sweep": None, "_elsewhere": True}
 
-    def close(self) -> None:
-        """End the workers."""
+    def close(self, status: int | None) -> None:
+        """End the workers; the other processes of a cluster have the exit `status` of this one, if it has any."""
         if self._workers is not None:
             self._workers.close()
+        if self.owner is not None and status is not None:
+            self.owner.end(status)
         if self.owner is not None:
             self.owner.close()
 

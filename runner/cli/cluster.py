@@ -41,6 +41,8 @@ def joined(command: Command, config: DictConfig) -> bool:
         raise InvalidConfiguration(sources.report(Fault(("target", "cluster"), message)))
     timeout: float = given.plain["timeout"]
     timeout = timeout if timeout > 0 else _TIMEOUT
+    # The worker that waits is no member of a cluster.
+    command.use(Workers())
     try:
         place = cluster.called(timeout)
         if place.count == 1:

@@ -100,7 +100,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
     programs, chosen = _programs(named, sections)
     target = _target(config["target"], mesh, programs)
     if config["profile"] and target.processes > 1:
-        message = f"a profile is of one process; with target.processes={target.processes} it would lack devices"
+        others = "one" if target.processes == 2 else target.processes - 1
+        message = f"a profile is of one process, and would lack what the devices of the other {others} did"
         raise invalid(("profile",), message)
     # One device with the work of all says nothing of hardware that has them all.
     left_out = tuple(program for program in programs if target.topology and not chosen and not program.on_mesh)
@@ -259,10 +260,10 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
 
 def _check_processes(target: Target, mesh: Mesh, programs: tuple[Program, ...]) -> None:
     """Refuse processes among which the devices cannot be divided, or of which one would have nothing to do."""
-    key, count, devices = ("target", "processes"), target.processes, target.devices
+    key, count, devices = ("target", "cluster" if target.cluster else "processes"), target.processes, target.devices
     if target.cluster and target.topology:
         message = f"nothing runs on {target.topology.name}: there is nothing to divide over the processes of a cluster"
-        raise invalid(("target", "cluster"), message)
+        raise invalid(key, message)
     if count == 1:
         return
     if count < 1:

@@ -9,6 +9,7 @@ meet at the address where JAX's coordinator is to be, which all know and can rea
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections import deque
@@ -133,8 +134,9 @@ class Owner:
                     if difference is not None:
                         unlike[number] = difference
         except OSError as error:
+            why = error.strerror if error.errno is None else os.strerror(error.errno)
             raise Unmet(
-                f"{place.name} cannot listen at {place.address}, where JAX's coordinator is to be: {error.strerror}; "
+                f"{place.name} cannot listen at {place.address}, where JAX's coordinator is to be: {why}; "
                 "the environment variable JAX_COORDINATOR_PORT names another port, in all processes"
             ) from None
         for number in sorted(unlike):
@@ -166,6 +168,8 @@ class Owner:
         """Let the others go, with the exit status that all have."""
         for connection in self._wires.values():
             connection.send({"do": "end", "status": status})
+        for connection in self._wires.values():
+            connection.part(process.PARTING)
 
     def close(self) -> None:
         """End the connections: who has not been let go knows then that this process is gone."""
@@ -183,7 +187,8 @@ def _difference(due: Any, told: Any, path: str = "") -> str | None:
                 continue
             below = f"{path}.{key}" if path else str(key)
             if key not in mine or key not in other:
-                return f"{below.removeprefix('config.')} is {'not ' if key in mine else ''}there"
+                differs = "not there, process 0 has one" if key in mine else "there, process 0 has none"
+                return f"{below.removeprefix('config.')} is {differs}"
             found = _difference(mine[key], other[key], below)
             if found is not None:
                 return found

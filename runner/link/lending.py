@@ -40,8 +40,9 @@ def lend(place: Place, config: Mapping[str, Any], timeout: float, data_folder: D
                 return message["status"]
             lent.do(message)
     finally:
-        lent.close()
+        # First: what now becomes of the worker is nobody's news.
         connection.close()
+        lent.close()
     raise Unmet(f"{place.name} has lost process 0: its command ended, or its machine cannot be reached")
 
 

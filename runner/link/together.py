@@ -240,6 +240,13 @@ def put_together(parts: Sequence[Finished]) -> Finished:
     return parts[0]
 
 
+def _devices_of(ran: Ran) -> list[int]:
+    """The devices of which one process told what they hold."""
+    told = [held for shards in ran.operands.values() for held in shards]
+    told += [(device, where) for output in ran.outputs.values() for device, where, _ in output.shards]
+    return sorted({device for device, _ in told})
+
+
 def _of_rans(rans: Sequence[Ran]) -> Ran:
     first, before = rans[0], 0
     shards: dict[str, list[Shard]] = {name: [] for name in first.outputs}
@@ -251,7 +258,7 @@ def _of_rans(rans: Sequence[Ran]) -> Ran:
         before += max(entries, default=-1) + 1
     return replace(
         first,
-        files=len(rans),
+        processes=[_devices_of(ran) for ran in rans],
         operands={name: sorted(held for ran in rans for held in ran.operands[name]) for name in first.operands},
         outputs={
             name: replace(output, shards=sorted(shards[name], key=lambda shard: shard[0]))

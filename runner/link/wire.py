@@ -38,6 +38,7 @@ class Wire:
         self._socket = connection
         self._read = connection.makefile("rb")
         self._sends = threading.Lock()
+        self._closed = False
 
     def send(self, message: Mapping[str, Any], file: Path | None = None) -> None:
         """Send a message, and a file of bytes after it."""
@@ -50,6 +51,9 @@ class Wire:
                         self._socket.sendfile(sent)
             except (ConnectionError, TimeoutError):
                 return
+            except OSError:
+                if not self._closed:
+                    raise
 
     def receive(self) -> dict[str, Any] | None:
         """The next message; None when there is none any more."""
@@ -60,20 +64,39 @@ class Wire:
             return None
 
     def read(self, size: int, into: Path | None) -> None:
-        """Take the bytes that follow a message, into a file or away."""
+        """Take the bytes that follow a message, into a file or away; as far as they come."""
         with open(os.devnull if into is None else into, "wb") as file:
             while size:
-                part = self._read.read(min(size, _AT_ONCE))
+                try:
+                    part = self._read.read(min(size, _AT_ONCE))
+                except (ConnectionError, TimeoutError):
+                    return
                 if not part:
                     return
                 file.write(part)
                 size -= len(part)
 
+    def part(self, seconds: float) -> None:
+        """Wait until the other end has had all and ended the connection, and end it; nobody may be reading.
+
+        What is left unread when a connection ends takes with it what was sent last.
+        """
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+            self._socket.settimeout(seconds)
+            while self._socket.recv(_AT_ONCE):
+                # It is of no use any more.
+                continue
+        self.close()
+
     def close(self) -> None:
         """End the connection; the other end hears of it."""
+        self._closed = True
         # The other end may have been first.
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+        # Who reads has come to the end by now.
+        self._read.close()
         self._socket.close()
 
 

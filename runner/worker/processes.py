@@ -6,7 +6,7 @@ as by the clock, it has to agree on with them. What only one need do, the first 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -118,6 +118,12 @@ def put(value: np.ndarray, sharding: Any) -> jax.Array:
     if ours.count == 1:
         return calls.device_put(value, sharding)
     return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+
+
+def idle(devices: Sequence[Any], numbers: Iterable[int]) -> int | None:
+    """A process that has none of the devices with these numbers; None where all have some."""
+    having = {devices[number].process_index for number in numbers}
+    return next((process for process in range(ours.count) if process not in having), None)
 
 
 def number_of(device: Any) -> int:

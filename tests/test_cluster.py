@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,8 @@ from runner.link.events import Done, Finished, said
 from runner.link.process import Worker
 from runner.link.steps import Step
 from runner.link.wire import Wire
-from runner.link.workers import Workers
-from tests.command import ROOT, recorded
-from tests.test_processes import ran, rounded, values, without_times
+from tests.command import ROOT, recorded, run_command
+from tests.test_processes import of_one, rounded, values, without_times
 
 
 def free_port() -> int:
@@ -129,21 +129,11 @@ def test_two_commands_that_slurm_started_are_one_run(tmp_path: Path) -> None:
 def test_the_record_is_that_of_one_process(variables: Variables, tmp_path: Path) -> None:
     assert [each[0] for each in ended(commands(tmp_path, "trace=true", variables=variables))] == [0, 0]
     several = without_times(recorded(tmp_path / "0"))
-    workers = Workers()
-    try:
-        one = ran("case3_allreduce", tmp_path / "one", workers, 1, trace=True)
-    finally:
-        workers.close()
-    assert several["target"].pop("processes") == 2
-    assert rounded(alone(several)) == rounded(one)
+    run_command("+experiment=case3_allreduce", "trace=true", f"hydra.run.dir={tmp_path / 'one'}")
+    one = without_times(recorded(tmp_path / "one"))
+    assert several["target"]["processes"] == 2
+    assert rounded(of_one(several)) == rounded(one)
     assert [found.tolist() for _, found in values(several)] == [due.tolist() for _, due in values(one)]
-
-
-def alone(told: Any) -> Any:
-    """A record without the processes of its devices."""
-    if isinstance(told, dict):
-        return {key: alone(value) for key, value in told.items() if key not in ("process", "processes")}
-    return [alone(value) for value in told] if isinstance(told, list) else told
 
 
 @pytest.mark.whole
@@ -270,24 +260,27 @@ def test_another_input_is_refused_by_the_key_that_differs(
         assert told == [{"do": "end", "status": 2}]
 
 
-def test_a_stranger_who_connects_is_sent_away(idle: Callable[[], Worker]) -> None:
+def test_strangers_who_connect_are_sent_away(idle: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_INTRODUCED", 0.2)
     meeting = Meeting(idle)
+    told: list[Any] = []
 
     def look() -> None:
-        stranger = wire.reached(meeting.address, time.monotonic() + 10)
-        stranger.send({"number": 7})
-        assert stranger.receive() is None
-        stranger.close()
+        for words in (b'{"number": 7}\n', b'["hello"]\n', b'{"number": "1"}\n', b"GET / HTTP/1.1\r\n\r\n", b""):
+            with wire.reached(meeting.address, time.monotonic() + 10)._socket as stranger:
+                stranger.sendall(words)
+                with suppress(ConnectionResetError):
+                    assert stranger.recv(1) == b""
+        _, heard = meeting.comes(1, {})
+        told.append(heard)
 
     looking = threading.Thread(target=look)
     looking.start()
-    thread, told = meeting.comes(1, {})
     owner = Owner(meeting.place(0), {}, 10.0)
     owner.end(0)
     owner.close()
-    for each in (looking, thread):
-        each.join()
-    assert told == [{"do": "end", "status": 0}]
+    looking.join()
+    assert told == [[{"do": "end", "status": 0}]]
 
 
 def test_an_address_that_is_taken_is_refused(idle: Callable[[], Worker]) -> None:

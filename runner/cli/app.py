@@ -66,12 +66,12 @@ def main(arguments: Sequence[str], task: Task | None = None) -> int:
     command = Command(task or run_one, runs=not known.asks)
     command.arguments = arguments
     command.resume = None if resumed is None else resumed.folder
-    status = None
+    status: int | None = None
     try:
         status = _run(command, arguments, known, overrides)
+        return status
     finally:
         command.close(status)
-    return status
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from runner.link.events import Called, Said
 
 
+_INTRODUCED = 5.0
+"""Seconds in which who connects has to say who he is."""
+
+
 class Unmet(Exception):
     """The processes of a cluster could not meet; the message says which did not come."""
 
@@ -123,8 +127,8 @@ class Owner:
                     came = wire.accepted(server, deadline)
                     if came is None:
                         raise Unmet(self._missing(timeout))
-                    told = came.receive() or {}
-                    number = told.get("number")
+                    told = came.receive(_INTRODUCED)
+                    number = 0 if told is None else told.get("number")
                     if not isinstance(number, int) or number not in range(1, place.count) or number in self._wires:
                         # Somebody who looked what listens here.
                         came.close()

@@ -15,14 +15,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from runner.untyped import is_dict
+
 _AT_ONCE = 1 << 20
 """How many bytes of a file are read at once."""
 
 _AGAIN = 0.2
 """Seconds between two tries to reach somebody who is not there yet."""
 
-_SILENT, _BETWEEN, _TIMES = 20, 5, 4
-"""Seconds after which a silent machine is asked whether it is there, between two such questions, and how many are."""
+_WATCHED = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 40_000))
+"""A machine that is silent for 20 s is asked four times, every 5 s, whether it is there; so long may an answer take."""
 
 
 class Wire:
@@ -31,14 +33,13 @@ class Wire:
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(None)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in (("TCP_KEEPIDLE", _SILENT), ("TCP_KEEPINTVL", _BETWEEN), ("TCP_KEEPCNT", _TIMES)):
+        for option, value in _WATCHED:
             # Not every system has them.
             if hasattr(socket, option):
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         self._socket = connection
         self._read = connection.makefile("rb")
         self._sends = threading.Lock()
-        self._closed = False
 
     def send(self, message: Mapping[str, Any], file: Path | None = None) -> None:
         """Send a message, and a file of bytes after it."""
@@ -49,19 +50,21 @@ class Wire:
                 if file is not None:
                     with open(file, "rb") as sent:
                         self._socket.sendfile(sent)
-            except (ConnectionError, TimeoutError):
-                return
             except OSError:
-                if not self._closed:
-                    raise
+                # What was sent in part is of no use: who receives it hears that there is no more.
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
 
-    def receive(self) -> dict[str, Any] | None:
-        """The next message; None when there is none any more."""
+    def receive(self, seconds: float | None = None) -> dict[str, Any] | None:
+        """The next message; None when there is none any more, or none within so many seconds."""
         try:
+            self._socket.settimeout(seconds)
             line = self._read.readline()
-            return json.loads(line) if line.endswith(b"\n") else None
-        except (ConnectionError, TimeoutError, ValueError):
+            self._socket.settimeout(None)
+            message: Any = json.loads(line) if line.endswith(b"\n") else None
+        except (OSError, ValueError):
             return None
+        return message if is_dict(message) else None
 
     def read(self, size: int, into: Path | None) -> None:
         """Take the bytes that follow a message, into a file or away; as far as they come."""
@@ -69,7 +72,7 @@ class Wire:
             while size:
                 try:
                     part = self._read.read(min(size, _AT_ONCE))
-                except (ConnectionError, TimeoutError):
+                except OSError:
                     return
                 if not part:
                     return
@@ -91,7 +94,6 @@ class Wire:
 
     def close(self) -> None:
         """End the connection; the other end hears of it."""
-        self._closed = True
         # The other end may have been first.
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)

@@ -104,15 +104,21 @@ def _serve() -> None:
 
 
 class _Late:
-    """A worker that is started where its job comes."""
+    """A worker that is started where its job comes, or where it is to say which of several it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, membership: Sequence[str] = ()) -> None:
+        self._membership = membership
         self._worker: Any = None
 
     def submit(self, job: dict[str, Any]) -> None:
         """Start it, and hand it the job."""
         self._worker = _WORKER()
         self._worker.submit(job)
+
+    def listen(self) -> None:
+        """Start it, and hear what it says first."""
+        self._worker = _WORKER(membership=self._membership)
+        self._worker.listen()
 
     def close(self) -> None:
         """End it, if it was started."""

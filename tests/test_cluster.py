@@ -20,13 +20,20 @@ from typing import Any
 
 import pytest
 
+from runner.config.compose import compose
+from runner.config.folders import conf_folder
+from runner.config.sources import Sources
 from runner.experiment.program import Program
+from runner.experiment.reader import read
+from runner.faults import InvalidExperiment
+from runner.flow import run as flow
 from runner.link import cluster, wire
 from runner.link.cluster import Owner, Place, Remote, Unlike, Unmet, introduced
 from runner.link.events import Done, Finished, said
 from runner.link.process import Worker
 from runner.link.steps import Step
 from runner.link.wire import Wire
+from runner.link.workers import Workers
 from tests.command import ROOT, recorded, run_command
 from tests.test_processes import of_one, rounded, values, without_times
 
@@ -183,6 +190,42 @@ def test_without_the_first_command_the_others_end(tmp_path: Path) -> None:
     _, second = ended(processes)
     lost = "process 1 of 2 has lost process 0: its command ended, or its machine cannot be reached\n"
     assert second == (3, "", lost)
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        (
+            {"topology": "v5e:2x2"},
+            "nothing runs on v5e:2x2: there is nothing to divide over the processes of a cluster",
+        ),
+        ({"processes": 3}, "4 devices cannot be divided evenly over 3 processes; over 1, 2, 4 they can"),
+        ({"processes": 2, "devices": 8}, "process 1 would have devices 4 to 7, of which the mesh x=2 × y=2 has none"),
+    ],
+)
+def test_what_a_cluster_cannot_run_is_refused(target: dict[str, Any], says: str) -> None:
+    plain = compose("case3_allreduce", conf_folder()).plain
+    with pytest.raises(InvalidExperiment) as refused:
+        read({**plain, "target": {**plain["target"], "cluster": True, **target}})
+    assert str(refused.value) == f"target.cluster: {says}"
+
+
+def test_gpus_of_a_cluster_are_those_that_the_worker_finds() -> None:
+    plain = compose("case3_allreduce", conf_folder()).plain
+    target = {**plain["target"], "platform": "gpu", "cluster": True, "processes": 8}
+    assert read({**plain, "target": target}).target.processes == 8
+
+
+def test_a_sweep_does_not_run_over_a_cluster(tmp_path: Path) -> None:
+    plain = compose("case3_allreduce", conf_folder()).plain
+    workers = Workers()
+    try:
+        flow.run({**plain, "target": {**plain["target"], "cluster": True}}, tmp_path, Sources, workers=workers)
+    finally:
+        workers.close()
+    found = recorded(tmp_path)
+    assert found["status"] == "invalid"
+    assert "a cluster runs one experiment, whose command it starts once for each process: srun -n 2" in found["error"]
 
 
 # How they meet, with workers that do nothing.

@@ -262,7 +262,7 @@ def _check_processes(target: Target, mesh: Mesh, programs: tuple[Program, ...]) 
     """Refuse processes among which the devices cannot be divided, or of which one would have nothing to do."""
     key, count, devices = ("target", "cluster" if target.cluster else "processes"), target.processes, target.devices
     if target.cluster and target.topology:
-        message = f"nothing runs on {target.topology.name}: there is nothing to divide over the processes of a cluster"
+        message = f"nothing runs on {target.topology.name}: there is nothing to divide over a cluster's processes"
         raise invalid(key, message)
     if count == 1:
         return

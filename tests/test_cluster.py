@@ -197,7 +197,7 @@ def test_without_the_first_command_the_others_end(tmp_path: Path) -> None:
     [
         (
             {"topology": "v5e:2x2"},
-            "nothing runs on v5e:2x2: there is nothing to divide over the processes of a cluster",
+            "nothing runs on v5e:2x2: there is nothing to divide over a cluster's processes",
         ),
         ({"processes": 3}, "4 devices cannot be divided evenly over 3 processes; over 1, 2, 4 they can"),
         ({"processes": 2, "devices": 8}, "process 1 would have devices 4 to 7, of which the mesh x=2 × y=2 has none"),

@@ -116,9 +116,10 @@ _WORKERS_OWN: dict[str, ModuleType] = {}
 
 
 class _Late:
-    """A worker that is started where its job comes."""
+    """A worker that is started where its job comes, or where it is to say which of several it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, membership: Sequence[str] = ()) -> None:
+        self._membership = membership
         self._worker: Any = None
 
     def submit(self, job: dict[str, Any]) -> None:
@@ -126,6 +127,11 @@ class _Late:
         if self._worker is None:
             self._worker = _WORKER() if _Spare.waiting is None else _Forked()
         self._worker.submit(job)
+
+    def listen(self) -> None:
+        """Start it, and hear what it says first."""
+        self._worker = _WORKER(membership=self._membership)
+        self._worker.listen()
 
     def close(self) -> None:
         """End it, if it was started."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +37,8 @@ class Crews:
     def __call__(self, count: int) -> Together:
         body = self.bodies.pop(0) if len(self.bodies) > 1 else self.bodies[0]
 
-        def start(membership: Sequence[str]) -> Worker:
-            worker = Worker([sys.executable, "-S", "-c", SCRIPT + NUMBER + body], membership)
+        def start(number: int) -> Worker:
+            worker = Worker([sys.executable, "-S", "-c", SCRIPT + NUMBER + body], (str(number), str(count), "nowhere"))
             self.started.append(worker)
             return worker
 

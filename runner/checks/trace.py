@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -38,15 +39,20 @@ def take(
     reason: str | None,
     device_ids: list[int],
     run: ProgramRun | None,
+    process_of: Mapping[int, int] = MappingProxyType({}),
 ) -> Trace:
     """The trace of one run.
 
     `held` is what each device held of each value of the named code, by position; None where no program told it, for
-    this `reason`: the values are the SPMD interpreter's then. `run` is what program `shard_map` did.
+    this `reason`: the values are the SPMD interpreter's then. `run` is what program `shard_map` did, `process_of` which
+    of several processes has a device.
     """
     mesh = context.experiment.mesh
     assert context.per_device is not None
-    devices = [TracedDevice(id=i, coordinates=list(at)) for i, at in zip(device_ids, mesh.coordinates, strict=True)]
+    devices = [
+        TracedDevice(id=i, coordinates=list(at), process=process_of.get(i))
+        for i, at in zip(device_ids, mesh.coordinates, strict=True)
+    ]
     elements = sum(np.size(value) for values in context.per_device.values.values() for value in values)
     if held is None and elements > naming.ELEMENTS:
         return _trace(None, reason or naming.too_large(elements), devices)

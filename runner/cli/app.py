@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from runner.cli.sweeping import Sweeping
+    from runner.link.cluster import Owner
     from runner.record.model import Status
 
 log = logging.getLogger("runner")
@@ -65,10 +66,12 @@ def main(arguments: Sequence[str], task: Task | None = None) -> int:
     command = Command(task or run_one, runs=not known.asks)
     command.arguments = arguments
     command.resume = None if resumed is None else resumed.folder
+    status: int | None = None
     try:
-        return _run(command, arguments, known, overrides)
+        status = _run(command, arguments, known, overrides)
+        return status
     finally:
-        command.close()
+        command.close(status)
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,10 @@ class Command:
         """The folder of the sweep of which only what did not pass is run."""
         self.symmetric = False
         """Whether points of a sweep that are one up to a symmetry of the mesh are run once."""
+        self.owner: Owner | None = None
+        """The other processes of the cluster that started this one, where this is their first."""
+        self.lent: int | None = None
+        """The exit status of the run to which this process of a cluster lent its devices."""
         self.sweep: Sweeping | None = None
         """The sweep that is run, of which a launcher may be asked in several goes."""
 
@@ -151,10 +158,25 @@ class Command:
         """What another process needs of it: no workers, which belong to this one."""
         return {**self.__dict__, "_workers": None, "sweep": None, "_elsewhere": True}
 
-    def close(self) -> None:
-        """End the workers."""
+    def close(self, status: int | None) -> None:
+        """End the workers; the other processes of a cluster have the exit `status` of this one, if it has any."""
         if self._workers is not None:
             self._workers.close()
+        if self.owner is not None and status is not None:
+            self.owner.end(status)
+        if self.owner is not None:
+            self.owner.close()
+
+    def use(self, workers: Workers) -> None:
+        """Have other workers do the jobs; those there are have none yet."""
+        if self._workers is not None:
+            self._workers.close()
+        self._workers = workers
+
+    @property
+    def runs_experiments(self) -> bool:
+        """Whether what is done with a job is to run it."""
+        return self._task is run_one
 
 
 @functools.cache
@@ -210,6 +232,8 @@ def _run(command: Command, arguments: list[str], known: argparse.Namespace, over
     except RecursionError:
         print(f"{_chosen(overrides)}\n  its defaults lead back to itself", file=sys.stderr)
         return 2
+    if command.lent is not None:
+        return command.lent
     if command.raised is not None:
         raise command.raised
     from runner.record import record
@@ -254,6 +278,7 @@ def _run_once(command: Command, known: argparse.Namespace, overrides: list[str])
         from hydra.core.global_hydra import GlobalHydra
         from hydra.core.utils import run_job
         from hydra.types import HydraContext, RunMode
+        from omegaconf import OmegaConf
 
         if config.hydra.mode == RunMode.MULTIRUN:
             return False
@@ -262,6 +287,11 @@ def _run_once(command: Command, known: argparse.Namespace, overrides: list[str])
             callbacks = Callbacks(config)
         except Exception as error:
             raise _refused(error, known, overrides) from error
+        if OmegaConf.select(config, "target.cluster", throw_on_resolution_failure=False):
+            from runner.cli import cluster
+
+            if not cluster.joined(command, config):
+                return True
         _claim(Path(config.hydra.run.dir), config.hydra.output_subdir)
         context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=callbacks)
         callbacks.on_run_start(config=config, config_name="config")

@@ -44,6 +44,8 @@ class TargetConfig:
     """Of how many such topologies of TPUs, which the data-centre network links."""
     processes: int = 1
     """Over how many processes of JAX the devices are divided, all on this machine. Only for `cpu`."""
+    cluster: bool = False
+    """The processes are those that a cluster started, each with this command; it says how many there are."""
 
 
 @dataclass

@@ -85,7 +85,7 @@ class Target:
 
     Where there is a `topology`, its devices are not here: nothing is run. `split_axes` is whether the axes of the mesh
     are no products of whole axes of the topology, which only the worker can tell. Of several `processes` each has as
-    many of the devices, the first the first ones.
+    many of the simulated devices, the first the first ones. `cluster` is whether a cluster started them.
     """
 
     platform: str
@@ -93,6 +93,7 @@ class Target:
     topology: Topology | None = None
     split_axes: bool = False
     processes: int = 1
+    cluster: bool = False
 
     @property
     def devices_each(self) -> int:

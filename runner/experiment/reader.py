@@ -110,7 +110,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
     programs, chosen = _programs(named, sections)
     target = _target(config["target"], mesh, programs)
     if config["profile"] and target.processes > 1:
-        message = f"a profile is of one process; with target.processes={target.processes} it would lack devices"
+        others = "one" if target.processes == 2 else target.processes - 1
+        message = f"a profile is of one process, and would lack what the devices of the other {others} did"
         raise invalid(("profile",), message)
     # One device with the work of all says nothing of hardware that has them all.
     left_out = tuple(program for program in programs if target.topology and not chosen and not program.on_mesh)
@@ -260,26 +261,35 @@ def _target(config: Mapping[str, Any], mesh: Mesh, programs: tuple[Program, ...]
     there = absent.devices if absent else devices or mesh.needed if platform == "cpu" else None
     if there is not None and mesh.needed > there and mesh.devices is not None:
         raise invalid(("mesh", "devices"), f"there is no device {mesh.needed - 1}; the last one is {there - 1}")
-    target = Target(platform, devices or mesh.needed, absent, processes=config["processes"])
+    target = Target(platform, devices or mesh.needed, absent, processes=config["processes"], cluster=config["cluster"])
     _check_processes(target, mesh, programs)
     return target
 
 
 def _check_processes(target: Target, mesh: Mesh, programs: tuple[Program, ...]) -> None:
     """Refuse processes among which the devices cannot be divided, or of which one would have nothing to do."""
-    key, count, devices = ("target", "processes"), target.processes, target.devices
+    key, count, devices = ("target", "cluster" if target.cluster else "processes"), target.processes, target.devices
+    if target.cluster and target.topology:
+        message = f"nothing runs on {target.topology.name}: there is nothing to divide over a cluster's processes"
+        raise invalid(key, message)
     if count == 1:
         return
     if count < 1:
         raise invalid(key, f"{count} is no number of processes; it is at least 1")
     if target.topology:
         raise invalid(key, f"nothing runs on {target.topology.name}: there is nothing to divide over {count} processes")
-    if target.platform != "cpu":
-        message = f"only simulated devices are divided over processes; all {target.platform}s here are one process's"
+    if target.platform != "cpu" and not target.cluster:
+        message = (
+            f"only simulated devices are divided over processes; all {target.platform}s here are one process's; "
+            "target.cluster=true runs over those of a cluster's processes"
+        )
         raise invalid(key, message)
     if not any(program.on_mesh for program in programs):
         message = f"program {programs[0]} runs on one device, which {count} processes cannot divide"
         raise invalid(key, message)
+    if target.platform != "cpu":
+        # Which devices each has the worker finds out.
+        return
     if devices % count:
         fit = ", ".join(str(n) for n in range(1, devices + 1) if devices % n == 0)
         plural = "s" if devices > 1 else ""

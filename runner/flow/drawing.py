@@ -26,7 +26,11 @@ def draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record, 
     on_mesh = [run for run in runs if run.error is None and run.program.on_mesh]
     ids = tuple(on_mesh[0].device_ids) if on_mesh else tuple(range(experiment.mesh.size))
     absent = experiment.target.topology.name if experiment.target.topology else ""
-    mesh = pictures.MeshPicture(experiment.mesh.axes, experiment.mesh.shape, ids, platform, absent)
+    having: dict[int, list[int]] = {}
+    for device, process in sorted(on_mesh[0].process_of.items()) if on_mesh else ():
+        having.setdefault(process, []).append(device)
+    processes = tuple(tuple(devices) for _, devices in sorted(having.items()))
+    mesh = pictures.MeshPicture(experiment.mesh.axes, experiment.mesh.shape, ids, platform, absent, processes)
     drawn = [
         pictures.from_layout(
             array.layout,

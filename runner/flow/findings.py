@@ -159,8 +159,9 @@ class Findings:
         reason = traced.unsupported or traced.error
         if reason and TRACED not in self._experiment.programs:
             reason = f"program {TRACED} was not asked for"
-        in_order = traced.found.device_ids if isinstance(traced.found, Traced) else range(self._experiment.mesh.size)
-        taken = trace.take(context, self._held, reason, list(in_order), run)
+        found = traced.found if isinstance(traced.found, Traced) else None
+        in_order = range(self._experiment.mesh.size) if found is None else found.device_ids
+        taken = trace.take(context, self._held, reason, list(in_order), run, {} if found is None else found.process_of)
         if taken.taken_from is None:
             self._found.warnings.append(f"there is no trace: {taken.reason}")
         return taken
@@ -170,7 +171,7 @@ class Findings:
         arrays = self._found.arrays
         for run in [run for run in self._runs if run.operands][:1]:
             for name, held in run.operands.items():
-                told = shards(held, run.device_ids)
+                told = shards(held, run.device_ids, run.process_of)
                 arrays[name] = replace(arrays[name], shards_from=run.program, shards=told)
 
     def _judge(self, context: Context, folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -23,8 +24,13 @@ _LISTED = 64
 """On up to this many devices the record lists what each of them holds."""
 
 
-def shards(held: Iterable[tuple[int, Ranges]], device_ids: list[int]) -> list[Held] | None:
-    """What each device holds, in the order of the mesh, as `addressable_shards` has it; None on too many devices."""
+def shards(
+    held: Iterable[tuple[int, Ranges]], device_ids: list[int], process_of: Mapping[int, int] = MappingProxyType({})
+) -> list[Held] | None:
+    """What each device holds, in the order of the mesh, as `addressable_shards` has it; None on too many devices.
+
+    `process_of` says which of several processes told it.
+    """
     if len(device_ids) > _LISTED:
         return None
     return [
@@ -32,6 +38,7 @@ def shards(held: Iterable[tuple[int, Ranges]], device_ids: list[int]) -> list[He
             device=device,
             index=[list(part) for part in ranges],
             shape=[stop - start for start, stop in ranges],
+            process=process_of.get(device),
         )
         for device, ranges in sorted(held, key=lambda shard: device_ids.index(shard[0]))
     ]
@@ -52,7 +59,7 @@ def output_of(run: ProgramRun, output: Output) -> OutputRecord:
         spec=None if output.spec is None else output.spec.padded(len(output.shape)).json(),
         shard_shape=list(parts[0]),
         shards_from=run.program if run.program.on_mesh else "spec",
-        shards=shards(((place.device, place.ranges) for place in output.places), run.device_ids),
+        shards=shards(((place.device, place.ranges) for place in output.places), run.device_ids, run.process_of),
         text=text,
         values=values,
     )

@@ -19,7 +19,7 @@ from runner.experiment import data, expect, memory, topology
 from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED
 from runner.experiment.reader import read
-from runner.faults import Fault, InvalidExperiment
+from runner.faults import Fault, InvalidExperiment, invalid
 from runner.flow import clock
 from runner.link.events import Died, Finished, Invalid, Log, Started, Types
 from runner.link.process import Worker
@@ -142,6 +142,12 @@ class Running:
 
     def _run(self, config: Mapping[str, Any], folder: Path, begun: Callable[[], Record]) -> Parts[Findings]:
         experiment = read(config)
+        if experiment.target.cluster and not workers.of_cluster:
+            raise invalid(
+                ("target", "cluster"),
+                "a cluster runs one experiment, whose command it starts once for each process: "
+                "srun -n 2 python -m runner +experiment=…; target.processes=2 starts two processes on this machine",
+            )
         absent = experiment.target.topology
         if absent is None:
             return (yield from self._do(experiment, config, folder, begun))

@@ -126,7 +126,8 @@ class OutputTold:
 class Ran:
     """A program that ran, or was `only_compiled`.
 
-    - `files`: in how many files its values are: each of the processes that ran it left its own.
+    - `processes`: for each of several processes that ran it the ids of its devices, whose values are in a file of its
+      own; empty where there is one.
     - `operands`: for each array and device the device's id and the index range.
     - `said`: what the compiler wrote to standard error; null where nobody could hear it.
     - `unreadable`: why the compiled module could not be printed.
@@ -138,7 +139,7 @@ class Ran:
     """
 
     only_compiled: bool = False
-    files: int = 1
+    processes: list[list[int]] = field(default_factory=list[list[int]])
     device_ids: list[int]
     outputs: dict[str, OutputTold]
     operands: dict[str, list[tuple[int, Ranges]]]
@@ -167,6 +168,13 @@ class Traced:
     values: dict[str, tuple[str, tuple[int, ...]]]
     rows: list[list[int]]
 
+    @property
+    def process_of(self) -> dict[int, int]:
+        """Where several processes took it, for each device the number of its own."""
+        if len(self.rows) == 1:
+            return {}
+        return {self.device_ids[row]: number for number, rows in enumerate(self.rows) for row in rows}
+
 
 @dataclass(kw_only=True)
 class Profiled:
@@ -193,6 +201,21 @@ class Gradients:
 
 
 # The events.
+
+
+@dataclass(kw_only=True)
+class Called:
+    """What the cluster that started this process calls it, before it has met the others.
+
+    - `number`, `count`: which of how many it is; `address`: where JAX's coordinator is to be, `host:port`.
+    - `local`: the devices of its machine that are its own; null where JAX leaves it all of them.
+    """
+
+    number: int
+    count: int
+    address: str
+    local: list[int] | None
+    jax: str
 
 
 @dataclass(kw_only=True)
@@ -270,11 +293,13 @@ class Log:
 
 Event: TypeAlias = Invalid | Types | Started | Finished | Died | Log
 
-Said: TypeAlias = Event | Done
+Said: TypeAlias = Event | Done | Called
 """What a worker says, or is said of it."""
 
 
-_KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in (Invalid, Types, Started, Finished, Done)}
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__.lower(): kind for kind in (Called, Invalid, Types, Started, Finished, Done)
+}
 """What a worker says; of its end its parent hears otherwise."""
 
 

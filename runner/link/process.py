@@ -11,12 +11,18 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from runner.link.events import Said
 
+Hear: TypeAlias = "Callable[[Said | Exception | None], None]"
+"""Hears what a process tells: an event, what is wrong with one, or that there will be no more."""
+
 COMMAND = (sys.executable, "-m", "runner.worker")
+
+CLUSTER = "cluster"
+"""The membership of a process that has to ask the cluster which one it is."""
 
 _LAST_WORDS = 2000
 """How many characters of the worker's standard error are kept with an error."""
@@ -33,7 +39,7 @@ class Worker:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self._process = self._started([*command, str(os.getpid()), *membership], self._stderr)
         self._events: queue.Queue[Said | Exception | None] = queue.Queue()
-        self._hear: Callable[[Said | Exception | None], None] = self._events.put
+        self._hear: Hear = self._events.put
         self._strays: list[str] = []
         self._listener: threading.Thread | None = None
         self._begins = 0
@@ -52,16 +58,20 @@ class Worker:
             errors="replace",
         )
 
-    def listened_to_by(self, hear: Callable[[Said | Exception | None], None]) -> None:
-        """Have what it tells heard elsewhere than by `next`, from the first job on."""
+    def listened_to_by(self, hear: Hear) -> None:
+        """Have what it tells heard elsewhere than by `next`, from the next job on."""
         self._hear = hear
+
+    def listen(self) -> None:
+        """Hear what it tells, also before it has a job."""
+        if self._listener is None:
+            self._listener = threading.Thread(target=self._listen, daemon=True)
+            self._listener.start()
 
     def submit(self, job: str) -> None:
         """Hand the worker a job, a line of JSON; it does one after the other."""
         assert self._process.stdin is not None
-        if self._listener is None:
-            self._listener = threading.Thread(target=self._listen, daemon=True)
-            self._listener.start()
+        self.listen()
         try:
             self._process.stdin.write(job + "\n")
             self._process.stdin.flush()

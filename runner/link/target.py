@@ -117,6 +117,8 @@ class ProgramRun:
     outputs: dict[str, Output] = field(default_factory=dict[str, Output])
     operands: dict[str, list[tuple[int, Ranges]]] = field(default_factory=dict[str, list[tuple[int, Ranges]]])
     device_ids: list[int] = field(default_factory=list[int])
+    process_of: dict[int, int] = field(default_factory=dict[int, int])
+    """Where several processes ran it, for each device the number of its own."""
     memory: Memory | None = None
     cost: Cost | None = None
     timing: Timing | None = None
@@ -222,6 +224,7 @@ def program_run(
         program,
         operands=ran.operands,
         device_ids=ran.device_ids,
+        process_of={device: number for number, devices in enumerate(ran.processes) for device in devices},
         memory=ran.memory,
         cost=ran.cost,
         timing=ran.timing,
@@ -243,7 +246,7 @@ def program_run(
         return run
     raw = [
         value
-        for process in range(ran.files)
+        for process in range(max(1, len(ran.processes)))
         for value in handover.collect(folder_of(arrays, process) / f"{run.program}.bin")
     ]
     for name, output in ran.outputs.items():
@@ -254,7 +257,7 @@ def program_run(
             position = position_of[device]
             where = block_ranges(name, position) if ranges is None else ranges
             # What one process left is distinct already.
-            copy = entry if ran.files == 1 else _first_alike(raw, entry, (h.copy for h in held if h.ranges == where))
+            copy = entry if not ran.processes else _first_alike(raw, entry, (h.copy for h in held if h.ranges == where))
             if copy not in values:
                 values[copy] = raw[copy].view(kind).reshape(tuple(stop - start for start, stop in where))
             held.append(Held(position, device, where, copy, values[copy]))

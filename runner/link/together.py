@@ -13,17 +13,50 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from runner.link import process
-from runner.link.process import Worker
+from runner.link.process import Hear, Worker
 
 if TYPE_CHECKING:
     from runner.link.events import Finished, Ran, Said, Shard
     from runner.link.steps import Step
 
-Start: TypeAlias = Callable[[Sequence[str]], Worker]
-"""Starts a process that is told which one it is."""
+
+class Member(Protocol):
+    """One of several processes that do their jobs together, on this machine or another one; `Worker` says more."""
+
+    def listened_to_by(self, hear: Hear) -> None:
+        """Have what it tells heard by `hear`."""
+        ...
+
+    def submit(self, job: str) -> None:
+        """Hand it a job."""
+        ...
+
+    def ended(self, name: str) -> str:
+        """How it ended, in words; it has no more to say."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+    def log(self) -> str:
+        """What it wrote in the job that is done."""
+        ...
+
+    def last_words(self) -> str:
+        """The end of what it wrote in this job."""
+        ...
+
+
+Start: TypeAlias = Callable[[int], Member]
+"""Starts the process of that number."""
 
 PATIENCE = 20.0
 """Seconds that those have which have told no error yet where one has: to tell it too, or to end."""
@@ -32,15 +65,18 @@ _CONNECTED = re.compile(r"^\[Gloo\] Rank \d+ is connected to .*\n?", re.MULTILIN
 """What Gloo writes whenever processes meet."""
 
 
-def _member(membership: Sequence[str]) -> Worker:
-    return Worker(membership=membership)
+def _here(count: int) -> Start:
+    """Starts them on this machine."""
+    address = f"127.0.0.1:{_free_port()}"
+    return lambda number: Worker(membership=(str(number), str(count), address))
 
 
 class Together:
     """Several processes, started before their job is known."""
 
-    def __init__(self, count: int, start: Start = _member) -> None:
-        address = f"127.0.0.1:{_free_port()}"
+    def __init__(self, count: int, start: Start | None = None) -> None:
+        """`start` starts them; without it they are started on this machine."""
+        start = start or _here(count)
         self._heard: queue.Queue[tuple[int, Said | Exception | None]] = queue.Queue()
         self._told: list[deque[Said]] = [deque() for _ in range(count)]
         self._announced: Step | None = None
@@ -48,17 +84,17 @@ class Together:
         """How the one ended that was the first to, in words."""
         self._first: int | None = None
         """Which one that was."""
-        self._members: list[Worker] = []
+        self._members: list[Member] = []
         try:
             for number in range(count):
-                self._members.append(start((str(number), str(count), address)))
+                self._members.append(start(number))
         except BaseException:
             self.close()
             raise
         for number, member in enumerate(self._members):
             member.listened_to_by(self._listener(number))
 
-    def _listener(self, number: int) -> Callable[[Said | Exception | None], None]:
+    def _listener(self, number: int) -> Hear:
         return lambda event: self._heard.put((number, event))
 
     def submit(self, job: str) -> None:
@@ -136,7 +172,7 @@ class Together:
         return None
 
     def _name(self, number: int) -> str:
-        return f"process {number} of {len(self._members)}"
+        return name(number, len(self._members))
 
     def ended(self) -> str:
         """How the one ended that was the first to, in words."""
@@ -169,6 +205,11 @@ class Together:
         return "".join(f"{self._name(number)}:\n{text}" for number, text in said.items() if text.strip())
 
 
+def name(number: int, count: int) -> str:
+    """One of several processes in words."""
+    return f"process {number} of {count}"
+
+
 def _free_port() -> int:
     """A port of this machine on which nobody listens."""
     with socket.socket() as found:
@@ -199,6 +240,13 @@ def put_together(parts: Sequence[Finished]) -> Finished:
     return parts[0]
 
 
+def _devices_of(ran: Ran) -> list[int]:
+    """The devices of which one process told what they hold."""
+    told = [held for shards in ran.operands.values() for held in shards]
+    told += [(device, where) for output in ran.outputs.values() for device, where, _ in output.shards]
+    return sorted({device for device, _ in told})
+
+
 def _of_rans(rans: Sequence[Ran]) -> Ran:
     first, before = rans[0], 0
     shards: dict[str, list[Shard]] = {name: [] for name in first.outputs}
@@ -210,7 +258,7 @@ def _of_rans(rans: Sequence[Ran]) -> Ran:
         before += max(entries, default=-1) + 1
     return replace(
         first,
-        files=len(rans),
+        processes=[_devices_of(ran) for ran in rans],
         operands={name: sorted(held for ran in rans for held in ran.operands[name]) for name in first.operands},
         outputs={
             name: replace(output, shards=sorted(shards[name], key=lambda shard: shard[0]))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.link import process
-from runner.link.events import Died, Done, Event, Finished, Invalid, Log, Started, Types
+from runner.link.events import Called, Died, Done, Event, Finished, Invalid, Log, Started, Types
 from runner.link.process import Worker
 from runner.link.steps import Step
 from runner.link.together import Together
@@ -88,9 +88,12 @@ class Workers:
         count: int = 1,
         start: Callable[[], Worker] = Worker,
         start_together: Callable[[int], Together] = Together,
+        of_cluster: bool = False,
     ) -> None:
         self._start = start
         self._start_together = start_together
+        self.of_cluster = of_cluster
+        """Whether several processes that do a job together are those of a cluster."""
         self.count = count
         """How many processes there may be for each kind of job."""
         self._lines = [_Line(first)] if first is not None else []
@@ -208,6 +211,8 @@ def _of_one(line: _Line, worker: Worker | Together, ticket: _Ticket) -> Generato
             case Done():
                 line.told(event)
                 return _End(gone=False)
+            case Called():
+                raise AssertionError("a process says before its first job what it is called")
             case Started():
                 running = event.step
             case Finished():

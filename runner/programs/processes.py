@@ -26,10 +26,18 @@ _ADDRESS = "localhost:8476"
 
 def use(experiment: Experiment, file: str) -> str:
     """How the file of a program is run by hand."""
+    if experiment.target.cluster:
+        count = experiment.target.processes
+        return f"It runs alone, in {count} processes that a cluster starts at once:\nsrun -n {count} python {file}"
     last = experiment.target.processes - 1
     numbered = f"python {file} {{}}"
     between = ", …, " if last > 1 else " and "
     return f"It runs alone, in {last + 1} processes at once:\n{numbered.format(0)}{between}{numbered.format(last)}"
+
+
+def library(experiment: Experiment) -> str | None:
+    """The module that a program needs to know which of the processes it is, where the cluster does not say."""
+    return "sys" if experiment.target.processes > 1 and not experiment.target.cluster else None
 
 
 def main(experiment: Experiment, shown: Sequence[str], first: Sequence[str] = ()) -> str:
@@ -38,9 +46,10 @@ def main(experiment: Experiment, shown: Sequence[str], first: Sequence[str] = ()
     `shown` are the lines that print what its own devices have of the outputs, `first` those before there are any.
     """
     count = experiment.target.processes
+    here = f'"{_ADDRESS}", num_processes={count}, process_id=int(sys.argv[1])'
     lines = [
         *first,
-        f'jax.distributed.initialize("{_ADDRESS}", num_processes={count}, process_id=int(sys.argv[1]))',
+        f"jax.distributed.initialize({'' if experiment.target.cluster else here})",
         "mesh = make_mesh()",
         "arrays = place(inputs(), shardings(mesh))",
         *shown,

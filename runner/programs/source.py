@@ -68,7 +68,7 @@ def _use(experiment: Experiment, program: str, *, mesh: bool) -> str:
 def _imports(experiment: Experiment, body: str, *, mesh: bool) -> list[str]:
     absent = experiment.target.topology
     named = {dtypes.dtype(array.dtype).source.split(".")[0] for array in experiment.arrays}
-    library = "os" if absent and absent.configuration else "sys" if mesh and experiment.target.processes > 1 else None
+    library = "os" if absent and absent.configuration else processes.library(experiment) if mesh else None
     lines = ["import jax"] if library is None else [f"import {library}", "", "import jax"]
     read = _read(body)
     if "jax.ad_checkpoint." in body:

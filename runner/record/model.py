@@ -31,11 +31,15 @@ class MeshShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What one device holds of an array: `[start, stop]` of each dimension, and the shape of that."""
+    """What one device holds of an array: `[start, stop]` of each dimension, and the shape of that.
+
+    - `process`: the number of the process that has the device, and told it; null where there is one.
+    """
 
     device: int
     index: list[list[int]]
     shape: list[int]
+    process: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,10 +121,11 @@ class Verification:
 
 @dataclass(frozen=True, kw_only=True)
 class TracedDevice:
-    """A device, and where in the mesh it is."""
+    """A device, and where in the mesh it is; of several processes also the number of its own."""
 
     id: int
     coordinates: list[int]
+    process: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

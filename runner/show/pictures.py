@@ -183,15 +183,23 @@ class ArrayPicture:
         )
 
 
+_TOLD = 4
+"""Of up to this many processes the mesh says which devices each has."""
+
+
 @dataclass(frozen=True)
 class MeshPicture:
-    """The mesh itself: `device_ids` row-major, the last axis fastest; `topology` is that of devices not here."""
+    """The mesh itself: `device_ids` row-major, the last axis fastest; `topology` is that of devices not here.
+
+    `processes` has for each of several the ids of its devices.
+    """
 
     axes: tuple[str, ...]
     shape: tuple[int, ...]
     device_ids: tuple[int, ...]
     platform: str
     topology: str = ""
+    processes: tuple[tuple[int, ...], ...] = ()
 
     name = "mesh"
     unit = "devices"
@@ -227,23 +235,28 @@ class MeshPicture:
         return ""
 
     def lines(self) -> tuple[str, ...]:
-        """The heading in words: axes; number of devices."""
-        count = len(self.device_ids)
+        """The heading in words: axes; number of devices; which process has which, where there are a few."""
+        count, among = len(self.device_ids), len(self.processes)
+        told = self.processes if among <= _TOLD else ()
         return (
             ", ".join(f"{axis}={n}" for axis, n in zip(self.axes, self.shape, strict=True)),
             f"{count} {self.platform.upper()} device{'s' if count != 1 else ''}"
-            + (f" of {self.topology}, not here" if self.topology else ""),
+            + (f" of {self.topology}, not here" if self.topology else "")
+            + (f" of {among} processes" if among else ""),
+            *(f"process {n}: {devices_text(ids, self.platform)}" for n, ids in enumerate(told)),
         )
 
     def to_json(self) -> dict[str, Any]:
         """Plain mappings, lists, strings and numbers, which `from_json` reads back."""
-        return _plain(asdict(self))
+        plain = _plain(asdict(self))
+        return plain if self.processes else {key: value for key, value in plain.items() if key != "processes"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> MeshPicture:
         """The picture that `to_json` wrote; fields that a later version added are ignored."""
         ids, topology = tuple(data["device_ids"]), data.get("topology", "")
-        return cls(tuple(data["axes"]), tuple(data["shape"]), ids, data["platform"], topology)
+        processes = tuple(tuple(each) for each in data.get("processes", ()))
+        return cls(tuple(data["axes"]), tuple(data["shape"]), ids, data["platform"], topology, processes)
 
 
 Picture = ArrayPicture | MeshPicture

@@ -1,7 +1,7 @@
 """A job a line on standard input, one event a line on standard output. JAX is imported when a job has come, not before.
 
 Its first argument is the process that started it: it ends when that one does. Others say which of several processes it
-is that do their jobs together.
+is that do their jobs together, or that the cluster knows: then it begins with what the cluster calls it.
 
 Everything else that writes to standard output (XLA, a user's JAX configuration) is sent to standard error, which the
 parent keeps as the worker's last words.
@@ -29,6 +29,7 @@ import numpy.random
 
 from runner import programs, reference
 from runner.link.events import Said, said
+from runner.link.process import CLUSTER
 
 _PRELOADED = (concurrent.futures, http.server, ml_dtypes, numpy.random, programs, reference)
 
@@ -43,6 +44,10 @@ def main() -> None:
         channel.flush()
 
     try:
+        if sys.argv[2:] == [CLUSTER]:
+            from runner.worker import processes
+
+            emit(processes.called())
         for line in sys.stdin:
             from runner.worker import job, processes
 

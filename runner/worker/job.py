@@ -268,7 +268,8 @@ def _load(path: Path) -> ModuleType:
 
 def _devices_here(experiment: Experiment, programs: list[Program]) -> Devices:
     """The target as the record has it. Raises `InvalidExperiment` where it has too few devices."""
-    needed = experiment.mesh.needed if any(program.on_mesh for program in programs) else 1
+    on_mesh = any(program.on_mesh for program in programs)
+    needed = experiment.mesh.needed if on_mesh else 1
     platform = experiment.target.platform
     try:
         devices = calls.devices(platform)
@@ -282,6 +283,13 @@ def _devices_here(experiment: Experiment, programs: list[Program]) -> Devices:
             ("mesh", "shape"),
             f"the mesh {experiment.mesh} needs {needed} device{'s' if needed > 1 else ''}, "
             f"but target {platform} has {here} here{hint}",
+        )
+    idle = processes.idle(devices, experiment.mesh.devices or range(needed)) if on_mesh else None
+    if idle is not None:
+        raise invalid(
+            ("mesh", "shape"),
+            f"the mesh {experiment.mesh} has no device of process {idle}; it takes some of each of the "
+            f"{processes.ours.count} processes, which have {here} {platform} devices",
         )
     device = devices[0]
     kind = device.device_kind

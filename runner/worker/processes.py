@@ -6,7 +6,7 @@ as by the clock, it has to agree on with them. What only one need do, the first 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -15,17 +15,23 @@ from typing import Any, cast
 import jax
 import numpy as np
 
+from runner.faults import Fault
 from runner.link import together
+from runner.link.events import Called, Invalid
 from runner.worker import calls, versions
 
 
 @dataclass(frozen=True)
 class Membership:
-    """The number of this process, how many there are, and the address where they meet."""
+    """The number of this process, how many there are, and the address where they meet.
+
+    `local` are the devices of its machine that are its own; None: JAX decides.
+    """
 
     number: int = 0
     count: int = 1
     address: str = ""
+    local: tuple[int, ...] | None = None
 
     @property
     def first(self) -> bool:
@@ -38,18 +44,37 @@ ours = Membership()
 
 
 def join(arguments: Sequence[str]) -> None:
-    """Be what the arguments of the process say."""
+    """Be what the arguments of the process say: its number, how many there are, where they meet, its devices."""
     global ours
-    if arguments:
-        number, count, address = arguments
-        ours = Membership(int(number), int(count), address)
+    if len(arguments) > 1:
+        number, count, address, *local = arguments
+        ours = Membership(int(number), int(count), address, tuple(map(int, local)) or None)
+
+
+def called() -> Called | Invalid:
+    """Be what the cluster says that started this process."""
+    global ours
+    found = versions.of_cluster()
+    if isinstance(found, str):
+        return Invalid(fault=Fault(("target", "cluster"), found))
+    ours = Membership(*found)
+    local = None if ours.local is None else list(ours.local)
+    return Called(number=ours.number, count=ours.count, address=ours.address, local=local, jax=jax.__version__)
+
+
+_connected = False
 
 
 def connect() -> None:
     """Meet the others, before this process has devices."""
-    if ours.count > 1:
+    global _connected
+    if ours.count > 1 and not _connected:
         calls.configure("jax_cpu_collectives_implementation", "gloo")
-        _distributed.initialize(ours.address, ours.count, ours.number)
+        # Whatever a cluster says has been asked.
+        _distributed.initialize(
+            ours.address, ours.count, ours.number, ours.local, cluster_detection_method="deactivate"
+        )
+        _connected = True
 
 
 _distributed: Any = cast("Any", jax).distributed
@@ -93,6 +118,12 @@ def put(value: np.ndarray, sharding: Any) -> jax.Array:
     if ours.count == 1:
         return calls.device_put(value, sharding)
     return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+
+
+def idle(devices: Sequence[Any], numbers: Iterable[int]) -> int | None:
+    """A process that has none of the devices with these numbers; None where all have some."""
+    having = {devices[number].process_index for number in numbers}
+    return next((process for process in range(ours.count) if process not in having), None)
 
 
 def number_of(device: Any) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -76,6 +78,36 @@ def told_each_other(key: str, number: int, count: int, text: str) -> list[str]:
     # Who waits for one that is gone is ended by their parent.
     return [client.blocking_key_value_get(f"shardproof/{key}/{each}", _A_DAY) for each in range(count)]
 
+
+def of_cluster() -> tuple[int, int, str, tuple[int, ...] | None] | str:
+    """What `jax.distributed.initialize()` would find out by itself of the cluster that started this process.
+
+    Its number, how many there are, the coordinator's address, and which devices of the machine are its own, if not all.
+    A sentence where it finds none. JAX finds out and connects in one call, which aborts the process if another one
+    never comes; what only finds out is private.
+    """
+    clusters: Any = importlib.import_module("jax._src.clusters")
+    named = os.environ.get("JAX_LOCAL_DEVICE_IDS")
+    local = [int(each) for each in named.split(",")] if named else None
+    address = os.environ.get("JAX_COORDINATOR_ADDRESS")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            found = clusters.ClusterEnv.auto_detect_unset_distributed_params(address, None, None, local, None, _COMING)
+        except Exception as error:  # whatever Kubernetes, a network or a variable's text leads to
+            return f"JAX cannot find out which process of the cluster this is: {type(error).__name__}: {error}"
+    address, count, number, local = found
+    if address is None or count is None or number is None:
+        said = "".join(f"; it says: {' '.join(str(each.message).split())}" for each in told)
+        return (
+            "JAX finds no cluster that started this process: neither Slurm (srun), Open MPI (mpirun), Kubernetes nor a "
+            f"pod of TPUs; target.processes=2 starts two on this machine{said}"
+        )
+    return number, count, address, None if local is None else tuple(local)
+
+
+_COMING = 300
+"""Seconds that JAX waits until a coordinator's name is known; as many as it does by itself."""
 
 _A_DAY = 86_400_000
 """Milliseconds."""

@@ -38,6 +38,8 @@ def prepare(experiment: Experiment) -> None:
         calls.configure("jax_platforms", "cpu")
         # As the header of its programs says.
         simulate(experiment.target.devices_each if experiment.on_mesh else 1)
+    else:
+        processes.connect()
 
 
 def simulate(devices: int) -> None:

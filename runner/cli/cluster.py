@@ -1,0 +1,95 @@
+"""A command that a cluster started once for each process in; whether this one owns the run out, or else its end.
+
+The others lend their devices to the first, and show nothing but what went wrong with themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.config.compose import InvalidConfiguration, origin_of, resolved
+from runner.experiment import data
+from runner.experiment.reader import read
+from runner.faults import Fault, InvalidExperiment
+from runner.link import cluster
+from runner.link.workers import Workers
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from runner.cli.app import Command
+    from runner.config.compose import Configuration
+
+_TIMEOUT = 600.0
+"""Seconds that the processes wait for each other where the experiment's own `timeout` is none."""
+
+_UNMET = 3
+
+
+def joined(command: Command, config: DictConfig) -> bool:
+    """Take this process's place among those of the cluster; whether the run is its own.
+
+    Then `config` says how many processes there are. Raises `InvalidConfiguration`.
+    """
+    given = _of_task(config)
+    sources = given.sources
+    if not command.runs_experiments:
+        message = "only python -m runner runs over a cluster, and this does not run"
+        raise InvalidConfiguration(sources.report(Fault(("target", "cluster"), message)))
+    timeout: float = given.plain["timeout"]
+    timeout = timeout if timeout > 0 else _TIMEOUT
+    # The worker that waits is no member of a cluster.
+    command.use(Workers())
+    try:
+        place = cluster.called(timeout)
+        if place.count == 1:
+            place.worker.close()
+            config.target.cluster = False
+            return True
+        asked = given.plain["target"]["processes"]
+        if asked not in (1, place.count):
+            place.worker.close()
+            message = f"the cluster started {place.count} processes, not {asked}"
+            raise InvalidExperiment(Fault(("target", "processes"), message))
+        if place.number == 0:
+            _own(command, config, place, given.plain, timeout)
+            return True
+        command.lent = _lend(place, given, timeout)
+    except InvalidExperiment as error:
+        raise InvalidConfiguration(sources.report(error.fault)) from None
+    except cluster.Unlike as error:
+        raise InvalidConfiguration(sources.report(Fault(("target", "cluster"), str(error)))) from None
+    except cluster.Unmet as error:
+        print(error, file=sys.stderr)
+        command.lent = _UNMET
+    return False
+
+
+def _lend(place: cluster.Place, given: Configuration, timeout: float) -> int:
+    """Lend this process's devices to the first; the exit status of all."""
+    from runner.link import lending
+
+    def data_folder(config: Mapping[str, Any]) -> Path:
+        return data.folder(read(config), lambda: given.sources)
+
+    return lending.lend(place, given.plain, timeout, data_folder)
+
+
+def _of_task(config: DictConfig) -> Configuration:
+    """The configuration without Hydra's settings."""
+    from omegaconf import open_dict
+
+    task = config.copy()
+    with open_dict(task):
+        del task["hydra"]
+    return resolved(task, origin_of(config.hydra))
+
+
+def _own(command: Command, config: DictConfig, place: cluster.Place, plain: Mapping[str, Any], timeout: float) -> None:
+    owner = cluster.Owner(place, plain, timeout)
+    command.owner = owner
+    command.use(Workers(start_together=owner.together, of_cluster=True))
+    config.target.processes = place.count

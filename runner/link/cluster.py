@@ -1,0 +1,302 @@
+"""One command of several that a cluster started in; its place among them out: it owns the run, or lends its devices.
+
+Each has a worker of its own. Process 0 owns the run: it reads, judges, writes and shows, and has the workers of the
+others do the job with its own, as if they were processes of its machine (`link/together.py`). The commands talk over
+connections of their own (`link/wire.py`), so that the end of one is heard of at once, whatever JAX knows by then. They
+meet at the address where JAX's coordinator is to be, which all know and can reach, before it is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from runner import __version__
+from runner.codec import Misfit
+from runner.faults import InvalidExperiment
+from runner.link import process, together, wire
+from runner.link.process import CLUSTER, Hear, Worker
+from runner.link.together import Together
+from runner.link.wire import Wire
+
+if TYPE_CHECKING:
+    from runner.link.events import Called, Said
+
+
+_INTRODUCED = 5.0
+"""Seconds in which who connects has to say who he is."""
+
+
+class Unmet(Exception):
+    """The processes of a cluster could not meet; the message says which did not come."""
+
+
+class Unlike(Exception):
+    """A process of the cluster has another input; the message says which, and what differs."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """This process among those that the cluster started, and its worker, which has no job yet."""
+
+    number: int
+    count: int
+    address: str
+    local: list[int] | None
+    jax: str
+    worker: Worker
+
+    @property
+    def name(self) -> str:
+        """This process in words."""
+        return together.name(self.number, self.count)
+
+    def restarted(self) -> Worker:
+        """Another worker in the place of one that ended."""
+        local = map(str, self.local or ())
+        return Worker(membership=(str(self.number), str(self.count), self.address, *local))
+
+
+def called(timeout: float) -> Place:
+    """Find out which process of a cluster this one is.
+
+    Raises `InvalidExperiment` where there is no cluster, and `Unmet` where nobody could tell in `timeout` seconds.
+    """
+    from runner.link.events import Called, Invalid
+
+    worker = Worker(membership=(CLUSTER,))
+    try:
+        worker.listen()
+        match worker.next(timeout):
+            case Called() as found:
+                return _place(found, worker)
+            case Invalid() as refused:
+                raise InvalidExperiment(refused.fault)
+            case other:
+                assert other is None, "it has no job"
+                raise Unmet(f"{worker.ended()}, before it knew of a cluster; its last words:\n{worker.last_words()}")
+    except TimeoutError:
+        worker.close()
+        raise Unmet(f"the cluster did not say within {timeout:g} s which of its processes this is") from None
+    except BaseException:
+        worker.close()
+        raise
+
+
+def _place(found: Called, worker: Worker) -> Place:
+    return Place(found.number, found.count, found.address, found.local, found.jax, worker)
+
+
+def introduced(place: Place, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a process says of itself to process 0."""
+    versions = {"shardproof": __version__, "jax": place.jax}
+    return {"number": place.number, "count": place.count, "versions": versions, "config": dict(config)}
+
+
+class Owner:
+    """Process 0, and its connections to the others."""
+
+    def __init__(self, place: Place, config: Mapping[str, Any], timeout: float) -> None:
+        """Wait for the others. Raises `Unmet` where one does not come in `timeout` seconds, and `Unlike`."""
+        self._place = place
+        self._wires: dict[int, Wire] = {}
+        self._remotes: dict[int, Remote] = {}
+        self._fresh = True
+        try:
+            self._meet(config, timeout)
+        except BaseException as error:
+            if isinstance(error, Unlike | Unmet):
+                self.end(2 if isinstance(error, Unlike) else 3)
+            self.close()
+            raise
+
+    def _meet(self, config: Mapping[str, Any], timeout: float) -> None:
+        place, deadline = self._place, time.monotonic() + timeout
+        due = introduced(place, config)
+        unlike: dict[int, str] = {}
+        try:
+            with wire.listening(place.address) as server:
+                while len(self._wires) < place.count - 1:
+                    came = wire.accepted(server, deadline)
+                    if came is None:
+                        raise Unmet(self._missing(timeout))
+                    told = came.receive(_INTRODUCED)
+                    number = 0 if told is None else told.get("number")
+                    if not isinstance(number, int) or number not in range(1, place.count) or number in self._wires:
+                        # Somebody who looked what listens here.
+                        came.close()
+                        continue
+                    self._wires[number] = came
+                    difference = _difference(due, told)
+                    if difference is not None:
+                        unlike[number] = difference
+        except OSError as error:
+            why = error.strerror if error.errno is None else os.strerror(error.errno)
+            raise Unmet(
+                f"{place.name} cannot listen at {place.address}, where JAX's coordinator is to be: {why}; "
+                "the environment variable JAX_COORDINATOR_PORT names another port, in all processes"
+            ) from None
+        for number in sorted(unlike):
+            name = together.name(number, place.count)
+            raise Unlike(f"{name} was started with another input: {unlike[number]}")
+
+    def _missing(self, timeout: float) -> str:
+        missing = [str(number) for number in range(1, self._place.count) if number not in self._wires]
+        which = f"process {missing[0]}" if len(missing) == 1 else f"processes {', '.join(missing[:8])}"
+        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+        return f"{which}{more} of {self._place.count} did not come to {self._place.address} within {timeout:g} s"
+
+    def together(self, count: int) -> Together:
+        """The workers of all processes, to be driven like one."""
+        assert count == self._place.count
+        fresh, self._fresh = self._fresh, False
+
+        def started(number: int) -> together.Member:
+            if number == 0:
+                return self._place.worker if fresh else self._place.restarted()
+            before = self._remotes.get(number)
+            remote = Remote(number, self._wires[number], before)
+            self._remotes[number] = remote
+            return remote
+
+        return Together(count, started)
+
+    def end(self, status: int) -> None:
+        """Let the others go, with the exit status that all have."""
+        for connection in self._wires.values():
+            connection.send({"do": "end", "status": status})
+        for connection in self._wires.values():
+            connection.part(process.PARTING)
+
+    def close(self) -> None:
+        """End the connections: who has not been let go knows then that this process is gone."""
+        for connection in self._wires.values():
+            connection.close()
+        self._place.worker.close()
+
+
+def _difference(due: Any, told: Any, path: str = "") -> str | None:
+    """The first key whose value two processes do not agree about."""
+    if isinstance(due, dict) and isinstance(told, dict):
+        mine, other = cast("dict[str, Any]", due), cast("dict[str, Any]", told)
+        for key in [*mine, *(key for key in other if key not in mine)]:
+            if not path and key == "number":
+                continue
+            below = f"{path}.{key}" if path else str(key)
+            if key not in mine or key not in other:
+                differs = "not there, process 0 has one" if key in mine else "there, process 0 has none"
+                return f"{below.removeprefix('config.')} is {differs}"
+            found = _difference(mine[key], other[key], below)
+            if found is not None:
+                return found
+        return None
+    return None if due == told else f"{path.removeprefix('config.')} is {told!r}, that of process 0 is {due!r}"
+
+
+class Remote:
+    """The worker of another process of the cluster, as process 0 has it: driven from here, heard here."""
+
+    def __init__(self, number: int, connection: Wire, before: Remote | None) -> None:
+        """`before` is the worker in whose place it is; the first one is there already."""
+        self._number = number
+        self._wire = connection
+        self._hear: Hear | None = None
+        self._folders: deque[Path] = deque()
+        """Where the values of its jobs belong."""
+        self._logs: deque[str] = deque()
+        self._how: str | None = None
+        self._words = ""
+        self._lost = before is not None and before.lost
+        self._over = threading.Event()
+        self._killed = False
+        if before is not None:
+            connection.send({"do": "start"})
+
+    @property
+    def lost(self) -> bool:
+        """Whether its process does not answer any more."""
+        return self._lost or not self._over.is_set()
+
+    def listened_to_by(self, hear: Hear) -> None:
+        """Have what it tells heard by `hear`, until it ends."""
+        self._hear = hear
+        threading.Thread(target=self._listen, args=(hear,), daemon=True).start()
+
+    def submit(self, job: str) -> None:
+        """Hand it a job."""
+        told = json.loads(job)
+        self._folders.append(together.folder(Path(told["arrays"]), self._number))
+        self._wire.send({"do": "job", "job": told})
+
+    def _listen(self, hear: Hear) -> None:
+        while not self._lost:
+            message = self._wire.receive()
+            if message is None:
+                self._lost = True
+            elif "file" in message:
+                self._keep(message, hear)
+            elif "event" in message:
+                hear(self._event(message))
+            else:
+                self._how, self._words = message["how"], message["words"]
+                self._logs.append(message["log"])
+                break
+        self._over.set()
+        hear(None)
+
+    def _keep(self, message: dict[str, Any], hear: Hear) -> None:
+        """Take the file of values that comes, where somebody waits for it."""
+        into = None
+        try:
+            if not self._killed:
+                self._folders[0].mkdir(exist_ok=True)
+                into = self._folders[0] / Path(message["file"]).name
+            self._wire.read(message["bytes"], into)
+        except OSError as error:
+            hear(error)
+
+    def _event(self, message: dict[str, Any]) -> Said | Exception:
+        from runner.link.events import Done, heard
+
+        try:
+            event = heard(message["event"])
+        except Misfit as misfit:
+            return misfit
+        assert event is not None, "the other process has read it"
+        if isinstance(event, Done):
+            self._logs.append(message["log"])
+            self._folders.popleft()
+        return event
+
+    def ended(self, name: str) -> str:
+        """How it ended, in words."""
+        if self._how is None:
+            return f"{name} is gone: its command ended, or its machine cannot be reached"
+        return f"{name} {self._how}"
+
+    def kill(self) -> None:
+        """End it at once, and wait for what it has still to say."""
+        if not self._killed:
+            self._killed = True
+            self._wire.send({"do": "kill"})
+        if self._hear is not None:
+            self._over.wait(process.PARTING)
+
+    def close(self) -> None:
+        """End it, if it still runs; the connection stays."""
+        self.kill()
+
+    def log(self) -> str:
+        """What it wrote in the job that is done, or in which it ended."""
+        return self._logs.popleft() if self._logs else ""
+
+    def last_words(self) -> str:
+        """The end of what it wrote in this job."""
+        return self._words

@@ -1,0 +1,115 @@
+"""A process of a cluster that does not own the run in; what its worker tells process 0, at its bidding, out."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runner.link import together, wire
+from runner.link.cluster import Place, Unmet, introduced
+from runner.link.events import Done, Finished, Said, said
+from runner.link.process import Worker
+from runner.link.wire import Wire
+
+DataFolder = Callable[[Mapping[str, Any]], Path]
+"""Where `load` looks on this machine, for a configuration."""
+
+
+def lend(place: Place, config: Mapping[str, Any], timeout: float, data_folder: DataFolder) -> int:
+    """Do what process 0 asks until it ends the run; the exit status of all.
+
+    Raises `Unmet` where it is not there within `timeout` seconds, or ends before it has ended the run.
+    """
+    try:
+        connection = wire.reached(place.address, time.monotonic() + timeout)
+    except OSError as error:
+        place.worker.close()
+        why = error.strerror or error
+        raise Unmet(f"{place.name} cannot reach process 0 at {place.address} within {timeout:g} s: {why}") from None
+    lent = _Lent(place, connection, data_folder)
+    try:
+        connection.send(introduced(place, config))
+        while (message := connection.receive()) is not None:
+            if message["do"] == "end":
+                return message["status"]
+            lent.do(message)
+    finally:
+        # First: what now becomes of the worker is nobody's news.
+        connection.close()
+        lent.close()
+    raise Unmet(f"{place.name} has lost process 0: its command ended, or its machine cannot be reached")
+
+
+@dataclass
+class _Lent:
+    """The worker of this process, and the folders of its jobs."""
+
+    place: Place
+    wire: Wire
+    data_folder: DataFolder
+    worker: Worker = field(init=False)
+    jobs: deque[tempfile.TemporaryDirectory[str]] = field(default_factory=deque[tempfile.TemporaryDirectory[str]])
+    unreadable: str | None = None
+    """What the worker told that cannot be read, after which it was ended."""
+
+    def __post_init__(self) -> None:
+        self._took(self.place.worker)
+
+    def do(self, message: dict[str, Any]) -> None:
+        match message["do"]:
+            case "job":
+                self._submit(message["job"])
+            case "kill":
+                self.worker.kill()
+            case _:
+                self.worker.close()
+                self._clear()
+                worker = self.place.restarted()
+                self._took(worker)
+                worker.listen()
+
+    def _took(self, worker: Worker) -> None:
+        self.worker = worker
+        worker.listened_to_by(lambda event: self._tell(worker, event))
+
+    def _submit(self, job: dict[str, Any]) -> None:
+        here = tempfile.TemporaryDirectory(prefix="shardproof-")
+        self.jobs.append(here)
+        data = self.data_folder(job["config"])
+        self.worker.submit(json.dumps({**job, "folder": here.name, "arrays": here.name, "data": str(data)}))
+
+    def _tell(self, worker: Worker, event: Said | Exception | None) -> None:
+        """Tell process 0 what the worker has told, and the values that it left before that."""
+        if event is None:
+            how = self.unreadable or worker.ended("").strip()
+            self.wire.send({"how": how, "words": worker.last_words(), "log": worker.log()})
+        elif isinstance(event, Exception):
+            self.unreadable = f"told what cannot be read: {event}"
+            worker.kill()
+        elif isinstance(event, Done):
+            self.jobs.popleft().cleanup()
+            self.wire.send({"event": said(event), "log": worker.log()})
+        else:
+            if isinstance(event, Finished):
+                self._send_values()
+            self.wire.send({"event": said(event)})
+
+    def _send_values(self) -> None:
+        for file in sorted(together.folder(Path(self.jobs[0].name), self.place.number).glob("*.bin")):
+            self.wire.send({"file": file.name}, file)
+            file.unlink()
+
+    def _clear(self) -> None:
+        while self.jobs:
+            self.jobs.popleft().cleanup()
+
+    def close(self) -> None:
+        """End the worker, and leave nothing behind."""
+        self.worker.close()
+        self._clear()

@@ -1,0 +1,381 @@
+"""Commands that a cluster starts, one for each process, are one run; what ends one of them ends all, with a message.
+
+The cluster is this machine, with the environment variables that Slurm and Open MPI set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.config.compose import compose
+from runner.config.folders import conf_folder
+from runner.config.sources import Sources
+from runner.experiment.program import Program
+from runner.experiment.reader import read
+from runner.faults import InvalidExperiment
+from runner.flow import run as flow
+from runner.link import cluster, wire
+from runner.link.cluster import Owner, Place, Remote, Unlike, Unmet, introduced
+from runner.link.events import Done, Finished, said
+from runner.link.process import Worker
+from runner.link.steps import Step
+from runner.link.wire import Wire
+from runner.link.workers import Workers
+from tests.command import ROOT, recorded, run_command
+from tests.test_processes import of_one, rounded, values, without_times
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def of_slurm(number: int, count: int, port: int) -> dict[str, str]:
+    return {
+        "SLURM_JOB_ID": "1234",
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_NTASKS": str(count),
+        "SLURM_PROCID": str(number),
+        "SLURM_LOCALID": str(number),
+        "JAX_COORDINATOR_PORT": str(port),
+    }
+
+
+def of_open_mpi(number: int, count: int, port: int) -> dict[str, str]:
+    return {
+        "OMPI_MCA_orte_hnp_uri": f"{4096 * 77}.0;tcp://127.0.0.1:34911",
+        "OMPI_COMM_WORLD_SIZE": str(count),
+        "OMPI_COMM_WORLD_RANK": str(number),
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(number),
+        "OMPI_VERSION": "4.1.4",
+        "JAX_COORDINATOR_PORT": str(port),
+    }
+
+
+Variables = Callable[[int, int, int], Mapping[str, str]]
+
+
+def started(
+    number: int, port: int, *arguments: str, variables: Variables = of_slurm, count: int = 2
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables(number, count, port)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def commands(folder: Path, *overrides: str, variables: Variables = of_slurm) -> list[subprocess.Popen[str]]:
+    """Two processes that run case 3; the first one's folder is `0`."""
+    port = free_port()
+    case = ("-m", "runner", "+experiment=case3_allreduce", "target.cluster=true")
+    return [
+        started(number, port, *case, *overrides, f"hydra.run.dir={folder / str(number)}", variables=variables)
+        for number in range(2)
+    ]
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+    """Of each its exit status and what it wrote."""
+    told: list[tuple[int, str, str]] = []
+    try:
+        for process in processes:
+            out, err = process.communicate(timeout=120)
+            told.append((process.returncode, out, err))
+    finally:
+        for process in processes:
+            process.kill()
+    return told
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_two_commands_that_slurm_started_are_one_run(tmp_path: Path) -> None:
+    first, second = ended(commands(tmp_path, "program=shard_map", "trace=true"))
+    assert (first[0], first[2]) == (0, "")
+    assert second == (0, "", "")
+    assert not (tmp_path / "1").exists()
+    found = recorded(tmp_path / "0")
+    assert found["status"] == "passed"
+    assert found["target"] == {"platform": "cpu", "devices": 4, "kind": "cpu", "topology": None, "processes": 2}
+    held = found["programs"]["shard_map"]["outputs"]["C"]["shards"]
+    assert [(each["device"], each["process"]) for each in held] == [(0, 0), (1, 0), (2, 1), (3, 1)]
+    assert [each["process"] for each in found["trace"]["devices"]] == [0, 0, 1, 1]
+    assert found["trace"]["taken_from"] == "shard_map"
+    assert "process 1: CPU 2,3" in first[1]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("variables", [of_slurm, of_open_mpi])
+def test_the_record_is_that_of_one_process(variables: Variables, tmp_path: Path) -> None:
+    assert [each[0] for each in ended(commands(tmp_path, "trace=true", variables=variables))] == [0, 0]
+    several = without_times(recorded(tmp_path / "0"))
+    run_command("+experiment=case3_allreduce", "trace=true", f"hydra.run.dir={tmp_path / 'one'}")
+    one = without_times(recorded(tmp_path / "one"))
+    assert several["target"]["processes"] == 2
+    assert rounded(of_one(several)) == rounded(one)
+    assert [found.tolist() for _, found in values(several)] == [due.tolist() for _, due in values(one)]
+
+
+@pytest.mark.whole
+def test_the_programs_run_alone_where_a_cluster_starts_them(tmp_path: Path) -> None:
+    ended(commands(tmp_path, "program=shard_map"))
+    text = (tmp_path / "0" / "program_shard_map.py").read_text()
+    assert "jax.distributed.initialize()\n" in text
+    port = free_port()
+    told = ended([started(n, port, str(tmp_path / "0" / "program_shard_map.py")) for n in range(2)])
+    for status, out, err in told:
+        assert status == 0, err
+        assert "[1208. 1262. 1316. 1370.]" in out
+
+
+@pytest.mark.whole
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found in /proc")
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_worker_that_is_killed_ends_its_program_and_the_rest_runs(number: int, tmp_path: Path) -> None:
+    processes = commands(tmp_path, "program=[auto,shard_map]")
+    wait_for((tmp_path / "0" / "hlo_auto.txt").exists)
+    os.kill(workers_of(processes[number])[0], 9)
+    (first, *_), (second, _, _) = ended(processes)
+    assert (first, second) == (3, 3)
+    found = recorded(tmp_path / "0")["programs"]
+    assert found["auto"]["error"].startswith(f"process {number} of 2 was ended by SIGKILL")
+    assert found["shard_map"]["status"] == "passed"
+
+
+@pytest.mark.whole
+def test_a_command_that_is_killed_ends_the_run(tmp_path: Path) -> None:
+    processes = commands(tmp_path, "program=[auto,shard_map]")
+    wait_for((tmp_path / "0" / "hlo_auto.txt").exists)
+    processes[1].kill()
+    (first, _, _), _ = ended(processes)
+    assert first == 3
+    found = recorded(tmp_path / "0")
+    gone = "process 1 of 2 is gone: its command ended, or its machine cannot be reached"
+    assert found["programs"]["auto"]["error"] == gone
+    assert found["error"] == gone
+
+
+@pytest.mark.whole
+def test_without_the_first_command_the_others_end(tmp_path: Path) -> None:
+    processes = commands(tmp_path, "program=[auto,shard_map]")
+    wait_for((tmp_path / "0" / "hlo_auto.txt").exists)
+    processes[0].terminate()
+    _, second = ended(processes)
+    lost = "process 1 of 2 has lost process 0: its command ended, or its machine cannot be reached\n"
+    assert second == (3, "", lost)
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        (
+            {"topology": "v5e:2x2"},
+            "nothing runs on v5e:2x2: there is nothing to divide over a cluster's processes",
+        ),
+        ({"processes": 3}, "4 devices cannot be divided evenly over 3 processes; over 1, 2, 4 they can"),
+        ({"processes": 2, "devices": 8}, "process 1 would have devices 4 to 7, of which the mesh x=2 × y=2 has none"),
+    ],
+)
+def test_what_a_cluster_cannot_run_is_refused(target: dict[str, Any], says: str) -> None:
+    plain = compose("case3_allreduce", conf_folder()).plain
+    with pytest.raises(InvalidExperiment) as refused:
+        read({**plain, "target": {**plain["target"], "cluster": True, **target}})
+    assert str(refused.value) == f"target.cluster: {says}"
+
+
+def test_gpus_of_a_cluster_are_those_that_the_worker_finds() -> None:
+    plain = compose("case3_allreduce", conf_folder()).plain
+    target = {**plain["target"], "platform": "gpu", "cluster": True, "processes": 8}
+    assert read({**plain, "target": target}).target.processes == 8
+
+
+def test_a_sweep_does_not_run_over_a_cluster(tmp_path: Path) -> None:
+    plain = compose("case3_allreduce", conf_folder()).plain
+    workers = Workers()
+    try:
+        flow.run({**plain, "target": {**plain["target"], "cluster": True}}, tmp_path, Sources, workers=workers)
+    finally:
+        workers.close()
+    found = recorded(tmp_path)
+    assert found["status"] == "invalid"
+    assert "a cluster runs one experiment, whose command it starts once for each process: srun -n 2" in found["error"]
+
+
+# How they meet, with workers that do nothing.
+
+
+@pytest.fixture
+def idle() -> Iterator[Callable[[], Worker]]:
+    """Makes processes that stand for workers."""
+    made: list[Worker] = []
+
+    def make() -> Worker:
+        made.append(Worker((sys.executable, "-c", "import sys; sys.stdin.read()")))
+        return made[-1]
+
+    yield make
+    for worker in made:
+        worker.close()
+
+
+@dataclass
+class Meeting:
+    """Some processes at one address."""
+
+    idle: Callable[[], Worker]
+    count: int = 2
+    address: str = field(default_factory=lambda: f"localhost:{free_port()}")
+
+    def place(self, number: int, jax: str = "0.12.0") -> Place:
+        return Place(number, self.count, self.address, None, jax, self.idle())
+
+    def comes(self, number: int, config: Mapping[str, Any], jax: str = "0.12.0") -> tuple[threading.Thread, list[Any]]:
+        """A process other than the first one; in the end the list has what it was told."""
+        told: list[Any] = []
+
+        def come() -> None:
+            connection = wire.reached(self.address, time.monotonic() + 10)
+            connection.send(introduced(self.place(number, jax), config))
+            told.append(connection.receive())
+            connection.close()
+
+        thread = threading.Thread(target=come)
+        thread.start()
+        return thread, told
+
+
+def test_who_does_not_come_is_named_and_those_who_came_are_let_go(idle: Callable[[], Worker]) -> None:
+    meeting = Meeting(idle, 4)
+    thread, told = meeting.comes(2, {})
+    with pytest.raises(Unmet) as unmet:
+        Owner(meeting.place(0), {}, 1.0)
+    thread.join()
+    assert str(unmet.value) == f"processes 1, 3 of 4 did not come to {meeting.address} within 1 s"
+    assert told == [{"do": "end", "status": 3}]
+
+
+@pytest.mark.parametrize(
+    ("config", "jax", "says"),
+    [
+        ({"dims": {"I": 8}}, "0.12.0", "dims.I is 8, that of process 0 is 4"),
+        ({"dims": {"I": 4, "J": 1}}, "0.12.0", "dims.J is there, process 0 has none"),
+        ({"dims": {}}, "0.12.0", "dims.I is not there, process 0 has one"),
+        ({"dims": {"I": 4}}, "0.10.2", "versions.jax is '0.10.2', that of process 0 is '0.12.0'"),
+    ],
+)
+def test_another_input_is_refused_by_the_key_that_differs(
+    config: Mapping[str, Any], jax: str, says: str, idle: Callable[[], Worker]
+) -> None:
+    meeting = Meeting(idle, 3)
+    coming = [meeting.comes(1, config, jax), meeting.comes(2, {"dims": {"I": 4}})]
+    with pytest.raises(Unlike) as unlike:
+        Owner(meeting.place(0), {"dims": {"I": 4}}, 10.0)
+    assert str(unlike.value) == f"process 1 of 3 was started with another input: {says}"
+    for thread, told in coming:
+        thread.join()
+        assert told == [{"do": "end", "status": 2}]
+
+
+def test_strangers_who_connect_are_sent_away(idle: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_INTRODUCED", 0.2)
+    meeting = Meeting(idle)
+    told: list[Any] = []
+
+    def look() -> None:
+        for words in (b'{"number": 7}\n', b'["hello"]\n', b'{"number": "1"}\n', b"GET / HTTP/1.1\r\n\r\n", b""):
+            with wire.reached(meeting.address, time.monotonic() + 10)._socket as stranger:
+                stranger.sendall(words)
+                with suppress(ConnectionResetError):
+                    assert stranger.recv(1) == b""
+        _, heard = meeting.comes(1, {})
+        told.append(heard)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    owner = Owner(meeting.place(0), {}, 10.0)
+    owner.end(0)
+    owner.close()
+    looking.join()
+    assert told == [[{"do": "end", "status": 0}]]
+
+
+def test_an_address_that_is_taken_is_refused(idle: Callable[[], Worker]) -> None:
+    meeting = Meeting(idle)
+    with wire.listening(meeting.address), pytest.raises(Unmet) as unmet:
+        Owner(meeting.place(0), {}, 1.0)
+    assert str(unmet.value) == (
+        f"process 0 of 2 cannot listen at {meeting.address}, where JAX's coordinator is to be: Address already in use; "
+        "the environment variable JAX_COORDINATOR_PORT names another port, in all processes"
+    )
+
+
+def pair() -> tuple[Wire, Wire]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = socket.create_connection(server.getsockname())
+        return Wire(one), Wire(server.accept()[0])
+
+
+def test_values_come_before_the_event_that_tells_them(tmp_path: Path) -> None:
+    here, there = pair()
+    remote = Remote(3, here, None)
+    heard: list[Any] = []
+    over = threading.Event()
+
+    def hear(event: Any) -> None:
+        if isinstance(event, Finished):
+            heard.append((tmp_path / "process_3" / "auto.bin").read_bytes())
+        heard.append(event)
+        if event is None:
+            over.set()
+
+    left = tmp_path / "left.bin"
+    left.write_bytes(bytes(range(256)) * 40_000)
+    remote.submit(json.dumps({"arrays": str(tmp_path)}))
+    remote.listened_to_by(hear)
+    assert there.receive() == {"do": "job", "job": {"arrays": str(tmp_path)}}
+    finished = Finished(step=Step(Program.AUTO), error="none")
+    there.send({"file": "auto.bin"}, left)
+    there.send({"event": said(finished)})
+    there.send({"event": said(Done(log=3)), "log": "it wrote this"})
+    there.close()
+    assert over.wait(10)
+    here.close()
+    assert heard == [left.read_bytes(), finished, Done(log=3), None]
+    assert remote.log() == "it wrote this"
+    assert remote.ended("process 3 of 4") == (
+        "process 3 of 4 is gone: its command ended, or its machine cannot be reached"
+    )
+
+
+def test_a_cluster_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = (sys.executable, "-c", "import sys; sys.stdin.read()")
+    monkeypatch.setattr(cluster, "Worker", lambda membership: Worker(silent, membership))
+    with pytest.raises(Unmet, match=r"^the cluster did not say within 0.2 s which of its processes this is$"):
+        cluster.called(0.2)

@@ -295,7 +295,7 @@ def test_another_process_gets_the_command_without_its_workers() -> None:
         assert copy._task is app.run_one
         assert copy._workers is None
     finally:
-        command.close()
+        command.close(None)
 
 
 def test_without_an_experiment_the_command_lists_them() -> None:

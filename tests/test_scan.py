@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from runner import executions
 from runner.experiment.checkpoints import BY_NAMES, POLICIES
 from runner.experiment.lines import Checkpoint, expressions
 from runner.experiment.model import Experiment, Loop
@@ -123,7 +124,7 @@ def test_a_collective_in_a_scan_counts_as_often_as_it_runs(tmp_path: Path) -> No
     outcome = run(changed(GRAD, ""), tmp_path, program="shard_map")
     assert outcome.failures() == []
     found = outcome.record.compiled["shard_map"].collectives or []
-    assert sum(c.count or 0 for c in found if c.kind == "all-gather") == 1 + 3 + 3
+    assert executions.by_kind((c.kind, c.count, c.branches) for c in found)["all-gather"] == 1 + 3 + 3
 
 
 def test_what_is_wrong_in_one_step_is_noticed(tmp_path: Path) -> None:

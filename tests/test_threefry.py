@@ -144,8 +144,9 @@ def test_choice_by_weights(seed, how, axis, dtype, others):
     weights = np.array([1, 2, 3, 4, *others], dtype)
     a = 7 if axis is None else np.arange(7 * 7, dtype=np.float32).reshape(7, 7)
     named = {} if axis is None else {"axis": axis}
-    ours = threefry.choice(threefry.key(seed), a, *how, weights, **named)
-    np.testing.assert_array_equal(ours, jax.random.choice(jax.random.PRNGKey(seed), a, *how, weights, **named))
+    shape, replace = how
+    ours = threefry.choice(threefry.key(seed), a, shape, replace, weights, **named)
+    np.testing.assert_array_equal(ours, jax.random.choice(jax.random.PRNGKey(seed), a, shape, replace, weights, **named))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -174,7 +174,9 @@ def test_a_trace_shows_the_lines_that_read_gradients(tmp_path: Path, check_vma: 
     # Device 1 has the second half of the columns.
     made = data.make(outcome.experiment, tmp_path)
     moved = 0.9 * made["m0"] + outcome.value("shard_map", "grad.w1")
-    np.testing.assert_allclose(nodes["m"].values[1], moved[:, 4:], rtol=1e-5, atol=1e-6)
+    held = nodes["m"].values
+    assert held is not None
+    np.testing.assert_allclose(held[1], moved[:, 4:], rtol=1e-5, atol=1e-6)
 
 
 def test_where_shard_map_does_not_run_the_interpreter_is_given_the_gradients(tmp_path: Path) -> None:
@@ -185,8 +187,9 @@ def test_where_shard_map_does_not_run_the_interpreter_is_given_the_gradients(tmp
     assert trace.taken_from == "interpreter"
     made = data.make(outcome.experiment, tmp_path)
     moved = 0.9 * made["m0"] + outcome.value("vmap", "grad.w1")
-    node = next(node for node in trace.nodes if node.name == "m")
-    np.testing.assert_allclose(node.values[1], moved[:, 4:], rtol=1e-5, atol=1e-6)
+    held = next(node.values for node in trace.nodes if node.name == "m")
+    assert held is not None
+    np.testing.assert_allclose(held[1], moved[:, 4:], rtol=1e-5, atol=1e-6)
 
 
 def test_lines_before_and_after_the_gradients() -> None:

@@ -142,7 +142,7 @@ class Running:
 
     def _run(self, config: Mapping[str, Any], folder: Path, begun: Callable[[], Record]) -> Parts[Findings]:
         experiment = read(config)
-        if experiment.target.cluster and not workers.of_cluster:
+        if experiment.target.cluster and not self._workers.of_cluster:
             raise invalid(
                 ("target", "cluster"),
                 "a cluster runs one experiment, whose command it starts once for each process: "

@@ -53,7 +53,7 @@ outputs: {out: [x, null]}
 
 def _types(experiment: Experiment) -> Types:
     with harness.configured(experiment):
-        return infer(replace(experiment, programs=(Program.DERIVED,)))
+        return infer(replace(experiment, programs=(Program.DERIVED,), chosen=True))
 
 
 def _lines(text: str, **changes: object) -> dict[str, object]:

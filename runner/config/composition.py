@@ -266,7 +266,7 @@ def _experiment_meant(option: str, folders: Sequence[Path]) -> str:
             own = part.strip(' "').lower()
             shared |= {own} & called.keys()
             called[own] = name, f" ({source})"
-    called = {own: meant for own, meant in called.items() if own not in shared}
+    called |= dict.fromkeys(shared, ("", ""))
     called |= {name.lower(): (name, "") for name, _, _ in listing(folders)}
     close = difflib.get_close_matches(option.lower(), called, n=1)
     name, source = called[close[0]] if close else ("", "")

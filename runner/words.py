@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -58,3 +59,8 @@ def devices_text(ids: Sequence[int], platform: str = "", *, whole: bool = False)
 def on_devices(ids: Sequence[int]) -> str:
     """`device 3`, `devices 0-7`."""
     return f"device{'s' if len(ids) != 1 else ''} {devices_text(ids)}"
+
+
+def of_system(error: OSError, where: Path | None) -> str:
+    """What the system could not do, and with which file, or else `where`: `/full/a: No space left on device`."""
+    return f"{error.filename or where}: {error.strerror or error}"

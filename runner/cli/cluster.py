@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 _TIMEOUT = 600.0
 """Seconds that the processes wait for each other where the experiment's own `timeout` is none."""
 
-_UNMET = 3
-
 
 def joined(command: Command, config: DictConfig) -> bool:
     """Take this process's place among those of the cluster; whether the run is its own.
@@ -64,7 +62,7 @@ def joined(command: Command, config: DictConfig) -> bool:
         raise InvalidConfiguration(sources.report(Fault(("target", "cluster"), str(error)))) from None
     except cluster.Unmet as error:
         print(error, file=sys.stderr)
-        command.lent = _UNMET
+        command.lent = error.status
     return False
 
 

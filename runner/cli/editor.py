@@ -94,13 +94,14 @@ _SECTION: Schema = {"additionalProperties": {"$ref": "#/$defs/line"}}
 _SHARED: Schema = {"additionalProperties": {"$ref": "#/$defs/shared"}}
 """Lines of which each section may have its own, and functions."""
 
+_COUNTS: Schema = {
+    "type": ["object", "null"],
+    "properties": {name: {"$ref": "#/$defs/counts"} for name in (*Program, *PLATFORMS)} | dict.fromkeys(KINDS, _COUNT),
+    "additionalProperties": False,
+}
+
 _COMMUNICATION: dict[str, Schema] = {
-    "collectives": {
-        "type": ["object", "null"],
-        "properties": {name: {"$ref": "#/$defs/counts"} for name in (*Program, *PLATFORMS)}
-        | dict.fromkeys(KINDS, _COUNT),
-        "additionalProperties": False,
-    },
+    "collectives": _COUNTS,
     "no_collectives": {"type": ["boolean", "object", "null"]},
     "max_bytes_per_device": {"type": ["integer", "string", "object", "null"]},
 }
@@ -168,7 +169,7 @@ def json_schema() -> Schema:
         "$defs": {
             "line": {"anyOf": [_EXPRESSION, _below(_REPEAT)]},
             "shared": {"type": ["string", "number", "object"]},
-            "counts": _below(_counts()),
+            "counts": _below(_COUNTS),
             "interpolation": {"type": "string", "pattern": r"\$\{"},
         },
     }
@@ -191,16 +192,6 @@ def _or_interpolation(found: Schema) -> Schema:
         return found
     description = {key: found.pop(key) for key in ("description",) if key in found}
     return {**description, "anyOf": [found, {"$ref": "#/$defs/interpolation"}]}
-
-
-def _counts() -> Schema:
-    """How many collectives of each kind there are, which a platform or program may have otherwise."""
-    inner = {name: {"$ref": "#/$defs/counts"} for name in (*Program, *PLATFORMS)}
-    return {
-        "type": ["object", "null"],
-        "properties": inner | dict.fromkeys(KINDS, _COUNT),
-        "additionalProperties": False,
-    }
 
 
 def _of(kind: Kind, path: tuple[str, ...], config: str | None = None) -> Schema:

@@ -16,6 +16,7 @@ from runner.config.compose import Configuration, InvalidConfiguration
 from runner.experiment.showing import Show
 from runner.link.workers import Workers
 from runner.show.progress import Progress
+from runner.words import of_system
 
 if TYPE_CHECKING:
     from runner.flow.run import Running
@@ -92,8 +93,7 @@ class Point:
         except InvalidConfiguration as error:
             self._ended = invalid(self.folder, str(error), self.overrides)
         except OSError as error:
-            message = f"{error.filename or self.folder}: {error.strerror or error}"
-            self._give_up(message)
+            self._give_up(of_system(error, self.folder))
         except Exception as error:
             # In a sweep the other points still run; alone the traceback is what we need to mend it.
             traceback.print_exc()

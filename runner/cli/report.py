@@ -17,11 +17,10 @@ from urllib.parse import quote
 from runner.config.sources import shown
 from runner.record import folders, measures, record
 from runner.record.files import write_text
+from runner.record.folders import PAGE
 from runner.record.model import Record
 from runner.show.page import measured, run, sweep, vega
-
-PAGE = run.FILE
-"""What the page of a folder is called."""
+from runner.words import of_system
 
 EXPORT = "report.vl.json"
 """What the charts of a sweep are called as Vega-Lite."""
@@ -48,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"{error.filename or given.output}: {error.strerror or error}", file=sys.stderr)
+        print(of_system(error, given.output), file=sys.stderr)
         return 3
     return 0
 

@@ -14,7 +14,7 @@ from runner.config.sources import shown
 from runner.record import shelf
 from runner.record.shelf import Entry
 from runner.show.console import print_table, say
-from runner.words import bytes_text
+from runner.words import bytes_text, of_system
 
 _STYLES = {"passed": "green", "known": "yellow", "weak": "bold yellow", "failed": "bold red", "error": "bold magenta"}
 
@@ -166,7 +166,7 @@ def _delete(found: Sequence[Entry], *, asked: bool) -> int:
         try:
             strangers = shelf.delete(entry)
         except OSError as error:
-            print(f"{error.filename or entry.folder}: {error.strerror or error}", file=sys.stderr)
+            print(of_system(error, entry.folder), file=sys.stderr)
             left += 1
             continue
         if strangers:

@@ -12,6 +12,7 @@ from runner.cli import app
 from runner.config.compose import Configuration, InvalidConfiguration
 from runner.faults import InvalidExperiment
 from runner.link.workers import Workers
+from runner.words import of_system
 
 if TYPE_CHECKING:
     from runner.record.model import Status
@@ -37,7 +38,7 @@ def _task(work: Work, job: app.Job, workers: Workers) -> Status:
     except InvalidExperiment as error:
         print(job.origin.sources.report(error.fault), file=sys.stderr)
     except OSError as error:
-        print(f"{error.filename or job.folder}: {error.strerror or error}", file=sys.stderr)
+        print(of_system(error, job.folder), file=sys.stderr)
         return "error"
     except Exception as error:
         traceback.print_exc()

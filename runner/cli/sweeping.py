@@ -16,6 +16,7 @@ from runner.record.files import write_text
 from runner.show import sheet
 from runner.show import sweep as shown
 from runner.show.console import captured, say
+from runner.words import of_system
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
@@ -105,7 +106,7 @@ class Sweeping:
         except report.InvalidReport as error:
             say(f"there is no page: {error}")
         except OSError as error:
-            say(f"there is no page: {error.filename or self.folder}: {error.strerror or error}")
+            say(f"there is no page: {of_system(error, self.folder)}")
 
     def _show(self, statuses: Sequence[Status]) -> None:
         found = self.found.all_rows()

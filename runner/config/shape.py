@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.config.schema import ExperimentConfig, Flag
-from runner.faults import Fault, Key, nearest
+from runner.config.sweep import WORD
+from runner.faults import Fault, Key, key_text, nearest
 from runner.untyped import is_mapping
 
 
@@ -150,7 +151,7 @@ def _refusal(value: Any, key: Key, kind: Kind) -> str:
         return f"{name} cannot be null: it is {_in_words(kind)}"
     cure = ""
     if kind.name == "list" and not isinstance(value, Mapping):
-        enumerated = value == "all" and (key == ("mesh", "shape") or (key[0], key[-1]) == ("arrays", "spec"))
+        enumerated = WORD.match(f"{key_text(key)}={value}")
         cure = "; in a sweep that is all of them: add -m" if enumerated else f"; write [{value}]"
     return f"{name} is {_in_words(kind)}, not {described(value)}{cure}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from runner import dtypes, executions
-from runner.estimate.links import UNSIZED, Coordinates, Links, Taken
+from runner.estimate.links import Coordinates, Links, Taken
 from runner.estimate.model import CollectiveTime, Estimate, LineTime
 from runner.evidence.model import Collective
 from runner.evidence.work import IN_BRANCHES, Line, Work
@@ -13,6 +13,7 @@ from runner.executions import Range
 from runner.experiment.hardware import Hardware
 from runner.experiment.model import Experiment
 from runner.layout import Mesh
+from runner.sharding.ring import RAGGED
 from runner.words import time_text
 
 _GROUPS = 64
@@ -106,7 +107,7 @@ def _collective(
     if taken is None or taken.seconds == float("inf"):
         unknown.append(f"what {one.instruction} takes is not known" + (f": {taken.over}" if taken else ""))
         taken = None
-    elif one.kind == UNSIZED:
+    elif one.kind == RAGGED:
         unknown.append(f"how much {one.instruction} sends is known when it runs: it takes its latency at least")
     elif one.count is None:
         unknown.append(f"how often {one.instruction} runs is not known: it counts once")

@@ -18,16 +18,13 @@ from dataclasses import dataclass
 from runner.estimate.model import Bound
 from runner.experiment.hardware import Hardware, Switch, Torus
 from runner.layout import Mesh
+from runner.sharding.ring import RAGGED
 
 Coordinates = tuple[int, ...]
 """Where a device is: its slice or node, the place of its chip in the torus, its number on the chip or in the node."""
 
 GATHERS = {"all-gather": 1, "reduce-scatter": 1, "collective-broadcast": 1, "all-reduce": 2}
 """How often a collective sends what an all-gather of the same whole would."""
-
-
-UNSIZED = "ragged-all-to-all"
-"""What sends as much as values say: the least is nothing, which takes the links' latency."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,9 @@ class Links:
         if kind in GATHERS:
             whole = max(bytes_in, bytes_out)
             return _longest([self._scaled(part, GATHERS[kind]) for part in self._gather(places, whole)])
-        if kind in ("all-to-all", UNSIZED):
-            return _longest(list(self._exchange(places, 0 if kind == UNSIZED else bytes_in)))
+        if kind in ("all-to-all", RAGGED):
+            # What sends as much as values say sends nothing at least, which takes the links' latency.
+            return _longest(list(self._exchange(places, 0 if kind == RAGGED else bytes_in)))
         return None
 
     def permute(self, pairs: Sequence[tuple[int, int]], size: int) -> Taken:

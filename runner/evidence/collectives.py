@@ -302,7 +302,7 @@ class _Reader:
         if place.kind == "reduce-scatter" and instruction.opcode == "all-reduce":
             computation, instruction = place.start
         # Of a ragged one the other operands say what goes where.
-        named = instruction.operands[: 1 if place.kind == "ragged-all-to-all" else None]
+        named = instruction.operands[: 1 if place.kind == ring.RAGGED else None]
         operands = [computation.instructions.get(name) for name in named]
         taken = None if None in operands else [shape for one in operands if one is not None for shape in one.shapes]
         given = list(instruction.shapes)

@@ -48,6 +48,7 @@ from runner.link.target import ProgramRun, gradients_told, program_run, traced_v
 from runner.record import record
 from runner.record.model import ArrayRecord, CompiledProgram, MeshShape, ProgramRecord, Record, Status, Trace
 from runner.record.verdicts import Checks, FileChecks, NotRun, SectionsVerdict, ValueVerdict, Verdict
+from runner.sharding import ring
 from runner.why.reasons import explained
 
 
@@ -298,7 +299,7 @@ def _sent(evidence: Evidence) -> Count:
     """What a device sends for all collectives; None where there may be more than were found."""
     if evidence.collectives is None or evidence.collectives_missing:
         return None
-    return executions.total((one.count, one.branches, one.bytes_sent) for one in evidence.collectives)
+    return ring.total(evidence.collectives)
 
 
 def _check(context: Context, run: ProgramRun) -> Checks:

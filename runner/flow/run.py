@@ -27,6 +27,7 @@ from runner.link.steps import Step, Work
 from runner.link.target import job, kind
 from runner.link.workers import Workers
 from runner.show.progress import Progress
+from runner.words import of_system
 
 if TYPE_CHECKING:
     from runner.config.sources import Sources
@@ -254,7 +255,7 @@ def _leave_page(found: Record, folder: Path) -> None:
     try:
         page.write(record.read(folder), folder)
     except OSError as error:
-        found.warnings.append(f"there is no page: {error.filename or folder}: {error.strerror or error}")
+        found.warnings.append(f"there is no page: {of_system(error, folder)}")
         record.write(found, folder)
 
 

@@ -37,9 +37,13 @@ _INTRODUCED = 5.0
 class Unmet(Exception):
     """The processes of a cluster could not meet; the message says which did not come."""
 
+    status = 3
+
 
 class Unlike(Exception):
     """A process of the cluster has another input; the message says which, and what differs."""
+
+    status = 2
 
 
 @dataclass(frozen=True)
@@ -111,9 +115,11 @@ class Owner:
         self._fresh = True
         try:
             self._meet(config, timeout)
-        except BaseException as error:
-            if isinstance(error, Unlike | Unmet):
-                self.end(2 if isinstance(error, Unlike) else 3)
+        except (Unlike, Unmet) as error:
+            self.end(error.status)
+            self.close()
+            raise
+        except BaseException:
             self.close()
             raise
 
@@ -143,7 +149,8 @@ class Owner:
                 f"{place.name} cannot listen at {place.address}, where JAX's coordinator is to be: {why}; "
                 "the environment variable JAX_COORDINATOR_PORT names another port, in all processes"
             ) from None
-        for number in sorted(unlike):
+        if unlike:
+            number = min(unlike)
             name = together.name(number, place.count)
             raise Unlike(f"{name} was started with another input: {unlike[number]}")
 

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 RECORD = "result.json"
+
+PAGE = "report.html"
+"""What the page of a folder is called."""
 """What makes a folder a run folder."""
 
 

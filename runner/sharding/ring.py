@@ -6,6 +6,15 @@ PERFORMANCE.md of nccl-tests, where the same factors make a bus bandwidth of a t
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from runner import executions
+from runner.executions import Count, InBranch
+
+RAGGED = "ragged-all-to-all"
+"""It sends what only its operands tell, the first of which is what is sent."""
+
 
 def sent(kind: str, devices: int, bytes_in: int | None, bytes_out: int | None) -> int | None:
     """The bytes that a device sends in one execution, in a group of so many `devices`; None where it is not known.
@@ -23,6 +32,30 @@ def sent(kind: str, devices: int, bytes_in: int | None, bytes_out: int | None) -
     return round(times * held * (devices - 1) / devices) if shared else times * held
 
 
+class Sending(Protocol):
+    """A collective that is compiled, asked for or planned."""
+
+    @property
+    def count(self) -> Count:
+        """How often it runs."""
+        ...
+
+    @property
+    def branches(self) -> Sequence[InBranch]:
+        """The branches in which it stands."""
+        ...
+
+    @property
+    def bytes_sent(self) -> int | None:
+        """What a device sends in one execution."""
+        ...
+
+
+def total(collectives: Iterable[Sending]) -> Count:
+    """The bytes that a device sends for all of them, over all their executions; None where one is not known."""
+    return executions.total((one.count, one.branches, one.bytes_sent) for one in collectives)
+
+
 def bus_factor(kind: str, devices: int) -> float:
     """How much a device sends of each byte that it holds, or of the whole: nccl-tests' factor of a bus bandwidth.
 
@@ -37,5 +70,4 @@ _SHARES = {
     "collective-permute": (1, False), "collective-broadcast": (1, False), "send": (1, False), "recv": (1, False),
     "slice": (0, False), "sharded-to-unreduced": (0, False), "replicated-to-unreduced": (0, False),
 }  # fmt: skip
-"""How often what is held is sent, and whether each device keeps its own part of it. A `ragged-all-to-all` sends what
-only its operands tell."""
+"""How often what is held is sent, and whether each device keeps its own part of it; of `RAGGED` nothing says."""

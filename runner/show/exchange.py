@@ -121,7 +121,7 @@ def _sent(node: TracedNode, before: TracedValue, operation: str) -> int | None:
     """What a device sends; with as many devices as those whose values the first one has afterwards."""
     over = OPERATIONS[operation].over if operation in OPERATIONS else None
     kind = over.collective if over is not None else None
-    if kind in (None, "ragged-all-to-all") or node.origins is None or before.dtype not in dtypes.NAMES:
+    if kind in (None, ring.RAGGED) or node.origins is None or before.dtype not in dtypes.NAMES:
         return None
     met = [{device for block in blocks for device in block.source} for blocks in node.origins.blocks]
     devices = max(map(len, met), default=1)

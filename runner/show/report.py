@@ -14,6 +14,7 @@ from runner.config.sources import shown
 from runner.experiment.expect import CHECKED
 from runner.experiment.showing import Show, names
 from runner.link.events import Devices, Timing
+from runner.record.folders import PAGE
 from runner.record.model import CompiledProgram, MeshShape, Pictures, Record
 from runner.record.verdicts import AgreementVerdict, Checks, Undecided, ValueOutput, ValueVerdict, Verdict
 from runner.show import collectives, figures, keeping, logical, modes, refused, values
@@ -372,7 +373,7 @@ def _verdict(found: Record, folder: Path) -> None:
     count = f": {', '.join(counted)}" if counted else ""
     count += f", {known} {'is' if known == 1 else 'are'} wrong as expect.wrong knows" if known else ""
     text, style = status_cell(found.status)
-    page = " and its report.html" if (folder / "report.html").is_file() else ""
+    page = f" and its {PAGE}" if (folder / PAGE).is_file() else ""
     say(f"{text}{count}; {shown(folder / 'result.json')}{page}", style)
 
 

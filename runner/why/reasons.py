@@ -13,6 +13,7 @@ from runner.evidence.model import Collective, Reason
 from runner.experiment.model import Experiment, expressions
 from runner.experiment.program import Program
 from runner.language.operations import OPERATIONS
+from runner.sharding import ring
 from runner.sharding.plan import Planned, PlannedCollective
 from runner.why import needs
 from runner.why.needs import Need
@@ -293,7 +294,7 @@ def _reason(found: Sequence[Need], *, planned: bool, more: str = "") -> Reason:
 
 
 def _total(planned: Sequence[PlannedCollective]) -> int | None:
-    return executions.most(executions.total((one.count, one.branches, one.bytes_sent) for one in planned))
+    return executions.most(ring.total(planned))
 
 
 def _article(text: str) -> str:

@@ -24,8 +24,6 @@ KINDS = {
 }  # fmt: skip
 """The collectives of StableHLO, and what XLA calls them."""
 
-RAGGED = "ragged-all-to-all"
-
 _AXES = re.compile(r'name = "([^"]+)"')
 
 
@@ -46,7 +44,7 @@ class _Walk(Walk):
         kind, attributes, moved = KINDS.get(operation.name), operation.attributes, list(operation.operands)
         if operation.name == "stablehlo.custom_call" and "ragged_all_to_all" in str(attributes["call_target_name"]):
             # StableHLO has no operation for it; its operands after the first say where what is sent goes.
-            kind, attributes, moved = RAGGED, attributes["backend_config"], moved[:1]
+            kind, attributes, moved = ring.RAGGED, attributes["backend_config"], moved[:1]
         if kind is None:
             return True
         line, gradient = self._where(self.stack(operation))

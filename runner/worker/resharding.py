@@ -15,7 +15,7 @@ from runner.evidence.collectives import read
 from runner.evidence.nodes import Origins
 from runner.experiment.model import Experiment
 from runner.layout import Spec
-from runner.sharding import moves
+from runner.sharding import moves, ring
 from runner.sharding.plan import Reshard
 from runner.worker import calls, processes
 from runner.worker.said import Said
@@ -107,6 +107,4 @@ def _tried(
             return None
     module = hlo.read(compiled.as_text())
     found = read(module, origins, experiment.mesh)
-    if found.missing:
-        return None
-    return executions.most(executions.total((one.count, one.branches, one.bytes_sent) for one in found.found))
+    return None if found.missing else executions.most(ring.total(found.found))

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from runner.record.files import write_text
+from runner.record.folders import PAGE
 from runner.record.model import Record
 from runner.show import values
 from runner.show.console import PLAIN
@@ -19,16 +20,13 @@ from runner.show.page.badge import badge
 from runner.show.page.frame import Part, document
 from runner.show.page.markup import Inside, Markup, scrolling, table, tag
 
-FILE = "report.html"
-"""What the page of a folder is called."""
-
 _LARGEST = 2_000_000
 """A record of so many characters is not in the page a second time."""
 
 
 def write(found: Record, folder: Path, file: Path | None = None) -> Path:
     """Write the page of a run, beside its record or elsewhere; return its path. Raises `OSError`."""
-    file = file or folder / FILE
+    file = file or folder / PAGE
     way = Path(os.path.relpath(folder, file.parent)).as_posix()
     write_text(file, page(found, folder, "" if way == "." else quote(way) + "/"))
     return file

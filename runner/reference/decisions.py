@@ -8,13 +8,29 @@ that may decide otherwise, further interpretations take the other side, to see w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from runner import dtypes
+from runner.reference.flips import (
+    COMPARED,
+    Other,
+    Place,
+    again,
+    candidates,
+    differing,
+    joined,
+    key,
+    leaves,
+    step,
+    together,
+    widest,
+    window,
+)
 from runner.reference.rounded import Rounded, plain
 from runner.untyped import is_sequence
 
@@ -34,8 +50,9 @@ class Decision:
     - `kind`: how `function`, of the operands of one device, jumps: the column `decides` of the table of operations, or
       `cast` for a rounding to a narrower dtype.
     - `operands`, `result`: what it was given and what it gave, on every device.
-    - `windows`: for each operand how far rounding may carry it; `near`: which elements of the result it may change.
-    - `other`: the result where it does; `axis`: along which elements are put in order.
+    - `windows`, `keys`: for each operand, on every device, what `flips.Place` says.
+    - `others`: on every device what else the result may be; `near`: which of its elements.
+    - `axis`: along which elements are put in order.
     - `rounds`: whether it decides nothing, but is one more rounding: a cast which rounding may carry over its edges in
       most elements.
     - `line`, `operation`: where it stands, and what is called there.
@@ -45,10 +62,10 @@ class Decision:
     function: Callable[..., Any]
     operands: list[PerDevice]
     result: PerDevice
-    windows: list[float] = field(default_factory=list[float])
-    units: list[float] = field(default_factory=list[float])
+    windows: list[PerDevice] = field(default_factory=list[PerDevice])
+    keys: list[PerDevice] = field(default_factory=list[PerDevice])
+    others: list[tuple[Other, ...]] = field(default_factory=list[tuple[Other, ...]])
     near: PerDevice = field(default_factory=list[Any])
-    other: PerDevice = field(default_factory=list[Any])
     axis: int | None = None
     rounds: bool = False
     line: str = ""
@@ -58,13 +75,18 @@ class Decision:
     def undecided(self) -> int:
         """How many elements, on all devices that hold different ones, rounding may decide otherwise."""
         distinct = {id(value): near for value, near in zip(self.result, self.near, strict=False)}
-        return sum(int(np.count_nonzero(part)) for near in distinct.values() for part in _leaves(near))
+        return sum(int(np.count_nonzero(part)) for near in distinct.values() for part in leaves(near))
+
+    @property
+    def turns(self) -> int:
+        """How many other results are known of what has the most."""
+        return max(map(len, self.others), default=0)
 
     @property
     def elements(self) -> int:
         """How many elements the devices hold that hold different ones."""
         distinct = {id(value): value for value in self.result}
-        return sum(np.size(part) for value in distinct.values() for part in _leaves(value))
+        return sum(np.size(part) for value in distinct.values() for part in leaves(value))
 
 
 class Script:
@@ -89,7 +111,7 @@ class Recording(Script):
     def afresh(self) -> Recording:
         """The same decisions, of which nobody knows yet how near they were."""
         return Recording(
-            [replace(one, windows=[], units=[], near=[], other=[], rounds=False) for one in self.decisions],
+            [replace(one, windows=[], keys=[], others=[], near=[], rounds=False) for one in self.decisions],
             self.stopped,
         )
 
@@ -117,51 +139,62 @@ class Following(Script):
         oracle = next(self._recorded)
         if oracle.rounds:
             return decision.result
-        windows = [self._window(*pair) for pair in zip(oracle.operands, decision.operands, strict=True)]
-        known = oracle.windows or [0.0] * len(windows)
-        oracle.windows = [max(pair) for pair in zip(windows, known, strict=True)]
-        oracle.units = [
-            _unit(operand) if window else 0.0 for operand, window in zip(decision.operands, oracle.windows, strict=True)
-        ]
+        _take_in(oracle, decision, self._safety)
         _look_beside(oracle, decision)
         if oracle.kind == "cast" and oracle.undecided > MOST * oracle.elements:
-            oracle.rounds, oracle.near, oracle.other = True, [], []
+            oracle.rounds, oracle.near, oracle.others = True, [], []
             return decision.result
         return _shared(list(zip(oracle.near, oracle.result, decision.result, strict=True)), _chosen)
 
-    def _window(self, exact: PerDevice, own: PerDevice) -> float:
-        if not dtypes.is_floating(exact[0]):
-            return 0.0
-        largest = 0.0
-        for one, other in {(id(a), id(b)): (a, b) for a, b in zip(exact, own, strict=True)}.values():
-            with np.errstate(all="ignore"):
-                apart = np.abs(plain(other).astype(plain(one).dtype) - one)
-            largest = max(largest, float(np.max(apart, initial=0.0, where=np.isfinite(apart))))
-        return self._safety * largest
-
 
 class Taking(Script):
-    """An oracle that takes the other side where rounding may: everywhere, or where a draw says so."""
+    """An oracle that takes the other side where rounding may.
 
-    def __init__(self, recorded: Recording, seed: int | None) -> None:
+    The `turn` says which of several others; with a `seed` what is decided together draws whether it does, and which.
+    """
+
+    def __init__(self, recorded: Recording, turn: int = 0, seed: int | None = None) -> None:
         self._recorded = iter(recorded.decisions)
+        self._turn = turn
         self._draws = None if seed is None else np.random.default_rng(seed)
 
     def decide(self, decision: Decision) -> PerDevice:
         oracle = next(self._recorded)
         if not oracle.undecided:
             return decision.result
-        return _shared(list(zip(oracle.near, oracle.other, decision.result, strict=True)), self._taken)
+        parts = list(zip(oracle.others, oracle.result, decision.result, strict=True))
+        return _shared(parts, partial(self._taken, oracle))
 
-    def _taken(self, near: Any, other: Any, own: Any) -> Any:
-        return _chosen(self._drawn(near), other, own)
+    def _taken(self, oracle: Decision, others: tuple[Other, ...], told: Any, own: Any) -> Any:
+        """What is decided here: another, where what went before led to the same."""
+        if not others:
+            return own
+        moved = [np.asarray(a != b) for a, b in zip(leaves(own), leaves(told), strict=True)]
+        moved = together(oracle.kind, oracle.axis, moved)
+        several = [
+            sum(np.asarray(where, int) for where in leaf) for leaf in zip(*(o.where for o in others), strict=True)
+        ]
+        turns = self._turns(oracle, several)
+        taken: list[Any] = []
+        for i, leaf in enumerate(leaves(own)):
+            for turn, other in enumerate(others):
+                leaf = _chosen(other.where[i] & (turns[i] == turn) & ~moved[i], other.value[i], leaf)
+            taken.append(leaf)
+        return again(own, taken)
 
-    def _drawn(self, near: Any) -> Any:
-        if is_sequence(near):
-            return tuple(map(self._drawn, near))
+    def _turns(self, oracle: Decision, several: list[Any]) -> list[Any]:
+        """Which of so many others is taken of each element; -1: none."""
         if self._draws is None:
-            return near
-        return near & (self._draws.random(np.shape(near)) < 0.5)
+            return [np.minimum(self._turn, count - 1) for count in several]
+        if len({count.shape for count in several}) > 1:
+            share = [self._draws.random()] * len(several)
+        else:
+            drawn = self._draws.random(several[0].shape)
+            if oracle.kind == "order" and drawn.size:
+                first = np.ravel(drawn)[0] if oracle.axis is None else np.take(drawn, [0], oracle.axis)
+                drawn = np.broadcast_to(first, drawn.shape)
+            share = [drawn] * len(several)
+        return [np.floor(each * (count + 1)) - 1 for each, count in zip(share, several, strict=True)]
 
 
 class Replaying(Script):
@@ -210,14 +243,6 @@ def _shared(parts: list[tuple[Any, ...]], function: Callable[..., Any]) -> PerDe
     return results
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    if is_sequence(value):
-        for each in value:
-            yield from _leaves(each)
-    else:
-        yield value
-
-
 def _chosen(near: Any, told: Any, own: Any) -> Any:
     """`told` where `near`, else `own`; of tuples, part by part."""
     if is_sequence(own):
@@ -237,142 +262,75 @@ def _unit(operand: PerDevice) -> float:
     return 2 * dtypes.dtype(kind).eps
 
 
-def _look_beside(oracle: Decision, rounded: Decision) -> None:
+def _take_in(oracle: Decision, own: Decision, safety: float) -> None:
+    """Add to a decision how far a machine was off in its operands, and what it held to be equal there."""
+    windows = oracle.windows or [[None] * len(oracle.result)] * len(oracle.operands)
+    keys = oracle.keys or [[None] * len(oracle.result)] * len(oracle.operands)
+    oracle.windows = [
+        _widened(*operands, safety) for operands in zip(oracle.operands, own.operands, windows, strict=True)
+    ]
+    compared = COMPARED.get(oracle.kind, 0)
+    operands = zip(oracle.operands[:compared], own.operands, keys, strict=False)
+    oracle.keys = [*(_keyed(*parts) for parts in operands), *keys[compared:]]
+
+
+def _widened(exact: PerDevice, own: PerDevice, known: PerDevice, safety: float) -> PerDevice:
+    if not dtypes.is_floating(exact[0]):
+        return known
+    largest = widest(list({(id(a), id(b)): (a, b) for a, b in zip(exact, own, strict=True)}.values()))
+    if not largest.any():
+        return known
+    unit = _unit(own)
+
+    def wider(exact: Any, known: Any) -> Any:
+        here = window(exact, largest, safety, unit)
+        return here if known is None else np.maximum(here, known)
+
+    return _shared(list(zip(exact, known, strict=True)), wider)
+
+
+def _keyed(exact: PerDevice, own: PerDevice, known: PerDevice) -> PerDevice:
+    def of(exact: Any, own: Any, known: Any) -> Any:
+        return key(key(None, exact) if known is None else known, own)
+
+    return _shared(list(zip(exact, own, known, strict=True)), of)
+
+
+def _look_beside(oracle: Decision, own: Decision) -> None:
     """Decide once more: as a machine did, and on operands that are off as far as rounding may be, to either side.
 
     Of exact operands only the former: what is rounded between them and the jump, a quotient or a sum, moves it too.
     """
-    if not oracle.near:
-        oracle.near = _shared([(value,) for value in oracle.result], _nowhere)
-        oracle.other = oracle.result
-    looked: dict[tuple[int, ...], tuple[Any, Any]] = {}
-    near: PerDevice = []
-    other: PerDevice = []
+    looked: dict[tuple[int, ...], tuple[tuple[Other, ...], Any]] = {}
+    found: list[tuple[tuple[Other, ...], Any]] = []
     for position, result in enumerate(oracle.result):
-        operands = [operand[position] for operand in oracle.operands]
-        own = [plain(operand[position]) for operand in rounded.operands]
-        key = (*map(id, operands), *map(id, own))
-        if key not in looked:
-            shifts = [
-                window + unit * np.abs(value) if window else None
-                for value, window, unit in zip(operands, oracle.windows, oracle.units, strict=True)
-            ]
-            known = _decided(oracle.near[position], oracle.other[position], rounded.result[position], result)
-            looked[key] = _otherwise(known, oracle, operands, own, shifts, result) if any(oracle.windows) else known
-        near.append(looked[key][0])
-        other.append(looked[key][1])
-    oracle.near, oracle.other = near, other
+        parts = [[each[position] for each in every] for every in (oracle.operands, oracle.windows, oracle.keys)]
+        known = oracle.others[position] if oracle.others else ()
+        held = (*(part for every in parts for part in every), own.result[position], known)
+        here = tuple(map(id, held))
+        if here not in looked:
+            at = Place(oracle.kind, oracle.axis, oracle.function, *parts)
+            others = _others(at, known, result, own.result[position])
+            looked[here] = others, differing(result, others)
+        found.append(looked[here])
+    oracle.others, oracle.near = [others for others, _ in found], [near for _, near in found]
 
 
-def _nowhere(value: Any) -> Any:
-    if is_sequence(value):
-        return tuple(map(_nowhere, value))
-    return np.zeros(np.shape(value), bool)
-
-
-def _decided(near: Any, other: Any, own: Any, result: Any) -> _Beside:
-    """What is known of other results, and what a machine decided: more than a rounding of the result away."""
-    if is_sequence(result):
-        parts = [_decided(*part) for part in zip(near, other, own, result, strict=True)]
-        return tuple(part[0] for part in parts), tuple(part[1] for part in parts)
-    if not dtypes.is_floating(result):
-        return _joined(near, other, plain(own), result, 0.0)
+def _others(at: Place, known: tuple[Other, ...], result: Any, own: Any) -> tuple[Other, ...]:
+    """What else may be there: what is known already, what a machine has, what moved operands lead to."""
     with np.errstate(all="ignore"):
         # Where the machine overflows, it decides nothing.
-        candidate = dtypes.where(np.isfinite(plain(own)), plain(own), result)
-        return _joined(near, other, candidate, result, _unit([own]) * np.abs(result))
-
-
-def _otherwise(
-    known: _Beside, oracle: Decision, operands: list[Any], own: list[Any], shifts: list[Any], result: Any
-) -> _Beside:
-    """Which elements of `result` may be others, and what they are then; beside what is known already."""
-    # Beyond what a result moves that only moves: the remainder of a division, the values of a top_k.
-    step = 4 * max(float(np.max(shift, initial=0.0)) for shift in shifts if shift is not None)
-    with np.errstate(all="ignore"):
-        if oracle.kind == "equality":
-            near = _may_be_equal(operands, own, shifts, result) | known[0]
-            return near, dtypes.where(near, ~np.asarray(result), result)
-        for moved in _moved(oracle, operands, shifts, result):
-            known = _joined(*known, oracle.function(*moved), result, step)
+        machine = [
+            dtypes.where(np.isfinite(plain(a)), plain(a), b) if dtypes.is_floating(b) else plain(a)
+            for a, b in zip(leaves(own), leaves(result), strict=True)
+        ]
+        rounding = [
+            _unit([a]) * np.abs(b) if dtypes.is_floating(b) else 0.0
+            for a, b in zip(leaves(own), leaves(result), strict=True)
+        ]
+        known = joined(known, at, result, again(result, machine), rounding)
+        if any(window is not None for window in at.windows):
+            steps = [step(at, result)] * len(rounding)
+            for candidate in candidates(at, result):
+                known = joined(known, at, result, candidate, steps)
     return known
-
-
-_Beside = tuple[Any, Any]
-"""Where another result is possible, and that result."""
-
-
-def _joined(near: Any, other: Any, candidate: Any, result: Any, step: Any) -> _Beside:
-    """What is known of other results, and one more; the first that differs stays."""
-    if is_sequence(result):
-        parts = [_joined(*part, step) for part in zip(near, other, candidate, result, strict=True)]
-        return tuple(part[0] for part in parts), tuple(part[1] for part in parts)
-    if np.shape(candidate) != np.shape(result):
-        return near, other
-    if dtypes.is_floating(result):
-        differs = (np.abs(candidate - result) > step) | (np.isnan(candidate) != np.isnan(result))
-    else:
-        differs = np.asarray(candidate != result)
-    new = differs & ~near
-    return near | differs, dtypes.where(new, candidate, other) if np.any(new) else other
-
-
-def _may_be_equal(operands: list[Any], own: list[Any], shifts: list[Any], result: Any) -> Any:
-    """Where two numbers may be equal or not. Equal before and after rounding, they are so by no accident."""
-    (a, b), (c, d) = operands[:2], own[:2]
-    if np.ndim(result) == 0 and np.shape(a) != np.shape(b):
-        # Arrays of different shapes are not equal, whatever is in them.
-        return np.zeros((), bool)
-    off = sum(0.0 if shift is None else shift for shift in shifts[:2])
-    near = (np.abs(a - b) <= off) & ~((a == b) & (c == d))
-    return near if np.shape(near) == np.shape(result) else np.all(near)
-
-
-def _moved(oracle: Decision, operands: list[Any], shifts: list[Any], result: Any) -> Iterator[list[Any]]:
-    """The operands of a decision, off to each side in turn."""
-    at = [i for i, shift in enumerate(shifts) if shift is not None]
-
-    def by(*signs: Any) -> list[Any]:
-        moved = list(operands)
-        for i, sign in zip(at, signs, strict=True):
-            moved[i] = operands[i] + sign * shifts[i]
-        return moved
-
-    first = operands[at[0]]
-    if oracle.kind in ("largest", "smallest"):
-        # Whoever won loses by as much as two may be off, so that the next best wins if it is near enough.
-        yield by((-2.0 if oracle.kind == "largest" else 2.0) * _winners(first, result, oracle.axis))
-    elif oracle.kind == "order":
-        # Neighbours in the order change places: the first with the second, then the second with the third.
-        ranks = _ranks(first, oracle.axis)
-        yield by(dtypes.where(ranks % 2, -1.0, 1.0))
-        yield by(dtypes.where(ranks % 2, 1.0, -1.0))
-    elif oracle.kind == "draw":
-        draws = np.random.default_rng(0)
-        for _ in range(_DRAWS):
-            yield by(*(draws.choice([-1.0, 1.0], np.shape(operands[i])) for i in at))
-    else:
-        for sign in (1.0, -1.0):
-            yield by(*(sign for _ in at))
-            if len(at) > 1:
-                yield from (by(*(sign if i == j else -sign for j in range(len(at)))) for i in range(len(at)))
-
-
-_DRAWS = 16
-"""How often a random draw from weights that rounding moves is drawn again."""
-
-
-def _winners(x: Any, result: Any, axis: int | None) -> Any:
-    chosen = np.zeros(np.shape(x))
-    if axis is None:
-        chosen.reshape(-1)[int(np.ravel(result)[0])] = 1.0
-        return chosen
-    places = result if np.ndim(result) == np.ndim(x) else np.expand_dims(result, axis)
-    np.put_along_axis(chosen, places, 1.0, axis)
-    return chosen
-
-
-def _ranks(x: Any, axis: int | None) -> Any:
-    if axis is None:
-        return _ranks(np.ravel(x), 0).reshape(np.shape(x))
-    return np.argsort(np.argsort(x, axis=axis, kind="stable"), axis=axis, kind="stable")

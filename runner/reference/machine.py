@@ -154,7 +154,10 @@ def nearest(value: np.ndarray, kind: str, machine: Machine) -> np.ndarray:
 
     with np.errstate(all="ignore"):
         if kind in ("float64", "complex128"):
-            return moved(value.astype(carrier), known.eps / 2, _seed(machine, 3))
+            wide = value.astype(carrier)
+            # Nor does a sum or a product that fits into half of the digits, a whole number or a mask.
+            single = value.astype(np.complex64 if wide.dtype.kind == "c" else np.float32)
+            return dtypes.where(single == wide, wide, moved(wide, known.eps / 2, _seed(machine, 3)))
         near = held(value)
         if machine.seed is None or value.dtype.kind not in "fc":
             return near

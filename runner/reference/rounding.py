@@ -37,8 +37,11 @@ _DRAWS_OF_8_BITS = ((200_000, 32), (5_000_000, 4))
 _FEW = 16
 """Outputs with fewer elements are drawn twice as often, since one number may be lucky."""
 
-_TAKINGS = 4
-"""How often undecided decisions are taken otherwise: all of them once, then random ones."""
+_MACHINES = 3
+"""How often a machine decides for itself: once rounding to nearest, then drawn."""
+
+_TAKINGS = 3
+"""How often random ones of the undecided decisions are taken otherwise, beside all of them."""
 
 _MANY = 2_000_000
 """Of larger arrays, the moments are those of every k-th row."""
@@ -120,9 +123,9 @@ class Rounding:
     - `elements`: how many distances were taken, of all draws.
     - `about`: the moments of each draw's distances from the whole array, where there is one; what overflows has none.
     - `overflows`: on each device, where a draw left the dtype's range and float64 did not; None: nowhere.
-    - `others`: on each device what it is if undecided decisions are taken as rounded numbers take them, and if all are
-      taken otherwise; `low`, `high`: the least and the largest of all that was found to be possible. None where nothing
-      hangs on a decision. `places`: where those decisions stand, as far as the value depends on them.
+    - `others`: on each device what it is if undecided decisions are taken as rounded numbers take them, if all are
+      taken otherwise, and if some are; `low`, `high`: the least and the largest of all that was found to be possible. None
+      where nothing hangs on a decision. `places`: where those decisions stand, as far as the value depends on them.
     """
 
     error: float = 0.0
@@ -236,8 +239,7 @@ def measure(
         _take_in(oracle, oracle.rounding, again.values(Following(recorded, SAFETY), seeded, arrays=given), whole)
     oracle.undecided = _undecided(recorded)
     if oracle.undecided:
-        rounded = again.values(Script(), machine)
-        _take_otherwise(again, oracle, oracle.rounding, recorded, oracle.undecided, rounded)
+        _take_otherwise(again, oracle, oracle.rounding, recorded, oracle.undecided, machine)
     return oracle
 
 
@@ -273,8 +275,7 @@ def of_float64(
         _take_in(oracle, rounding, drawn, lambda name, value: None)
     undecided = _undecided(recorded)
     if undecided:
-        rounded = again.values(Script(), Machine(), "float64")
-        _take_otherwise(again, oracle, rounding, recorded, undecided, rounded)
+        _take_otherwise(again, oracle, rounding, recorded, undecided, Machine(), "float64")
     return rounding
 
 
@@ -317,16 +318,20 @@ def _take_otherwise(
     rounding: Mapping[str, Rounding],
     recorded: Recording,
     undecided: Sequence[Undecided],
-    decided_rounded: Mapping[str, PerDevice],
+    machine: Machine,
+    kind: str | None = None,
 ) -> None:
     """Interpret the section with its undecided decisions taken otherwise, and see what hangs on them."""
-    takings = (Taking(recorded, None), *(Taking(recorded, seed) for seed in range(1, _TAKINGS)))
-    others = [{name: [plain(each) for each in value] for name, value in decided_rounded.items()}]
-    others += [again.values(taking) for taking in takings]
+    machines = [machine, *(replace(machine, seed=seed) for seed in range(1, _MACHINES))]
+    rounded = [again.values(Script(), each, kind) for each in machines]
+    others = [{name: [plain(each) for each in value] for name, value in values.items()} for values in rounded]
+    turns = max(decision.turns for decision in recorded.decisions)
+    others += [again.values(Taking(recorded, turn)) for turn in range(turns)]
+    others += [again.values(Taking(recorded, seed=seed)) for seed in range(_TAKINGS)]
     for name, known in rounding.items():
         exact = oracle.values[name]
         if dtypes.is_numeric(exact[0]):
-            known.others = tuple(other[name] for other in others[:2])
+            known.others = tuple(other[name] for other in others)
             known.low, known.high = _bounds([exact, *(other[name] for other in others)])
             lines = _enter(again.experiment.section(again.section), name)
             known.places = tuple(place for place in undecided if place.line.split(".")[0] in lines)

@@ -136,10 +136,10 @@ ROWS = (
     array("sort", "a, axis=-1, *, stable=True, descending=False", indexing.sort),
     array("argsort", "a, axis=-1, *, stable=True, descending=False", indexing.argsort, decides="order"),
     array("top_k", "operand, k, *, axis=-1", indexing.top_k, jax="jax.lax.top_k", decides="order"),
-    array("isin", "element, test_elements, *, invert=False", indexing.isin, decides="equality"),
+    array("isin", "element, test_elements, *, invert=False", indexing.isin, decides="membership"),
     array("unravel_index", "indices, shape", indexing.unravel_index),
-    array("searchsorted", "a, v, side='left'", indexing.searchsorted, decides="threshold"),
-    array("digitize", "x, bins, right=False", indexing.digitize, decides="threshold"),
+    array("searchsorted", "a, v, side='left'", indexing.searchsorted, decides="search"),
+    array("digitize", "x, bins, right=False", indexing.digitize, decides="bin"),
     array("bincount", "x, weights=None, minlength=0, *, length=None", indexing.bincount),
     array("interp", "x, xp, fp, left=None, right=None, period=None", indexing.interp),
     # Static values: Python's own numbers, known while JAX traces.

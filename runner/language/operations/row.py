@@ -12,7 +12,9 @@ from runner.language.notation import Labels
 from runner.language.signatures import signature
 
 Kind = Literal["array", "collective", "static"]
-Decides = Literal["threshold", "equality", "largest", "smallest", "order", "draw"]
+Decides = Literal[
+    "threshold", "comparison", "equality", "membership", "search", "bin", "largest", "smallest", "order", "draw"
+]
 
 Does = Literal[
     "sum", "mean", "extreme",

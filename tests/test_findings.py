@@ -199,10 +199,14 @@ def test_what_is_undecided_may_be_of_any_dtype(tmp_path: Path, edge: str) -> Non
     checks = run(EDGE, tmp_path, graph=lines, per_device=lines).checks["auto"]
     assert (checks.value.status, checks.agreement.status) == ("passed", "passed")
     assert checks.value.outputs["C"].undecided.count == 2
-    # 3 itself, which float64 may miss too.
-    lines = {"f": "A * 1", "C": edge}
+    # 3 itself is 3 in every dtype; a seventh of it, seven times, float64 may miss too.
+    exact = {"f": "A * 1", "C": edge}
+    held = run(TEXT, tmp_path, graph=exact, per_device=exact).sections
+    assert held is not None
+    assert held.outputs["C"].undecided is None
+    lines = {"f": "A / 7 * 7", "C": edge}
     held = run(TEXT, tmp_path, graph=lines, per_device=lines).sections
     assert held is not None
     assert held.status == "passed"
     places = [DecidingLine(section=name, line="C", operation=">", elements=1) for name in ("graph", "per_device")]
-    assert held.outputs["C"].undecided == Undecided(count=2, excused=0, places=places)
+    assert held.outputs["C"].undecided == Undecided(count=2, between=0, excused=0, places=places)

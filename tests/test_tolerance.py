@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner import dtypes
-from runner.checks.compare import Beside, Difference, Tolerance, Whole, as_a_whole, carried, difference, tolerance
+from runner.checks.compare import Beside, Difference, Tolerance, carried, difference, tolerance
+from runner.checks.whole import Whole, as_a_whole
 from runner.experiment import data
 from runner.reference import Oracle, Rounding, magnitude, measure
 from runner.reference.arithmetic import ANY
@@ -254,7 +256,9 @@ def test_a_cast_of_numbers_as_coarse_as_it_rounds_and_decides_nothing() -> None:
 
 # What may be otherwise.
 
-BETWEEN = Beside(low=np.array([1, 3, 5, 7]), high=np.array([1, 3, 9, 9]), others=(np.array([1, 3, 9, 8]),))
+FEW = Beside(low=np.array([1.0, 3, 5, 7]), high=np.array([1.0, 3, 9, 9]), others=(np.array([1, 3, 9, 8]),))
+SEVERAL = replace(FEW, others=tuple(np.array([1, 3, other, 8]) for other in (9, 5, 7, 9, 8, 5)))
+MANY = replace(SEVERAL, others=(*SEVERAL.others, np.array([1, 3, 6, 9])))
 
 
 @pytest.mark.parametrize(
@@ -262,7 +266,7 @@ BETWEEN = Beside(low=np.array([1, 3, 5, 7]), high=np.array([1, 3, 9, 9]), others
     [
         ([1, 3, 5, 7], 0, 0, 0),
         ([1, 3, 9, 8], 0, 0, 0),
-        ([1, 3, 6, 7], 0, 1, 0),
+        ([1, 3, 6, 7], 0, 0, 1),
         ([1, 3, 4, 7], 0, 0, 1),
         ([1, 4, 5, 7], 1, 0, 0),
     ],
@@ -271,8 +275,16 @@ BETWEEN = Beside(low=np.array([1, 3, 5, 7]), high=np.array([1, 3, 9, 9]), others
 def test_an_undecided_element_is_what_a_decision_leads_to_or_is_counted(
     actual: list[int], wrong: int, between: int, excused: int, dtype: str
 ) -> None:
-    found = difference(np.asarray(actual, dtype), np.array([1, 3, 5, 7]), dtype, EXACT, BETWEEN)
+    found = difference(np.asarray(actual, dtype), np.array([1, 3, 5, 7]), dtype, EXACT, FEW)
     assert (found.wrong, found.undecided, found.between, found.excused) == (wrong, 2, between, excused)
+
+
+@pytest.mark.parametrize(("beside", "between", "excused"), [(FEW, 0, 1), (SEVERAL, 0, 1), (MANY, 1, 0)])
+def test_an_element_lies_between_only_where_decisions_lead_to_many_things(
+    beside: Beside, between: int, excused: int
+) -> None:
+    found = difference(np.array([1, 3, 6.5, 7], np.float32), np.array([1, 3, 5, 7]), "float32", EXACT, beside)
+    assert (found.between, found.excused) == (between, excused)
 
 
 def test_complex_numbers_lie_between_others_part_by_part() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from runner import dtypes
+from runner.checks import value
 from runner.checks.compare import difference
 from runner.checks.context import Context
 from runner.experiment.program import Program
@@ -35,6 +37,47 @@ def _is_graph(context: Context, run: ProgramRun) -> bool:
 
 
 INTERPRETER = "JAX computes what graph says; only the SPMD interpreter differs: the interpreter is wrong"
+
+
+def unblamed(
+    context: Context, values: Mapping[Program, ValueVerdict], runs: Sequence[ProgramRun], *, alike: bool
+) -> dict[Program, ValueVerdict]:
+    """The verdicts, weak where programs agree, and differ from the oracle in nothing but undecided elements.
+
+    Then the flips that were tried are not all that there are, and nobody is seen to be wrong.
+    """
+    judged = dict(values)
+    for run in runs:
+        verdict = values.get(run.program)
+        others = [o for o in runs if o is not run and (alike or o.program.section == run.program.section)]
+        if verdict is None or verdict.status != "failed" or not others:
+            continue
+        outputs = dict(verdict.outputs)
+        for name, output in verdict.outputs.items():
+            if isinstance(output, ValueOutput) and _only_undecided(output) and _same(context, name, run, others):
+                reason = f"{output.reason}, but {listed([run.program, *(o.program for o in others)])} agree in them"
+                outputs[name] = replace(output, status="weak", reason=reason)
+        judged[run.program] = value.together(outputs, verdict.diagnosis)
+    return judged
+
+
+def _only_undecided(output: ValueOutput) -> bool:
+    """Whether an output failed for no other reason than elements that hang on decisions."""
+    outside = any(not measure.least <= measure.found <= measure.most for measure in output.whole.values())
+    return output.status == "failed" and not output.wrong and output.undecided is not None and not outside
+
+
+def _same(context: Context, name: str, run: ProgramRun, others: Sequence[ProgramRun]) -> bool:
+    """Whether programs give the same, undecided elements included."""
+    mine, section = run.outputs[name], context.knows(run.program, name)
+    if section is None:
+        return False
+    allowed = context.tolerance(section, name)
+    return all(
+        not difference(part, other.outputs[name].block(ranges), mine.dtype, allowed + allowed).wrong
+        for other in others
+        for ranges, part in mine.parts.items()
+    )
 
 
 def blame(context: Context, verdicts: Mapping[Program, ValueVerdict], program: Program, *, alike: bool) -> str:

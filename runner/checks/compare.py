@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from runner import dtypes
 from runner.reference import PerDevice, Rounding
-from runner.reference.rounding import moments
 
 SAFE = {1: 3.0, 2: 3.0, 4: 4.0, 8: 4.0}
 """How many times the largest rounding error that was measured a right program may be off, for each number of bytes.
@@ -25,35 +24,17 @@ UNITS = {1: 0.5, 2: 1.0, 4: 4.0, 8: 4.0}
 Elementary functions of two libraries differ by such units in float32; narrower results are rounded once, from float32.
 """
 
-COMMON = {1: 0.03125, 2: 0.25, 4: 2.0, 8: 2.0}
-"""How many of these units may be common to all elements, so that they do not average out."""
-
-ROUGH = {1: 0.0, 2: 0.0, 4: 1.0, 8: 1.0}
-"""How many the root mean square of the errors may be off where no rounding was measured."""
-
-COMMON_TO_SOME = {1: 0.125, 2: 0.125, 4: 2.0, 8: 2.0}
-"""How many may be common to all elements that share an index."""
-
 FEW = 8
 """Of so few measured distances the largest may be lucky: the tolerance is doubled, and less so for more of them."""
-
-GROUP = 16
-"""Of at least so many elements a mean along a dimension is taken."""
 
 MANY = 64
 """Of at least so many elements, errors that average out are told from mistakes that do not."""
 
-ERRORS = 5.0
-"""Standard errors by which a slope or a mean may be off."""
-
-LIKE = {1: 1.5, 2: 1.5, 4: 3.0, 8: 3.0}
-"""How many times the root mean square of the measured rounding errors that of a right program's may be.
-
-JAX's on CPUs was at most 0.9 times it in bfloat16 and 1.8 times in float32, where sums are added up in any order.
-"""
-
 EXCUSED = 0.05
 """The share of an output's elements that may hang on undecided decisions and yet be none of what these lead to."""
+
+OUTCOMES = 4
+"""Of an element that decisions lead to more than so many different numbers, not all of them are known."""
 
 
 @dataclass(frozen=True)
@@ -71,15 +52,15 @@ class Tolerance:
 NOTHING = Tolerance(0.0, 0.0)
 
 
-def _of_bytes(dtype: str, of: Mapping[int, float]) -> float:
+def of_bytes(dtype: str, of: Mapping[int, float]) -> float:
     """What `of` says of a dtype with so many bytes."""
     kind = dtypes.dtype(dtype)
     return of[kind.itemsize // (2 if kind.kind == "complex" else 1)]
 
 
-def _units(dtype: str, of: Mapping[int, float]) -> float:
+def units(dtype: str, of: Mapping[int, float]) -> float:
     """The units in the last place that `of` gives for a dtype, relative to a result."""
-    return _of_bytes(dtype, of) * dtypes.dtype(dtype).eps
+    return of_bytes(dtype, of) * dtypes.dtype(dtype).eps
 
 
 def tolerance(dtype: str, rounding: Rounding) -> Tolerance:
@@ -90,11 +71,11 @@ def tolerance(dtype: str, rounding: Rounding) -> Tolerance:
     """
     if dtypes.dtype(dtype).exact:
         return NOTHING
-    lucky = _lucky(rounding.elements) if rounding.error else 1.0
-    return Tolerance(_units(dtype, UNITS), _of_bytes(dtype, SAFE) * rounding.error * lucky)
+    times = lucky(rounding.elements) if rounding.error else 1.0
+    return Tolerance(units(dtype, UNITS), of_bytes(dtype, SAFE) * rounding.error * times)
 
 
-def _lucky(measured: int) -> float:
+def lucky(measured: int) -> float:
     """How many times the largest of so many distances the next may be."""
     return 1 + FEW / max(measured, 1)
 
@@ -103,14 +84,17 @@ def _lucky(measured: int) -> float:
 class Beside:
     """What else may be there, since decisions may be taken otherwise: the elements of `others`.
 
-    What none of them has may still lie between `low` and `high`; nothing finite need be where it `overflows`, and if
-    all does in all draws, so that rounding was `measured` nowhere, anything may be there.
+    Elsewhere than where it `hangs` on decisions, others differ by rounding alone.
+
+    Where these are many, what none of them has may still lie between `low` and `high`; nothing finite need be where it
+    `overflows`, and if all does in all draws, so that rounding was `measured` nowhere, anything may be there.
     """
 
     low: np.ndarray | None = None
     high: np.ndarray | None = None
     overflows: np.ndarray | None = None
     others: tuple[np.ndarray, ...] = ()
+    hangs: np.ndarray | None = None
     measured: bool = True
 
     @classmethod
@@ -120,7 +104,8 @@ class Beside:
         if all(bound is None for bound in bounds):
             return None
         low, high, overflows = (None if bound is None else part(bound) for bound in bounds)
-        return cls(low, high, overflows, tuple(map(part, rounding.others)), rounding.elements > 0)
+        hangs = None if rounding.hangs is None else part(rounding.hangs)
+        return cls(low, high, overflows, tuple(map(part, rounding.others)), hangs, rounding.elements > 0)
 
 
 @dataclass(frozen=True)
@@ -129,9 +114,10 @@ class Difference:
 
     `wrong` counts the elements beyond the tolerance, `first` is the first of them; `share` is the largest part of its
     tolerance that an element within it used. `undecided` are those that hang on a decision which rounding may take
-    otherwise; of these, `between` are none of what the decisions lead to, but lie between, and `excused` do not even do
-    that: only a few may. `overflowing` are those that the dtype cannot hold; where these are many (`MANY`), which of
-    them is luck, and `unforeseen` are those that no draw had among them.
+    otherwise; of these, `between` are none of the many things that the decisions lead to, but lie between, and
+    `excused` do not even do that, or are none of few things: only a few elements may. `overflowing` are those that the
+    dtype cannot hold; where these are many (`MANY`), which of them is luck, and `unforeseen` are those that no draw had
+    among them.
     """
 
     max_abs: float
@@ -202,11 +188,19 @@ def difference(actual: Any, expected: Any, dtype: str, allowed: Tolerance, besid
     return replace(total, first=None if first is None else tuple(map(int, first)))
 
 
-def nearest(actual: Any, expected: Any, dtype: str, beside: Beside | None) -> tuple[np.ndarray, np.ndarray]:
-    """Both arrays, wide enough to be subtracted; the expected one as near as undecided decisions allow."""
-    mine, theirs = _comparable(np.asarray(actual), np.asarray(expected), dtypes.dtype(dtype))
-    if beside is not None and beside.low is not None and beside.high is not None:
-        theirs = _between(mine, beside.low, beside.high)
+def nearest(
+    actual: Any, expected: Any, dtype: str, allowed: Tolerance, beside: Beside | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Both arrays, wide enough to be subtracted; where something else may be, the expected one has what is there."""
+    kind = dtypes.dtype(dtype)
+    mine, theirs = _comparable(np.asarray(actual), np.asarray(expected), kind)
+    if beside is not None and beside.hangs is not None:
+        unknown = _led(mine, theirs, kind, allowed, beside)[2]
+        for other in beside.others:
+            with np.errstate(all="ignore"):
+                nearer = beside.hangs & (np.abs(mine - other) < np.abs(mine - theirs))
+            theirs = dtypes.where(nearer, other.astype(theirs.dtype), theirs)
+        theirs = dtypes.where(unknown, mine, theirs)
     if beside is not None and beside.overflows is not None:
         mine = dtypes.where(beside.overflows & ~np.isfinite(mine), theirs, mine)
     return mine, theirs
@@ -234,18 +228,15 @@ def _beside(mine: np.ndarray, theirs: np.ndarray, kind: dtypes.DType, allowed: T
         # Not compared: the reference may be beyond the dtype as well, and overflows when it is.
         mine, theirs = dtypes.where(gone, 0, mine), dtypes.where(gone, 0, theirs)
     if beside.low is not None and beside.high is not None:
-        low, high = beside.low.ravel(), beside.high.ravel()
-        several = _apart(low, high, kind, allowed)[1]
+        theirs, several, unknown = _led(mine, theirs, kind, allowed, beside)
         undecided = int(np.count_nonzero(several))
-        for other in beside.others:
-            other = other.ravel().astype(theirs.dtype)
-            led = several & _apart(mine, theirs, kind, allowed)[1] & ~_apart(mine, other, kind, allowed)[1]
-            theirs = dtypes.where(led, other, theirs)
-        unknown = several & _apart(mine, theirs, kind, allowed)[1]
-        outside = unknown & _apart(mine, _between(mine, low, high), kind, allowed)[1]
-        excused = int(np.count_nonzero(outside))
-        between = int(np.count_nonzero(unknown)) - excused
-        theirs = dtypes.where(unknown, mine.astype(theirs.dtype), theirs)
+        if unknown.any():
+            low, high = beside.low.ravel(), beside.high.ravel()
+            inside = ~_apart(mine, _between(mine, low, high), kind, allowed)[1]
+            inside[unknown] &= many(theirs[unknown], [o.ravel()[unknown] for o in beside.others], kind, allowed)
+            between = int(np.count_nonzero(unknown & inside))
+            excused = int(np.count_nonzero(unknown)) - between
+            theirs = dtypes.where(unknown, mine.astype(theirs.dtype), theirs)
     counted = _counted(mine, theirs, kind, allowed)
     return replace(
         counted,
@@ -255,6 +246,35 @@ def _beside(mine: np.ndarray, theirs: np.ndarray, kind: dtypes.DType, allowed: T
         overflowing=overflowing,
         unforeseen=unforeseen,
     )
+
+
+def _led(
+    mine: np.ndarray, theirs: np.ndarray, kind: dtypes.DType, allowed: Tolerance, beside: Beside
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What is expected, or else led to, where it is there; which elements are undecided, and which are none of this."""
+    assert beside.low is not None
+    assert beside.high is not None
+    shape = theirs.shape
+    several = _apart(beside.low.reshape(shape), beside.high.reshape(shape), kind, allowed)[1]
+    unknown = several & _apart(mine, theirs, kind, allowed)[1]
+    for other in beside.others:
+        if not unknown.any():
+            break
+        other = other.reshape(shape).astype(theirs.dtype)
+        led = unknown & ~_apart(mine, other, kind, allowed)[1]
+        theirs, unknown = dtypes.where(led, other, theirs), unknown & ~led
+    return theirs, several, unknown
+
+
+def many(expected: np.ndarray, others: Sequence[np.ndarray], kind: dtypes.DType, allowed: Tolerance) -> np.ndarray:
+    """Where so many different things were led to that there may be more: `OUTCOMES`."""
+    if not len(others):
+        return np.ones(expected.shape, bool)
+    wide = _wide(kind)
+    led = np.sort(np.stack([np.asarray(each, wide) for each in (expected, *others)]), axis=0)
+    with np.errstate(all="ignore"):
+        apart = _apart(led[1:], led[:-1], kind, allowed)[1]
+    return 1 + np.count_nonzero(apart, axis=0) > OUTCOMES
 
 
 def _between(value: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -330,60 +350,3 @@ def _exact(value: np.ndarray) -> np.ndarray:
     if value.dtype.kind in "fc":
         return value
     return value.astype(object if value.dtype.itemsize == 8 else np.int64)
-
-
-@dataclass(frozen=True)
-class Whole:
-    """What an output is held to as a whole, and how far it was off.
-
-    - `found`, `least`, `most`: of each measure what was found, and between what it may lie.
-    - `power`: the smallest mistake that would have been noticed, as a share of the root mean square.
-    """
-
-    found: dict[str, float]
-    least: dict[str, float]
-    most: dict[str, float]
-    power: float
-
-    @property
-    def outside(self) -> list[str]:
-        """The measures that lie outside."""
-        return [name for name, value in self.found.items() if not self.least[name] <= value <= self.most[name]]
-
-
-def as_a_whole(actual: np.ndarray, expected: np.ndarray, dtype: str, rounding: Rounding) -> Whole | None:
-    """Hold a whole output to what averages out of rounding, and not of mistakes; None for few elements.
-
-    The slope of a straight line through 0 of actual against expected, the mean error and the means along each dimension
-    may lie where those of the measured draws lie, further out where these are few, give or take the units of `COMMON`
-    and five standard errors; the root mean square of all errors may be `LIKE` times theirs, and so may the standard
-    errors. All errors are scaled as `Moments` says.
-    """
-    size = expected.size
-    found = moments(actual - expected, expected) if size >= MANY else None
-    if found is None or not rounding.about:
-        return None
-    drawn = rounding.about
-    common, like = _units(dtype, COMMON), _of_bytes(dtype, LIKE)
-    deviation = like * max(draw.deviation for draw in drawn)
-    # What many elements share, such as a sum by which all are divided, is rounded to either side.
-    slopes = [_lucky(len(drawn)) * side * draw.slope for draw in drawn for side in (-1, 1)]
-    measures = {"slope": (found.slope, slopes, common + ERRORS * deviation / math.sqrt(found.weight))}
-    means = [_lucky(len(drawn)) * abs(draw.mean) for draw in drawn]
-    measures["mean"] = (abs(found.mean), means, common + ERRORS * deviation / math.sqrt(size))
-    for axis, along in enumerate(found.along):
-        each = size // max(len(along), 1)
-        if each >= GROUP:
-            # Where the elements of an index err more than others, they are held to their own errors.
-            apart = np.maximum(deviation, like * np.max([draw.apart[axis] for draw in drawn], axis=0))
-            margins = _units(dtype, COMMON_TO_SOME) + (ERRORS + 1) * apart / math.sqrt(each)
-            largest = _lucky(len(drawn) * len(along)) * max(float(np.max(np.abs(d.along[axis]))) for d in drawn)
-            worst = int(np.argmax(np.abs(along) / (largest + margins)))
-            measures[f"means along dimension {axis}"] = (abs(along[worst]), [largest], float(margins[worst]))
-    # The measured root mean square is itself one of so many elements.
-    spread = like * max(draw.spread for draw in drawn) * (1 + ERRORS / math.sqrt(2 * size)) + _units(dtype, ROUGH)
-    measures["spread"] = (found.spread, [], spread)
-    least = {name: min(0.0, *where, 0.0) - margin for name, (_, where, margin) in measures.items()}
-    most = {name: max(0.0, *where, 0.0) + margin for name, (_, where, margin) in measures.items()}
-    power = min(max(most["slope"], -least["slope"]), most["spread"] * math.sqrt(size / found.weight))
-    return Whole({name: float(value) for name, (value, _, _) in measures.items()}, least, most, power)

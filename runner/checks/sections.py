@@ -6,13 +6,14 @@ It needs no program: it holds whatever JAX does, and also where JAX can express 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from runner import dtypes
 from runner.checks.compare import EXCUSED, SAME, Beside, Difference, Tolerance, carried, difference
 from runner.checks.context import Context
-from runner.record.verdicts import DecidingLine, SectionsOutput, SectionsVerdict, Undecided
+from runner.record.verdicts import DecidingLine, Outcome, SectionsOutput, SectionsVerdict, Undecided
 from runner.reference import PerDevice, magnitude
 from runner.reference.rounding import SAFETY_OF_FLOAT64
 from runner.words import on_devices
@@ -31,12 +32,20 @@ class Comparison:
     largest: float
     allowed: Tolerance
     undecided: int
+    between: int
     excused: int
 
     @property
     def agree(self) -> bool:
         """Whether every element is near enough, but for the few that hang on undecided decisions."""
         return not self.wrong and self.excused <= EXCUSED * self.size
+
+    @property
+    def status(self) -> Literal["passed", "weak", "failed"]:
+        """Weak where too many elements are none of what decisions were seen to lead to, though they lie between."""
+        if not self.agree:
+            return "failed"
+        return "weak" if self.between + self.excused > EXCUSED * self.size else "passed"
 
 
 def check(context: Context) -> SectionsVerdict:
@@ -48,7 +57,7 @@ def check(context: Context) -> SectionsVerdict:
         compared |= {name: one for name, one in before.items() if compared[name].agree and not one.agree}
     outputs = {
         name: SectionsOutput(
-            status="passed" if one.agree else "failed",
+            status=one.status,
             max_abs_error=one.largest,
             rtol=one.allowed.rtol,
             atol=one.allowed.atol,
@@ -63,7 +72,10 @@ def check(context: Context) -> SectionsVerdict:
     derivatives = [name for name, off in context.gradients.apart.get("per_device", {}).items() if off > 1]
     if derivatives and not apart:
         apart.append(f"the derivative of per_device's scalar is another than graph's: {' and '.join(derivatives)}")
-    status = "failed" if apart else "passed"
+    status: Outcome = "failed" if apart else "passed"
+    if any(one.status == "weak" for one in compared.values()) and not apart:
+        status = "weak"
+        apart = [_blunt(name, one) for name, one in compared.items() if one.status == "weak"]
     return SectionsVerdict(status=status, reason="; ".join(apart) or None, outputs=outputs)
 
 
@@ -75,7 +87,11 @@ def _undecided(context: Context, name: str, one: Comparison) -> Undecided | None
         for section, values in context.in_float64.items()
         for place in values[name].places
     ]
-    return Undecided(count=one.undecided, excused=one.excused, places=places)
+    return Undecided(count=one.undecided, between=one.between, excused=one.excused, places=places)
+
+
+def _blunt(name: str, one: Comparison) -> str:
+    return f"{name}: {one.between} of {one.size} elements only lie between what undecided decisions lead to"
 
 
 def _apart(name: str, one: Comparison) -> str:
@@ -112,7 +128,9 @@ def compare(
         total = total.joined(done[key])
         if done[key].wrong:
             devices.append(position)
-    return Comparison(total.wrong, total.size, tuple(devices), total.max_abs, allowed, total.undecided, total.excused)
+    return Comparison(
+        total.wrong, total.size, tuple(devices), total.max_abs, allowed, total.undecided, total.between, total.excused
+    )
 
 
 def agree(context: Context, name: str, wanted: PerDevice, found: PerDevice, lost: float = 0.0) -> bool:
@@ -179,12 +197,16 @@ def _beside(context: Context, name: str, position: int) -> Beside | None:
     if graph.low is None and per_device.low is None:
         return None
     at = tuple(slice(start, stop) for start, stop in layout.ranges(position))
-    low = high = context.expected("graph", name, position, layout.ranges(position))
+    dtype = context.outputs[name][1]
+    expected = low = high = context.expected("graph", name, position, layout.ranges(position))
     if graph.low is not None and graph.high is not None:
         low, high = graph.low[0][at], graph.high[0][at]
     if per_device.low is not None and per_device.high is not None:
         own = context.oracle("per_device").values[name][position]
-        dtype = context.outputs[name][1]
         low = carried(low, own, per_device.low[position], dtype)
         high = carried(high, own, per_device.high[position], dtype)
-    return Beside(np.asarray(low), np.asarray(high))
+    others = [np.asarray(other[0])[at] for other in graph.others]
+    # Where per_device decided as graph did not, graph's is as far off to the other side.
+    own = context.oracle("per_device").values[name][position]
+    others += [carried(expected, other[position], own, dtype) for other in per_device.others]
+    return Beside(np.asarray(low), np.asarray(high), others=tuple(others))

@@ -7,8 +7,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from runner import dtypes
-from runner.checks.compare import EXCUSED, SAME, Beside, Difference, Tolerance, Whole, as_a_whole, difference, nearest
+from runner.checks.compare import (
+    EXCUSED,
+    SAME,
+    Beside,
+    Difference,
+    Tolerance,
+    difference,
+    many,
+    nearest,
+)
 from runner.checks.context import Context
+from runner.checks.whole import Whole, as_a_whole
 from runner.experiment.model import Section
 from runner.link.target import Held, Output, ProgramRun
 from runner.record.verdicts import DecidingLine, Measure, Outcome, OutputVerdict, Undecided, ValueOutput, ValueVerdict
@@ -68,9 +78,8 @@ def _verdict(context: Context, section: Section, name: str, output: Output) -> V
             devices.append(part.device)
     rounding = context.rounding(section, name)
     excused = total.excused > EXCUSED * total.size
-    blunt = total.between + total.excused > EXCUSED * total.size
-    power = _of_elements(context, section, name, allowed, blunt=blunt)
-    whole = None if _overflows(total) else _as_a_whole(context, section, name, output)
+    power = _of_elements(context, section, name, allowed)
+    whole = None if _overflows(total) else _as_a_whole(context, section, name, output, allowed)
     measures: dict[str, Measure] = {}
     if whole is not None:
         measures = {
@@ -146,17 +155,13 @@ def _outside(measure: str, told: Measure) -> str:
     return f"the {measure} of its errors {'is' if measure == 'mean' else 'are up to'} {share}"
 
 
-def _of_elements(context: Context, section: Section, name: str, allowed: Tolerance, *, blunt: bool) -> float | None:
-    """The smallest error of an element that is noticed, as a share of the root mean square; None where that is 0.
-
-    `blunt` is whether so many elements hang on decisions, and are none of what these lead to, that they may be anything
-    between.
-    """
-    rounding = context.rounding(section, name)
+def _of_elements(context: Context, section: Section, name: str, allowed: Tolerance) -> float | None:
+    """The smallest error of an element that is noticed, as a share of the root mean square; None where that is 0."""
     expected = context.whole(section, name, context.oracle(section).values[name])
     if not expected.size:
         return None
-    if dtypes.dtype(context.outputs[name][1]).exact and not blunt:
+    width = _width(context, section, name, allowed)
+    if dtypes.dtype(context.outputs[name][1]).exact and not width:
         return 0.0
     magnitudes = np.abs(_floating(expected))
     root = (
@@ -164,18 +169,30 @@ def _of_elements(context: Context, section: Section, name: str, allowed: Toleran
     )
     if not root > 0:
         return None
-    width = 0.0
-    if blunt and rounding.low is not None and rounding.high is not None:
-        low, high = (_floating(context.whole(section, name, bound)) for bound in (rounding.low, rounding.high))
-        width = float(np.median(np.abs(high - low)))
     return (allowed.atol + width) / root + allowed.rtol
+
+
+def _width(context: Context, section: Section, name: str, allowed: Tolerance) -> float:
+    """How far half of the elements may be off, of which decisions lead to many things; 0 where these are fewer."""
+    rounding, kind = context.rounding(section, name), dtypes.dtype(context.outputs[name][1])
+    if rounding.low is None or rounding.high is None:
+        return 0.0
+    low, high = (context.whole(section, name, bound) for bound in (rounding.low, rounding.high))
+    if 2 * np.count_nonzero(low != high) <= low.size:
+        return 0.0
+    expected, *others = (
+        context.whole(section, name, held) for held in (context.oracle(section).values[name], *rounding.others)
+    )
+    with np.errstate(all="ignore"):
+        off = np.maximum(*(np.abs(_floating(bound) - _floating(expected)) for bound in (low, high)))
+    return float(np.median(dtypes.where(many(expected, others, kind, allowed), off, 0.0)))
 
 
 def _floating(value: np.ndarray) -> np.ndarray:
     return value if value.dtype.kind == "c" else value.astype(np.float64)
 
 
-def _as_a_whole(context: Context, section: Section, name: str, output: Output) -> Whole | None:
+def _as_a_whole(context: Context, section: Section, name: str, output: Output, allowed: Tolerance) -> Whole | None:
     dtype, rounding = context.outputs[name][1], context.rounding(section, name)
     if dtypes.dtype(dtype).exact or not rounding.about:
         return None
@@ -183,7 +200,7 @@ def _as_a_whole(context: Context, section: Section, name: str, output: Output) -
     beside = Beside.of(rounding, lambda value: context.whole(section, name, value))
     step = row_step(context.outputs[name][0])
     actual = output.whole()[::step] if step > 1 else output.whole()
-    return as_a_whole(*nearest(actual, expected, dtype, beside), dtype, rounding)
+    return as_a_whole(*nearest(actual, expected, dtype, allowed, beside), dtype, rounding)
 
 
 def _differences(

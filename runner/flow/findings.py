@@ -187,11 +187,13 @@ class Findings:
             for program, checks in self._verdicts.items()
             if isinstance(checks.value, ValueVerdict)
         }
+        values = blame.unblamed(context, values, ran, alike=alike)
         for run in self._runs:
             if run.error is not None:
                 found.programs[run.program] = ProgramRecord(status="error", error=run.error, checks=Checks())
                 continue
             checks = self._verdicts[run.program]
+            checks = replace(checks, value=values.get(run.program, checks.value))
             if context.experiment.target.topology is None:
                 others = [other for other in ran if other is not run]
                 checks = replace(checks, agreement=agreement.check(context, run, others, alike=alike))

@@ -35,8 +35,8 @@ class DecidingLine:
 class Undecided:
     """How many elements hang on decisions that rounding may take otherwise, and the lines that decide.
 
-    Of these how many lie `between` what the decisions lead to, which only `value` tells, and how many are `excused`,
-    since they do not even do that.
+    Of these how many are none of the many things that the decisions were seen to lead to, but lie `between`, and how
+    many are `excused`, since they do not even do that, or are none of few things.
     """
 
     count: int

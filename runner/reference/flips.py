@@ -93,11 +93,10 @@ def widest(pairs: Sequence[tuple[Any, Any]]) -> np.ndarray:
 
 def window(exact: Any, largest: np.ndarray, safety: float, unit: float) -> np.ndarray:
     """How far rounding may carry each element: `safety` times what was measured, and by a `unit` of itself."""
-    most = safety * largest[_power(exact)]
     with np.errstate(all="ignore"):
-        # What is exact, and whatever is smaller, no machine rounds.
-        moved = most + unit * np.abs(exact)
-    return dtypes.where((most > 0) & np.isfinite(exact), moved, 0.0)
+        # Where anything is rounded, what was not may only be lucky.
+        moved = safety * largest[_power(exact)] + unit * np.abs(exact)
+    return dtypes.where(np.isfinite(exact), moved, 0.0)
 
 
 _POWERS = 2200

@@ -106,6 +106,13 @@ def moved(value: np.ndarray, share: float, seed: int) -> np.ndarray:
     return value * (1.0 + share * _draw(value, seed))
 
 
+def _beside(value: np.ndarray, seed: int) -> np.ndarray:
+    """The next number of float64, to either side: where that is what rounds, a smaller move is none."""
+    if value.dtype.kind == "c":
+        return _beside(np.real(value), seed) + 1j * _beside(np.imag(value), seed)
+    return np.nextafter(value, np.copysign(np.inf, _draw(value, seed)))
+
+
 def reordered(value: Any, kind: str, machine: Machine) -> Any:
     """An operand of sums of products, as if another order had rounded the partial sums otherwise."""
     if not dtypes.is_array(value) or value.dtype.kind not in "fc":
@@ -157,7 +164,7 @@ def nearest(value: np.ndarray, kind: str, machine: Machine) -> np.ndarray:
             wide = value.astype(carrier)
             # Nor does a sum or a product that fits into half of the digits, a whole number or a mask.
             single = value.astype(np.complex64 if wide.dtype.kind == "c" else np.float32)
-            return dtypes.where(single == wide, wide, moved(wide, known.eps / 2, _seed(machine, 3)))
+            return dtypes.where(single == wide, wide, _beside(wide, _seed(machine, 3)))
         near = held(value)
         if machine.seed is None or value.dtype.kind not in "fc":
             return near

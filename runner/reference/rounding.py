@@ -40,8 +40,10 @@ _FEW = 16
 _MACHINES = 3
 """How often a machine decides for itself: once rounding to nearest, then drawn."""
 
-_TAKINGS = 3
-"""How often random ones of the undecided decisions are taken otherwise, beside all of them."""
+_TAKINGS = ((200_000, 8),)
+"""For at most so many computed elements, how often random ones of the undecided decisions are taken otherwise.
+
+For more, thrice; and always all of them."""
 
 _MANY = 2_000_000
 """Of larger arrays, the moments are those of every k-th row."""
@@ -124,8 +126,9 @@ class Rounding:
     - `about`: the moments of each draw's distances from the whole array, where there is one; what overflows has none.
     - `overflows`: on each device, where a draw left the dtype's range and float64 did not; None: nowhere.
     - `others`: on each device what it is if undecided decisions are taken as rounded numbers take them, if all are
-      taken otherwise, and if some are; `low`, `high`: the least and the largest of all that was found to be possible. None
-      where nothing hangs on a decision. `places`: where those decisions stand, as far as the value depends on them.
+      taken otherwise, and if some are; `low`, `high`: the least and the largest that was found to be possible. None
+      where nothing hangs on a decision. `hangs`: which elements do, by however little. `places`: where those decisions
+      stand, as far as the value depends on them.
     """
 
     error: float = 0.0
@@ -135,6 +138,7 @@ class Rounding:
     low: PerDevice | None = None
     high: PerDevice | None = None
     others: tuple[PerDevice, ...] = ()
+    hangs: PerDevice | None = None
     places: tuple[Undecided, ...] = ()
 
     def take_in(self, exact: PerDevice, drawn: PerDevice, whole: Callable[[PerDevice], np.ndarray | None]) -> None:
@@ -281,10 +285,15 @@ def of_float64(
 
 def _draws(oracle: Oracle, floats: Floats) -> int:
     if any(dtypes.dtype(kind).itemsize == 1 for places in floats.values() for kind in places.values()):
-        return next((times for work, times in _DRAWS_OF_8_BITS if oracle.work <= work), 1)
-    draws = next((times for work, times in _DRAWS if oracle.work <= work), 1)
+        return _times(_DRAWS_OF_8_BITS, oracle.work, 1)
+    draws = _times(_DRAWS, oracle.work, 1)
     sizes = [np.size(held[0]) for held in oracle.values.values() if dtypes.is_floating(held[0])]
     return 2 * draws if draws > 1 and min(sizes, default=_FEW) < _FEW else draws
+
+
+def _times(most: tuple[tuple[int, int], ...], work: int, otherwise: int) -> int:
+    """How often something is done for so many computed elements."""
+    return next((times for least, times in most if work <= least), otherwise)
 
 
 def _take_in(oracle: Oracle, rounding: Mapping[str, Rounding], drawn: Mapping[str, PerDevice], whole: Whole) -> None:
@@ -327,11 +336,15 @@ def _take_otherwise(
     others = [{name: [plain(each) for each in value] for name, value in values.items()} for values in rounded]
     turns = max(decision.turns for decision in recorded.decisions)
     others += [again.values(Taking(recorded, turn)) for turn in range(turns)]
-    others += [again.values(Taking(recorded, seed=seed)) for seed in range(_TAKINGS)]
+    others += [again.values(Taking(recorded, seed=seed)) for seed in range(_times(_TAKINGS, oracle.work, 3))]
     for name, known in rounding.items():
         exact = oracle.values[name]
         if dtypes.is_numeric(exact[0]):
             known.others = tuple(other[name] for other in others)
+            taken = [other[name] for other in others[_MACHINES:]]
+            known.hangs = [
+                np.any([each != value for each in here], axis=0) for value, *here in zip(exact, *taken, strict=True)
+            ]
             known.low, known.high = _bounds([exact, *(other[name] for other in others)])
             lines = _enter(again.experiment.section(again.section), name)
             known.places = tuple(place for place in undecided if place.line.split(".")[0] in lines)

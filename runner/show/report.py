@@ -307,7 +307,9 @@ def _not_here(found: Record, target: Devices) -> None:
 def failures(found: Record) -> list[tuple[Cell, list[str]]]:
     """What failed, each with its reasons: the sections first, then what failed alike in one program or several."""
     told: list[tuple[Cell, list[str]]] = [
-        ((f"{name} failed", "red"), reasons(check)) for name, check in found.checks.named() if check.status == "failed"
+        ((f"{name} {FAULTS[check.status]}", "red"), reasons(check))
+        for name, check in found.checks.named()
+        if check.status in FAULTS
     ]
     alike: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for program, result in found.programs.items():

@@ -21,6 +21,7 @@ from hydra_plugins.shardproof_launcher import ShardproofLauncher, asks_for_more
 from runner.cli import enumerated, resume, sweeping
 from runner.cli.app import Command
 from runner.cli.sweep import passed, refused
+from runner.config import trust
 from runner.config.points import Composer
 
 
@@ -114,7 +115,7 @@ class _Sorting(Launcher):
 
     def _refusal(self, overrides: Sequence[str]) -> Exception | None:
         try:
-            self._loader.load_sweep_config(self._config, list(overrides))
+            trust.of_point(self._loader, self._config, overrides)
         except (HydraException, OmegaConfBaseException, YAMLError) as error:
             return error
         return None

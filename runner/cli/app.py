@@ -18,6 +18,7 @@ from runner.config.compose import (
     Configuration,
     InvalidConfiguration,
     Origin,
+    beforehand,
     composed,
     origin_of,
     refuse_too_much,
@@ -316,10 +317,14 @@ def _run_by_hydra(command: Command, arguments: list[str], known: argparse.Namesp
     arguments = [*(argument for argument in arguments if argument not in overrides), *overrides]
     run = hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name="config")(command)
     before = sys.argv
+    composed_by_hydra = overrides
     try:
         if known.multirun and (withheld := sweep.withheld(overrides)):
             arguments = [argument for argument in arguments if argument not in withheld]
+            composed_by_hydra = [override for override in overrides if override not in withheld]
             command.points = tuple(o for o in overrides if not o.startswith(("hydra.", "hydra/")))
+        if not known.shell_completion:
+            _look_before(known, composed_by_hydra)
         sys.argv = [before[0], *arguments]
         run()
         if command.sweep is not None:
@@ -333,6 +338,13 @@ def _run_by_hydra(command: Command, arguments: list[str], known: argparse.Namesp
             # Whatever ended it: what was found is data to go on with.
             command.sweep.leave()
         sys.argv = before
+
+
+def _look_before(known: argparse.Namespace, overrides: list[str]) -> None:
+    """Raise what is wrong with what Hydra is about to compose, and then to do: `Untrusted`, or what Hydra raises."""
+    folder, home = (Path(path) if path else None for path in (known.config_dir, known.config_path))
+    with beforehand(overrides, folder, home, known.config_name):
+        pass
 
 
 def _refused(error: Exception, known: argparse.Namespace, overrides: list[str]) -> InvalidConfiguration:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from hydra.core.config_store import ConfigStore
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
 from omegaconf import OmegaConf
@@ -106,7 +106,7 @@ def check_choices(config: DictConfig, loader: ConfigLoader, typed: Sequence[str]
     fixed = [str(override.input_line) for override in given if not override.is_sweep_override()]
     swept = [o for o in given if o.is_discrete_sweep() and loader.get_group_options(o.key_or_group)]
     choices = [list(override.sweep_string_iterator()) for override in swept]
-    for which, override in enumerate(swept):
+    for which in range(len(swept)):
         for choice in choices[which]:
             chosen = [each[0] for each in choices]
             chosen[which] = choice

@@ -638,6 +638,24 @@ def test_a_key_that_can_be_guessed_is_refused(monkeypatch: pytest.MonkeyPatch) -
         key.given()
 
 
+@pytest.mark.parametrize(
+    ("leads_to", "address", "due"),
+    [
+        (["10.0.0.5"], "node001:61683", "node001:61683"),
+        (["127.0.1.1"], "node001:61683", "[::]:61683"),
+        (["127.0.1.1", "10.0.0.5"], "node001:61683", "node001:61683"),
+        (["127.0.0.1"], "localhost:61683", "localhost:61683"),
+        (["127.0.0.1"], "127.0.0.1:61683", "127.0.0.1:61683"),
+        (["::1"], "[::1]:61683", "[::1]:61683"),
+    ],
+)
+def test_process_0_listens_everywhere_only_where_it_cannot_know_how_others_call_it(
+    leads_to: list[str], address: str, due: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (where, 0)) for where in leads_to])
+    assert wire.here(address) == due
+
+
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="who listens is read in /proc")
 def test_process_0_listens_at_its_address_and_nowhere_else() -> None:
     port = free_port()

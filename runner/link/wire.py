@@ -8,6 +8,7 @@ has `bytes`, so many follow it, in frames.
 from __future__ import annotations
 
 import errno
+import ipaddress
 import json
 import os
 import queue
@@ -163,13 +164,42 @@ class Wire:
             self._socket.close()
 
 
+_EVERYWHERE = "::"
+
+
+def here(address: str) -> str:
+    """Where to listen on this machine for those who were told to come to `address`.
+
+    At that; but a machine whose own name leads it to a loopback address, as Debian has it, is known to others by
+    another, and nobody knows which.
+    """
+    host, port = _parts(address)
+    if host == "localhost" or _is_loopback(host):
+        return address
+    where = [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    return f"[{_EVERYWHERE}]:{port}" if all(map(_is_loopback, where)) else address
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 @contextmanager
 def listening(address: str) -> Generator[list[socket.socket]]:
-    """Listen at `address`, `host:port`: at all that its name leads to on this machine, and nowhere else.
+    """Listen `here`, at `host:port`: at all that the name leads to on this machine, and nowhere else.
 
     Raises `OSError` where somebody else does, and where it leads to nothing of this machine's.
     """
-    host, port = _parts(address)
+    host, port = _parts(here(address))
+    if host == _EVERYWHERE:
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        with socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=1024) as server:
+            yield [server]
+        return
     with ExitStack() as stack:
         servers: list[socket.socket] = []
         absent: OSError | None = None

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from runner.faults import Fault
-from runner.link import together
+from runner.link import together, wire
 from runner.link.events import Called, Invalid
 from runner.worker import calls, versions
 
@@ -78,7 +78,7 @@ def connect() -> None:
             ours.number,
             ours.local,
             cluster_detection_method="deactivate",
-            coordinator_bind_address=os.environ.get("JAX_COORDINATOR_BIND_ADDRESS") or ours.address,
+            coordinator_bind_address=os.environ.get("JAX_COORDINATOR_BIND_ADDRESS") or wire.here(ours.address),
         )
         _connected = True
 

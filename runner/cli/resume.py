@@ -13,6 +13,7 @@ from pathlib import Path
 
 from runner.config import quoting
 from runner.config.compose import InvalidConfiguration
+from runner.record import manifest
 from runner.record.files import write_text
 from runner.untyped import is_dict, is_list
 
@@ -91,6 +92,9 @@ def _kept(named: str, folder: Path, typed: Sequence[str]) -> list[str]:
 def leave(folder: Path, arguments: Sequence[str]) -> None:
     """Leave in the folder of a sweep with which arguments it was begun, and from where."""
     folder.mkdir(parents=True, exist_ok=True)
+    if manifest.read(folder) is None:
+        manifest.mark(folder, "sweep")
+    manifest.again(folder)
     text = json.dumps({"arguments": list(arguments), "from": os.getcwd()}, indent=1, ensure_ascii=False)
     write_text(folder / FILE, text + "\n")
 

@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 from runner.link.events import Cost
-from runner.record import record
+from runner.record import manifest, record
 from runner.record.model import Record
 from tests import evidence
 
@@ -39,6 +39,10 @@ def write(folder: Path, count: int) -> list[Path]:
         a, b, size, program = base[number % len(base)]
         path = folder / str(number)
         path.mkdir(parents=True)
+        manifest.mark(path, "point")
         record.write(point(number, a, b, size + number // len(base), program), path)
+        manifest.end(path)
         made.append(path)
+    manifest.mark(folder, "sweep")
+    manifest.end(folder)
     return made

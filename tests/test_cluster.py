@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing import AuthenticationError
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from runner.experiment.program import Program
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
 from runner.flow import run as flow
-from runner.link import cluster, wire
+from runner.link import cluster, key, lending, wire
 from runner.link.cluster import Owner, Place, Remote, Unlike, Unmet, introduced
 from runner.link.events import Done, Finished, said
 from runner.link.process import Worker
@@ -245,6 +247,15 @@ def idle() -> Iterator[Callable[[], Worker]]:
         worker.close()
 
 
+KEY = b"what all processes of the run have"
+
+
+@pytest.fixture
+def keyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All processes have the key in their environment."""
+    monkeypatch.setenv(key.VARIABLE, KEY.decode())
+
+
 @dataclass
 class Meeting:
     """Some processes at one address."""
@@ -261,7 +272,7 @@ class Meeting:
         told: list[Any] = []
 
         def come() -> None:
-            connection = wire.reached(self.address, time.monotonic() + 10)
+            connection = wire.reached(self.address, lambda: KEY, time.monotonic() + 10, 10.0)
             connection.send(introduced(self.place(number, jax), config))
             told.append(connection.receive())
             connection.close()
@@ -271,16 +282,18 @@ class Meeting:
         return thread, told
 
 
+@pytest.mark.usefixtures("keyed")
 def test_who_does_not_come_is_named_and_those_who_came_are_let_go(idle: Callable[[], Worker]) -> None:
     meeting = Meeting(idle, 4)
     thread, told = meeting.comes(2, {})
     with pytest.raises(Unmet) as unmet:
-        Owner(meeting.place(0), {}, 1.0)
+        Owner(meeting.place(0), {}, 1.0, Path())
     thread.join()
     assert str(unmet.value) == f"processes 1, 3 of 4 did not come to {meeting.address} within 1 s"
     assert told == [{"do": "end", "status": 3}]
 
 
+@pytest.mark.usefixtures("keyed")
 @pytest.mark.parametrize(
     ("config", "jax", "says"),
     [
@@ -296,40 +309,369 @@ def test_another_input_is_refused_by_the_key_that_differs(
     meeting = Meeting(idle, 3)
     coming = [meeting.comes(1, config, jax), meeting.comes(2, {"dims": {"I": 4}})]
     with pytest.raises(Unlike) as unlike:
-        Owner(meeting.place(0), {"dims": {"I": 4}}, 10.0)
+        Owner(meeting.place(0), {"dims": {"I": 4}}, 10.0, Path())
     assert str(unlike.value) == f"process 1 of 3 was started with another input: {says}"
     for thread, told in coming:
         thread.join()
         assert told == [{"do": "end", "status": 2}]
 
 
-def test_strangers_who_connect_are_sent_away(idle: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_INTRODUCED", 0.2)
+def challenge(connection: Any) -> None:
+    """Wait until the other end asks for a proof."""
+    connection.recv_bytes()
+
+
+def nothing(stranger: socket.socket) -> None:
+    stranger.recv(1)
+
+
+def leaves(stranger: socket.socket) -> None:
+    stranger.close()
+
+
+def saying(words: bytes) -> Callable[[socket.socket], None]:
+    def say(stranger: socket.socket) -> None:
+        stranger.sendall(words)
+        drained(stranger)
+
+    return say
+
+
+def drop_by_drop(stranger: socket.socket) -> None:
+    """One byte of a proof now and then, for ever."""
+    stranger.sendall(struct.pack("!i", 200))
+    while True:
+        stranger.sendall(b"a")
+        time.sleep(0.05)
+
+
+def with_another_key(stranger: socket.socket) -> None:
+    with pytest.raises(AuthenticationError):
+        Wire(stranger, 5.0).prove(b"another key, quite as long", 5.0, asks_first=False)
+
+
+def midway(stranger: socket.socket) -> None:
+    """Leave when half of the proof is there."""
+    stranger.sendall(struct.pack("!i", 64) + b"ab")
+    stranger.close()
+
+
+def drained(stranger: socket.socket) -> None:
+    while stranger.recv(1 << 16):
+        continue
+
+
+def proved(*messages: bytes) -> Callable[[socket.socket], None]:
+    """Who has the key, and then says what no process says."""
+
+    def say(stranger: socket.socket) -> None:
+        ours = Wire(stranger, 5.0)
+        ours.prove(KEY, 5.0, asks_first=False)
+        for message in messages:
+            stranger.sendall(message)
+        drained(stranger)
+
+    return say
+
+
+def framed(message: object) -> bytes:
+    text = json.dumps(message).encode()
+    return struct.pack("!i", len(text)) + text
+
+
+STRANGERS: dict[str, Callable[[socket.socket], None]] = {
+    "says nothing": nothing,
+    "leaves at once": leaves,
+    "leaves midway": midway,
+    "speaks HTTP": saying(b"GET / HTTP/1.1\r\n\r\n"),
+    "says it is process 1": saying(b'{"number": 1, "count": 2, "versions": {}, "config": {}}\n'),
+    "says it is process 1, in a frame": saying(framed({"number": 1, "count": 2, "versions": {}, "config": {}})),
+    "sends {}": saying(framed({})),
+    "sends a huge length": saying(struct.pack("!iQ", -1, 1 << 62)),
+    "sends a negative length": saying(struct.pack("!i", -7)),
+    "sends zeros": saying(bytes(1 << 20)),
+    "drop by drop": drop_by_drop,
+    "has another key": with_another_key,
+    "has the key and says nothing": proved(),
+    "has the key and sends {}": proved(framed({})),
+    "has the key and sends a list": proved(framed([1])),
+    "has the key and sends no JSON": proved(struct.pack("!i", 3) + b"{{{"),
+    "has the key and sends a huge length": proved(struct.pack("!iQ", -1, 1 << 62)),
+    "has the key and is process 7": proved(framed({"number": 7, "count": 2, "versions": {}, "config": {}})),
+    "has the key and is process true": proved(framed({"number": True, "count": 2, "versions": {}, "config": {}})),
+}
+
+
+def visit(address: str, stranger: Callable[[socket.socket], None]) -> threading.Thread:
+    """Have a stranger come to an address as soon as somebody listens."""
+
+    def come() -> None:
+        host, _, port = address.rpartition(":")
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            try:
+                with socket.create_connection((host, int(port)), timeout=20) as end, suppress(OSError):
+                    stranger(end)
+                return
+            except ConnectionRefusedError:
+                time.sleep(0.01)
+
+    thread = threading.Thread(target=come, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.usefixtures("keyed")
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_a_stranger_keeps_nobody_and_is_no_process_of_the_run(
+    stranger: str, idle: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "_INTRODUCED", 0.5)
     meeting = Meeting(idle)
+    visits = [visit(meeting.address, STRANGERS[stranger]) for _ in range(3)]
+    time.sleep(0.1)
     told: list[Any] = []
 
-    def look() -> None:
-        for words in (b'{"number": 7}\n', b'["hello"]\n', b'{"number": "1"}\n', b"GET / HTTP/1.1\r\n\r\n", b""):
-            with wire.reached(meeting.address, time.monotonic() + 10)._socket as stranger:
-                stranger.sendall(words)
-                with suppress(ConnectionResetError):
-                    assert stranger.recv(1) == b""
+    def late() -> None:
+        time.sleep(0.3)
         _, heard = meeting.comes(1, {})
         told.append(heard)
 
-    looking = threading.Thread(target=look)
-    looking.start()
-    owner = Owner(meeting.place(0), {}, 10.0)
+    threading.Thread(target=late).start()
+    began = time.monotonic()
+    owner = Owner(meeting.place(0), {}, 10.0, Path())
     owner.end(0)
     owner.close()
-    looking.join()
+    assert time.monotonic() - began < 5
+    for each in visits:
+        each.join(5)
+        assert not each.is_alive()
     assert told == [[{"do": "end", "status": 0}]]
 
 
+@pytest.mark.usefixtures("keyed")
+@pytest.mark.parametrize("stranger", ["says nothing", "drop by drop", "has another key", "has the key and sends {}"])
+def test_strangers_alone_keep_process_0_no_longer_than_its_timeout(stranger: str, idle: Callable[[], Worker]) -> None:
+    meeting = Meeting(idle)
+    visits = [visit(meeting.address, STRANGERS[stranger]) for _ in range(80)]
+    began = time.monotonic()
+    with pytest.raises(Unmet) as unmet:
+        Owner(meeting.place(0), {}, 1.0, Path())
+    assert time.monotonic() - began < 3
+    assert str(unmet.value).startswith(f"process 1 of 2 did not come to {meeting.address} within 1 s")
+    if stranger == "has another key":
+        assert str(unmet.value).endswith(" who connected did not have the key of the run")
+    for each in visits:
+        each.join(10)
+
+
+class Impostor:
+    """Listens where process 0 is to, and says what it likes to who connects."""
+
+    def __init__(self, says: Callable[[socket.socket], None]) -> None:
+        self.server = socket.create_server(("localhost", 0))
+        self.address = f"localhost:{self.server.getsockname()[1]}"
+        threading.Thread(target=self._serve, args=(says,), daemon=True).start()
+
+    def _serve(self, says: Callable[[socket.socket], None]) -> None:
+        with suppress(OSError):
+            while True:
+                end, _ = self.server.accept()
+                with end, suppress(OSError, AuthenticationError):
+                    says(end)
+
+
+def bidding(message: object) -> Callable[[socket.socket], None]:
+    """Process 0, which asks what no process 0 does."""
+
+    def bid(end: socket.socket) -> None:
+        ours = Wire(end, 5.0)
+        ours.prove(KEY, 5.0, asks_first=True)
+        ours.receive(5.0)
+        end.sendall(framed(message))
+        drained(end)
+
+    return bid
+
+
+@pytest.mark.usefixtures("keyed")
+@pytest.mark.parametrize(
+    ("says", "message"),
+    [
+        (nothing, "process 1 of 2 cannot reach process 0 at {} within 1 s: "),
+        (saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "process 1 of 2 cannot reach process 0 at {} within 1 s: "),
+        (with_another_key, "process 1 of 2 and what listens at {} have not the same SHARDPROOF_KEY"),
+        (bidding({}), "process 0 asked process 1 of 2 what cannot be read: it has no 'do'"),
+        (bidding({"do": "job"}), "process 0 asked process 1 of 2 what cannot be read: job: a job with its config"),
+        (bidding({"do": "end"}), "process 0 asked process 1 of 2 what cannot be read: status: the exit status of all"),
+        (bidding([]), "process 1 of 2 has lost process 0"),
+    ],
+)  # fmt: skip
+def test_who_only_listens_at_the_address_gets_nothing(
+    says: Callable[[socket.socket], None], message: str, idle: Callable[[], Worker]
+) -> None:
+    if says is with_another_key:
+
+        def says(end: socket.socket) -> None:
+            Wire(end, 5.0).prove(b"another key, quite as long", 5.0, asks_first=True)
+
+    impostor = Impostor(says)
+    place = Place(1, 2, impostor.address, None, "0.12.0", idle())
+    began = time.monotonic()
+    with pytest.raises(Unmet) as unmet:
+        lending.lend(place, {}, 1.0, Path(), lambda _: Path())
+    impostor.server.close()
+    assert time.monotonic() - began < 8
+    assert str(unmet.value).startswith(message.format(impostor.address))
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({}, "told what cannot be read: it has no 'event'"),
+        ({"event": "{}"}, "told what cannot be read: it is no event"),
+        ({"event": 3}, "told what cannot be read: event is 3, not a string"),
+        ({"file": "../../there.bin", "bytes": 1}, "told what cannot be read: file: the name of a file of values"),
+        ({"file": "auto.bin", "bytes": -1}, "told what cannot be read: bytes: how many follow"),
+        ({"how": 1, "words": "", "log": ""}, "told what cannot be read: it has no 'event'"),
+    ],
+)
+def test_what_no_process_tells_ends_it_and_is_said(told: Any, says: str, tmp_path: Path) -> None:
+    here, there = pair()
+    remote = Remote(1, here, None)
+    remote.submit(json.dumps({"arrays": str(tmp_path)}))
+    over = threading.Event()
+    remote.listened_to_by(lambda event: over.set() if event is None else None)
+    there.send(told)
+    assert over.wait(10)
+    assert remote.lost
+    assert remote.ended("process 1 of 2") == f"process 1 of 2 {says}"
+    here.close()
+    there.close()
+
+
+def test_nobody_waits_for_ever_for_one_who_does_not_read(tmp_path: Path) -> None:
+    large = tmp_path / "large.bin"
+    large.write_bytes(bytes(1 << 26))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = Wire(socket.create_connection(server.getsockname()), 0.5)
+        other, _ = server.accept()
+        began = time.monotonic()
+        ours.send({"file": "large.bin"}, large)
+        assert time.monotonic() - began < 5
+        ours.close()
+        other.close()
+
+
+def test_the_key_lies_beside_the_run_for_its_user_alone_until_all_have_come(
+    tmp_path: Path, idle: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(key.VARIABLE, raising=False)
+    meeting = Meeting(idle)
+    path = key.file(tmp_path, meeting.address)
+    path.write_text("of a run that was killed")
+    modes: list[int] = []
+    told: list[int] = []
+
+    def come() -> None:
+        def once_there() -> bytes:
+            text = key.found(path)
+            modes.append(path.stat().st_mode & 0o777)
+            return text
+
+        path.chmod(0o600)
+        connection = wire.reached(meeting.address, once_there, time.monotonic() + 10, 10.0)
+        connection.send(introduced(meeting.place(1), {}))
+        message = connection.receive()
+        told.append(-1 if message is None else message["status"])
+        connection.close()
+
+    thread = threading.Thread(target=come)
+    thread.start()
+    time.sleep(0.3)
+    owner = Owner(meeting.place(0), {}, 10.0, tmp_path)
+    assert not path.exists()
+    owner.end(0)
+    owner.close()
+    thread.join()
+    assert told == [0]
+    assert set(modes) == {0o600}
+
+
+@pytest.mark.parametrize("kind", ["readable", "link", "folder"])
+def test_a_key_that_is_not_its_users_alone_is_not_taken(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(key.VARIABLE, raising=False)
+    path = tmp_path / "key"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "link":
+        (tmp_path / "theirs").write_text("a" * 64)
+        path.symlink_to(tmp_path / "theirs")
+    else:
+        path.write_text("a" * 64)
+        path.chmod(0o644)
+    with pytest.raises((key.Unusable, key.Absent)):
+        key.found(path)
+
+
+def test_without_a_key_a_process_says_where_it_looked(
+    tmp_path: Path, idle: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(key.VARIABLE, raising=False)
+    meeting = Meeting(idle)
+    with pytest.raises(Unmet) as unmet:
+        lending.lend(meeting.place(1), {}, 0.3, tmp_path, lambda _: Path())
+    assert str(unmet.value) == (
+        "process 1 of 2 has no key of the run: neither SHARDPROOF_KEY, the same for all processes, nor "
+        f"{key.file(tmp_path, meeting.address)}, which process 0 leaves where they share a folder "
+        "(No such file or directory)"
+    )
+
+
+def test_a_key_that_can_be_guessed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(key.VARIABLE, "secret")
+    with pytest.raises(
+        key.Unusable, match=r"^SHARDPROOF_KEY has 6 characters; a key that nobody guesses has 16 at least$"
+    ):
+        key.given()
+
+
+@pytest.mark.parametrize(
+    ("leads_to", "address", "due"),
+    [
+        (["10.0.0.5"], "node001:61683", "node001:61683"),
+        (["127.0.1.1"], "node001:61683", "[::]:61683"),
+        (["127.0.1.1", "10.0.0.5"], "node001:61683", "node001:61683"),
+        (["127.0.0.1"], "localhost:61683", "localhost:61683"),
+        (["127.0.0.1"], "127.0.0.1:61683", "127.0.0.1:61683"),
+        (["::1"], "[::1]:61683", "[::1]:61683"),
+    ],
+)
+def test_process_0_listens_everywhere_only_where_it_cannot_know_how_others_call_it(
+    leads_to: list[str], address: str, due: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (where, 0)) for where in leads_to])
+    assert wire.here(address) == due
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="who listens is read in /proc")
+def test_process_0_listens_at_its_address_and_nowhere_else() -> None:
+    port = free_port()
+    with wire.listening(f"127.0.0.1:{port}") as servers:
+        assert [server.getsockname() for server in servers] == [("127.0.0.1", port)]
+        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        assert [line[1] for line in lines if line[1].endswith(f":{port:04X}") and line[3] == "0A"] == [
+            f"0100007F:{port:04X}"
+        ]
+
+
+@pytest.mark.usefixtures("keyed")
 def test_an_address_that_is_taken_is_refused(idle: Callable[[], Worker]) -> None:
     meeting = Meeting(idle)
     with wire.listening(meeting.address), pytest.raises(Unmet) as unmet:
-        Owner(meeting.place(0), {}, 1.0)
+        Owner(meeting.place(0), {}, 1.0, Path())
     assert str(unmet.value) == (
         f"process 0 of 2 cannot listen at {meeting.address}, where JAX's coordinator is to be: Address already in use; "
         "the environment variable JAX_COORDINATOR_PORT names another port, in all processes"
@@ -339,7 +681,7 @@ def test_an_address_that_is_taken_is_refused(idle: Callable[[], Worker]) -> None
 def pair() -> tuple[Wire, Wire]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         one = socket.create_connection(server.getsockname())
-        return Wire(one), Wire(server.accept()[0])
+        return Wire(one, 10.0), Wire(server.accept()[0], 10.0)
 
 
 def test_values_come_before_the_event_that_tells_them(tmp_path: Path) -> None:

@@ -39,7 +39,10 @@ def test_each_point_has_its_record_and_all_stand_in_the_table(launcher: tuple[st
         assert [row["status"] for row in csv.DictReader(file)] == ["passed", "invalid"]
     left = tmp_path / "out" / "0" / "kept"
     left.touch()
-    resumed = run_whole("resume=out", folder=tmp_path)
+    asked = run_whole("resume=out", folder=tmp_path)
+    assert asked.returncode == 2
+    assert "if the sweep is to have it, type it too" in asked.stderr
+    resumed = run_whole("resume=out", *launcher, folder=tmp_path)
     assert resumed.returncode == 2, resumed.stderr
     assert "1 of them had passed before, and were not run again" in resumed.stdout
     assert left.exists()

@@ -122,6 +122,24 @@ def test_two_processes_of_two_devices_have_the_record_of_one_of_four(tmp_path: P
     ]
     assert found["pictures"]["mesh"]["processes"] == [[0, 1], [2, 3]]
     assert not list((tmp_path / "2").glob("process_*"))
+    assert coordinators() == {"0100007F"}
+
+
+def coordinators() -> set[str]:
+    """The addresses at which the first of this process's workers listens that has a coordinator, in hexadecimal."""
+    me = Path("/proc/self")
+    workers = " ".join((each / "children").read_text() for each in (me / "task").iterdir()).split()
+    sockets: set[str] = set()
+    for pid in workers:
+        command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        if "runner.worker" in command and command[-4:-2] == ["0", "2"]:
+            for handle in Path(f"/proc/{pid}/fd").iterdir():
+                sockets.add(handle.readlink().name.removeprefix("socket:[").rstrip("]"))
+            port = int(command[-2].rpartition(":")[2])
+    lines = [line.split() for name in ("tcp", "tcp6") for line in (me / "net" / name).read_text().splitlines()[1:]]
+    heard = [line[1].split(":") for line in lines if line[3] == "0A" and line[9] in sockets]
+    # One that stands for IPv6 ends in the same.
+    return {where[-8:] for where, at in heard if int(at, 16) == port}
 
 
 @pytest.mark.whole

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import stat
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli import report, runs
-from runner.record import folders, record, shelf
+from runner.record import files, folders, manifest, record, shelf
 from tests import evidence, swept
 from tests.command import run_whole
 
@@ -27,9 +28,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write(folder: str, status: str = "passed", time: str = "2026-01-01T00:00:00+00:00", name: str = "case") -> Path:
     """A run folder."""
     path = Path(folder)
-    path.mkdir(parents=True)
+    manifest.begin(path, "run")
     overrides = [f"+experiment={name}", "dims.I=8"]
     record.write(evidence.record(experiment=name, status=status, time=time, overrides=overrides), path)
+    manifest.end(path)
     return path
 
 
@@ -109,6 +111,7 @@ def test_a_run_and_a_sweep_are_deleted_with_all_that_is_ours(capsys: pytest.Capt
     (run / ".hydra").mkdir()
     for file in ("hlo_auto.txt", "program_auto.py", "runner.log", "shardings.svg", ".hydra/config.yaml"):
         (run / file).write_text("")
+    manifest.end(run)
     assert said(capsys, "outputs/case", "--delete", "--yes")[-1] == "2 deleted"
     assert list(Path("outputs/case").iterdir()) == []
 
@@ -277,12 +280,154 @@ def test_a_page_may_be_elsewhere_and_leads_to_the_run_folder() -> None:
     assert 'href="runs/mine/result.json"' in Path("page.html").read_text("utf-8")
 
 
-def test_an_older_record_is_listed_and_may_go(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_an_earlier_version_wrote_is_listed_and_stays(capsys: pytest.CaptureFixture[str]) -> None:
     run = write("outputs/run")
     told = json.loads((run / "result.json").read_text("utf-8"))
     (run / "result.json").write_text(json.dumps(told | {"schema": 1}))
+    (run / manifest.FILE).unlink()
     assert len(said(capsys, "--json")) == 1
+    assert said(capsys, "outputs", "--delete", "--yes", status=1)[-2:] == [
+        "0 deleted, 1 left",
+        "outputs/run stays: it has no manifest.json, so nothing says what a run wrote there; remove it yourself",
+    ]
+    assert (run / "result.json").is_file()
+
+
+# By names alone nothing is a run's.
+
+
+LIKE_OURS = ("program_mine.py", "results.csv", "runner.log", "trace_of_me.py", ".hydra/config.yaml", "plan_b.json")
+
+
+@pytest.mark.parametrize("name", LIKE_OURS)
+def test_a_file_that_is_called_as_one_of_ours_is_not_ours(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    run = write("outputs/run")
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).write_text("mine")
+    lines = said(capsys, "outputs", "--delete", "--yes", status=1)
+    assert f"outputs/run stays: no run wrote outputs/run/{name}, or not as it is now" in lines
+    assert (run / name).read_text() == "mine"
+    assert (run / "result.json").is_file()
+
+
+def test_what_was_changed_since_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    run = write("outputs/run")
+    (run / "program_auto.py").write_text("as it was written")
+    manifest.end(run)
+    (run / "program_auto.py").write_text("with my notes")
+    lines = said(capsys, "outputs", "--delete", "--yes", status=1)
+    assert "outputs/run stays: no run wrote outputs/run/program_auto.py, or not as it is now" in lines
+
+
+def test_a_record_without_a_manifest_makes_no_folder_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    run = write("elsewhere/run")
+    mine = Path("outputs/mine")
+    mine.mkdir(parents=True)
+    for name in ("result.json", *(name for name in LIKE_OURS if "/" not in name)):
+        (mine / name).write_bytes((run / "result.json").read_bytes())
+    said(capsys, "outputs", "--delete", "--yes", status=1)
+    assert len(list(mine.iterdir())) == 6
+
+
+def test_digits_make_no_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("outputs/7", "outputs/8"):
+        write(name)
+    Path("outputs/notes.txt").write_text("mine")
+    Path("outputs/2026").mkdir()
+    Path("outputs/2026/photo.jpg").write_text("mine")
+    assert said(capsys, "outputs", "--delete", "--yes")[-1] == "2 deleted"
+    assert sorted(path.name for path in Path("outputs").iterdir()) == ["2026", "notes.txt"]
+
+
+@pytest.mark.parametrize("name", ["7/photo.jpg", "7/result.json", "notes.txt", "0/notes.txt", "0/7/a"])
+def test_a_sweep_goes_with_its_own_points_only(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    swept.write(Path("outputs/sweep"), 2)
+    (Path("outputs/sweep") / name).parent.mkdir(parents=True, exist_ok=True)
+    (Path("outputs/sweep") / name).write_text("mine")
+    lines = said(capsys, "outputs", "--delete", "--yes", status=1)
+    named = {"7/photo.jpg": "7", "7/result.json": "7", "0/7/a": "0/7"}.get(name, name)
+    assert any(line.startswith(f"outputs/sweep stays: no run wrote outputs/sweep/{named},") for line in lines)
+    assert len(list(Path("outputs/sweep").rglob("result.json"))) >= 2
+
+
+def test_a_run_that_was_killed_goes_with_what_it_had_written(capsys: pytest.CaptureFixture[str]) -> None:
+    run = write("outputs/run")
+    manifest.again(run)
+    (run / "hlo_auto.txt").write_text("…")
+    (run / "notes.txt").write_text("mine")
+    assert "no run wrote outputs/run/notes.txt," in said(capsys, "outputs", "--delete", "--yes", status=1)[-1]
+    (run / "notes.txt").unlink()
     assert said(capsys, "outputs", "--delete", "--yes")[-1] == "1 deleted"
+
+
+@pytest.mark.parametrize("named", [".", "../run", "good/..", "./", "../linked"])
+def test_by_whatever_name_a_folder_is_called_what_is_ours_goes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, here: Path, named: str
+) -> None:
+    write("outputs/run")
+    Path("outputs/linked").symlink_to("run")
+    beside = write("outputs/other")
+    monkeypatch.chdir("outputs/run")
+    if named == "good/..":
+        Path("good").mkdir()
+        assert "no run wrote" in said(capsys, named, "--delete", "--yes", status=1)[-1]
+        assert Path("good").is_dir()
+    else:
+        assert said(capsys, named, "--delete", "--yes")[-1] == "1 deleted"
+        assert not (beside.parent / "run").exists()
+    assert (here / beside / "result.json").is_file()
+
+
+# Where a run begins.
+
+
+def test_a_run_does_not_begin_where_something_is(here: Path) -> None:
+    (here / "results.csv").write_text("mine")
+    for more, key in (([], "run"), (["-m", "seed=1,2"], "sweep"), (["hydra.searchpath=[]"], "run")):
+        done = run_whole("+experiment=case3_allreduce", f"hydra.{key}.dir=.", *more, folder=here)
+        assert done.returncode == 2
+        assert done.stderr == (
+            f"command line: hydra.{key}.dir\n  . is not empty: it has results.csv, which no run wrote and this one "
+            "could overwrite; name a folder that is empty, or not there\n"
+        )
+    assert [path.name for path in here.iterdir()] == ["results.csv"]
+
+
+# Pages.
+
+
+def test_a_page_follows_a_link_and_leaves_alone_what_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    write("run")
+    Path("elsewhere").mkdir()
+    Path("elsewhere/page.html").write_text("before")
+    Path("link.html").symlink_to("elsewhere/page.html")
+    assert report.main(["run", "-o", "link.html"]) == 0
+    assert Path("link.html").is_symlink()
+    assert "Shardproof" in Path("elsewhere/page.html").read_text("utf-8")
+    os.mkfifo("pipe.html")
+    for name in ("pipe.html", "/dev/null", "elsewhere"):
+        assert report.main(["run", "-o", name]) == 2
+        said = f"-o {name}: it is no file: a page is not written into a folder or a device\n"
+        assert capsys.readouterr().err == said
+    assert stat.S_ISFIFO(os.stat("pipe.html").st_mode)
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    with pytest.raises(OSError, match="it is no file, and is left alone"):
+        files.write_text(Path("pipe.html"), "text")
+
+
+def test_a_page_that_nobody_named_replaces_only_another_one(capsys: pytest.CaptureFixture[str]) -> None:
+    write("mine/run")
+    assert report.main(["mine/run"]) == 0
+    assert report.main(["mine/run"]) == 0
+    assert shelf.strangers(shelf.entries(Path("mine"))[0]) == []
+    for name in ("mine/report.html", "mine/report.vl.json", "mine/run/report.html"):
+        before = Path(name).read_text() if Path(name).exists() else None
+        Path(name).write_text("mine")
+        capsys.readouterr()
+        assert report.main(["mine"]) == 2
+        assert capsys.readouterr().err == f"{name}\n  this command did not write it: -o names another file\n"
+        assert Path(name).read_text() == "mine"
+        Path(name).unlink() if before is None else Path(name).write_text(before)
 
 
 def test_the_statuses_of_a_sweep_are_counted() -> None:

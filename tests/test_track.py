@@ -7,11 +7,13 @@ import importlib.util
 import json
 import os
 import struct
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runner.track import named
 from runner.track.entry import Entry
 from tests.command import ROOT, run_whole
 
@@ -52,12 +54,21 @@ FAILED = Entry(
 )
 
 
+def installed(folder: Path) -> None:
+    """A package in the folder that has a tracker, as an installer leaves it."""
+    (folder / "mine.py").write_text(MINE)
+    metadata = folder / "mine-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[shardproof.trackers]\nmine = mine:Mine\nmlflow = mine:Mine\n")
+
+
 def command(folder: Path, *arguments: str) -> Any:
     (folder / "conf" / "experiment").mkdir(parents=True)
     (folder / "conf" / "experiment" / "summed.yaml").write_text(EXPERIMENT)
-    (folder / "mine.py").write_text(MINE)
+    installed(folder)
     path = os.pathsep.join((str(folder), str(ROOT)))
-    own = "+hydra.callbacks.own={_target_:runner.cli.tracking.Tracking,to:mine.Mine,file:told.jsonl}"
+    own = "+hydra.callbacks.own={_target_:runner.cli.tracking.Tracking,to:mine,file:told.jsonl}"
     given = ("--config-dir", "conf", "+experiment=summed", own)
     return run_whole(*given, *arguments, folder=folder, PYTHONPATH=path)
 
@@ -107,6 +118,31 @@ def test_a_library_that_is_not_there_is_asked_for_before_anything_runs(tmp_path:
             "  tensorboard is not installed (not here): pip install 'shardproof[tensorboard]'\n"
         )
         assert not (tmp_path / "out" / "result.json").exists()
+
+
+@pytest.mark.parametrize("name", ["os.system", "mine.Mine", "runner.track.mlflow.MLflow", "mine:Mine"])
+def test_a_tracker_is_named_by_an_entry_point_and_never_by_a_dotted_name(name: str, tmp_path: Path) -> None:
+    installed(tmp_path)
+    asked = f"+hydra.callbacks.own={{_target_:runner.cli.tracking.Tracking,to:'{name}',command:'touch called'}}"
+    path = os.pathsep.join((str(tmp_path), str(ROOT)))
+    done = run_whole("+experiment=case3_allreduce", asked, "hydra.run.dir=out", folder=tmp_path, PYTHONPATH=path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"hydra.callbacks\n  there is no tracker '{name}'; there are mine, mlflow, tensorboard, wandb; "
+        "one of your own is an entry point of an installed package, in the group shardproof.trackers\n"
+    )
+    assert not (tmp_path / "called").exists()
+
+
+def test_the_trackers_that_come_with_shardproof_are_those_that_it_declares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"][named.GROUP]
+    assert declared == named.SHIPPED
+    installed(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in named.SHIPPED:
+        assert named.maker(name).__module__ == f"runner.track.{name}"
 
 
 def needed(library: str, extra: str) -> Any:

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from runner.cli import sweeping
 from runner.cli.app import Command
+from runner.config import trust
 
 if TYPE_CHECKING:
     from runner.cli.sweep import Sweep
@@ -29,6 +30,10 @@ class ShardproofLauncher(BasicLauncher):
         assert config is not None
         assert isinstance(command, Command)
         if asks_for_more(config):
+            # Hydra would do what a point's files say before the point is ours.
+            assert self.hydra_context is not None
+            for overrides in job_overrides:
+                trust.of_point(self.hydra_context.config_loader, config, overrides)
             return super().launch(job_overrides, initial_job_idx)
         assert self.hydra_context is not None
         setup_globals()

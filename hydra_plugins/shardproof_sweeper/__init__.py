@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from yaml import YAMLError
 from hydra_plugins.shardproof_launcher import ShardproofLauncher, asks_for_more
 from runner.cli import enumerated, resume, sweeping
 from runner.cli.app import Command
-from runner.cli.sweep import passed, refused
+from runner.cli.sweep import clear, passed, refused
+from runner.config import trust
 from runner.config.points import Composer
 
 
@@ -106,7 +106,7 @@ class _Sorting(Launcher):
         folder = Path(self._config.hydra.sweep.dir) / str(number)
         before = passed(folder, overrides)
         if before is None:
-            shutil.rmtree(folder, ignore_errors=True)
+            clear(folder)
             return False
         assert self._command.sweep is not None
         self._command.sweep.found.keep(number, before, overrides)
@@ -114,7 +114,7 @@ class _Sorting(Launcher):
 
     def _refusal(self, overrides: Sequence[str]) -> Exception | None:
         try:
-            self._loader.load_sweep_config(self._config, list(overrides))
+            trust.of_point(self._loader, self._config, overrides)
         except (HydraException, OmegaConfBaseException, YAMLError) as error:
             return error
         return None

@@ -18,6 +18,7 @@ from runner.config.compose import (
     Configuration,
     InvalidConfiguration,
     Origin,
+    beforehand,
     composed,
     origin_of,
     refuse_too_much,
@@ -27,6 +28,7 @@ from runner.config.compose import (
 from runner.config.folders import conf_folder
 from runner.link.process import Worker
 from runner.link.workers import Workers
+from runner.record import manifest
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -134,12 +136,16 @@ class Command:
         settings = HydraConfig.get()
         many = settings.mode == RunMode.MULTIRUN
         job = Job(config, origin_of(settings), Path(settings.runtime.output_dir), many)
+        if manifest.read(job.folder) is None:
+            # Hydra's own command made the folder, which was looked at before.
+            manifest.mark(job.folder, "point" if many else "run")
         try:
             status = self._task(job, self.workers())
         except Exception as error:
             # Hydra would write words of its own before it raises what a job raised.
             self.raised = error
             status = "error"
+        manifest.end(job.folder)
         self.statuses.append(status)
         if many and config.get("objective") is not None:
             from runner.cli.sweeping import told
@@ -229,6 +235,9 @@ def _run(command: Command, arguments: list[str], known: argparse.Namespace, over
     except InvalidConfiguration as error:
         print(error, file=sys.stderr)
         return 2
+    except manifest.Occupied as occupied:
+        print(occupied, file=sys.stderr)
+        return 2
     except RecursionError:
         print(f"{_chosen(overrides)}\n  its defaults lead back to itself", file=sys.stderr)
         return 2
@@ -246,23 +255,12 @@ def _chosen(overrides: Sequence[str]) -> str:
     return next((f"command line: {o}" for o in overrides if o.lstrip("+").startswith("experiment=")), "command line")
 
 
-def _claim(folder: Path, settings: str | None) -> None:
-    """Make a folder the run folder of this process alone; Hydra's own `settings` folder in it says that it is one.
-
-    Raises `InvalidConfiguration` where it is another run's.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
+def _claim(folder: Path) -> None:
+    """Make a folder the run folder of this process alone. Raises `InvalidConfiguration` where it is not empty."""
     try:
-        if settings:
-            (folder / settings).mkdir()
-        taken = (folder / "result.json").exists()
-    except FileExistsError:
-        taken = True
-    if taken:
-        raise InvalidConfiguration(
-            f"command line: hydra.run.dir\n  {folder} is the folder of another run, which would be lost: "
-            "remove it, or name another one"
-        )
+        manifest.begin(folder, "run")
+    except manifest.Occupied as occupied:
+        raise InvalidConfiguration(f"command line: hydra.run.dir\n  {occupied}") from None
 
 
 def _run_once(command: Command, known: argparse.Namespace, overrides: list[str]) -> bool:
@@ -292,11 +290,13 @@ def _run_once(command: Command, known: argparse.Namespace, overrides: list[str])
 
             if not cluster.joined(command, config):
                 return True
-        _claim(Path(config.hydra.run.dir), config.hydra.output_subdir)
+        folder = Path(config.hydra.run.dir)
+        _claim(folder)
         context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=callbacks)
         callbacks.on_run_start(config=config, config_name="config")
         done = run_job(command, config, "hydra.run.dir", None, context)
         callbacks.on_run_end(config=config, config_name="config", job_return=done)
+        manifest.end(folder)
         # What Hydra itself raised there, it raises here.
         _ = done.return_value
     return True
@@ -316,10 +316,14 @@ def _run_by_hydra(command: Command, arguments: list[str], known: argparse.Namesp
     arguments = [*(argument for argument in arguments if argument not in overrides), *overrides]
     run = hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name="config")(command)
     before = sys.argv
+    composed_by_hydra = overrides
     try:
         if known.multirun and (withheld := sweep.withheld(overrides)):
             arguments = [argument for argument in arguments if argument not in withheld]
+            composed_by_hydra = [override for override in overrides if override not in withheld]
             command.points = tuple(o for o in overrides if not o.startswith(("hydra.", "hydra/")))
+        if not known.shell_completion:
+            _look_before(known, composed_by_hydra, resumed=command.resume is not None)
         sys.argv = [before[0], *arguments]
         run()
         if command.sweep is not None:
@@ -333,6 +337,25 @@ def _run_by_hydra(command: Command, arguments: list[str], known: argparse.Namesp
             # Whatever ended it: what was found is data to go on with.
             command.sweep.leave()
         sys.argv = before
+
+
+def _look_before(known: argparse.Namespace, overrides: list[str], *, resumed: bool) -> None:
+    """Raise what is wrong with what Hydra is about to compose, and then to do: `Untrusted`, or what Hydra raises.
+
+    Raises `InvalidConfiguration` where its folder is not empty, if it is not that of a sweep that is `resumed`.
+    """
+    folder, home = (Path(path) if path else None for path in (known.config_dir, known.config_path))
+    with beforehand(overrides, folder, home, known.config_name) as config:
+        from hydra.core.hydra_config import HydraConfig
+        from hydra.types import RunMode
+
+        if known.asks or resumed:
+            return
+        HydraConfig.instance().set_config(config)
+        many = known.multirun or config.hydra.mode == RunMode.MULTIRUN
+        why = manifest.refusal(Path(config.hydra.sweep.dir if many else config.hydra.run.dir))
+        if why is not None:
+            raise InvalidConfiguration(f"command line: hydra.{'sweep' if many else 'run'}.dir\n  {why}")
 
 
 def _refused(error: Exception, known: argparse.Namespace, overrides: list[str]) -> InvalidConfiguration:

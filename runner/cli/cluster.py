@@ -55,7 +55,7 @@ def joined(command: Command, config: DictConfig) -> bool:
         if place.number == 0:
             _own(command, config, place, given.plain, timeout)
             return True
-        command.lent = _lend(place, given, timeout)
+        command.lent = _lend(place, given, timeout, _beside(config))
     except InvalidExperiment as error:
         raise InvalidConfiguration(sources.report(error.fault)) from None
     except cluster.Unlike as error:
@@ -66,14 +66,19 @@ def joined(command: Command, config: DictConfig) -> bool:
     return False
 
 
-def _lend(place: cluster.Place, given: Configuration, timeout: float) -> int:
+def _beside(config: DictConfig) -> Path:
+    """The folder that holds the run's, which all processes share where they share a file system."""
+    return Path(config.hydra.run.dir).absolute().parent
+
+
+def _lend(place: cluster.Place, given: Configuration, timeout: float, folder: Path) -> int:
     """Lend this process's devices to the first; the exit status of all."""
     from runner.link import lending
 
     def data_folder(config: Mapping[str, Any]) -> Path:
         return data.folder(read(config), lambda: given.sources)
 
-    return lending.lend(place, given.plain, timeout, data_folder)
+    return lending.lend(place, given.plain, timeout, folder, data_folder)
 
 
 def _of_task(config: DictConfig) -> Configuration:
@@ -87,7 +92,7 @@ def _of_task(config: DictConfig) -> Configuration:
 
 
 def _own(command: Command, config: DictConfig, place: cluster.Place, plain: Mapping[str, Any], timeout: float) -> None:
-    owner = cluster.Owner(place, plain, timeout)
+    owner = cluster.Owner(place, plain, timeout, _beside(config))
     command.owner = owner
     command.use(Workers(start_together=owner.together, of_cluster=True))
     config.target.processes = place.count

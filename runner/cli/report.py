@@ -15,11 +15,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 from runner.config.sources import shown
-from runner.record import folders, measures, record
+from runner.record import folders, manifest, measures, record
 from runner.record.files import write_text
 from runner.record.folders import PAGE
 from runner.record.model import Record
-from runner.show.page import measured, run, sweep, vega
+from runner.show.page import frame, measured, run, sweep, vega
 from runner.words import of_system
 
 EXPORT = "report.vl.json"
@@ -56,13 +56,45 @@ def _report(given: list[Path], options: argparse.Namespace) -> None:
     found, unreadable = _read(given)
     if len(found) == 1 and (given[0] / folders.RECORD).is_file():
         folder, only = next(iter(found.items()))
-        print(shown(run.write(only, folder, options.output)))
+        page = _named(options.output) if options.output else _replaced(folder / PAGE)
+        run.write(only, folder, page)
+        manifest.add([] if options.output else [page])
+        print(shown(options.output or page))
         return
+    page = _named(options.output) if options.output else _replaced(_common(given) / PAGE)
+    _replaced(_export(page))
     if not options.only:
         for folder, each in found.items():
-            run.write(each, folder)
-    page = options.output or _common(given) / PAGE
-    print(shown(write_sweep(found, given, page, unreadable)))
+            manifest.add([run.write(each, folder, _replaced(folder / PAGE))])
+    write_sweep(found, given, page, unreadable)
+    manifest.add([] if options.output else [page, _export(page)])
+    print(shown(options.output or page))
+
+
+def _named(page: Path) -> Path:
+    """The file in which a page is to be that somebody named: that to which a link leads. Raises `InvalidReport`."""
+    file = page.resolve()
+    if file.exists() and not file.is_file():
+        raise InvalidReport(f"-o {page}: it is no file: a page is not written into a folder or a device")
+    return file
+
+
+def _replaced(file: Path) -> Path:
+    """A file that nobody named, if what is there is one of this command's. Raises `InvalidReport`."""
+    if os.path.lexists(file) and not (file.is_file() and not file.is_symlink() and _is_ours(file)):
+        raise InvalidReport(f"{shown(file)}\n  this command did not write it: -o names another file")
+    return file
+
+
+def _is_ours(file: Path) -> bool:
+    with open(file, "rb") as begin:
+        text = begin.read(1000)
+    return frame.GENERATOR.encode() in text or vega.SCHEMA.encode() in text
+
+
+def _export(page: Path) -> Path:
+    """Where the charts of a page are as Vega-Lite."""
+    return page.with_name(EXPORT) if page.name == PAGE else page.with_suffix(".vl.json")
 
 
 def _read(given: Sequence[Path]) -> tuple[dict[Path, Record], list[str]]:
@@ -106,7 +138,7 @@ def write_sweep(found: dict[Path, Record], given: Sequence[Path], page: Path, un
     names = list(dict.fromkeys(each.experiment for each in found.values() if each.experiment))
     name = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "no experiment"
     swept = measured.gather(points)
-    export = page.with_name(EXPORT) if page.name == PAGE else page.with_suffix(".vl.json")
+    export = _export(page)
     text = json.dumps(vega.specification(name, swept), ensure_ascii=False, allow_nan=False)
     write_text(export, text + "\n")
     notes = [f"{' '.join(line.strip() for line in message.splitlines())}" for message in unreadable]

@@ -1,4 +1,7 @@
-"""`resume=FOLDER` in; the command line of the sweep that the folder is of out, and back: what a sweep leaves for it."""
+"""`resume=FOLDER` in; the command line of the sweep that the folder is of out, and back: what a sweep leaves for it.
+
+A folder is data: what it says of the sweep is taken only as far as it concerns experiments.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.config import quoting
 from runner.config.compose import InvalidConfiguration
+from runner.record import manifest
 from runner.record.files import write_text
 from runner.untyped import is_dict, is_list
 
@@ -17,6 +22,11 @@ FILE = "sweep.json"
 
 _WORD = "resume="
 _FOLDER = "hydra.sweep.dir="
+_KNOWN = (_FOLDER, "hydra.mode=")
+"""What is not asked for again of what a sweep was told of Hydra's settings: where it is, and that it is one."""
+
+_SWEEP = ("-m", "--multirun")
+_CONFIG = ("--config-dir", "-cd")
 
 
 @dataclass(frozen=True)
@@ -33,29 +43,58 @@ def read(overrides: Sequence[str]) -> Resumed | None:
     if not named:
         return None
     folder = Path(named[0].removeprefix(_WORD).strip("'\""))
-    if len(overrides) > 1:
-        others = " ".join(override for override in overrides if override not in named)
-        raise _refused(named[0], f"the sweep goes on as it was begun: leave out {others or named[1:]}")
+    typed = [override for override in overrides if override not in named]
+    others = [override for override in typed if not quoting.of_hydra(override) or override.startswith(_FOLDER)]
+    if others or len(named) > 1:
+        raise _refused(named[0], f"the sweep goes on as it was begun: leave out {' '.join(others or named[1:])}")
+    kept = _kept(named[0], folder, typed)
+    quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
+    return Resumed(folder, ["-m", *kept, *typed, f"{_FOLDER}'{quoted}'"])
+
+
+def _kept(named: str, folder: Path, typed: Sequence[str]) -> list[str]:
+    """What of the sweep's own command line goes on; `typed` are the settings of Hydra's that somebody gives now."""
     try:
-        told = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
         what = (
             "there is no such folder" if not folder.is_dir() else f"it has no {FILE}: it is not the folder of a sweep"
         )
-        raise _refused(named[0], what) from None
-    except ValueError as error:
-        raise _refused(named[0], f"{folder / FILE} is not JSON: {error}") from None
-    arguments = told.get("arguments") if is_dict(told) else None
+        raise _refused(named, what) from None
+    except (ValueError, RecursionError) as error:
+        raise _refused(named, f"{folder / FILE} is not JSON: {error}") from None
+    arguments = content.get("arguments") if is_dict(content) else None
     if not is_list(arguments) or not all(isinstance(argument, str) for argument in arguments):
-        raise _refused(named[0], f"{folder / FILE} does not say with which arguments the sweep was begun")
-    kept = [str(argument) for argument in arguments if not str(argument).startswith(_FOLDER)]
-    quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
-    return Resumed(folder, [*kept, f"{_FOLDER}'{quoted}'"])
+        raise _refused(named, f"{folder / FILE} does not say with which arguments the sweep was begun")
+    kept: list[str] = []
+    rest = iter(map(str, arguments))
+    for argument in rest:
+        flag, given, _ = argument.partition("=")
+        if argument in _CONFIG:
+            kept += [argument, next(rest, "")]
+        elif given and flag in _CONFIG:
+            kept.append(argument)
+        elif argument in _SWEEP:
+            continue
+        elif argument.startswith("-"):
+            raise _refused(named, f"{folder / FILE} has {argument}; of flags a sweep goes on with -m and --config-dir")
+        elif not quoting.of_hydra(argument):
+            kept.append(argument)
+        elif not argument.startswith(_KNOWN) and argument not in typed:
+            raise _refused(
+                named,
+                f"{folder / FILE} sets Hydra's {quoting.name(argument)}, and a folder sets nothing but experiments; "
+                f"if the sweep is to have it, type it too:\n    {quoting.for_shell(argument)}",
+            )
+    return kept
 
 
 def leave(folder: Path, arguments: Sequence[str]) -> None:
     """Leave in the folder of a sweep with which arguments it was begun, and from where."""
     folder.mkdir(parents=True, exist_ok=True)
+    if manifest.read(folder) is None:
+        manifest.mark(folder, "sweep")
+    manifest.again(folder)
     text = json.dumps({"arguments": list(arguments), "from": os.getcwd()}, indent=1, ensure_ascii=False)
     write_text(folder / FILE, text + "\n")
 

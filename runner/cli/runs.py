@@ -11,12 +11,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from runner.config.sources import shown
-from runner.record import shelf
+from runner.record import manifest, shelf
 from runner.record.shelf import Entry
 from runner.show.console import print_table, say
 from runner.words import bytes_text, of_system
 
 _STYLES = {"passed": "green", "known": "yellow", "weak": "bold yellow", "failed": "bold red", "error": "bold magenta"}
+
+_NAMED = 10
+"""How many files that no run wrote are named."""
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -33,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m runner.runs",
         description="List the runs and sweeps in a folder, the oldest first; with --delete, delete what is listed.",
-        epilog="A folder in which there is anything that no run wrote stays. "
+        epilog="A folder stays in which there is anything that no run wrote, as its manifest.json says. "
         "Exit status: 0 done, 1 something was left, 2 bad input.",
     )
     parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="*", help="where to look; by default outputs")
@@ -171,7 +174,16 @@ def _delete(found: Sequence[Entry], *, asked: bool) -> int:
             continue
         if strangers:
             left += 1
-            more = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
-            print(f"{shown(entry.folder)} stays: no run wrote {shown(strangers[0])}{more}", file=sys.stderr)
+            print(f"{shown(entry.folder)} stays: {_why(entry, strangers)}", file=sys.stderr)
     say(f"{len(found) - left} deleted" + (f", {left} left" if left else ""))
     return 1 if left else 0
+
+
+def _why(entry: Entry, strangers: Sequence[Path]) -> str:
+    """Why the folder of an entry stays."""
+    if strangers[0].name == manifest.FILE:
+        where = "it" if strangers[0].parent == entry.folder.resolve() else shown(strangers[0].parent)
+        return f"{where} has no {manifest.FILE}, so nothing says what a run wrote there; remove it yourself"
+    named = ", ".join(shown(path) for path in strangers[:_NAMED])
+    more = f" and {len(strangers) - _NAMED} more" if len(strangers) > _NAMED else ""
+    return f"no run wrote {named}{more}, or not as it is now"

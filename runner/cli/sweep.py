@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -21,7 +21,7 @@ from runner.config.compose import InvalidConfiguration
 from runner.config.points import REFUSALS, Composed, Composer
 from runner.experiment import enumeration
 from runner.link.workers import Workers
-from runner.record import measures, record
+from runner.record import manifest, measures, record
 from runner.record.files import write_text
 from runner.record.measures import Row
 from runner.show import report
@@ -175,7 +175,7 @@ class Sweep:
                 self.found.keep(number, before, overrides)
                 self._note(number, overrides)
                 return None
-            shutil.rmtree(folder, ignore_errors=True)
+            clear(folder)
         try:
             composed = self._composer.point(overrides, number)
         except REFUSALS as error:
@@ -186,7 +186,7 @@ class Sweep:
         if same is not None:
             self.found.stand_for(number, same, overrides)
             return None
-        folder.mkdir(parents=True, exist_ok=True)
+        manifest.begin(folder, "point")
         if self._plan.settings is not None:
             leave_settings(composed, number, folder, self._plan.settings)
         with _logged(folder):
@@ -217,6 +217,7 @@ class Sweep:
             if found is None:
                 return
             log.info("%s: %s\n\n%s", found.experiment, found.status, report.story(found, begun.point.folder))
+        manifest.end(begun.point.folder)
         self.found.add(begun.number, found, begun.overrides)
         if self._told is not None:
             self._told(begun.number, begun.overrides, begun.point.folder)
@@ -224,10 +225,25 @@ class Sweep:
 
 def refused(folder: Path, overrides: Sequence[str], error: Exception, folders: Sequence[Path]) -> Record:
     """Record a point that could not be composed."""
+    manifest.begin(folder, "point")
     found = invalid(folder, composition.report(error, folders, list(overrides)), overrides)
     # Hydra opens a log only where it runs a job.
     write_text(folder / LOG, report.story(found, folder))
+    manifest.end(folder)
     return found
+
+
+def clear(folder: Path) -> None:
+    """Delete what is there of a point that is run again. Raises `InvalidConfiguration` where it is not all a run's."""
+    if not os.path.lexists(folder):
+        return
+    if folder.is_dir() and not folder.is_symlink() and not any(os.scandir(folder)):
+        return
+    others = manifest.delete(folder)
+    if others:
+        raise InvalidConfiguration(
+            f"{folder}\n  this point is to be run again, and no run wrote {others[0]}, or not as it is now: move it"
+        )
 
 
 def alike(config: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from runner.cli.options import NAMES, Options, read
 from runner.cli.point import LOG
 from runner.cli.sweep import Found, Plan, Sweep, Told
 from runner.config.points import Composer
-from runner.record import measures, record
+from runner.record import manifest, measures, record
 from runner.record.files import write_text
 from runner.show import sheet
 from runner.show import sweep as shown
@@ -95,6 +95,7 @@ class Sweeping:
         self._leave_story(told)
         if self.report:
             self._leave_page()
+        manifest.end(self.folder)
 
     def _leave_page(self) -> None:
         # Few sweeps ask for it.

@@ -6,7 +6,6 @@ the process in which another launcher does the job.
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,15 @@ from omegaconf import DictConfig
 
 from runner.config.compose import InvalidConfiguration
 from runner.record import record
+from runner.track import named
 from runner.track.entry import Missing, Tracker, entries
-
-_KINDS = {
-    "mlflow": "runner.track.mlflow.MLflow",
-    "wandb": "runner.track.wandb.WandB",
-    "tensorboard": "runner.track.tensorboard.TensorBoard",
-}
-"""The trackers that have a name, and what makes them."""
 
 
 class Tracking(Callback):
-    """Tells a tracker each job that ended; `to` is which, by its name or as `module.Class`, `settings` are its own.
+    """Tells a tracker each job that ended; `to` is which, by its name (`track/named.py`), `settings` are its own.
 
-    Raises `InvalidConfiguration` where its library is not installed, before anything is run.
+    Raises `InvalidConfiguration` where there is none of that name or its library is not installed, before anything is
+    run.
     """
 
     def __init__(self, to: str, **settings: Any) -> None:
@@ -65,11 +59,12 @@ class Tracking(Callback):
 
     def _open(self) -> Tracker:
         if self._tracker is None:
-            module, _, name = _KINDS.get(self._to, self._to).rpartition(".")
             try:
-                self._tracker = getattr(importlib.import_module(module), name)(**self._settings)
+                self._tracker = named.maker(self._to)(**self._settings)
             except Missing as missing:
                 raise InvalidConfiguration(f"hydra/callbacks={self._to}\n  {missing}") from None
+            except named.Unknown as unknown:
+                raise InvalidConfiguration(f"hydra.callbacks\n  {unknown}") from None
         assert self._tracker is not None
         return self._tracker
 

@@ -78,8 +78,9 @@ def composed(overrides: Sequence[str], folder: Path | None = None) -> Generator[
     `folder` is the config folder that the user adds. Raises `InvalidConfiguration`.
     """
     from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
 
-    from runner.config import composition
+    from runner.config import composition, trust
 
     register()
     own = conf_folder().resolve()
@@ -88,10 +89,42 @@ def composed(overrides: Sequence[str], folder: Path | None = None) -> Generator[
     added = [] if folder is None else [f"hydra.searchpath=[{_quoted(f'file://{folder.resolve()}')}]"]
     with initialize_config_dir(str(own), job_name="runner", version_base="1.3"):
         try:
+            trust.check_folders([] if folder is None else [folder])
             config = compose("config", overrides=[*added, *overrides], return_hydra_config=True)
+            trust.check(config, GlobalHydra.instance().config_loader(), [*added, *overrides])
         except Exception as error:
             folders = [own] if folder is None else [own, folder.resolve()]
             raise InvalidConfiguration(composition.report(error, folders, overrides)) from error
+        yield config
+
+
+@contextmanager
+def beforehand(
+    overrides: Sequence[str], folder: Path | None, home: Path | None = None, name: str | None = None
+) -> Generator[DictConfig]:
+    """What Hydra's own command is going to compose, before it does: it does at once what its settings say.
+
+    `home` is the folder of the primary configuration, `name` what that is called. Raises `Untrusted`, and what Hydra
+    raises.
+    """
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.types import RunMode
+
+    from runner.config import trust
+
+    given = list(overrides)
+    if folder is not None:
+        searched = [override for override in given if override.startswith("hydra.searchpath=")]
+        others = [] if not searched else [searched[0].partition("=")[2].strip()[1:-1]]
+        path = ",".join([_quoted(f"file://{folder.resolve()}"), *others])
+        given = [f"hydra.searchpath=[{path}]", *(override for override in given if override not in searched)]
+    with initialize_config_dir(str((home or conf_folder()).resolve()), job_name="runner", version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        trust.check_folders([] if folder is None else [folder])
+        config = loader.load_configuration(name or "config", given, RunMode.MULTIRUN, validate_sweep_overrides=False)
+        trust.check(config, loader, given)
+        trust.check_choices(config, loader, given)
         yield config
 
 

@@ -80,8 +80,12 @@ def report(error: Exception, folders: Sequence[Path], overrides: Sequence[str]) 
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
     from omegaconf.errors import OmegaConfBaseException
 
+    from runner.config import trust
+
     if isinstance(error, OverrideParseException):
         return quoting.refused(error.override)
+    if isinstance(error, trust.Untrusted):
+        return str(error)
     sources = Sources(layers(folders, _choices(overrides, folders)), tuple(overrides))
     found = _of_files(sources, folders) or _of_overrides(overrides, folders)
     if found is not None:
@@ -118,23 +122,6 @@ def _of_entries(defaults: object) -> Fault | None:
     return None
 
 
-def _of_settings(content: dict[str, Any]) -> Fault | None:
-    """What is wrong with an experiment's settings of Hydra where a mapping of them has to stand, at any depth."""
-    from hydra.conf import HydraConf
-    from omegaconf import DictConfig, OmegaConf
-
-    def first(given: object, known: Any, key: Key) -> Fault | None:
-        if not isinstance(known, DictConfig):
-            return None
-        if not is_dict(given):
-            keys = f" of {', '.join(map(str, known))}" if known else ""
-            return Fault(key, f"'{key_text(key)}' is a mapping{keys}, not {shape.described(given)}")
-        inner = (first(value, known[name], (*key, name)) for name, value in given.items() if name in known)
-        return next((fault for fault in inner if fault is not None), None)
-
-    return first(content["hydra"], OmegaConf.structured(HydraConf), ("hydra",)) if "hydra" in content else None
-
-
 def of_misfit(misfit: Misfit, sources: Sources) -> str:
     """The message for what cannot stand at a key, wherever it was said."""
     fault = misfit.fault
@@ -152,6 +139,8 @@ def of_misfit(misfit: Misfit, sources: Sources) -> str:
 
 def _of_files(sources: Sources, folders: Sequence[Path]) -> str | None:
     """What is wrong with the first file that cannot be read, or holds what its keys cannot."""
+    from runner.config import trust
+
     homes = [folder / "experiment" for folder in folders]
     for layer in sources.layers:
         experiment = any(layer.file.is_relative_to(home) for home in homes)
@@ -159,7 +148,9 @@ def _of_files(sources: Sources, folders: Sequence[Path]) -> str | None:
         if refused is not None:
             return refused
         content = files.content(layer.file)
-        fault = _of_entries(content.pop("defaults", [])) or _of_settings(content) if is_dict(content) else None
+        fault = _of_entries(content.pop("defaults", [])) if is_dict(content) else None
+        if fault is None and is_dict(content) and layer.file.parent not in folders:
+            fault = trust.of_file(content)
         if fault is not None:
             return Sources((Layer(layer.file),)).report(fault)
         for misfit in shape.misfits(content, layer.package) if isinstance(content, dict) else ():

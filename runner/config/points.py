@@ -23,6 +23,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
+from runner.config import trust
 from runner.config.compose import Configuration, InvalidConfiguration, Origin, origin_of, resolved
 
 _HYDRAS = "${hydra:"
@@ -83,7 +84,7 @@ class Composer:
             base = self._base(files)
             config = self._laid_over(base, files, [one for one in parsed if self._is_value(one)])
         except REFUSALS:
-            base = _base(self._loader.load_sweep_config(self._config, list(overrides)))
+            base = _base(trust.of_point(self._loader, self._config, overrides))
             config = base.config
         origin = Origin(base.origin.folders, base.origin.choices, tuple(overrides))
         unresolved = OmegaConf.to_container(config, resolve=False)
@@ -149,7 +150,7 @@ class Composer:
 
     def _base(self, overrides: tuple[str, ...]) -> _Base:
         if overrides not in self._bases:
-            self._bases[overrides] = _base(self._loader.load_sweep_config(self._config, list(overrides)))
+            self._bases[overrides] = _base(trust.of_point(self._loader, self._config, overrides))
         return self._bases[overrides]
 
 

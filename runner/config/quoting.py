@@ -1,4 +1,4 @@
-"""An override that Hydra's grammar refuses in; how to type it out: quoted for Hydra, and the whole for the shell."""
+"""An override in; whether it is of Hydra's own settings out, and how to type one that its grammar refuses."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ import shlex
 def name(override: str) -> str:
     """The key that an override sets: `per_device.C`."""
     return override.partition("=")[0].lstrip("+~")
+
+
+_OF_HYDRA = re.compile(r"[+~]*\s*(?:hydra\b|[^=]*[@:]\s*(?:_global_\.)?hydra\b)")
+"""How an override of Hydra's settings begins: with their key, a group below `hydra`, or either as a package."""
+
+
+def of_hydra(override: str) -> bool:
+    """Whether an override sets, or chooses a file for, what is Hydra's own."""
+    return _OF_HYDRA.match(override.strip()) is not None
 
 
 def refused(override: str) -> str:

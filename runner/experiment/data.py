@@ -226,6 +226,24 @@ def _emit(expression: Expression, node: ast.expr, array: Array, sizes: dict[str,
             raise expression.fault("an init is made of numbers, dims, + - * / // % ** and its functions", node)
 
 
+_MAGIC = b"\x93NUMPY"
+"""How a .npy file begins."""
+
+
+def _unloadable(file: Path) -> str | None:
+    """Why a file is not one to load, where that can be told before NumPy tries: a pipe would never end."""
+    try:
+        if not file.exists():
+            return None
+        if not file.is_file():
+            return "load takes a .npy file, and this is none: a folder, a pipe or a device"
+        with open(file, "rb") as begin:
+            return None if begin.read(len(_MAGIC)) == _MAGIC else "load takes a .npy file, and this is none"
+    except OSError:
+        # NumPy says which.
+        return None
+
+
 def _number(node: ast.expr) -> Any:
     """The number that a part which calls nothing is; None where it is none."""
     if any(isinstance(part, ast.Call | ast.Name | ast.Attribute) for part in ast.walk(node)):
@@ -258,7 +276,10 @@ def _emit_call(
             raise expression.fault("no file has a NUL in its name", path)
         if path.value.endswith(".npz"):
             raise expression.fault("load takes one array, in a .npy file; a .npz file holds several", path)
-        call.args = [ast.Constant(str((folder / path.value).resolve()))]
+        file = (folder / path.value).resolve()
+        if (message := _unloadable(file)) is not None:
+            raise expression.fault(message, path)
+        call.args = [ast.Constant(str(file))]
         return call
     arguments = {key: walk(value) for key, value in bound.arguments.items()}
     if name in ("normal", "uniform", "integers"):

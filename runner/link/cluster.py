@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,17 +23,15 @@ from typing import TYPE_CHECKING, Any, cast
 from runner import __version__
 from runner.codec import Misfit
 from runner.faults import InvalidExperiment
-from runner.link import process, together, wire
+from runner.link import key, messages, process, together, wire
+from runner.link.messages import End, Event, Values
 from runner.link.process import CLUSTER, Hear, Worker
 from runner.link.together import Together
-from runner.link.wire import Wire
+from runner.link.wire import Arrivals, Wire
+from runner.words import of_system
 
 if TYPE_CHECKING:
     from runner.link.events import Called, Said
-
-
-_INTRODUCED = 5.0
-"""Seconds in which who connects has to say who he is."""
 
 
 class Unmet(Exception):
@@ -107,14 +107,17 @@ def introduced(place: Place, config: Mapping[str, Any]) -> dict[str, Any]:
 class Owner:
     """Process 0, and its connections to the others."""
 
-    def __init__(self, place: Place, config: Mapping[str, Any], timeout: float) -> None:
-        """Wait for the others. Raises `Unmet` where one does not come in `timeout` seconds, and `Unlike`."""
+    def __init__(self, place: Place, config: Mapping[str, Any], timeout: float, folder: Path) -> None:
+        """Wait for the others, for whom a key may lie in `folder`.
+
+        Raises `Unmet` where one does not come in `timeout` seconds, and `Unlike`.
+        """
         self._place = place
         self._wires: dict[int, Wire] = {}
         self._remotes: dict[int, Remote] = {}
         self._fresh = True
         try:
-            self._meet(config, timeout)
+            self._meet(config, timeout, key.file(folder, place.address))
         except (Unlike, Unmet) as error:
             self.end(error.status)
             self.close()
@@ -123,42 +126,48 @@ class Owner:
             self.close()
             raise
 
-    def _meet(self, config: Mapping[str, Any], timeout: float) -> None:
+    def _meet(self, config: Mapping[str, Any], timeout: float, path: Path) -> None:
         place, deadline = self._place, time.monotonic() + timeout
-        due = introduced(place, config)
         unlike: dict[int, str] = {}
         try:
-            with wire.listening(place.address) as server:
-                while len(self._wires) < place.count - 1:
-                    came = wire.accepted(server, deadline)
-                    if came is None:
-                        raise Unmet(self._missing(timeout))
-                    told = came.receive(_INTRODUCED)
-                    number = 0 if told is None else told.get("number")
-                    if not isinstance(number, int) or number not in range(1, place.count) or number in self._wires:
-                        # Somebody who looked what listens here.
-                        came.close()
-                        continue
-                    self._wires[number] = came
-                    difference = _difference(due, told)
-                    if difference is not None:
-                        unlike[number] = difference
+            with key.left(path) as secret, _heard_at(place) as servers:
+                arrivals = Arrivals(servers, secret, timeout)
+                try:
+                    while len(self._wires) < place.count - 1:
+                        came = arrivals.next(deadline)
+                        if came is None:
+                            raise Unmet(self._missing(timeout, arrivals.strangers))
+                        unlike |= self._admit(*came, introduced(place, config))
+                finally:
+                    arrivals.close()
+        except key.Unusable as error:
+            raise Unmet(str(error)) from None
         except OSError as error:
-            why = error.strerror if error.errno is None else os.strerror(error.errno)
-            raise Unmet(
-                f"{place.name} cannot listen at {place.address}, where JAX's coordinator is to be: {why}; "
-                "the environment variable JAX_COORDINATOR_PORT names another port, in all processes"
-            ) from None
+            raise Unmet(f"{place.name} cannot leave a key for the others: {of_system(error, path)}") from None
         if unlike:
             number = min(unlike)
             name = together.name(number, place.count)
             raise Unlike(f"{name} was started with another input: {unlike[number]}")
 
-    def _missing(self, timeout: float) -> str:
+    def _admit(self, connection: Wire, message: dict[str, Any], due: Any) -> dict[int, str]:
+        """Take in a process that is of the run; under its number what it has that this one has not."""
+        try:
+            number = messages.introduction(message).number
+        except Misfit:
+            number = 0
+        if number not in range(1, self._place.count) or number in self._wires:
+            connection.close()
+            return {}
+        self._wires[number] = connection
+        difference = _difference(due, message)
+        return {} if difference is None else {number: difference}
+
+    def _missing(self, timeout: float, strangers: int) -> str:
         missing = [str(number) for number in range(1, self._place.count) if number not in self._wires]
         which = f"process {missing[0]}" if len(missing) == 1 else f"processes {', '.join(missing[:8])}"
         more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
-        return f"{which}{more} of {self._place.count} did not come to {self._place.address} within {timeout:g} s"
+        other = f"; {strangers} who connected did not have the key of the run" if strangers else ""
+        return f"{which}{more} of {self._place.count} did not come to {self._place.address} within {timeout:g} s{other}"
 
     def together(self, count: int) -> Together:
         """The workers of all processes, to be driven like one."""
@@ -187,6 +196,22 @@ class Owner:
         for connection in self._wires.values():
             connection.close()
         self._place.worker.close()
+
+
+@contextmanager
+def _heard_at(place: Place) -> Generator[list[socket.socket]]:
+    """Listen where the processes are to meet. Raises `Unmet`."""
+    with ExitStack() as stack:
+        try:
+            servers = stack.enter_context(wire.listening(place.address))
+        except OSError as error:
+            unknown = isinstance(error, socket.gaierror) or error.errno is None
+            why = error.strerror if unknown else os.strerror(error.errno or 0)
+            raise Unmet(
+                f"{place.name} cannot listen at {place.address}, where JAX's coordinator is to be: {why}; "
+                "the environment variable JAX_COORDINATOR_PORT names another port, in all processes"
+            ) from None
+        yield servers
 
 
 def _difference(due: Any, told: Any, path: str = "") -> str | None:
@@ -247,38 +272,44 @@ class Remote:
             message = self._wire.receive()
             if message is None:
                 self._lost = True
-            elif "file" in message:
-                self._keep(message, hear)
-            elif "event" in message:
-                hear(self._event(message))
-            else:
-                self._how, self._words = message["how"], message["words"]
-                self._logs.append(message["log"])
                 break
+            try:
+                told = messages.told(message)
+                if isinstance(told, End):
+                    self._how, self._words = told.how, told.words
+                    self._logs.append(told.log)
+                    break
+                if not self._folders:
+                    raise Misfit("it has no job")
+                if isinstance(told, Values):
+                    self._keep(told, hear)
+                else:
+                    hear(self._event(told))
+            except Misfit as misfit:
+                self._lost, self._how = True, f"told what cannot be read: {misfit}"
         self._over.set()
         hear(None)
 
-    def _keep(self, message: dict[str, Any], hear: Hear) -> None:
+    def _keep(self, values: Values, hear: Hear) -> None:
         """Take the file of values that comes, where somebody waits for it."""
         into = None
         try:
             if not self._killed:
                 self._folders[0].mkdir(exist_ok=True)
-                into = self._folders[0] / Path(message["file"]).name
-            self._wire.read(message["bytes"], into)
+                into = self._folders[0] / values.file
+            self._wire.read(values.bytes, into)
         except OSError as error:
             hear(error)
 
-    def _event(self, message: dict[str, Any]) -> Said | Exception:
+    def _event(self, told: Event) -> Said:
+        """What its worker told. Raises `Misfit`."""
         from runner.link.events import Done, heard
 
-        try:
-            event = heard(message["event"])
-        except Misfit as misfit:
-            return misfit
-        assert event is not None, "the other process has read it"
+        event = heard(told.event)
+        if event is None:
+            raise Misfit("it is no event")
         if isinstance(event, Done):
-            self._logs.append(message["log"])
+            self._logs.append(told.log)
             self._folders.popleft()
         return event
 

@@ -8,12 +8,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from multiprocessing import AuthenticationError
 from pathlib import Path
 from typing import Any
 
-from runner.link import together, wire
+from runner.codec import Misfit
+from runner.link import key, messages, together, wire
 from runner.link.cluster import Place, Unmet, introduced
 from runner.link.events import Done, Finished, Said, said
+from runner.link.messages import Bid
 from runner.link.process import Worker
 from runner.link.wire import Wire
 
@@ -21,29 +24,49 @@ DataFolder = Callable[[Mapping[str, Any]], Path]
 """Where `load` looks on this machine, for a configuration."""
 
 
-def lend(place: Place, config: Mapping[str, Any], timeout: float, data_folder: DataFolder) -> int:
-    """Do what process 0 asks until it ends the run; the exit status of all.
+def lend(place: Place, config: Mapping[str, Any], timeout: float, folder: Path, data_folder: DataFolder) -> int:
+    """Do what process 0 asks until it ends the run, whose key may lie in `folder`; the exit status of all.
 
     Raises `Unmet` where it is not there within `timeout` seconds, or ends before it has ended the run.
     """
     try:
-        connection = wire.reached(place.address, time.monotonic() + timeout)
-    except OSError as error:
+        connection = _reached(place, timeout, folder)
+    except BaseException:
         place.worker.close()
-        why = error.strerror or error
-        raise Unmet(f"{place.name} cannot reach process 0 at {place.address} within {timeout:g} s: {why}") from None
+        raise
     lent = _Lent(place, connection, data_folder)
     try:
         connection.send(introduced(place, config))
         while (message := connection.receive()) is not None:
-            if message["do"] == "end":
-                return message["status"]
-            lent.do(message)
+            bid = messages.bid(message)
+            if bid.status is not None:
+                return bid.status
+            lent.do(bid)
+    except Misfit as misfit:
+        raise Unmet(f"process 0 asked {place.name} what cannot be read: {misfit}") from None
     finally:
         # First: what now becomes of the worker is nobody's news.
         connection.close()
         lent.close()
     raise Unmet(f"{place.name} has lost process 0: its command ended, or its machine cannot be reached")
+
+
+def _reached(place: Place, timeout: float, folder: Path) -> Wire:
+    """The connection to process 0. Raises `Unmet`."""
+    path, deadline = key.file(folder, place.address), time.monotonic() + timeout
+    try:
+        fixed = key.given() is not None
+        return wire.reached(place.address, lambda: key.found(path), deadline, timeout, same=fixed)
+    except key.Unusable as error:
+        raise Unmet(str(error)) from None
+    except AuthenticationError:
+        which = key.VARIABLE if fixed else f"key in {path}"
+        raise Unmet(f"{place.name} and what listens at {place.address} have not the same {which}") from None
+    except key.Absent as error:
+        raise Unmet(f"{place.name} has no key of the run: {error}") from None
+    except OSError as error:
+        why = error.strerror or error
+        raise Unmet(f"{place.name} cannot reach process 0 at {place.address} within {timeout:g} s: {why}") from None
 
 
 @dataclass
@@ -61,10 +84,11 @@ class _Lent:
     def __post_init__(self) -> None:
         self._took(self.place.worker)
 
-    def do(self, message: dict[str, Any]) -> None:
-        match message["do"]:
+    def do(self, bid: Bid) -> None:
+        match bid.do:
             case "job":
-                self._submit(message["job"])
+                assert bid.job is not None
+                self._submit(bid.job)
             case "kill":
                 self.worker.kill()
             case _:

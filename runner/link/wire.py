@@ -1,68 +1,120 @@
 """Messages in at one end of a connection, out at the other: how the commands that a cluster started talk to each other.
 
-A message is a line of JSON; where it has `bytes`, so many follow it.
+Frames and the proof of who is there are those of `multiprocessing.connection`: both ends prove that they have the key
+of the run before either says more. A message is a frame of JSON, and nothing that comes is unpickled; where a message
+has `bytes`, so many follow it, in frames.
 """
 
 from __future__ import annotations
 
+import errno
+import ipaddress
 import json
 import os
+import queue
 import socket
+import struct
 import threading
 import time
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import AuthenticationError, connection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from runner.untyped import is_dict
 
 _AT_ONCE = 1 << 20
-"""How many bytes of a file are read at once."""
+"""How many bytes of a file are in a frame."""
+
+_LONGEST = 1 << 30
+"""How many bytes a frame may have, after its sender has proved who it is."""
 
 _AGAIN = 0.2
 """Seconds between two tries to reach somebody who is not there yet."""
 
+_INTRODUCED = 5.0
+"""Seconds in which who connects has to prove that it is of the run, and to say which process it is."""
+
+_AT_THE_DOOR = 64
+"""How many who connect may be about that at once; more of them wait."""
+
 _WATCHED = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 40_000))
 """A machine that is silent for 20 s is asked four times, every 5 s, whether it is there; so long may an answer take."""
+
+_library: Any = connection
+"""Where a Listener and a Client take their proof from."""
 
 
 class Wire:
     """One end of a connection. What is sent to somebody who is gone is lost; `receive` tells that he is."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        connection.settimeout(None)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    def __init__(self, end: socket.socket, patience: float) -> None:
+        """`patience` is after how many seconds in which nothing moves a message that is under way is given up."""
+        end.settimeout(None)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _WATCHED:
             # Not every system has them.
             if hasattr(socket, option):
-                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-        self._socket = connection
-        self._read = connection.makefile("rb")
-        self._sends = threading.Lock()
+                end.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        seconds = min(max(patience, 0.01), float(1 << 30))
+        interval = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            end.setsockopt(socket.SOL_SOCKET, option, interval)
+        self._socket = end
+        self._frames: Any = connection.Connection(os.dup(end.fileno()))
+        self._sends, self._reads = threading.Lock(), threading.Lock()
+
+    def prove(self, key: bytes, seconds: float, *, asks_first: bool) -> None:
+        """Prove to the other end that this one has the key, and have it prove the same.
+
+        Raises `AuthenticationError` where it has another one, and `OSError` where it does not answer within `seconds`.
+        """
+        ways: list[Callable[[Any, bytes], None]] = [_library.deliver_challenge, _library.answer_challenge]
+        with self._over_after(seconds):
+            try:
+                for way in ways if asks_first else reversed(ways):
+                    way(self._frames, key)
+            except (AssertionError, EOFError, ValueError) as error:
+                raise OSError(
+                    f"what answers there is no process of this run{f': {error}' if str(error) else ''}"
+                ) from None
+
+    @contextmanager
+    def _over_after(self, seconds: float) -> Generator[None]:
+        """End the connection if what is done takes longer, however little at a time the other end says."""
+        timer = threading.Timer(seconds, self._end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def send(self, message: Mapping[str, Any], file: Path | None = None) -> None:
         """Send a message, and a file of bytes after it."""
         size = {} if file is None else {"bytes": file.stat().st_size}
         with self._sends:
             try:
-                self._socket.sendall(json.dumps({**message, **size}).encode() + b"\n")
+                self._frames.send_bytes(json.dumps({**message, **size}).encode())
                 if file is not None:
                     with open(file, "rb") as sent:
-                        self._socket.sendfile(sent)
+                        while part := sent.read(_AT_ONCE):
+                            self._frames.send_bytes(part)
             except OSError:
                 # What was sent in part is of no use: who receives it hears that there is no more.
-                with suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_RDWR)
+                self._end()
 
     def receive(self, seconds: float | None = None) -> dict[str, Any] | None:
-        """The next message; None when there is none any more, or none within so many seconds."""
+        """The next message; None when there is none any more, none within so many seconds, or no message."""
+        if seconds is None:
+            frame = self._frame(None)
+        else:
+            with self._over_after(seconds):
+                frame = self._frame(seconds)
         try:
-            self._socket.settimeout(seconds)
-            line = self._read.readline()
-            self._socket.settimeout(None)
-            message: Any = json.loads(line) if line.endswith(b"\n") else None
-        except (OSError, ValueError):
+            message: Any = None if frame is None else json.loads(frame)
+        except (ValueError, RecursionError):
             return None
         return message if is_dict(message) else None
 
@@ -70,65 +122,191 @@ class Wire:
         """Take the bytes that follow a message, into a file or away; as far as they come."""
         with open(os.devnull if into is None else into, "wb") as file:
             while size:
-                try:
-                    part = self._read.read(min(size, _AT_ONCE))
-                except OSError:
-                    return
-                if not part:
+                part = self._frame(None)
+                if not part or len(part) > size:
+                    self._end()
                     return
                 file.write(part)
                 size -= len(part)
+
+    def _frame(self, seconds: float | None) -> bytes | None:
+        with self._reads:
+            try:
+                if not self._frames.poll(seconds):
+                    return None
+                return self._frames.recv_bytes(_LONGEST)
+            except (EOFError, OSError):
+                return None
 
     def part(self, seconds: float) -> None:
         """Wait until the other end has had all and ended the connection, and end it; nobody may be reading.
 
         What is left unread when a connection ends takes with it what was sent last.
         """
-        with suppress(OSError):
+        with self._over_after(seconds), suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
-            self._socket.settimeout(seconds)
-            while self._socket.recv(_AT_ONCE):
+            while self._frame(seconds) is not None:
                 # It is of no use any more.
                 continue
         self.close()
 
-    def close(self) -> None:
-        """End the connection; the other end hears of it."""
+    def _end(self) -> None:
         # The other end may have been first.
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        # Who reads has come to the end by now.
-        self._read.close()
-        self._socket.close()
+
+    def close(self) -> None:
+        """End the connection; the other end hears of it."""
+        self._end()
+        # Who reads comes to the end now.
+        with self._reads, self._sends:
+            self._frames.close()
+            self._socket.close()
+
+
+_EVERYWHERE = "::"
+
+
+def here(address: str) -> str:
+    """Where to listen on this machine for those who were told to come to `address`.
+
+    At that; but a machine whose own name leads it to a loopback address, as Debian has it, is known to others by
+    another, and nobody knows which.
+    """
+    host, port = _parts(address)
+    if host == "localhost" or _is_loopback(host):
+        return address
+    where = [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    return f"[{_EVERYWHERE}]:{port}" if all(map(_is_loopback, where)) else address
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 @contextmanager
-def listening(address: str) -> Generator[socket.socket]:
-    """Listen at the port of `address`, `host:port`. Raises `OSError` where somebody else does."""
-    port = int(address.rpartition(":")[2])
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
-    with socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=1024) as server:
-        yield server
+def listening(address: str) -> Generator[list[socket.socket]]:
+    """Listen `here`, at `host:port`: at all that the name leads to on this machine, and nowhere else.
+
+    Raises `OSError` where somebody else does, and where it leads to nothing of this machine's.
+    """
+    host, port = _parts(here(address))
+    if host == _EVERYWHERE:
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        with socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=1024) as server:
+            yield [server]
+        return
+    with ExitStack() as stack:
+        servers: list[socket.socket] = []
+        absent: OSError | None = None
+        for family, where in dict.fromkeys(
+            (info[0], cast("tuple[str, int]", info[4]))
+            for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        ):
+            try:
+                servers.append(stack.enter_context(socket.create_server(where, family=family, backlog=1024)))
+            except OSError as error:
+                if error.errno not in _ELSEWHERE:
+                    raise
+                absent = error
+        if not servers:
+            assert absent is not None, "a name that leads nowhere is an error"
+            raise absent
+        yield servers
 
 
-def accepted(server: socket.socket, deadline: float) -> Wire | None:
-    """The next one who connects; None after the `deadline`, a time of `time.monotonic`."""
-    server.settimeout(max(0.01, deadline - time.monotonic()))
-    try:
-        return Wire(server.accept()[0])
-    except TimeoutError:
-        return None
+_ELSEWHERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""Why nobody can listen at an address that is not this machine's, or of a kind that it has not."""
 
 
-def reached(address: str, deadline: float) -> Wire:
-    """A connection to whoever listens at `address`, tried until the `deadline`. Raises `OSError`."""
+def _parts(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
-    while True:
+    return host.strip("[]"), int(port)
+
+
+class Arrivals:
+    """Those who come to an address and prove that they are of the run, each with the first message that it sends."""
+
+    def __init__(self, servers: Sequence[socket.socket], key: bytes, patience: float) -> None:
+        self.strangers = 0
+        """How many connected that did not prove it."""
+        self._key, self._patience = key, patience
+        self._came: queue.Queue[tuple[Wire, dict[str, Any]]] = queue.Queue()
+        self._door = threading.Semaphore(_AT_THE_DOOR)
+        self._closed = threading.Event()
+        self._openers = [threading.Thread(target=self._open, args=(server,), daemon=True) for server in servers]
+        for opener in self._openers:
+            opener.start()
+
+    def next(self, deadline: float) -> tuple[Wire, dict[str, Any]] | None:
+        """The next one; None after the `deadline`, a time of `time.monotonic`."""
         try:
+            return self._came.get(timeout=min(max(0.01, deadline - time.monotonic()), threading.TIMEOUT_MAX))
+        except queue.Empty:
+            return None
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        self._closed.set()
+        for opener in self._openers:
+            opener.join()
+        while not self._came.empty():
+            self._came.get()[0].close()
+
+    def _open(self, server: socket.socket) -> None:
+        server.settimeout(_AGAIN)
+        while not self._closed.is_set():
+            if not self._door.acquire(timeout=_AGAIN):
+                continue
+            try:
+                end, _ = server.accept()
+            except OSError:
+                # Nobody came, or who came is gone.
+                self._door.release()
+                continue
+            threading.Thread(target=self._greet, args=(end,), daemon=True).start()
+
+    def _greet(self, end: socket.socket) -> None:
+        """See who has come, who may say nothing, or anything."""
+        wire = Wire(end, self._patience)
+        try:
+            deadline = time.monotonic() + _INTRODUCED
+            wire.prove(self._key, _INTRODUCED, asks_first=True)
+            message = wire.receive(max(0.01, deadline - time.monotonic()))
+        except (AuthenticationError, OSError):
+            message = None
+        finally:
+            self._door.release()
+        if message is None or self._closed.is_set():
+            self.strangers += 1
+            wire.close()
+        else:
+            self._came.put((wire, message))
+
+
+def reached(address: str, key: Callable[[], bytes], deadline: float, patience: float, *, same: bool = False) -> Wire:
+    """A connection to whoever listens at `address` and has the key, tried until the `deadline`.
+
+    The `key` is asked for each time, since it may not be there yet, unless it stays the `same`. Raises `OSError`, and
+    `AuthenticationError` where who listens has another key.
+    """
+    while True:
+        wire = None
+        try:
+            given = key()
             left = max(0.01, deadline - time.monotonic())
-            return Wire(socket.create_connection((host.strip("[]"), int(port)), timeout=left))
-        except OSError:
+            wire = Wire(socket.create_connection(_parts(address), timeout=left), patience)
+            wire.prove(given, min(_INTRODUCED, left), asks_first=False)
+            return wire
+        except (AuthenticationError, OSError) as error:
+            if wire is not None:
+                wire.close()
+            if same and isinstance(error, AuthenticationError):
+                raise
             if time.monotonic() + _AGAIN > deadline:
                 raise
             time.sleep(_AGAIN)

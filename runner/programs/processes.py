@@ -46,10 +46,16 @@ def main(experiment: Experiment, shown: Sequence[str], first: Sequence[str] = ()
     `shown` are the lines that print what its own devices have of the outputs, `first` those before there are any.
     """
     count = experiment.target.processes
-    here = f'"{_ADDRESS}", num_processes={count}, process_id=int(sys.argv[1])'
+    # By itself JAX's coordinator listens on every interface.
+    here = [
+        f'address = "{_ADDRESS}"',
+        "jax.distributed.initialize(",
+        f"    address, num_processes={count}, process_id=int(sys.argv[1]), coordinator_bind_address=address",
+        ")",
+    ]
     lines = [
         *first,
-        f"jax.distributed.initialize({'' if experiment.target.cluster else here})",
+        *(["jax.distributed.initialize()"] if experiment.target.cluster else here),
         "mesh = make_mesh()",
         "arrays = place(inputs(), shardings(mesh))",
         *shown,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Generator
@@ -13,8 +14,11 @@ def write_text(path: Path, text: str) -> None:
     """Write a file so that it is there whole or not at all.
 
     On Linux it has no name before it is whole, so that nothing is left of it where the process is killed. On other
-    systems, and file systems that know no such files, what is left then has a hidden name, and nobody reads it.
+    systems, and file systems that know no such files, what is left then has a hidden name, and nobody reads it. What
+    is there and is no file, a device or a pipe, is left alone: `OSError`.
     """
+    if path.exists() and not (path.is_file() or path.is_dir() or path.is_symlink()):
+        raise OSError(errno.EINVAL, "it is no file, and is left alone", str(path))
     with _unnamed(path.parent) as handle:
         if handle is not None:
             _write(handle, text)

@@ -1,4 +1,4 @@
-"""A folder in; the runs and sweeps in it, in brief, out; and which of their files are ours, so that they may go.
+"""A folder in; the runs and sweeps in it, in brief, out; they may go as far as their manifests say that they are ours.
 
 Records of every schema are read here, since what they say in brief has not changed.
 """
@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from runner.record import folders
+from runner.record import folders, manifest
 from runner.record.model import Status
 from runner.untyped import is_dict, is_list
 
@@ -50,9 +47,17 @@ def entries(folder: Path) -> list[Entry]:
     for run in folders.runs(folder):
         told = _brief(run)
         if told is not None:
-            home = run.parent if run != folder and run.name.isdigit() and folders.is_sweep(run.parent) else run
+            home = run.parent if run != folder and _is_point(run) else run
             found.setdefault(home, []).append((run, told))
     return sorted((_entry(home, runs) for home, runs in found.items()), key=lambda entry: (entry.time, entry.folder))
+
+
+def _is_point(run: Path) -> bool:
+    """Whether a run is a point of the sweep in whose folder it lies; of an earlier version's its number says so."""
+    inner, outer = manifest.read(run), manifest.read(run.parent)
+    if inner is not None or outer is not None:
+        return inner is not None and inner.kind == "point" and outer is not None and outer.kind == "sweep"
+    return run.name.isdecimal() and folders.is_sweep(run.parent)
 
 
 def _entry(home: Path, runs: list[tuple[Path, dict[str, Any]]]) -> Entry:
@@ -79,62 +84,6 @@ def _brief(folder: Path) -> dict[str, Any] | None:
     return data if ours and "experiment" in data and is_list(data.get("overrides")) else None
 
 
-# What may be deleted.
-
-_FILE = re.compile(
-    r"result\.json|runner\.log|worker\.log|shardings\.(txt|svg)|collectives\.svg|report\.html|report\.vl\.json"
-    r"|(program|trace)_\w+\.py|(stablehlo|hlo)_\w+\.txt|plan_\w+\.json|results\.(csv|jsonl)|sweep\.json|multirun\.yaml"
-)
-"""The files of run folders and sweeps, docs/record.md."""
-
-_BELOW: dict[str, re.Pattern[str]] = {
-    ".hydra": re.compile(r"(config|hydra|overrides)\.yaml"),
-    "conf": re.compile(r"experiment/[^/]+\.yaml"),
-    "profile": re.compile(r"\w+/plugins/profile/[^/]+/[^/]+\.(xplane\.pb|trace\.json\.gz|json\.gz|pb)"),
-    "__pycache__": re.compile(r"program_\w+\.pyc"),
-}
-"""The folders in them, and what may be there."""
-
-
-def strangers(entry: Entry) -> list[Path]:
-    """What is in the folder of an entry and is not ours: whoever put it there may want it. Links are."""
-    return list(_strangers(entry.folder))
-
-
-def _strangers(folder: Path) -> Iterator[Path]:
-    with os.scandir(folder) as found:
-        inside = sorted(found, key=lambda each: folders.natural(each.name))
-    for each in inside:
-        path = Path(each.path)
-        if each.is_file(follow_symlinks=False):
-            if not _FILE.fullmatch(each.name):
-                yield path
-        elif each.is_symlink() or not each.is_dir():
-            yield path
-        elif each.name in _BELOW:
-            yield from _within(path, _BELOW[each.name])
-        elif (each.name == "verification" or each.name.isdigit()) and _brief_or_none(path):
-            yield from _strangers(path)
-        else:
-            yield path
-
-
-def _brief_or_none(folder: Path) -> bool:
-    """Whether a folder is a run's, or may be what is left of one that died."""
-    record = folder / folders.RECORD
-    return _brief(folder) is not None if record.is_file() else not (folder / folders.RECORD).exists()
-
-
-def _within(folder: Path, allowed: re.Pattern[str]) -> Iterator[Path]:
-    for home, below, files in os.walk(folder):
-        here = Path(home)
-        yield from (here / name for name in below if (here / name).is_symlink())
-        for name in files:
-            path = here / name
-            if path.is_symlink() or not allowed.fullmatch(path.relative_to(folder).as_posix()):
-                yield path
-
-
 def size(entry: Entry) -> int:
     """The bytes of all its files."""
     total = 0
@@ -143,9 +92,13 @@ def size(entry: Entry) -> int:
     return total
 
 
+def strangers(entry: Entry) -> list[Path]:
+    """What is in the folder of an entry and no run wrote."""
+    return manifest.strangers(entry.folder.resolve())
+
+
 def delete(entry: Entry) -> list[Path]:
-    """Delete a run or a sweep, where everything in its folder is ours; else nothing, and what is not is returned."""
-    left = strangers(entry)
-    if not left:
-        shutil.rmtree(entry.folder)
-    return left
+    """Delete a run or a sweep, where runs wrote everything in its folder; else nothing, and what they did not is
+    returned. Raises `OSError`.
+    """
+    return manifest.delete(entry.folder.resolve())

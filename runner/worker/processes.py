@@ -6,6 +6,7 @@ as by the clock, it has to agree on with them. What only one need do, the first 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ import jax
 import numpy as np
 
 from runner.faults import Fault
-from runner.link import together
+from runner.link import together, wire
 from runner.link.events import Called, Invalid
 from runner.worker import calls, versions
 
@@ -70,9 +71,14 @@ def connect() -> None:
     global _connected
     if ours.count > 1 and not _connected:
         calls.configure("jax_cpu_collectives_implementation", "gloo")
-        # Whatever a cluster says has been asked.
+        # Whatever a cluster says has been asked. By itself JAX's coordinator listens on every interface.
         _distributed.initialize(
-            ours.address, ours.count, ours.number, ours.local, cluster_detection_method="deactivate"
+            ours.address,
+            ours.count,
+            ours.number,
+            ours.local,
+            cluster_detection_method="deactivate",
+            coordinator_bind_address=os.environ.get("JAX_COORDINATOR_BIND_ADDRESS") or wire.here(ours.address),
         )
         _connected = True
 

@@ -11,6 +11,9 @@ from typing import Any
 
 from runner.show.page.markup import Inside, Markup, tag
 
+GENERATOR = '<meta name="generator" content="Shardproof">'
+"""By which a page is known to be one of these."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -43,7 +46,7 @@ def document(title: str, head: Inside, parts: Sequence[Part], data: Any, foot: I
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
             '<meta name="color-scheme" content="light dark">\n',
-            '<meta name="generator" content="Shardproof">\n<link rel="icon" href="data:,">\n',
+            f'{GENERATOR}\n<link rel="icon" href="data:,">\n',
             tag("title", title),
             f"\n<style>{_file('style.css')}</style>\n</head>\n<body>\n",
             "\n".join(body),

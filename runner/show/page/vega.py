@@ -11,7 +11,7 @@ from runner.show.page import heat
 from runner.show.page.measured import Sweep, flat, title
 from runner.show.page.sweep import TIMES
 
-_SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 
 
 def specification(name: str, sweep: Sweep) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def specification(name: str, sweep: Sweep) -> dict[str, Any]:
     values = [dict(zip(told["columns"], row, strict=True)) for row in told["rows"]]
     charts = [chart for chart in (_heat(sweep), _against(sweep)) if chart]
     return {
-        "$schema": _SCHEMA,
+        "$schema": SCHEMA,
         "title": name,
         "data": {"values": values},
         "transform": [{"filter": {"field": "status", "oneOf": ["passed", "known"]}}],

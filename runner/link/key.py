@@ -1,0 +1,88 @@
+"""Where a run lies and where its processes meet in; the key by which they know each other out.
+
+It is in the environment of all, `SHARDPROOF_KEY`; or process 0 makes one, and leaves it in a file of its user's alone,
+beside the run's folder, until all have come.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+VARIABLE = "SHARDPROOF_KEY"
+
+_SHORTEST = 16
+"""How many characters a key has that nobody guesses."""
+
+
+class Unusable(Exception):
+    """A key that is not to be used; the message says why."""
+
+
+class Absent(OSError):
+    """There is no key yet; the message says where one is awaited."""
+
+
+def file(folder: Path, address: str) -> Path:
+    """Where the key of a run lies whose folder is in `folder`, and whose processes meet at `address`."""
+    return folder / f".shardproof-{hashlib.sha256(address.encode()).hexdigest()[:16]}.key"
+
+
+def given() -> bytes | None:
+    """The key that the environment has, if it has one. Raises `Unusable`."""
+    text = os.environ.get(VARIABLE)
+    if text is not None and len(text) < _SHORTEST:
+        raise Unusable(f"{VARIABLE} has {len(text)} characters; a key that nobody guesses has {_SHORTEST} at least")
+    return None if text is None else text.encode()
+
+
+@contextmanager
+def left(path: Path) -> Generator[bytes]:
+    """The key of a run that begins: the environment's, or one that lies at `path` as long as this is open.
+
+    Raises `Unusable` and `OSError`.
+    """
+    key = given()
+    if key is not None:
+        yield key
+        return
+    key = secrets.token_hex(32).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # One of a run that was killed may be there.
+    path.unlink(missing_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(key)
+        yield key
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def found(path: Path) -> bytes:
+    """The key of the run that process 0 began. Raises `Unusable`, and `Absent` where it is not there yet."""
+    key = given()
+    if key is not None:
+        return key
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise Absent(
+            f"neither {VARIABLE}, the same for all processes, nor {path}, which process 0 "
+            f"leaves where they share a folder ({error.strerror})"
+        ) from None
+    try:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
+            raise Unusable(f"{path} is not a file that its user alone can read and write: no key of a run")
+        key = os.read(handle, 1024)
+    finally:
+        os.close(handle)
+    if not key:
+        raise Absent(f"{path} is being written")
+    return key

@@ -1,0 +1,81 @@
+"""What the commands that a cluster started say to each other: a message in, checked, out. Nothing else is taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Literal, TypeAlias, cast
+
+from runner.codec import Misfit, build
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """What a process says of itself to process 0, once both have proved that they are of the run."""
+
+    number: int
+    count: int
+    versions: dict[str, Any]
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Bid:
+    """What process 0 bids another one do: a `job`, or to `end` with a `status`."""
+
+    do: Literal["job", "kill", "start", "end"]
+    job: dict[str, Any] | None = None
+    status: int | None = None
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line that the worker of another process told; `log` is what it wrote in a job that is done."""
+
+    event: str
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class Values:
+    """The name of a file of values, and how many bytes of it follow."""
+
+    file: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class End:
+    """How a worker ended, in words; the end of what it wrote, and all of it."""
+
+    how: str
+    words: str
+    log: str
+
+
+Told: TypeAlias = "Event | Values | End"
+
+
+def introduction(message: dict[str, Any]) -> Introduction:
+    """The message as such. Raises `Misfit`."""
+    return build(Introduction, message)
+
+
+def bid(message: dict[str, Any]) -> Bid:
+    """The message as such. Raises `Misfit`."""
+    asked = build(Bid, message)
+    if asked.do == "job" and not (asked.job and isinstance(asked.job.get("config"), dict)):
+        raise Misfit("job: a job with its config")
+    if asked.do == "end" and asked.status is None:
+        raise Misfit("status: the exit status of all")
+    return asked
+
+
+def told(message: dict[str, Any]) -> Told:
+    """The message as such. Raises `Misfit`."""
+    found: Told = build(cast("Any", Event | Values | End), message)
+    if isinstance(found, Values) and (PurePath(found.file).name != found.file or not found.file.endswith(".bin")):
+        raise Misfit("file: the name of a file of values")
+    if isinstance(found, Values) and found.bytes < 0:
+        raise Misfit("bytes: how many follow")
+    return found

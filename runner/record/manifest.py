@@ -1,0 +1,221 @@
+"""A folder in; which of its files a run wrote out, so that nothing else is overwritten or deleted.
+
+A folder is a run's by the manifest that the run leaves in it: when it begins, in a folder that was empty, and when it
+ends, then with the name and the hash of each file. Of a run that was killed the names say what it wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from runner.record.files import write_text
+from runner.record.folders import RECORD, natural
+from runner.untyped import is_dict
+
+FILE = "manifest.json"
+
+Kind: TypeAlias = Literal["run", "point", "sweep"]
+"""A run alone, a point of a sweep, or a sweep, whose points have manifests of their own."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a run wrote: the SHA-256 of each file by its path in the folder; `files` is None where it has not ended."""
+
+    kind: Kind
+    files: Mapping[str, str] | None
+
+
+class Occupied(Exception):
+    """A folder is not empty, so that a run in it could overwrite what is there; the message says what it is."""
+
+
+_NAMES = re.compile(
+    r"result\.json|runner\.log|worker\.log|shardings\.(txt|svg)|collectives\.svg|report\.html|report\.vl\.json"
+    r"|mutants\.json|(program|trace)_\w+\.py|(stablehlo|hlo)_\w+\.txt|plan_\w+\.json"
+    r"|results\.(csv|jsonl)|sweep\.json|multirun\.yaml|optimization_results\.yaml"
+    r"|\.hydra/(config|hydra|overrides)\.yaml|conf/experiment/[^/]+\.yaml|__pycache__/(program|trace)_[\w.-]+\.pyc"
+    r"|profile/\w+/plugins/profile/[^/]+/[^/]+\.(xplane\.pb|trace\.json\.gz|json\.gz|pb)|\.submitit/[^/]+/[^/]+"
+)
+"""The files of runs and sweeps, docs/record.md; in `verification` there are the same."""
+
+
+_FOLDERS = re.compile(
+    r"verification|(verification/)?(\.hydra|conf(/experiment)?|__pycache__"
+    r"|profile(/\w+(/plugins(/profile(/[^/]+)?)?)?)?)|\.submitit(/[^/]+)?"
+)
+"""The folders in which these are."""
+
+
+def read(folder: Path) -> Manifest | None:
+    """The manifest of a folder; None where it has none that can be read."""
+    file = folder / FILE
+    try:
+        data: Any = None if file.is_symlink() else json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not is_dict(data) or data.get("kind") not in ("run", "point", "sweep"):
+        return None
+    files = data.get("files")
+    if files is None:
+        return Manifest(data["kind"], None)
+    known = is_dict(files) and all(isinstance(part, str) for pair in files.items() for part in pair)
+    return Manifest(data["kind"], {str(name): str(sha) for name, sha in files.items()}) if known else None
+
+
+def refusal(folder: Path) -> str | None:
+    """Why no run may begin in a folder; None where it is empty, or not there."""
+    try:
+        inside = sorted(entry.name for entry in os.scandir(folder))
+    except OSError:
+        # Who makes it says what is wrong.
+        return None
+    if not inside:
+        return None
+    if read(folder) is not None or RECORD in inside:
+        whose = "sweep" if (known := read(folder)) is not None and known.kind == "sweep" else "run"
+        return f"{folder} is the folder of another {whose}, which would be lost: remove it, or name another one"
+    more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
+    return (
+        f"{folder} is not empty: it has {inside[0]}{more}, which no run wrote and this one could overwrite; "
+        "name a folder that is empty, or not there"
+    )
+
+
+def begin(folder: Path, kind: Kind) -> None:
+    """Make an empty folder, which may not be there, that of a run, and of this process alone. Raises `Occupied`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if (why := refusal(folder)) is not None:
+        raise Occupied(why)
+    mark(folder, kind)
+
+
+def mark(folder: Path, kind: Kind) -> None:
+    """Say that a run has begun in a folder. Raises `Occupied` where one has."""
+    try:
+        with open(folder / FILE, "x", encoding="utf-8") as file:
+            file.write(_text(Manifest(kind, None)))
+    except FileExistsError:
+        raise Occupied(f"{folder} is the folder of another run; name another one") from None
+
+
+def end(folder: Path) -> None:
+    """Say what a run has written in its folder, if it is one; whoever writes there later is no part of it."""
+    known = read(folder)
+    if known is None:
+        return
+    # It was empty when the run began: what has the name of what runs write is what this one wrote.
+    found: dict[str, str] = {}
+    for home, below, names in os.walk(folder):
+        here = Path(home)
+        below[:] = [name for name in below if _FOLDERS.fullmatch((here / name).relative_to(folder).as_posix())]
+        for path in (here / name for name in sorted(names)):
+            name = path.relative_to(folder).as_posix()
+            if _is_ours(name) and path.is_file() and not path.is_symlink():
+                found[name] = _hash(path)
+    _write(folder, Manifest(known.kind, found))
+
+
+def add(files: Iterable[Path]) -> None:
+    """Say that the runner has written files, each into the folder of a run that may have ended before."""
+    for path in files:
+        known = read(path.parent)
+        if known is not None and known.files is not None:
+            _write(path.parent, Manifest(known.kind, {**known.files, path.name: _hash(path)}))
+
+
+def again(folder: Path) -> None:
+    """Say that a sweep goes on which had ended."""
+    known = read(folder)
+    if known is not None:
+        _write(folder, Manifest(known.kind, None))
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """What is in the folder of a run: what runs wrote, files before the folders that they are in, and what they did
+    not.
+    """
+
+    ours: list[Path]
+    others: list[Path]
+
+
+def strangers(folder: Path) -> list[Path]:
+    """What is in a folder and no run wrote, or wrote otherwise: whoever put it there may want it. Links are."""
+    return _contents(folder).others
+
+
+def delete(folder: Path) -> list[Path]:
+    """Delete the folder of a run, where runs wrote everything in it; else nothing, and what they did not is returned.
+
+    Raises `OSError`, also for what came while it was deleted, which stays.
+    """
+    contents = _contents(folder)
+    if not contents.others:
+        for path in contents.ours:
+            path.rmdir() if path.is_dir() else path.unlink()
+    return contents.others
+
+
+def _contents(folder: Path) -> _Contents:
+    """What is in a folder, itself the last of what is ours."""
+    known = None if folder.is_symlink() else read(folder)
+    if known is None:
+        return _Contents([], [folder / FILE])
+    ours: list[Path] = []
+    others: list[Path] = []
+
+    def walk(at: Path) -> None:
+        for entry in sorted(os.scandir(at), key=lambda entry: natural(entry.name)):
+            path = Path(entry.path)
+            name = path.relative_to(folder).as_posix()
+            if entry.is_dir(follow_symlinks=False):
+                if known.kind == "sweep" and at == folder and _is_point(path):
+                    inside = _contents(path)
+                    ours.extend(inside.ours)
+                    others.extend(inside.others)
+                elif _FOLDERS.fullmatch(name) is None:
+                    others.append(path)
+                else:
+                    walk(path)
+                    ours.append(path)
+            elif not entry.is_file(follow_symlinks=False):
+                others.append(path)
+            elif name == FILE or (_is_ours(name) if known.files is None else known.files.get(name) == _hash(path)):
+                ours.append(path)
+            else:
+                others.append(path)
+
+    walk(folder)
+    return _Contents([*ours, folder], others)
+
+
+def _is_point(folder: Path) -> bool:
+    known = read(folder)
+    return known is not None and known.kind == "point"
+
+
+def _is_ours(name: str) -> bool:
+    return _NAMES.fullmatch(name.removeprefix("verification/")) is not None
+
+
+def _hash(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write(folder: Path, manifest: Manifest) -> None:
+    write_text(folder / FILE, _text(manifest))
+
+
+def _text(manifest: Manifest) -> str:
+    files = None if manifest.files is None else dict(manifest.files)
+    return json.dumps({"kind": manifest.kind, "files": files}, indent=1) + "\n"

@@ -1,0 +1,38 @@
+"""The name of a tracker in; what makes it out: those that come with shardproof, and those that installed packages have.
+
+A tracker is named by an entry point and never by a dotted name, so that what a configuration names is what somebody
+installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+
+from runner.track.entry import Tracker
+
+GROUP = "shardproof.trackers"
+"""The group of the entry points that name trackers."""
+
+SHIPPED = {
+    "mlflow": "runner.track.mlflow:MLflow",
+    "tensorboard": "runner.track.tensorboard:TensorBoard",
+    "wandb": "runner.track.wandb:WandB",
+}
+"""What `pyproject.toml` declares too: an installation may be older than the sources that it runs."""
+
+
+class Unknown(Exception):
+    """No tracker has that name; the message says which there are."""
+
+
+def maker(name: str) -> Callable[..., Tracker]:
+    """What makes the tracker of that name of its settings. Raises `Unknown`, and `ImportError`."""
+    named = {point.name: point for point in entry_points(group=GROUP)}
+    named |= {shipped: EntryPoint(shipped, value, GROUP) for shipped, value in SHIPPED.items()}
+    if name not in named:
+        raise Unknown(
+            f"there is no tracker {name!r}; there are {', '.join(sorted(named))}; "
+            f"one of your own is an entry point of an installed package, in the group {GROUP}"
+        )
+    return named[name].load()

@@ -14,6 +14,7 @@ from typing import Any
 from runner import executions
 from runner.executions import Range
 from runner.experiment.expect import KINDS
+from runner.record import outcome
 from runner.record.files import write_text
 from runner.record.model import CompiledProgram, Record
 
@@ -26,14 +27,18 @@ MEASURES = ("bytes_sent", "peak_bytes", "flops", "estimate_s", "compile_s", "run
 - `compile_s`, `run_s`: seconds, of lowering and compiling once, and the median run.
 """
 
-PASSED = ("passed", "known")
-"""The statuses of what may be the best: a wrong program is no answer."""
+DONE = ("passed", "known")
+"""The statuses of what need not be run again, and is no failure."""
+
+ANSWERS = ("passed",)
+"""The statuses of what may be the best: a wrong program is no answer, and one that is known to be wrong is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One program of one point, or a point none of whose programs came so far.
 
+    - `status`: the worse of how the program and its run ended, and `error` why it did not pass.
     - `keys`: what the point overrides of what varies; `same_as`: the point that stands for it, since a symmetry of the
       mesh makes them one; `collectives`: how often each kind runs, null where that is not known.
     - `bytes_sent_min`: where branches decide what is sent, the least; the measure is the most.
@@ -78,7 +83,8 @@ def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | No
     }
     found: list[Row] = []
     for name, program in record.programs.items():
-        row = Row(**shared, status=program.status, program=name, error=program.error)
+        status, error = outcome.of_program(record, name)
+        row = Row(**shared, status=status, program=name, error=error)
         if isinstance(program, CompiledProgram):
             row = replace(
                 row,
@@ -87,9 +93,9 @@ def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | No
                 bytes_sent_min=program.bytes_sent_min,
             )
         found.append(row)
-    if record.error or not found:
-        asked = None if found else shared["keys"].get("program")
-        found.append(Row(**shared, status=record.status, program=asked, error=record.error or record.refused))
+    if not found:
+        status, error = outcome.of_run(record)
+        found.append(Row(**shared, status=status, program=shared["keys"].get("program"), error=error))
     return found
 
 
@@ -161,7 +167,7 @@ class Best:
 
 def best(found: Sequence[Row], measure: str) -> Best | None:
     """Which rows are best by a measure; None where fewer than two of those that passed have it, or all are alike."""
-    having = [row for row in found if row.status in PASSED and row.measure(measure) is not None]
+    having = [row for row in found if row.status in ANSWERS and row.measure(measure) is not None]
     ordered = sorted(having, key=lambda row: (_number(row, measure), row.point))
     if len(ordered) < 2 or _number(ordered[0], measure) == _number(ordered[-1], measure):
         return None
@@ -181,7 +187,7 @@ def ordered(found: Sequence[Row], by: str) -> list[Row]:
     def place(row: Row) -> tuple[bool, bool, float, str]:
         value = row.value(by)
         number = float(value) if isinstance(value, int | float) else _as_number(value)
-        return row.status not in PASSED, value is None, number, "" if value is None else str(value)
+        return row.status not in ANSWERS, value is None, number, "" if value is None else str(value)
 
     return sorted(found, key=place)
 
@@ -199,7 +205,7 @@ def objective(found: Sequence[Row], name: str) -> float | None:
     None where what is asked for did not pass, or is not known.
     """
     program, _, measure = name.rpartition(".")
-    having = [row.measure(measure) for row in found if row.status in PASSED and program in ("", row.program)]
+    having = [row.measure(measure) for row in found if row.status in ANSWERS and program in ("", row.program)]
     known = [value for value in having if value is not None]
     return min(known, default=None)
 

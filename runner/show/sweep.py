@@ -125,8 +125,12 @@ _ORDER = ("passed", "known", "weak", "failed", "invalid", "error")
 
 
 def _left_out(by_best: int, by_where: int) -> list[str]:
-    found = [f"{by_best} more rows are not shown"] if by_best else []
-    return [*found, *([f"{by_where} rows are left out by where="] if by_where else [])]
+    found = [f"{_counted(by_best, 'more row')} not shown"] if by_best else []
+    return [*found, *([f"{_counted(by_where, 'row')} left out by where="] if by_where else [])]
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what} is" if count == 1 else f"{count} {what}s are"
 
 
 def lines(found: Sequence[Row]) -> list[str]:

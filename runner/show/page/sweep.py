@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from runner.record import measures
+from runner.record import measures, outcome
 from runner.record.measures import Row
 from runner.show.page import answers, chart, drawing, heat
 from runner.show.page.badge import badge
@@ -216,8 +216,8 @@ def _failures(sweep: Sweep) -> Part | None:
     """What did not pass, with the reasons, each reason once."""
     reasons: dict[tuple[str, str], list[Row]] = {}
     for row in sweep.rows:
-        if row.status not in measures.PASSED:
-            reasons.setdefault((row.status, _reason(sweep, row)), []).append(row)
+        if row.status not in measures.DONE:
+            reasons.setdefault((row.status, row.error or outcome.NO_REASON), []).append(row)
     if not reasons:
         return None
     inside: list[Inside] = []
@@ -228,21 +228,6 @@ def _failures(sweep: Sweep) -> Part | None:
         listed = tag("details", tag("summary", f"{len(rows)} of {len(sweep.rows)} rows"), tag("ul", links))
         inside.append(tag("div", tag("p", badge(status)), tag("pre", reason), listed, class_=f"callout {status}"))
     return Part("failures", "What did not pass", inside)
-
-
-def _reason(sweep: Sweep, row: Row) -> str:
-    """Why a row did not pass: the message, or which checks failed and the first reason of each."""
-    record = sweep.points[row.point].record
-    if row.error or row.program not in record.programs:
-        reasons = [f"{name}: {check.reason}" for name, check in record.checks.named() if check.reason]
-        return row.error or record.error or "\n".join(reasons) or "no reason was recorded"
-    checks = record.programs[row.program].checks
-    told = [
-        f"{name} {check.status}: {check.reason or (check.details or ['see its page'])[0]}"
-        for name, check in checks.named()
-        if check.status in ("failed", "weak")
-    ]
-    return "\n".join(told) or "no reason was recorded"
 
 
 def _table(sweep: Sweep) -> Part:

@@ -131,7 +131,7 @@ def test_only_what_varies_is_a_column_and_what_did_not_pass_comes_last() -> None
     assert [one.point for one in measures.ordered(found, "arrays.A.spec")] == [1, 3, 4, 0, 2]
     head, _ = sweep.table(found)
     assert head == (
-        "point", "arrays.A.spec", "program", "status", "collectives", "sent", "peak memory", "flops", "compile", "run",
+        "point", "arrays.A.spec", "program", "status", "collectives", "sent", "memory", "flops", "compile", "run",
     )  # fmt: skip
 
 

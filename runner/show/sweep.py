@@ -19,7 +19,7 @@ from runner.words import bytes_text, time_text
 
 HEADINGS = {
     "bytes_sent": "sent",
-    "peak_bytes": "peak memory",
+    "memory_bytes": "memory",
     "flops": "flops",
     "estimate_s": "estimate",
     "compile_s": "compile",
@@ -29,7 +29,7 @@ HEADINGS = {
 
 _WORDS = {
     "bytes_sent": "bytes sent",
-    "peak_bytes": "peak memory",
+    "memory_bytes": "memory",
     "flops": "flops",
     "estimate_s": "estimated time",
     "compile_s": "time to compile",
@@ -112,7 +112,7 @@ def show(found: Sequence[Row], statuses: Sequence[str], folder: Path, view: View
     shortened = rows[: view.best]
     say()
     print_table(*table(shortened))
-    beneath = [*lines(found), *_left_out(len(rows) - len(shortened), view.left_out)]
+    beneath = [*lines(found), *memory(shortened), *_left_out(len(rows) - len(shortened), view.left_out)]
     say()
     for line in beneath:
         say(line)
@@ -122,6 +122,20 @@ def show(found: Sequence[Row], statuses: Sequence[str], folder: Path, view: View
 
 
 _ORDER = ("passed", "known", "weak", "failed", "invalid", "error")
+
+
+SUM = "arguments + outputs + temporaries - aliased"
+"""What the memory of a device is where the compiler tells no peak."""
+
+
+def memory(found: Sequence[Row]) -> list[str]:
+    """What the memory is that the rows have."""
+    kinds = {row.memory_is for row in found if row.memory_is is not None}
+    if kinds == {"peak"}:
+        return ["memory is the peak, as the compiler tells it"]
+    if kinds == {"sum"}:
+        return [f"memory is {SUM}: the compiler tells no peak"]
+    return [f"memory is the peak where the compiler tells it, else {SUM}"] if kinds else []
 
 
 def _left_out(by_best: int, by_where: int) -> list[str]:

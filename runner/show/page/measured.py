@@ -14,7 +14,7 @@ from runner.show.sweep import times_text
 from runner.words import bytes_text, time_text
 
 _WORDS = {
-    "bytes_sent": "bytes sent", "peak_bytes": "peak memory", "compile_s": "time to compile", "run_s": "time of a run",
+    "bytes_sent": "bytes sent", "memory_bytes": "memory", "compile_s": "time to compile", "run_s": "time of a run",
 }  # fmt: skip
 
 

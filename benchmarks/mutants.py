@@ -42,9 +42,9 @@ def main() -> None:
     named: Counter[str] = Counter()
     for name in names:
         start = time.perf_counter()
-        experiment, not_pinned = shipped(name, given.folder)
+        experiment, released = shipped(name, given.folder)
         with tempfile.TemporaryDirectory() as scratch:
-            context = consulted(experiment, Path(scratch), not_pinned)
+            context = consulted(experiment, Path(scratch), released)
         found = mutants(context)
         here = Counter(mutant.outcome for mutant in found)
         outcomes += here

@@ -2,7 +2,7 @@
 
     python experiments/rank.py SWEEP_FOLDER [THE_SAME_SWEEP_AGAIN]
 
-For the estimate, and for what one may look at instead of it (bytes sent, flops, peak memory): Kendall's τ-b with
+For the estimate, and for what one may look at instead of it (bytes sent, flops, memory): Kendall's τ-b with
 the time of a run, in which 1 is the same order, 0 none and -1 the opposite; and the regret, by how much the run of the
 point that the measure picks takes longer than the fastest, of several that it calls equal their mean. Of a point picked
 by lot the regret is the mean of all. Reads `results.csv`, not the devices.
@@ -22,7 +22,7 @@ from typing import Any
 from scipy import stats
 
 CLOCK = "run_s"
-MEASURES = {"estimate_s": "the estimate", "bytes_sent": "bytes sent", "flops": "flops", "peak_bytes": "peak memory"}
+MEASURES = {"estimate_s": "the estimate", "bytes_sent": "bytes sent", "flops": "flops", "memory_bytes": "memory"}
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def timing(compile_s: float = 0.05, run_s: float = 0.0002) -> Timing:
 
 def memory(arguments: int = 64, outputs: int = 64, temps: int = 64, peak: int | None = None) -> Memory:
     """What a program needs on each device."""
-    return Memory(argument_bytes=arguments, output_bytes=outputs, temp_bytes=temps, peak_bytes=peak)
+    return Memory.of(arguments, outputs, temps, 0, peak)
 
 
 def program(*collectives: Collective, **more: Any) -> CompiledProgram:

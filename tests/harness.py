@@ -155,25 +155,25 @@ def run(text: Text, folder: Path, **changes: Any) -> Outcome:
     return Outcome(read(given), record, worker.types, sources, runs)
 
 
-def shipped(name: str, folder: Path) -> tuple[Experiment, str | None]:
+def shipped(name: str, folder: Path) -> tuple[Experiment, Mapping[str, str]]:
     """The experiment of that name, at `verify_dims` where it names these, and why its pins then do not bind it."""
     plain = compose(name, folder).plain
     found = read(plain)
     if not found.verify_dims:
-        return found, None
+        return found, {}
     smaller = verification.smaller(plain, found)
     assert not isinstance(smaller, str), smaller
-    return smaller[1], "it runs at verify_dims"
+    return smaller[1], dict.fromkeys(smaller[1].values, "it runs at verify_dims")
 
 
-def consulted(checked: Experiment, folder: Path, not_pinned: str | None = None) -> Context:
+def consulted(checked: Experiment, folder: Path, released: Mapping[str, str] | None = None) -> Context:
     """The oracles of an experiment; `load` looks in `folder`."""
     arrays = data.make(checked, folder)
     with configured(checked):
         types = infer(checked)
         gradients, draws = unsharded(checked, arrays, types.floats["graph"]) if checked.reads_gradients else ([], [])
     outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
-    context = oracles.consult(checked, arrays, outputs, types.floats, not_pinned)
+    context = oracles.consult(checked, arrays, outputs, types.floats, released or {})
     if checked.reads_gradients:
         assert checked.grad is not None
         told = [dict(zip(checked.grad.wrt, each, strict=True)) for each in (gradients, *draws)]

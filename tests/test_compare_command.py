@@ -105,7 +105,7 @@ def test_times_rounding_estimates_and_versions_are_told_but_are_no_difference(
             {"programs": {"shard_map": program(collective(), memory=memory(temps=4096, peak=128))}},
             [
                 "temporary memory of shard_map: 64 B → 4.1 kB per device",
-                "peak memory of shard_map: unknown → 128 B per device",
+                "needed memory of shard_map: 192 B → 128 B per device",
             ],
         ),
         (

@@ -169,8 +169,8 @@ def test_what_sends_as_much_as_values_say_takes_its_latency_at_least() -> None:
 
 
 def test_a_program_that_needs_more_memory_than_there_is_does_not_fit() -> None:
-    assert made([], peak_bytes=17 * 10**9).fits is False
-    assert made([], peak_bytes=15 * 10**9).fits is True
+    assert made([], needed_bytes=17 * 10**9).fits is False
+    assert made([], needed_bytes=15 * 10**9).fits is True
     assert made([]).fits is None
 
 

@@ -69,7 +69,7 @@ def changed(ran: ProgramRun, name: str, position: int, **fields: Any) -> Program
 
 def context(**more: Any) -> Any:
     """What these checks ask of a run's context."""
-    found = {"experiment": given(), "layout": promised, "not_pinned": None, **more}
+    found = {"experiment": given(), "layout": promised, "released": {}, **more}
     return SimpleNamespace(outputs={name: (shape, "float32") for name, shape in SHAPES.items()}, **found)
 
 
@@ -212,15 +212,23 @@ def test_a_pinned_block_may_fill_its_output(values: Any) -> None:
 
 def test_what_an_override_released_need_not_fit() -> None:
     released = pins(D=[0] * 5)
-    released.not_pinned = "the file pins them for its own dims.I, which the command line overrides"
+    released.released = {"D": "the file pins them for its own dims.I, which the command line overrides"}
     pinned.fit(released)
+
+
+def test_the_numbers_of_the_run_itself_bind_it_beside_those_of_the_file() -> None:
+    mixed = pins(C=[[1]], D=[0, 1])
+    mixed.released = pinned.released(["C", "D"], ["dims.I=8", "expect.values.D=[0,1]"])
+    found: Any = pinned.check(mixed, run())
+    assert (found.status, list(found.outputs)) == ("passed", ["D"])
+    assert found.note == ("C was not compared: the file pins them for its own dims.I, which the command line overrides")
 
 
 @pytest.mark.parametrize(
     "overrides", [["seed=1", "dims.I=8"], ["program=auto", "seed=1"], ["mesh=x2", "program=auto", "arrays.A.shape=[2]"]]
 )
 def test_every_override_is_looked_at(overrides: list[str]) -> None:
-    assert pinned.not_pinned(overrides) is not None
+    assert set(pinned.released(["C", "D"], overrides)) == {"C", "D"}
 
 
 # value and agreement

@@ -21,6 +21,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.layout import Spec
+from runner.link.events import Memory
 from runner.record.model import CompiledProgram
 from tests import compiled
 from tests.command import run_command
@@ -68,7 +69,7 @@ def verdicts(given: str, *collectives: Any, program: str = "auto", on: Any = HER
         "collectives": list(collectives),
         "collectives_unknown": [],
         "collectives_missing": [],
-        "memory": {"argument_bytes": 128, "output_bytes": 64, "temp_bytes": 32, "peak_bytes": None},
+        "memory": codec.plain(Memory.of(128, 64, 32, 0, None)),
     }
     return check(expecting(given, **on), Program(program), found | evidence)
 
@@ -462,20 +463,34 @@ def test_memory():
 
 
 def test_the_peak_counts_where_the_backend_tells_it():
-    memory = {"argument_bytes": 128, "output_bytes": 64, "temp_bytes": 32, "peak_bytes": 190}
+    memory = codec.plain(Memory.of(128, 64, 32, 0, 190))
     assert verdicts("max_memory_bytes: 200", memory=memory)["max_memory_bytes"]["found"] == 190
+    assert verdicts("max_memory_bytes: 100", memory=memory)["max_memory_bytes"]["reason"] == (
+        "each device needs 190 bytes of memory at its peak (190 B), more than 100: "
+        "arguments 128 B, outputs 64 B, temps 32 B"
+    )
+
+
+def test_what_outputs_have_in_common_with_arguments_counts_once():
+    memory = codec.plain(Memory.of(128, 64, 32, 60, None))
+    found = verdicts("max_memory_bytes: 100", memory=memory)["max_memory_bytes"]
+    assert (found["found"], found["reason"][-48:]) == (
+        164,
+        "arguments 128 B, outputs 64 B, temps 32 B, aliased 60 B"[-48:],
+    )
 
 
 def test_memory_of_one_device_is_checked_too():
     assert verdicts("max_memory_bytes: 100", program="vmap")["max_memory_bytes"]["status"] == "failed"
 
 
-@pytest.mark.parametrize("part", ["argument_bytes", "output_bytes", "temp_bytes"])
-@pytest.mark.parametrize("told", [None, -1])
-def test_a_part_of_the_memory_that_the_backend_does_not_tell(part, told):
-    memory = {"argument_bytes": 128, "output_bytes": 64, "temp_bytes": 32, "peak_bytes": -1}
+@pytest.mark.parametrize("part", range(3))
+def test_a_part_of_the_memory_that_the_backend_does_not_tell(part):
+    sizes = [128, 64, 32]
+    memory = codec.plain(Memory.of(*sizes, 0, -1))
     assert verdicts("max_memory_bytes: 224", memory=memory)["max_memory_bytes"]["found"] == 224
-    found = verdicts("max_memory_bytes: 1000", memory=memory | {part: told})["max_memory_bytes"]
+    sizes[part] = -1
+    found = verdicts("max_memory_bytes: 1000", memory=codec.plain(Memory.of(*sizes, 0, -1)))["max_memory_bytes"]
     assert found == {"status": "failed", "reason": "the backend does not tell the memory"}
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runner.cli import options
 from runner.config.compose import InvalidConfiguration
@@ -19,9 +21,12 @@ from runner.estimate.model import Estimate
 from runner.experiment import enumeration
 from runner.layout import Mesh, Spec
 from runner.link.events import Cost
-from runner.record import measures, where
+from runner.record import measures, record, where
 from runner.record.measures import MEASURES, Row
+from runner.record.model import Status
+from runner.record.verdicts import FileChecks, SectionsVerdict
 from runner.show import progress, sweep
+from runner.track import entry
 from tests import evidence
 from tests.evidence import collective
 
@@ -74,6 +79,49 @@ def test_the_best_is_the_least_of_what_passed() -> None:
     assert measures.objective(ROWS, "bytes_sent") == 64.0
     assert measures.objective(ROWS, "vmap.run_s") == 0.4
     assert measures.objective([ROWS[2]], "bytes_sent") is None
+    known = [row(0, "known", bytes_sent=1.0), *ROWS]
+    assert measures.objective(known, "bytes_sent") == 64.0
+    assert measures.ordered(known, "bytes_sent")[0].point == 1
+
+
+SECTIONS = SectionsVerdict(status="failed", reason="C of per_device is not graph's", outputs={})
+STATUSES: tuple[Status, ...] = ("passed", "known", "weak", "failed", "error")
+
+
+@given(
+    programs=st.dictionaries(st.sampled_from(["auto", "shard_map", "vmap"]), st.sampled_from(STATUSES)),
+    sections=st.sampled_from([None, SECTIONS, replace(SECTIONS, status="passed")]),
+    error=st.sampled_from([None, "the worker died"]),
+    beside=st.sampled_from(STATUSES),
+)
+def test_the_rows_of_a_point_are_as_bad_as_the_point_and_say_why(
+    programs: dict[str, Status], sections: SectionsVerdict | None, error: str | None, beside: Status
+) -> None:
+    made = {name: replace(evidence.program(), status=status) for name, status in programs.items()}
+    parts: list[Status] = [*programs.values(), *(["error"] if error else []), beside]
+    checks = FileChecks(sections=sections)
+    status = record.worst([record.of_checks(checks), *parts])
+    rows = measures.rows(0, evidence.record(made, checks=checks, status=status, error=error), [])
+    assert record.worst([row.status for row in rows]) == status  # type: ignore[misc]
+    assert all(row.error for row in rows if row.status != "passed")
+    # What is wrong with the file, or ended the run, no program is better than; another program's fault is its own.
+    for row in rows if programs else ():
+        alone = record.worst([programs[str(row.program)], record.of_checks(checks), "error" if error else "passed"])
+        assert row.status in (alone, status)
+
+
+def test_a_program_of_a_file_whose_sections_differ_is_neither_passed_nor_best() -> None:
+    wrong = evidence.record({"shard_map": evidence.program()}, status="failed", checks=FileChecks(sections=SECTIONS))
+    right = evidence.record({"shard_map": evidence.program(evidence.collective())})
+    found = [*measures.rows(0, wrong, []), *measures.rows(1, right, [])]
+    assert [(row.status, row.error) for row in found] == [
+        ("failed", "sections failed: C of per_device is not graph's"), ("passed", None)
+    ]  # fmt: skip
+    assert measures.objective(found[:1], "bytes_sent") is None
+    assert [row.point for row in measures.ordered(found, "bytes_sent")] == [1, 0]
+    assert [row.point for row in options.Options(where="status == 'passed'").through(found)] == [1]
+    (told,) = entry.entries(wrong, Path(), "sweep", 0, [])
+    assert (told.passed, told.status, told.error) == (False, "failed", found[0].error)
 
 
 def test_only_what_varies_is_a_column_and_what_did_not_pass_comes_last() -> None:
@@ -83,7 +131,7 @@ def test_only_what_varies_is_a_column_and_what_did_not_pass_comes_last() -> None
     assert [one.point for one in measures.ordered(found, "arrays.A.spec")] == [1, 3, 4, 0, 2]
     head, _ = sweep.table(found)
     assert head == (
-        "point", "arrays.A.spec", "program", "status", "collectives", "sent", "peak memory", "flops", "compile", "run",
+        "point", "arrays.A.spec", "program", "status", "collectives", "sent", "memory", "flops", "compile", "run",
     )  # fmt: skip
 
 

@@ -22,8 +22,8 @@ SHIPPED = [name for name in EXPERIMENTS if name not in REFUSED]
 @pytest.mark.sample(16)
 @pytest.mark.parametrize("name", SHIPPED)
 def test_no_mutant_of_a_shipped_experiment_survives(name: str, tmp_path: Path) -> None:
-    experiment, not_pinned = harness.shipped(name, conf_folder())
-    found = mutants(harness.consulted(experiment, tmp_path, not_pinned))
+    experiment, released = harness.shipped(name, conf_folder())
+    found = mutants(harness.consulted(experiment, tmp_path, released))
     assert [mutant.edit for mutant in found if mutant.outcome == "survived"] == []
     # A program with a collective can be broken.
     text = " ".join(map(str, experiment.per_device))
@@ -112,6 +112,16 @@ def test_the_command_says_what_became_of_each(tmp_path: Path) -> None:
     assert told in ran.stdout
     plain = json.loads((tmp_path / "mutants.json").read_text())
     assert Counter(mutant["outcome"] for mutant in plain) == {"noticed": 7, "refused": 3}
+
+
+def test_numbers_that_do_not_bind_the_run_notice_nothing(tmp_path: Path) -> None:
+    ran = command("+experiment=case3_allreduce", "dims.J=8", folder=tmp_path)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert (
+        "values is not asked: the file pins them for its own dims.J, which the command line overrides\n" in ran.stdout
+    )
+    plain = json.loads((tmp_path / "mutants.json").read_text())
+    assert not any("values" in mutant["noticed"] for mutant in plain)
 
 
 def test_the_command_fails_where_one_survives(tmp_path: Path) -> None:

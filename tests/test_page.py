@@ -429,7 +429,7 @@ def test_a_point_that_asked_for_a_program_and_never_came_to_it_has_a_reason() ->
     made = evidence.record({"auto": evidence.program()}, overrides=["program=auto", "a=2"])
     points = [measured.Point(str(k), each, each.overrides, None) for k, each in enumerate((failed, made))]
     text = Page(sweep.page("mine", measured.gather(points))).text
-    assert "✗ failed invalid: nothing refused it 1 of 2 rows" in text
+    assert "✗ failed invalid failed: nothing refused it 1 of 2 rows" in text
 
 
 def test_every_colour_of_text_can_be_read_on_what_it_stands_on() -> None:

@@ -116,7 +116,7 @@ def test_which_columns_have_the_least_where_several_do(tmp_path: Path) -> None:
 # Sweeps that are timed.
 
 RESULTS = """\
-point,status,bytes_sent,peak_bytes,flops,estimate_s,run_s
+point,status,bytes_sent,memory_bytes,flops,estimate_s,run_s
 0,passed,0,1,8,1.0,2.0
 1,passed,0,1,4,2.0,3.0
 2,passed,8,1,2,3.0,5.0

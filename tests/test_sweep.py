@@ -160,6 +160,30 @@ def test_what_one_program_sets_of_jax_the_next_does_not_see(folder: Path) -> Non
     assert not any("f64" in modules[k] for k in (0, 1, 3, 4))
 
 
+WRONG = """# @package _global_
+defaults: [{override /mesh: x4}]
+name: wrong
+arrays: {A: {shape: [8, 16], spec: [null, x]}, b: {shape: [8], spec: []}}
+graph: {C: "sum(A, axis=1) + b"}
+per_device: {C: "psum(sum(A, axis=1) + b, 'x')"}
+outputs: {C: [null]}
+program: shard_map
+"""
+
+
+def test_a_point_that_failed_is_neither_passed_nor_best(folder: Path) -> None:
+    (folder / "conf" / "experiment" / "wrong.yaml").write_text(WRONG)
+    start = ("-m", "--config-dir", "conf", "+experiment=wrong", "program=shard_map", "seed=1,2")
+    done = sweep(folder, *start, 'where="status != \\"failed\\""', "hydra.sweep.dir=out")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert [row["status"] for row in rows(folder / "out")] == ["failed"] * 2
+    assert all(
+        row["error"].startswith("sections failed: C of per_device is not graph's") for row in rows(folder / "out")
+    )
+    assert "the least, of what passed" not in done.stdout
+    assert "2 rows are left out by where=" in done.stdout
+
+
 def test_several_workers_do_what_one_does(folder: Path) -> None:
     for k in range(4):
         write(folder, f"p{k}")

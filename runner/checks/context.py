@@ -39,8 +39,8 @@ class Context:
     per_device: Oracle | None
     in_float64: Mapping[Section, Mapping[str, Rounding]] = field(default_factory=dict[Section, Mapping[str, Rounding]])
     uncast: Mapping[Section, Mapping[str, PerDevice]] = field(default_factory=dict[Section, Mapping[str, PerDevice]])
-    not_pinned: str | None = None
-    """Why the experiment's pinned values do not bind this run, if they do not."""
+    released: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The outputs whose pinned values do not bind this run, and why."""
     jax: str = ""
     """The version of JAX that ran."""
     drawn: Sequence[Arrays] = ()

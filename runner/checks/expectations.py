@@ -68,18 +68,18 @@ def _communication(expected: Expectations, program: Program, compiled: CompiledP
 def _memory(expected: Expectations, compiled: CompiledProgram, experiment: Experiment) -> LimitVerdict:
     limit, memory = expected.max_memory_bytes, compiled.memory
     assert limit is not None
-    parts = {} if memory is None else {
-        "arguments": memory.argument_bytes, "outputs": memory.output_bytes, "temps": memory.temp_bytes
-    }  # fmt: skip
-    known = {name: size for name, size in parts.items() if size is not None and size >= 0}
-    if memory is None or len(known) < len(parts):
+    if memory is None or memory.needed_bytes is None:
         return LimitVerdict(status="failed", reason="the backend does not tell the memory")
-    peak = memory.peak_bytes or 0
-    used = peak if peak > 0 else sum(known.values())
+    used = memory.needed_bytes
     if used <= limit:
         return LimitVerdict(status="passed", found=used, allowed=limit)
-    told = ", ".join(f"{name} {bytes_text(size)}" for name, size in known.items())
-    reason = f"each device needs {used} bytes of memory ({bytes_text(used)}), more than {limit}: {told}"
+    parts = {
+        "arguments": memory.argument_bytes, "outputs": memory.output_bytes, "temps": memory.temp_bytes,
+        "aliased": memory.alias_bytes or None,
+    }  # fmt: skip
+    told = ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items() if size is not None)
+    peak = "" if memory.peak_bytes is None else " at its peak"
+    reason = f"each device needs {used} bytes of memory{peak} ({bytes_text(used)}), more than {limit}: {told}"
     return LimitVerdict(status="failed", reason=reason, found=used, allowed=limit)
 
 

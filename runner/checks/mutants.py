@@ -119,7 +119,7 @@ class _Judge:
             noticed += [] if self._like_graph(values) and self._like_graph_before_casts(edit) else ["sections"]
         run = self._run(drawn)
         verdicts: dict[str, Verdict] = {"value": value.check(context, run), "replicas": replicas.check(context, run)}
-        if context.experiment.values:
+        if set(context.experiment.values) - set(context.released):
             verdicts["values"] = pinned.check(context, run)
         return noticed + [name for name in CHECKS if name in verdicts and verdicts[name].status == "failed"]
 

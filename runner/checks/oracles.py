@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -22,7 +23,7 @@ def consult(
     arrays: Arrays | None,
     outputs: Mapping[str, tuple[tuple[int, ...], str]],
     floats: Mapping[str, Floats],
-    not_pinned: str | None = None,
+    released: Mapping[str, str] = MappingProxyType({}),
 ) -> Context:
     """Interpret both sections, in float64 and as the target rounds; nothing without `arrays`.
 
@@ -31,7 +32,7 @@ def consult(
 
     Raises `InvalidExperiment` for a line whose values tell it to move what is not there.
     """
-    context = Context(experiment, arrays or {}, outputs, floats, None, None, not_pinned=not_pinned)
+    context = Context(experiment, arrays or {}, outputs, floats, None, None, released=released)
     if arrays is not None and experiment.reads_gradients:
         context.experiment = experiment.forward
         _interpret(context)

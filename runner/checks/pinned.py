@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,23 +23,56 @@ _CHANGES_VALUES = ("dims", "arrays", "functions", "both", "graph", "per_device",
 """The keys whose override makes an experiment compute something else than its file pins."""
 
 
-def not_pinned(overrides: Sequence[str]) -> str | None:
-    """Why the numbers that the file pins do not bind a run with these overrides, if they do not."""
-    keys = [override.lstrip("+~").split("=")[0] for override in overrides]
-    if any(key.split(".")[0] == "expect" for key in keys):
-        return None
-    changed = [key for key in keys if key.split(".")[0] in _CHANGES_VALUES]
-    return f"the file pins them for its own {changed[0]}, which the command line overrides" if changed else None
+def released(outputs: Iterable[str], overrides: Sequence[str]) -> dict[str, str]:
+    """Of the outputs whose numbers are pinned, those whose numbers do not bind a run with these overrides, and why.
+
+    What the overrides pin themselves, they pin for this run.
+    """
+    keys = [key for override in overrides for key in _keys(*override.lstrip("+~").partition("=")[::2])]
+    changed = [key for key in keys if key[0] in _CHANGES_VALUES]
+    if not changed:
+        return {}
+    reason = f"the file pins them for its own {'.'.join(changed[0])}, which the command line overrides"
+    named = {key[2] for key in keys if key[:2] == ("expect", "values") and len(key) > 2}
+    return {name: reason for name in outputs if name not in named}
+
+
+def _keys(key: str, value: str) -> Iterator[tuple[str, ...]]:
+    """The keys that an override sets: `expect={values:{C:[1]}}` sets `expect.values.C`."""
+    parts, text = tuple(key.split(".")), value.strip()
+    # Only what is pinned may be given as a mapping; the others are looked at as a whole.
+    if parts[0] != "expect" or len(parts) > 2 or not text.startswith("{"):
+        yield parts
+        return
+    for item in _items(text[1:-1]):
+        name, _, inner = item.partition(":")
+        yield from _keys(".".join((*parts, name.strip().strip("'\""))), inner)
+
+
+def _items(text: str) -> Iterator[str]:
+    """The parts of a list between commas that stand in no brackets and in no quotes."""
+    part, depth, quote = "", 0, ""
+    for character in text:
+        quote = "" if character == quote else quote or (character if character in "'\"" else "")
+        depth += 0 if quote else (character in "[{(") - (character in "]})")
+        if character == "," and not depth and not quote:
+            yield part
+            part = ""
+        else:
+            part += character
+    if part.strip():
+        yield part
 
 
 def check(context: Context, run: ProgramRun) -> PinnedVerdict | NotRun:
     """Compare the outputs with the pinned numbers; a smaller pinned block is the leading corner of the output."""
-    if context.not_pinned is not None:
-        return NotRun(reason=context.not_pinned)
+    free = {name: reason for name, reason in context.released.items() if name in context.experiment.values}
+    if len(free) == len(context.experiment.values) > 0:
+        return NotRun(reason=next(iter(free.values())))
     outputs: dict[str, PinnedOutput] = {}
     wrong: list[str] = []
     largest = 0.0
-    for name, value in context.experiment.values.items():
+    for name, value in _bound(context).items():
         pinned = np.asarray(value)
         output = run.outputs[name]
         corner = output.whole()[tuple(slice(0, n) for n in pinned.shape)]
@@ -57,14 +91,19 @@ def check(context: Context, run: ProgramRun) -> PinnedVerdict | NotRun:
             at = tuple(apart.first)
             wrong.append(f"{name}{list(at)} is {corner[at]}, but expect.values pins {pinned[at]}")
     status = "failed" if wrong else "passed"
-    return PinnedVerdict(status=status, reason="; ".join(wrong) or None, max_abs_error=largest, outputs=outputs)
+    note = "; ".join(f"{name} was not compared: {reason}" for name, reason in free.items()) or None
+    reason = "; ".join(wrong) or None
+    return PinnedVerdict(status=status, reason=reason, note=note, max_abs_error=largest, outputs=outputs)
+
+
+def _bound(context: Context) -> dict[str, Any]:
+    """The pinned numbers that bind the run."""
+    return {name: value for name, value in context.experiment.values.items() if name not in context.released}
 
 
 def fit(context: Context) -> None:
     """Raise `InvalidExperiment` for a pinned block that cannot lie in its output."""
-    if context.not_pinned is not None:
-        return
-    for name, value in context.experiment.values.items():
+    for name, value in _bound(context).items():
         pinned, shape = np.shape(value), context.outputs[name][0]
         if len(pinned) != len(shape) or any(p > n for p, n in zip(pinned, shape, strict=True)):
             message = f"the pinned values have shape {list(pinned)}, but '{name}' has shape {list(shape)}"

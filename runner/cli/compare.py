@@ -246,7 +246,7 @@ def _of_programs(program: str, old: ProgramRecord, new: ProgramRecord) -> list[s
     was, now = (side.memory if isinstance(side, CompiledProgram) else None for side in (old, new))
     for what, before, after in (
         ("temporary", was and was.temp_bytes, now and now.temp_bytes),
-        ("peak", was and was.peak_bytes, now and now.peak_bytes),
+        ("needed", was and was.needed_bytes, now and now.needed_bytes),
     ):
         if before != after:
             found.append(f"{what} memory of {program}: {differences.bytes_change(before, after)} per device")

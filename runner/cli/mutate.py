@@ -46,13 +46,13 @@ def _mutate(configuration: Configuration, job: app.Job, workers: Workers) -> Sta
 
     config, folder = configuration.plain, job.folder
     experiment = read(config)
-    overrides: list[str] = []
+    overrides = list(job.origin.overrides)
     if experiment.target.topology is not None:
         topology.require(experiment.target.topology)
         smaller = verification.smaller(config, experiment)
         if isinstance(smaller, str):
             raise invalid(("target",), f"its results cannot be interpreted at sizes for hardware: {smaller}")
-        overrides = verification.overrides(experiment.verify_dims)
+        overrides += verification.overrides(experiment.verify_dims)
         config, experiment = smaller
     context = consulted(experiment, config, folder, lambda: configuration.sources, workers, overrides)
     found = mutants(context)
@@ -76,7 +76,10 @@ def consulted(
     data_folder = data.folder(experiment, sources)
     arrays = data.make(experiment, data_folder)
     types, gradients = types_and_gradients_of(workers, experiment, config, folder, data_folder)
-    context = oracles.consult(experiment, arrays, types.outputs, types.floats, pinned.not_pinned(overrides))
+    released = pinned.released(experiment.values, overrides)
+    context = oracles.consult(experiment, arrays, types.outputs, types.floats, released)
+    for reason in dict.fromkeys(released.values()):
+        print(f"values is not asked: {reason}")
     if experiment.reads_gradients and gradients is not None:
         oracles.consult_gradients(context, *gradients)
         if not context.experiment.reads_gradients:

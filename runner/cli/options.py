@@ -11,7 +11,7 @@ from runner.experiment.expect import KINDS
 from runner.experiment.program import Program
 from runner.faults import nearest
 from runner.record import where
-from runner.record.measures import MEASURES, Row
+from runner.record.measures import MEASURES, OLDER, Row
 
 NAMES = ("sort", "best", "where", "objective", "workers")
 """The keys of a configuration that say something of the sweep, and nothing of its points."""
@@ -33,7 +33,8 @@ class Options:
     def measure(self) -> str:
         """The measure of which the best so far is told."""
         objective = (self.objective or "").rpartition(".")[2]
-        return next((name for name in (self.sort, objective) if name in MEASURES), MEASURES[0])
+        named = (OLDER.get(name, name) for name in (self.sort or "", objective))
+        return next((name for name in named if name in MEASURES), MEASURES[0])
 
     def through(self, found: Sequence[Row]) -> list[Row]:
         """The rows that `where` lets through. Raises `InvalidConfiguration`."""
@@ -41,7 +42,7 @@ class Options:
             return list(found)
         keys = found[0].keys if found else ()
         try:
-            condition = where.parse(self.where, (*_OWN, *KINDS, *MEASURES, *keys))
+            condition = where.parse(self.where, (*_OWN, *KINDS, *MEASURES, *OLDER, *keys))
         except where.NoCondition as error:
             raise _refused("where", self.where, str(error)) from None
         return [row for row in found if condition(row)]
@@ -50,7 +51,7 @@ class Options:
 def read(config: Mapping[str, Any], keys: Iterable[str]) -> Options:
     """The options of a sweep over these `keys`, as far as they are given. Raises `InvalidConfiguration`."""
     given: dict[str, Any] = {name: config.get(name) for name in NAMES if config.get(name) is not None}
-    columns = (*_OWN, *KINDS, *MEASURES, *keys)
+    columns = (*_OWN, *KINDS, *MEASURES, *OLDER, *keys)
     if (sort := given.get("sort")) is not None and sort not in columns:
         raise _refused("sort", sort, f"no column '{sort}'{nearest(str(sort), columns) or _there(MEASURES)}")
     for name in ("best", "workers"):
@@ -58,7 +59,7 @@ def read(config: Mapping[str, Any], keys: Iterable[str]) -> Options:
             raise _refused(name, number, "it is a number of at least 1")
     if (objective := given.get("objective")) is not None:
         program, _, measure = str(objective).rpartition(".")
-        if measure not in (*MEASURES, *KINDS):
+        if measure not in (*MEASURES, *OLDER, *KINDS):
             message = f"no measure '{measure}'{nearest(measure, (*MEASURES, *KINDS)) or _there(MEASURES)}"
             raise _refused("objective", objective, message)
         if program and program not in tuple(Program):

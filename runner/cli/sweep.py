@@ -152,14 +152,14 @@ class Sweep:
         there = [number for number in self.found.statuses if number >= first]
         progress.done, progress.running = len(there), running
         progress.ready = sum(number in self.found.kept or number in self.found.waiting for number in there)
-        progress.failed = sum(self.found.statuses[number] not in measures.PASSED for number in there)
+        progress.failed = sum(self.found.statuses[number] not in measures.DONE for number in there)
         progress.best = self._best()
         if time.monotonic() - self._written > _EVERY:
             self.found.leave(self._plan.folder)
             self._written = time.monotonic()
 
     def _best(self) -> str:
-        having = [row for rows in self.found.rows.values() for row in rows if row.status in measures.PASSED]
+        having = [row for rows in self.found.rows.values() for row in rows if row.status in measures.ANSWERS]
         known = [row for row in having if row.measure(self._plan.sort) is not None]
         best = min(known, key=lambda row: row.measure(self._plan.sort) or 0.0, default=None)
         if best is None:
@@ -262,7 +262,7 @@ def passed(folder: Path, overrides: Sequence[str]) -> Record | None:
         found = record.read(folder)
     except (OSError, record.UnreadableRecord):
         return None
-    return found if found.status in measures.PASSED and found.overrides == list(overrides) else None
+    return found if found.status in measures.DONE and found.overrides == list(overrides) else None
 
 
 @contextlib.contextmanager

@@ -30,12 +30,12 @@ def estimate(
     collectives: Sequence[Collective] | None,
     *,
     coordinates: Sequence[Coordinates] | None = None,
-    peak_bytes: int | None = None,
+    needed_bytes: int | None = None,
     said: Iterable[str] = (),
 ) -> Estimate:
     """The least time of one run on one device.
 
-    `coordinates` are where the devices of the mesh are, where that is known. `peak_bytes` is the memory that a device
+    `coordinates` are where the devices of the mesh are, where that is known. `needed_bytes` is the memory that a device
     needs. `said` are sentences on what the module does not tell.
     """
     unknown = list(dict.fromkeys((*said, *work.unknown)))
@@ -56,7 +56,7 @@ def estimate(
         hidden=hidden,
         overlapped=max(compute, communication),
         bottleneck=_bottleneck(lines, taken, compute + communication - hidden),
-        fits=None if peak_bytes is None or hardware.memory_bytes is None else peak_bytes <= hardware.memory_bytes,
+        fits=None if needed_bytes is None or hardware.memory_bytes is None else needed_bytes <= hardware.memory_bytes,
         lines=lines,
         collectives=taken,
         unknown=list(dict.fromkeys(unknown)),

@@ -95,8 +95,8 @@ class Findings:
             self._derived = derive.read(self._experiment, types.derivation)
             found.derivation = types.derivation
         found.lines = lines(self._experiment, self._derived, types)
-        not_pinned = pinned.not_pinned(found.overrides)
-        self._context = oracles.consult(self._experiment, self._arrays, types.outputs, types.floats, not_pinned)
+        released = pinned.released(self._experiment.values, found.overrides)
+        self._context = oracles.consult(self._experiment, self._arrays, types.outputs, types.floats, released)
         self._context.jax = types.jax
         pinned.fit(self._context)
         found.warnings += [*unread.warnings(self._experiment), *types.advice]
@@ -270,7 +270,7 @@ class Findings:
             evidence.work,
             evidence.collectives,
             coordinates=None if run.coordinates is None else [tuple(place) for place in run.coordinates],
-            peak_bytes=None if run.memory is None else run.memory.peak_bytes,
+            needed_bytes=None if run.memory is None else run.memory.needed_bytes,
             said=[*evidence.collectives_missing, *estimate.doubts(self._experiment)],
         )
 

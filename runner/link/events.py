@@ -39,12 +39,35 @@ class Devices:
 
 @dataclass(kw_only=True)
 class Memory:
-    """Bytes per device; null where the backend does not say."""
+    """Bytes per device; null where the backend does not say.
+
+    - `alias_bytes`: of the outputs, those that lie where an argument did.
+    - `peak_bytes`: the most that is held at one time, where the compiler tells that.
+    - `needed_bytes`: what a device needs: the peak, else arguments + outputs + temporaries - aliased.
+    """
 
     argument_bytes: int | None
     output_bytes: int | None
     temp_bytes: int | None
     peak_bytes: int | None
+    alias_bytes: int = 0
+    needed_bytes: int | None = None
+
+    @classmethod
+    def of(cls, arguments: int, outputs: int, temps: int, aliased: int, peak: int | None) -> Memory:
+        """What a compiler tells, who says -1 for what it does not know; `peak` is None where it tells no true one."""
+        known = [None if size < 0 else size for size in (arguments, outputs, temps)]
+        there = None if peak is None or peak <= 0 else peak
+        parts = [size for size in known if size is not None]
+        together = sum(parts) - max(aliased, 0) if len(parts) == len(known) else None
+        return cls(
+            argument_bytes=known[0],
+            output_bytes=known[1],
+            temp_bytes=known[2],
+            peak_bytes=there,
+            alias_bytes=max(aliased, 0),
+            needed_bytes=together if there is None else there,
+        )
 
 
 @dataclass(kw_only=True)

@@ -9,33 +9,43 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from runner import executions
 from runner.executions import Range
 from runner.experiment.expect import KINDS
+from runner.record import outcome
 from runner.record.files import write_text
 from runner.record.model import CompiledProgram, Record
 
-MEASURES = ("bytes_sent", "peak_bytes", "flops", "estimate_s", "compile_s", "run_s")
+MEASURES = ("bytes_sent", "memory_bytes", "flops", "estimate_s", "compile_s", "run_s")
 """What programs are compared in; of each the least is best.
 
 - `bytes_sent`: bytes that a device sends over all executions, on a ring.
-- `peak_bytes`: bytes of memory per device; `flops`: per device, as the compiler estimates, over all steps of loops.
+- `memory_bytes`: what a device needs of memory.
+- `flops`: per device, as the compiler estimates, over all steps of loops.
 - `estimate_s`: the least seconds of a run on the hardware that the experiment names.
 - `compile_s`, `run_s`: seconds, of lowering and compiling once, and the median run.
 """
 
-PASSED = ("passed", "known")
-"""The statuses of what may be the best: a wrong program is no answer."""
+OLDER = {"peak_bytes": "memory_bytes"}
+"""What measures were called before, which is understood where one is named."""
+
+DONE = ("passed", "known")
+"""The statuses of what need not be run again, and is no failure."""
+
+ANSWERS = ("passed",)
+"""The statuses of what may be the best: a wrong program is no answer, and one that is known to be wrong is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One program of one point, or a point none of whose programs came so far.
 
+    - `status`: the worse of how the program and its run ended, and `error` why it did not pass.
     - `keys`: what the point overrides of what varies; `same_as`: the point that stands for it, since a symmetry of the
       mesh makes them one; `collectives`: how often each kind runs, null where that is not known.
+    - `memory_is`: whether its memory is the `peak`, which the compiler tells, or the `sum` of what there is.
     - `bytes_sent_min`: where branches decide what is sent, the least; the measure is the most.
     """
 
@@ -49,10 +59,11 @@ class Row:
     error: str | None = None
     same_as: int | None = None
     bytes_sent_min: int | None = None
+    memory_is: Literal["peak", "sum"] | None = None
 
     def value(self, name: str) -> Any:
         """What it has of a column: a measure, a swept key, what identifies it; where branches decide, the most."""
-        if name in self.measures:
+        if (name := OLDER.get(name, name)) in self.measures:
             return self.measures[name]
         if name in self.keys:
             return self.keys[name]
@@ -78,18 +89,20 @@ def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | No
     }
     found: list[Row] = []
     for name, program in record.programs.items():
-        row = Row(**shared, status=program.status, program=name, error=program.error)
+        status, error = outcome.of_program(record, name)
+        row = Row(**shared, status=status, program=name, error=error)
         if isinstance(program, CompiledProgram):
             row = replace(
                 row,
                 collectives=counts(program),
                 measures=_measured(program),
                 bytes_sent_min=program.bytes_sent_min,
+                memory_is=_memory_is(program),
             )
         found.append(row)
-    if record.error or not found:
-        asked = None if found else shared["keys"].get("program")
-        found.append(Row(**shared, status=record.status, program=asked, error=record.error or record.refused))
+    if not found:
+        status, error = outcome.of_run(record)
+        found.append(Row(**shared, status=status, program=shared["keys"].get("program"), error=error))
     return found
 
 
@@ -117,12 +130,18 @@ def _measured(program: CompiledProgram) -> dict[str, float | None]:
     run, cost = program.timing.run_s, program.cost
     return {
         "bytes_sent": program.bytes_sent,
-        "peak_bytes": program.memory.peak_bytes if program.memory else None,
+        "memory_bytes": program.memory.needed_bytes if program.memory else None,
         "flops": cost.total_flops if cost else None,
         "estimate_s": program.estimate.seconds if program.estimate else None,
         "compile_s": program.timing.compile_s,
         "run_s": run.median if run else None,
     }
+
+
+def _memory_is(program: CompiledProgram) -> Literal["peak", "sum"] | None:
+    if program.memory is None or program.memory.needed_bytes is None:
+        return None
+    return "sum" if program.memory.peak_bytes is None else "peak"
 
 
 def counts(program: CompiledProgram) -> dict[str, int | Range] | None:
@@ -161,7 +180,7 @@ class Best:
 
 def best(found: Sequence[Row], measure: str) -> Best | None:
     """Which rows are best by a measure; None where fewer than two of those that passed have it, or all are alike."""
-    having = [row for row in found if row.status in PASSED and row.measure(measure) is not None]
+    having = [row for row in found if row.status in ANSWERS and row.measure(measure) is not None]
     ordered = sorted(having, key=lambda row: (_number(row, measure), row.point))
     if len(ordered) < 2 or _number(ordered[0], measure) == _number(ordered[-1], measure):
         return None
@@ -181,7 +200,7 @@ def ordered(found: Sequence[Row], by: str) -> list[Row]:
     def place(row: Row) -> tuple[bool, bool, float, str]:
         value = row.value(by)
         number = float(value) if isinstance(value, int | float) else _as_number(value)
-        return row.status not in PASSED, value is None, number, "" if value is None else str(value)
+        return row.status not in ANSWERS, value is None, number, "" if value is None else str(value)
 
     return sorted(found, key=place)
 
@@ -199,7 +218,7 @@ def objective(found: Sequence[Row], name: str) -> float | None:
     None where what is asked for did not pass, or is not known.
     """
     program, _, measure = name.rpartition(".")
-    having = [row.measure(measure) for row in found if row.status in PASSED and program in ("", row.program)]
+    having = [row.measure(measure) for row in found if row.status in ANSWERS and program in ("", row.program)]
     known = [value for value in having if value is not None]
     return min(known, default=None)
 
@@ -210,7 +229,7 @@ def objective(found: Sequence[Row], name: str) -> float | None:
 def columns(found: Sequence[Row]) -> list[str]:
     """The columns of the flat files: what identifies a row, the swept keys, collectives by kind, the measures."""
     keys = list(found[0].keys) if found else []
-    own = ["bytes_sent_min", "same_as", "error", "folder"]
+    own = ["bytes_sent_min", "memory_is", "same_as", "error", "folder"]
     return ["point", "experiment", *keys, "program", "status", *KINDS, *MEASURES, *own]
 
 
@@ -229,6 +248,7 @@ def leave(found: Sequence[Row], folder: Path) -> None:
 def _flat(row: Row, names: Sequence[str]) -> dict[str, Any]:
     own: dict[str, Any] = {
         "bytes_sent_min": row.bytes_sent_min,
+        "memory_is": row.memory_is,
         "same_as": row.same_as,
         "error": row.error,
         "folder": str(row.point if row.same_as is None else row.same_as),

@@ -19,7 +19,7 @@ from runner.words import bytes_text, time_text
 
 HEADINGS = {
     "bytes_sent": "sent",
-    "peak_bytes": "peak memory",
+    "memory_bytes": "memory",
     "flops": "flops",
     "estimate_s": "estimate",
     "compile_s": "compile",
@@ -29,7 +29,7 @@ HEADINGS = {
 
 _WORDS = {
     "bytes_sent": "bytes sent",
-    "peak_bytes": "peak memory",
+    "memory_bytes": "memory",
     "flops": "flops",
     "estimate_s": "estimated time",
     "compile_s": "time to compile",
@@ -112,7 +112,7 @@ def show(found: Sequence[Row], statuses: Sequence[str], folder: Path, view: View
     shortened = rows[: view.best]
     say()
     print_table(*table(shortened))
-    beneath = [*lines(found), *_left_out(len(rows) - len(shortened), view.left_out)]
+    beneath = [*lines(found), *memory(shortened), *_left_out(len(rows) - len(shortened), view.left_out)]
     say()
     for line in beneath:
         say(line)
@@ -124,9 +124,27 @@ def show(found: Sequence[Row], statuses: Sequence[str], folder: Path, view: View
 _ORDER = ("passed", "known", "weak", "failed", "invalid", "error")
 
 
+SUM = "arguments + outputs + temporaries - aliased"
+"""What the memory of a device is where the compiler tells no peak."""
+
+
+def memory(found: Sequence[Row]) -> list[str]:
+    """What the memory is that the rows have."""
+    kinds = {row.memory_is for row in found if row.memory_is is not None}
+    if kinds == {"peak"}:
+        return ["memory is the peak, as the compiler tells it"]
+    if kinds == {"sum"}:
+        return [f"memory is {SUM}: the compiler tells no peak"]
+    return [f"memory is the peak where the compiler tells it, else {SUM}"] if kinds else []
+
+
 def _left_out(by_best: int, by_where: int) -> list[str]:
-    found = [f"{by_best} more rows are not shown"] if by_best else []
-    return [*found, *([f"{by_where} rows are left out by where="] if by_where else [])]
+    found = [f"{_counted(by_best, 'more row')} not shown"] if by_best else []
+    return [*found, *([f"{_counted(by_where, 'row')} left out by where="] if by_where else [])]
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what} is" if count == 1 else f"{count} {what}s are"
 
 
 def lines(found: Sequence[Row]) -> list[str]:

@@ -33,8 +33,8 @@ class Entry:
 
     @property
     def passed(self) -> bool:
-        """Whether it is an answer."""
-        return self.status in measures.PASSED
+        """Whether nothing is wrong but what is known to be."""
+        return self.status in measures.DONE
 
 
 class Tracker(Protocol):

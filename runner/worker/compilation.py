@@ -64,12 +64,18 @@ def _memory(executable: Any) -> Memory | None:
     stats = executable.memory_analysis()
     if stats is None:
         return None
-    return Memory(
-        argument_bytes=stats.argument_size_in_bytes,
-        output_bytes=stats.output_size_in_bytes,
-        temp_bytes=stats.temp_size_in_bytes,
-        peak_bytes=stats.peak_memory_in_bytes,
+    (platform,) = {device.platform for out in executable.output_shardings for device in out.device_set}
+    return Memory.of(
+        stats.argument_size_in_bytes,
+        stats.output_size_in_bytes,
+        stats.temp_size_in_bytes,
+        stats.alias_size_in_bytes,
+        stats.peak_memory_in_bytes if platform in _TELLING_PEAKS else None,
     )
+
+
+_TELLING_PEAKS = ("tpu",)
+"""The platforms whose compiler tells a peak: of CPUs XLA has one too, in which temporaries do not count."""
 
 
 def _cost(executable: Any, text: str) -> Cost | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from runner.record.measures import PASSED, Row
+from runner.record.measures import ANSWERS, Row
 from runner.show.colours import ink, ramp
 from runner.show.page.badge import MARKS
 from runner.show.page.markup import Inside, Markup, scrolling, tag
@@ -88,7 +88,7 @@ def _map(
 
 
 def _cell(sweep: Sweep, measure: str, rows: Sequence[Row], known: Sequence[float]) -> Markup:
-    having = [row for row in rows if row.status in PASSED and row.measures.get(measure) is not None]
+    having = [row for row in rows if row.status in ANSWERS and row.measures.get(measure) is not None]
     if not having:
         return _without(sweep, rows)
     best = min(having, key=lambda row: _value(row, measure))
@@ -105,7 +105,7 @@ def _without(sweep: Sweep, rows: Sequence[Row]) -> Markup:
     """A place in which nothing passed, or of which the measure is not known."""
     if not rows:
         return tag("td", "", class_="none", title="not in the sweep")
-    status = rows[0].status if all(row.status not in PASSED for row in rows) else "not known"
+    status = rows[0].status if all(row.status not in ANSWERS for row in rows) else "not known"
     shown: Inside = [tag("span", MARKS.get(status, "?"), aria_hidden="true"), " ", status]
     if (link := sweep.link(rows[0])) is not None:
         shown = tag("a", shown, href=link, title=sweep.name(rows[0]))

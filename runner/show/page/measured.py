@@ -8,13 +8,13 @@ from typing import Any
 
 from runner.experiment.expect import KINDS
 from runner.record import measures
-from runner.record.measures import MEASURES, PASSED, Row
+from runner.record.measures import ANSWERS, MEASURES, Row
 from runner.record.model import Record
 from runner.show.sweep import times_text
 from runner.words import bytes_text, time_text
 
 _WORDS = {
-    "bytes_sent": "bytes sent", "peak_bytes": "peak memory", "compile_s": "time to compile", "run_s": "time of a run",
+    "bytes_sent": "bytes sent", "memory_bytes": "memory", "compile_s": "time to compile", "run_s": "time of a run",
 }  # fmt: skip
 
 
@@ -50,7 +50,7 @@ class Sweep:
     @property
     def passed(self) -> list[Row]:
         """What may be an answer."""
-        return [row for row in self.rows if row.status in PASSED and row.program is not None]
+        return [row for row in self.rows if row.status in ANSWERS and row.program is not None]
 
     @property
     def measures(self) -> list[str]:
@@ -104,7 +104,7 @@ def text(measure: str, value: float | None) -> str:
 def moved(row: Row) -> str:
     """`all-gather, 2 all-reduce`."""
     if row.collectives is None:
-        return "–" if row.program is None or row.error else "not known"
+        return "–" if row.measures.get("compile_s") is None else "not known"
     kinds = [kind for kind in KINDS if row.collectives.get(kind)]
     return ", ".join(times_text(row.collectives[kind], kind) for kind in kinds) or "none"
 

@@ -40,17 +40,20 @@ def part(found: Record, folder: Path, way: str) -> Part | None:
 
 
 def _rows(found: Record, compiled: dict[str, CompiledProgram]) -> Iterator[tuple[str, list[str]]]:
-    def of(name: str, field: str) -> list[str]:
+    def of(field: str) -> list[str]:
         held = [getattr(program.memory, field, None) for program in compiled.values()]
         return ["–" if size is None else bytes_text(size) for size in held]
 
     for title, field in (
-        ("peak memory", "peak_bytes"),
+        ("memory", "needed_bytes"),
+        ("peak, as the compiler tells it", "peak_bytes"),
         ("arguments", "argument_bytes"),
         ("outputs", "output_bytes"),
         ("temporary", "temp_bytes"),
     ):
-        yield title, of(title, field)
+        yield title, of(field)
+    if any(program.memory and program.memory.alias_bytes for program in compiled.values()):
+        yield "outputs that lie where an argument did", of("alias_bytes")
     costs = [program.cost for program in compiled.values()]
     yield "flops", [_count(cost.flops) if cost else "–" for cost in costs]
     yield "bytes accessed", [_bytes(cost.bytes_accessed) if cost else "–" for cost in costs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from runner.record import measures
+from runner.record import measures, outcome
 from runner.record.measures import Row
 from runner.show.page import answers, chart, drawing, heat
 from runner.show.page.badge import badge
@@ -14,6 +14,7 @@ from runner.show.page.frame import Part, document
 from runner.show.page.markup import Inside, Markup, scrolling, tag
 from runner.show.page.measured import Sweep, flat, moved, text, title
 from runner.show.shapes import number as coordinate
+from runner.show.sweep import memory
 
 _SERIES = 6
 """So many lines have a colour; the others are grey."""
@@ -85,20 +86,20 @@ def _heat(sweep: Sweep) -> Part | None:
 def _against(sweep: Sweep) -> Part | None:
     """Time against memory."""
     time = next((name for name in TIMES if name in sweep.measures), None)
-    if time is None or "peak_bytes" not in sweep.measures:
+    if time is None or "memory_bytes" not in sweep.measures:
         return None
     programs = sweep.programs
     dots = [
         Dot(x, y, programs.index(row.program), _dot_name(sweep, row, time, x, y), sweep.link(row), _id(row))
         for row in sweep.passed
         if row.program is not None
-        if (x := row.measures.get(time)) is not None and (y := row.measures.get("peak_bytes")) is not None
+        if (x := row.measures.get(time)) is not None and (y := row.measures.get("memory_bytes")) is not None
     ]
     if len(dots) < 2:
         return None
     best = chart.front(dots)
-    box = chart.scatter(dots, _axis(time), _axis("peak_bytes"))
-    label = f"{title(time)} against peak memory of {len(dots)} programs"
+    box = chart.scatter(dots, _axis(time), _axis("memory_bytes"))
+    label = f"{title(time)} against memory of {len(dots)} programs"
     words = [f"on the front: {dot.name}" for dot in best]
     lead = "Nothing that passed is both quicker and smaller than what stands on the line."
     sizes = [key for key in sweep.keys if key.startswith("dims.")]
@@ -111,7 +112,7 @@ def _against(sweep: Sweep) -> Part | None:
 
 
 def _dot_name(sweep: Sweep, row: Row, time: str, x: float, y: float) -> str:
-    return f"{sweep.name(row)}: {text(time, x)}, {text('peak_bytes', y)}"
+    return f"{sweep.name(row)}: {text(time, x)}, {text('memory_bytes', y)}"
 
 
 def _id(row: Row) -> str:
@@ -165,7 +166,7 @@ def _lines(sweep: Sweep, key: str, sizes: Mapping[str, float]) -> Inside:
     varying = [k for k in range(len(others) + 1) if len({name[k] for name in named}) > 1]
     titles = ["program", *others]
     shown = {name: " ".join(_told(titles[k], name[k]) for k in varying) or "all" for name in named}
-    measure = next((name for name in ("bytes_sent", "run_s", "peak_bytes") if name in sweep.measures), None)
+    measure = next((name for name in ("bytes_sent", "run_s", "memory_bytes") if name in sweep.measures), None)
     order = sorted(named, key=lambda name: _total(named[name], measure)) if len(named) > _SERIES else list(named)
     kinds = {name: k for k, name in enumerate(order[:_SERIES])}
     figures: list[Inside] = []
@@ -216,8 +217,8 @@ def _failures(sweep: Sweep) -> Part | None:
     """What did not pass, with the reasons, each reason once."""
     reasons: dict[tuple[str, str], list[Row]] = {}
     for row in sweep.rows:
-        if row.status not in measures.PASSED:
-            reasons.setdefault((row.status, _reason(sweep, row)), []).append(row)
+        if row.status not in measures.DONE:
+            reasons.setdefault((row.status, row.error or outcome.NO_REASON), []).append(row)
     if not reasons:
         return None
     inside: list[Inside] = []
@@ -228,21 +229,6 @@ def _failures(sweep: Sweep) -> Part | None:
         listed = tag("details", tag("summary", f"{len(rows)} of {len(sweep.rows)} rows"), tag("ul", links))
         inside.append(tag("div", tag("p", badge(status)), tag("pre", reason), listed, class_=f"callout {status}"))
     return Part("failures", "What did not pass", inside)
-
-
-def _reason(sweep: Sweep, row: Row) -> str:
-    """Why a row did not pass: the message, or which checks failed and the first reason of each."""
-    record = sweep.points[row.point].record
-    if row.error or row.program not in record.programs:
-        reasons = [f"{name}: {check.reason}" for name, check in record.checks.named() if check.reason]
-        return row.error or record.error or "\n".join(reasons) or "no reason was recorded"
-    checks = record.programs[row.program].checks
-    told = [
-        f"{name} {check.status}: {check.reason or (check.details or ['see its page'])[0]}"
-        for name, check in checks.named()
-        if check.status in ("failed", "weak")
-    ]
-    return "\n".join(told) or "no reason was recorded"
 
 
 def _table(sweep: Sweep) -> Part:
@@ -293,6 +279,7 @@ def _unknown(sweep: Sweep, notes: Sequence[str]) -> Part | None:
     told = list(notes)
     if same := sum(point.same_as is not None for point in sweep.points.values()):
         told.append(f"{same} of the points are another one up to a symmetry of the mesh, which was run in their place")
+    told += memory(sweep.rows)
     for name in measures.MEASURES:
         lacking = [row for row in sweep.passed if row.measures.get(name) is None]
         if lacking:

@@ -58,7 +58,7 @@ def _heat(sweep: Sweep) -> dict[str, Any] | None:
 
 def _against(sweep: Sweep) -> dict[str, Any] | None:
     time = next((name for name in TIMES if name in sweep.measures), None)
-    if time is None or "peak_bytes" not in sweep.measures:
+    if time is None or "memory_bytes" not in sweep.measures:
         return None
     return {
         "mark": {"type": "point", "filled": True},
@@ -66,7 +66,7 @@ def _against(sweep: Sweep) -> dict[str, Any] | None:
         "height": 400,
         "encoding": {
             "x": _field(time, "quantitative", scale={"type": "log"}),
-            "y": _field("peak_bytes", "quantitative", scale={"type": "log"}, axis={"format": "~s"}),
+            "y": _field("memory_bytes", "quantitative", scale={"type": "log"}, axis={"format": "~s"}),
             "color": _field("program", "nominal"),
             "shape": _field("program", "nominal"),
             "tooltip": _tips(sweep),

@@ -269,6 +269,7 @@ class Findings:
             evidence.collectives,
             coordinates=None if run.coordinates is None else [tuple(place) for place in run.coordinates],
             peak_bytes=None if run.memory is None else run.memory.peak_bytes,
+            compiled_for=estimate.compiled_for(self._experiment),
             said=[*evidence.collectives_missing, *estimate.doubts(self._experiment)],
         )
 

@@ -37,6 +37,7 @@ class Row:
     - `keys`: what the point overrides of what varies; `same_as`: the point that stands for it, since a symmetry of the
       mesh makes them one; `collectives`: how often each kind runs, null where that is not known.
     - `bytes_sent_min`: where branches decide what is sent, the least; the measure is the most.
+    - `hardware`, `compiled_for`: what the estimate is of.
     """
 
     point: int
@@ -49,6 +50,8 @@ class Row:
     error: str | None = None
     same_as: int | None = None
     bytes_sent_min: int | None = None
+    hardware: str | None = None
+    compiled_for: str | None = None
 
     def value(self, name: str) -> Any:
         """What it has of a column: a measure, a swept key, what identifies it; where branches decide, the most."""
@@ -85,6 +88,8 @@ def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | No
                 collectives=counts(program),
                 measures=_measured(program),
                 bytes_sent_min=program.bytes_sent_min,
+                hardware=program.estimate.hardware if program.estimate else None,
+                compiled_for=program.estimate.compiled_for if program.estimate else None,
             )
         found.append(row)
     if record.error or not found:
@@ -111,6 +116,12 @@ def overridden(overrides: Iterable[str]) -> dict[str, str]:
         key, _, value = override.lstrip("+~").partition("=")
         found[key] = value
     return found
+
+
+def estimated(found: Iterable[Row]) -> list[str]:
+    """What the estimates among the rows are of: `TPU v5e, compiled for v5e:4x4`, each once."""
+    each = dict.fromkeys((row.hardware, row.compiled_for) for row in found if row.hardware)
+    return [f"{hardware}, compiled for {of}" if of else str(hardware) for hardware, of in each]
 
 
 def _measured(program: CompiledProgram) -> dict[str, float | None]:
@@ -210,7 +221,7 @@ def objective(found: Sequence[Row], name: str) -> float | None:
 def columns(found: Sequence[Row]) -> list[str]:
     """The columns of the flat files: what identifies a row, the swept keys, collectives by kind, the measures."""
     keys = list(found[0].keys) if found else []
-    own = ["bytes_sent_min", "same_as", "error", "folder"]
+    own = ["bytes_sent_min", "hardware", "compiled_for", "same_as", "error", "folder"]
     return ["point", "experiment", *keys, "program", "status", *KINDS, *MEASURES, *own]
 
 
@@ -229,6 +240,8 @@ def leave(found: Sequence[Row], folder: Path) -> None:
 def _flat(row: Row, names: Sequence[str]) -> dict[str, Any]:
     own: dict[str, Any] = {
         "bytes_sent_min": row.bytes_sent_min,
+        "hardware": row.hardware,
+        "compiled_for": row.compiled_for,
         "same_as": row.same_as,
         "error": row.error,
         "folder": str(row.point if row.same_as is None else row.same_as),

@@ -207,8 +207,8 @@ def test_collectives_add_up_over_their_runs_and_hide_behind_what_is_computed_mea
     size = 45_000_000
     plain = collective(count=3, bytes_in=size, bytes_out=size)
     hidden = collective(
-        kind="collective-permute", groups=[[0, 1], [1, 0], [2, 3], [3, 2]], bytes_in=size, bytes_out=size, overlapped=["C"], count=2,
-        asynchronous=True,
+        kind="collective-permute", groups=[[0, 1], [1, 0], [2, 3], [3, 2]], bytes_in=size, bytes_out=size,
+        overlapped=["C"], count=2, asynchronous=True,
     )  # fmt: skip
     line = Line(("C",), False, {("bfloat16", "default"): 3e11}, 0)
     found = made([line], plain, hidden)

@@ -1,8 +1,8 @@
 """Messages between the chips of a torus in; how many one link carries at least, whatever way they take, out.
 
-A message may go around a ring either way, and around what is full. No route is quicker than these three say: what leaves
-a block of chips (or enters it) goes over the links at its border, what leaves a chip over its own links, and every
-message takes a link for each hop of its shortest way.
+A message may go around a ring either way, and around what is full. No route is quicker than these three say: what
+leaves a block of chips (or enters it) goes over the links at its border, what leaves a chip over its own links, and
+every message takes a link for each hop of its shortest way.
 """
 
 from __future__ import annotations

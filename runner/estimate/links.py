@@ -1,10 +1,11 @@
 """Who communicates how many bytes with whom over which links in; the least time that it takes out.
 
-Source: How to Scale Your Model, "Sharded matrices" and "How to think about GPUs", whose V / (2w) of a ring is that of many
-chips. Exactly, a chip gets the `(n - 1) / n` of V bytes that it lacks over its own links: two along a ring, one at the end of a
-line, and more where several dimensions share the work. So an all-gather takes no less than that, and no less than its
-longest way, `n / 2` hops around a ring and `n - 1` along a line. An all-reduce is a reduce-scatter and an all-gather, as XLA
-has it. Of an all-to-all, a quarter of the bytes crosses the middle each way. A permute takes what `cuts.py` says.
+Source: How to Scale Your Model, "Sharded matrices" and "How to think about GPUs", whose V / (2w) of a ring is that of
+many chips. Exactly, a chip gets the `(n - 1) / n` of V bytes that it lacks over its own links: two along a ring, one at
+the end of a line, and more where several dimensions share the work. So an all-gather takes no less than that, and no
+less than its longest way, `n / 2` hops around a ring and `n - 1` along a line. An all-reduce is a reduce-scatter and an
+all-gather, as XLA has it. Of an all-to-all, a quarter of the bytes crosses the middle each way. A permute takes what
+`cuts.py` says.
 """
 
 from __future__ import annotations
@@ -118,7 +119,8 @@ class Links:
         on_chip = len({place[-1] for place in places})
         moved = inside * local / nodes
         for line in self._lines(links, places):
-            # Of n chips half give to the other half, and of an odd number one less: V / 8w around a ring, V / 4w along a line.
+            # Half of the chips give to the other half, of an odd number one less: V / 8w around a ring, V / 4w along
+            # a line.
             crossing = (line.size // 2) * ((line.size + 1) // 2) / line.size
             seconds = moved * links.per_chip / on_chip / (inside / on_chip) * crossing * line.stride
             seconds /= (2 if line.ring else 1) * links.bandwidth

@@ -9,6 +9,7 @@ import pytest
 
 from runner.config.compose import compose
 from runner.config.folders import conf_folder
+from runner.estimate import estimate as estimating
 from runner.estimate.estimate import estimate
 from runner.estimate.model import Estimate
 from runner.evidence import collectives, hlo, work
@@ -101,6 +102,72 @@ metadata={op_name="jit(f)/C/dot"}
     assert found.unknown == []
 
 
+ON_CHIP = """HloModule m, is_scheduled=true
+ENTRY %main (a: bf16[1024,1024], b: bf16[1024,1024]) -> bf16[1024,1024] {
+  %a = bf16[1024,1024]{1,0:T(8,128)(2,1)} parameter(0)
+  %b = bf16[1024,1024]{1,0:T(8,128)(2,1)S(1)} parameter(1)
+  %s = (bf16[1024,1024]{1,0:T(8,128)(2,1)S(1)}, bf16[1024,1024]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) copy-start(%a)
+  %c = bf16[1024,1024]{1,0:T(8,128)(2,1)S(1)} copy-done(%s)
+  %d = bf16[1024,1024]{1,0:T(8,128)(2,1)S(1)} dot(%c, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}, \
+metadata={op_name="jit(f)/partial/dot"}
+  %e = bf16[1024,1024]{1,0:T(8,128)(2,1)} custom-call(%d, %d), custom_call_target="ConcatBitcast", \
+metadata={op_name="jit(f)/C/concatenate"}
+  ROOT %f = bf16[1024,1024]{1,0:T(8,128)(2,1)} negate(%d), metadata={op_name="jit(f)/C/neg"}
+}
+"""
+
+
+def test_what_lies_on_the_chip_costs_no_memory_and_what_is_copied_there_is_counted_apart() -> None:
+    given = read(compose("case3_allreduce", conf_folder()).plain)
+    found = work.read(hlo.read(ON_CHIP), Origins(given, "per_device"))
+    size = 2 * 1024**2
+    assert {line.nodes: line.bytes for line in found.lines} == {("partial",): 0, ("C",): size}
+    assert found.ahead == size
+    # What no tile says is of a TPU lies in the large memory: on a GPU S(1) is where NCCL wants its operands.
+    elsewhere = work.read(hlo.read(ON_CHIP.replace(":T(8,128)(2,1)", ":")), Origins(given, "per_device"))
+    assert {line.nodes: line.bytes for line in elsewhere.lines}["partial",] == 3 * size
+
+
+def test_the_memory_is_no_quicker_for_being_read_ahead_of_time() -> None:
+    computing = Line(("C",), False, {("bfloat16", "default"): 2e14}, 0)
+    found = estimate(V5E, MESH, Work([computing], ahead=16e11), [])
+    assert found.compute == found.seconds == pytest.approx(2.0)
+    assert (found.bytes, found.intensity, found.roof) == (16e11, pytest.approx(125.0), "memory")
+    assert found.mfu == pytest.approx(0.5)
+
+
+def test_the_roof_is_what_takes_longest_if_all_else_were_free() -> None:
+    computing = Line(("C",), False, {("bfloat16", "default"): 2e14}, 4e11)
+    size = 45_000_000_000
+    found = made([computing], collective(count=1, bytes_in=size, bytes_out=size))
+    assert (found.roof, made([computing]).roof) == ("flops", "flops")
+    assert found.mfu == pytest.approx(1 / 2)
+    assert made([computing]).mfu == pytest.approx(1.0)
+    assert made([computing], collective(count=3, bytes_in=size, bytes_out=size)).roof == "links"
+    assert made([Line(("C",), False, {("bfloat16", "default"): 2e13}, 8e11)]).roof == "memory"
+    unknown = made([Line(("C",), False, {("int4", "default"): 1.0}, 8e11)])
+    assert (unknown.roof, unknown.mfu) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "compiled_for", "doubted"),
+    [
+        (["hardware=v5e"], "simulated CPUs", "compiled for CPUs: on this hardware the compiler may"),
+        (["target=v5e_2x2"], "v5e:2x2", None),
+        (["target=tpu7x_2x2x1", "mesh=x4_y2"], "tpu7x:2x2x1", None),
+        (["target=v5e_2x2", "hardware=h100"], "v5e:2x2", "compiled for v5e: for H100 the compiler may"),
+        (["target=v5e_2x2", "hardware=v6e"], "v5e:2x2", "compiled for v5e: for TPU v6e the compiler may"),
+    ],
+)
+def test_it_is_said_for_what_the_programs_were_compiled(
+    overrides: list[str], compiled_for: str, doubted: str | None
+) -> None:
+    given = read(compose("case3_allreduce", conf_folder(), overrides).plain)
+    assert estimating.compiled_for(given) == compiled_for
+    doubts = estimating.doubts(given)
+    assert [doubt[: len(doubted)] for doubt in doubts] == [doubted] if doubted else doubts == []
+
+
 def test_a_loop_of_unknown_length_is_said() -> None:
     found = counted("pipeline/auto.cpu.jax-0.12.0.1")
     assert found.unknown == []
@@ -140,8 +207,8 @@ def test_collectives_add_up_over_their_runs_and_hide_behind_what_is_computed_mea
     size = 45_000_000
     plain = collective(count=3, bytes_in=size, bytes_out=size)
     hidden = collective(
-        kind="collective-permute", groups=[[0, 1], [1, 0]], bytes_in=size, bytes_out=size, overlapped=["C"], count=2,
-        asynchronous=True,
+        kind="collective-permute", groups=[[0, 1], [1, 0], [2, 3], [3, 2]], bytes_in=size, bytes_out=size,
+        overlapped=["C"], count=2, asynchronous=True,
     )  # fmt: skip
     line = Line(("C",), False, {("bfloat16", "default"): 3e11}, 0)
     found = made([line], plain, hidden)

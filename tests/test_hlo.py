@@ -80,7 +80,7 @@ def test_an_instruction():
     assert found.name == "fusion.2"
     assert found.opcode == "fusion"
     assert found.root
-    assert found.shapes == (Shape("float32", (2, 4), 32), Shape("bfloat16", (3,), 16))
+    assert found.shapes == (Shape("float32", (2, 4), 32, 1), Shape("bfloat16", (3,), 16))
     assert found.bytes == 2 * 4 * 4 + 3 * 2
     assert found.operands == ("A.1", "copy-done")
     assert found.called == (("calls", "fused.1"),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,18 +19,22 @@ from runner.sharding import ring
 DEVICES = 8
 
 
-def made(bandwidth: float, latency: float) -> list[Measure]:
-    """What devices that are linked so would take."""
+def made(bandwidth: float, latency: float, start: float = 20e-6) -> list[Measure]:
+    """What devices that are linked so would take, where each program takes so long to start."""
 
     def one(kind: str, size: int, seconds: float, dtype: str = "float32") -> Measure:
         return Measure(kind=kind, dtype=dtype, bytes=size, seconds=seconds, device="a device", devices=DEVICES)
 
-    found = [one("dispatch", 0, 1e-6)]
+    found = [one("dispatch", 0, start)]
     for kind in fit.KINDS:
         for size in (1_000, 1_000_000, 1_000_000_000):
             waiting = latency * (2 if kind == "all-reduce" else 1)
-            found.append(one(kind, size, max(waiting, size * ring.bus_factor(kind, DEVICES) / bandwidth)))
-    found += [one("product", 10**12, 0.5), one("product", 10**12, 0.25, "bfloat16"), one("copy", 10**9, 0.01)]
+            found.append(one(kind, size, start + max(waiting, size * ring.bus_factor(kind, DEVICES) / bandwidth)))
+    found += [
+        one("product", 10**12, start + 0.5),
+        one("product", 10**12, start + 0.25, "bfloat16"),
+        one("copy", 10**9, start + 0.01),
+    ]
     return found
 
 
@@ -37,8 +42,15 @@ def test_the_numbers_that_made_the_measures_are_found_again() -> None:
     found = fit.fit(made(bandwidth=4.5e11, latency=5e-6))
     assert found.bandwidth == pytest.approx(4.5e11)
     assert found.latency == pytest.approx(5e-6)
-    assert found.flops == {"float32": 2e12, "bfloat16": 4e12}
+    assert found.flops == pytest.approx({"float32": 2e12, "bfloat16": 4e12})
     assert found.memory_bandwidth == pytest.approx(1e11)
+
+
+def test_what_takes_no_longer_than_nothing_has_no_latency_and_still_a_rate() -> None:
+    measures = [replace(one, seconds=5e-6) if one.bytes == 1_000 else one for one in made(4.5e11, 5e-6)]
+    assert fit.fit(measures).latency == 0.0
+    quick = [replace(one, seconds=20e-6) for one in measures]
+    assert 0 < fit.fit(quick).bandwidth < 1e15
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,9 @@ from runner.record.model import Status
 from runner.record.verdicts import FileChecks, SectionsVerdict
 from runner.show import progress, sweep
 from runner.track import entry
+from runner.show.page import measured
+from runner.show.page import sweep as pages
+from runner.show.page.measured import Point
 from tests import evidence
 from tests.evidence import collective
 
@@ -141,6 +144,38 @@ def test_by_how_much_is_said() -> None:
         "  bytes sent 64 B: point 1 auto (arrays.A.spec=[x]); point 3 vmap (arrays.A.spec=[x]); "
         "the next 128 B, 2 times that, the most 512 B, 8 times that"
     )
+
+
+def on(point: int, hardware: str, compiled_for: str, seconds: float) -> Row:
+    return replace(row(point, estimate_s=seconds), hardware=hardware, compiled_for=compiled_for)
+
+
+def test_an_estimate_never_stands_without_its_hardware(tmp_path: Path) -> None:
+    alike = [on(0, "TPU v5e", "v5e:2x2", 1e-3), on(1, "TPU v5e", "v5e:2x2", 2e-3)]
+    head, lines = sweep.table(alike)
+    assert "estimate on TPU v5e" in head
+    assert sweep.lines(alike)[0] == "estimate: the least time of a run on TPU v5e, compiled for v5e:2x2"
+    other = [*alike, on(2, "H100", "simulated CPUs", 5e-4)]
+    head, lines = sweep.table(other)
+    assert [line[head.index("estimate")][0] for line in lines] == [
+        "1.00 ms on TPU v5e", "2.00 ms on TPU v5e", "500 µs on H100",
+    ]  # fmt: skip
+    assert "  estimated time on H100 500 µs: point 2 auto" in sweep.lines(other)[3]
+    measures.leave(measures.varying(other), tmp_path)
+    flat = list(csv.DictReader(io.StringIO((tmp_path / "results.csv").read_text(encoding="utf-8"))))
+    assert [(line["hardware"], line["compiled_for"]) for line in flat][1:] == [
+        ("TPU v5e", "v5e:2x2"), ("H100", "simulated CPUs"),
+    ]  # fmt: skip
+    page = str(sweep_page(other))
+    assert "estimates: the least time of a run on H100, compiled for simulated CPUs" in page
+    assert "on H100 or TPU v5e" in page
+
+
+def sweep_page(found: list[Row]) -> str:
+    points = {
+        each.point: Point(str(each.point), evidence.record({"auto": evidence.program()}), [], None) for each in found
+    }
+    return pages.page("mine", measured.Sweep(points, found))
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ EVERY_ON_CPUS = [
 ]
 
 # x, w1 and w2 are [32, 32] on each device, 4096 bytes. The gradients of w1 and w2 and the loss are reduced as one.
-MERGED: dict[str, Any] = {"nodes": ["loss", "hidden", "out"]}
+MERGED: dict[str, Any] = {"nodes": ["loss", "hidden", "out"], "backward": ["hidden", "out"]}
 STEP = [
     written("all-reduce", "out", "model", 4096),
     written("all-reduce", "hidden", "model", 4096, gradient=True),
@@ -172,7 +172,7 @@ EXPECTED: dict[str, list[Any]] = {
     f"unchecked_gradient/shard_map.v5e_2x2.{NEW}": [
         *UNCHECKED,
         written("all-reduce", "loss", "data", 4, gradient=True),
-        written("all-reduce", "loss", "data", 4 + WEIGHTS, nodes=["loss", "hidden", "out"]),
+        written("all-reduce", "loss", "data", 4 + WEIGHTS, **MERGED),
         inserted("all-gather", "hidden", *GATHERED, moves=["hidden"], to=[], gradient=True, **meanwhile("hidden")),
     ],
     f"ring_matmul/shard_map.v5e_2x2.{OLD}": RING,

@@ -326,6 +326,23 @@ LINES = [
         (evidence.collective(node="C", gradient=True), "at C: all-reduce over x, 64 B · of the backward pass"),
         (evidence.collective(node="A", inserted=True), "at A: all-reduce over x, 64 B · inserted by the compiler"),
         (evidence.collective(node=None), "in no line of it: all-reduce over x, 64 B · as written"),
+        (
+            evidence.collective(node="C", inserted=True, between={"from": ["A", "B"], "to": ["C"]}),
+            "at C: all-reduce over x, 64 B · inserted by the compiler",
+        ),
+        # What a device adds up it computes itself, of the whole of what it reads.
+        (
+            evidence.collective(node="P", inserted=True, between={"from": ["B"], "to": ["P"]}),
+            "at P: all-reduce over x, 64 B · inserted by the compiler",
+        ),
+        (
+            evidence.collective(node="P", inserted=True, between={"from": ["P"], "to": ["C"]}),
+            "from P to C: all-reduce over x, 64 B · inserted by the compiler",
+        ),
+        (
+            evidence.collective(node="C", nodes=["C", "P"], backward=["P"]),
+            "at C: all-reduce over x of C, P (backward), 64 B · as written",
+        ),
         (evidence.collective(node="C", count=None, bytes=None), "from P to C: all-reduce over x, ? B × ? · as written"),
         (evidence.collective(count=8, axes=["x", "y"]), "from P to C: all-reduce over x, y, 64 B × 8 · as written"),
     ],
@@ -342,6 +359,16 @@ def test_collectives_that_are_alike_are_counted_and_none_is_lost() -> None:
     words = graph.draw(LINES, ARRAYS, {}, moved).words
     assert "from P to C: 2 × all-reduce over x, 64 B · as written" in words
     assert "at P: all-reduce over x, 64 B · inserted by the compiler" in words
+
+
+def test_of_two_collectives_of_a_line_none_is_said_to_move_what_the_other_does() -> None:
+    two = replace(LINES[1], expression="psum(P, 'x') + pmax(A @ B, 'x')", reads=["P", "A", "B"])
+    moved = [evidence.collective(node="C"), evidence.collective(node="C", bytes=8)]
+    words = graph.draw([LINES[0], two], ARRAYS, {}, moved).words
+    assert [word for word in words if "all-reduce" in word] == [
+        "at C: all-reduce over x, 64 B · as written",
+        "at C: all-reduce over x, 8 B · as written",
+    ]
 
 
 DOTS = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=40)

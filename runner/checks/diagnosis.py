@@ -1,42 +1,62 @@
 """A wrong per-device program in; what is wrong with it, in words, out.
 
 When the per-device program, run by the NumPy interpreter, does not compute what `graph` says, single edits of it are
-tried until one does: of the experiment's arrays and of others, in float64, so that what is reported holds. Of several
-that do, the likeliest is said. A plain factor between the two is reported as well.
+tried until one does: of the experiment's arrays and of others, in float64, so that what is reported holds. What is
+reported can be written: the file with the edit in it is read again, its lines are interpreted, and JAX knows their
+types. Of several edits the likeliest is said. A plain factor between the two is reported as well.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from typing import Any
 
 import numpy as np
 
 from runner import dtypes
-from runner.checks import sections
+from runner.checks import inscribed, sections
 from runner.checks.context import Context
 from runner.checks.edits import Edit, Edits, indices
 from runner.checks.mends import inserting
 from runner.checks.slips import changing
+from runner.experiment import reader
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section, Statement, expressions
+from runner.faults import InvalidExperiment
 from runner.reference import PerDevice, interpret
 from runner.reference.arithmetic import Arithmetic
 
 SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 
-SECONDS = 5.0
-"""How long edits are tried before the search gives up, and says so."""
+SHARE, LEAST, MOST = 0.25, 5.0, 30.0
+"""Edits are tried for a quarter of the seconds that the run has taken, but for 5 at least and 30 at most."""
 
 MISFITS = (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError)
 """What NumPy raises of an edit that does not fit the shapes, as most do not."""
 
 
-def diagnose(context: Context) -> list[str]:
-    """What is wrong with the per-device program: sentences, most telling first; "not found" where no edit mends it."""
+@dataclass(frozen=True)
+class File:
+    """The configuration of an experiment; `refused` says what JAX's types have against another one, if anything."""
+
+    config: Mapping[str, Any]
+    refused: Callable[[Mapping[str, Any]], str | None]
+
+
+def budget(elapsed: float) -> float:
+    """How many seconds edits are tried for, in a run that has taken so many."""
+    return min(MOST, max(LEAST, SHARE * elapsed))
+
+
+def diagnose(context: Context, file: File | None = None, seconds: float = LEAST) -> list[str]:
+    """What is wrong with the per-device program: sentences, most telling first; "not found" where no edit mends it.
+
+    Edits are tried for so many `seconds`, in the `file` where it is known.
+    """
     results = context.experiment.results
     compared = [sections.compare(context, name) for name in results] if context.per_device is not None else []
     if context.uncast:
@@ -44,15 +64,15 @@ def diagnose(context: Context) -> list[str]:
     if compared and all(each.agree for each in compared):
         # Only a gradient differs: that an edit leaves the results right says nothing of it.
         return []
-    found, complete = _mend(context)
+    found, complete = _mend(context, file, seconds)
     factors = [text for name in results if (text := _factor(context, name))]
     if found is not None:
         return [found.mend, *factors]
-    within = "" if complete else f" within {SECONDS:g} s"
+    within = "" if complete else f" within {seconds:.2g} s"
     return [f"no single edit of per_device was found{within} that computes the graph", *factors]
 
 
-def _mend(context: Context) -> tuple[Edit | None, bool]:
+def _mend(context: Context, file: File | None, seconds: float) -> tuple[Edit | None, bool]:
     """The likeliest edit that mends the program, and whether all were tried."""
     start = time.perf_counter()
     trial = Trial(context)
@@ -72,11 +92,23 @@ def _mend(context: Context) -> tuple[Edit | None, bool]:
         score = _score(edit, graph)
         if score >= lowest:
             continue
-        if time.perf_counter() - start > SECONDS:
+        if time.perf_counter() - start > seconds:
             return best, False
-        if trial.mends(edit):
+        if trial.mends(edit) and (file is None or _stands(trial, file, edit)):
             best, lowest = edit, score
     return best, True
+
+
+def _stands(trial: Trial, file: File, edit: Edit) -> bool:
+    """Whether the file with the edit is an experiment, whose `per_device` is its `graph`, and which JAX can type."""
+    revised = inscribed.revised(file.config, "per_device", edit.key, edit.text)
+    if revised is None:
+        return False
+    try:
+        after = reader.read(revised)
+    except InvalidExperiment:
+        return False
+    return trial.agrees(after) and file.refused(revised) is None
 
 
 _LARGER = 8
@@ -139,8 +171,36 @@ class Trial:
         """Whether the edited section computes what it computes as it is."""
         return all(self._equal(case, section, edit, case.values[section]) for case in self._cases)
 
+    def agrees(self, revised: Experiment) -> bool:
+        """Whether the sections of another experiment on the same arrays say the same, from their first lines on."""
+        try:
+            return all(
+                sections.agree(self._context, name, values["graph"][name], values["per_device"][name])
+                for case in self._cases
+                for values in [self._afresh(case, revised)]
+                for name in revised.results
+            )
+        except MISFITS:
+            return False
+
+    def _afresh(self, case: _Case, revised: Experiment) -> dict[Section, Mapping[str, PerDevice]]:
+        return {
+            section: interpret(
+                revised,
+                section,
+                case.arrays,
+                keep=revised.results,
+                arithmetic=case.arithmetic[section],
+                most=self._most,
+            ).values
+            for section in SECTIONS
+        }
+
     def _equal(self, case: _Case, section: Section, edit: Edit, wanted: Mapping[str, PerDevice]) -> bool:
         experiment = self._context.experiment
+        # What stands below an edit is not there yet.
+        later = {str(line).split(".")[0] for line, _ in expressions(edit.statements[edit.first :])}
+        given = {name: value for name, value in case.values[section].items() if name.split(".")[0] not in later}
         try:
             after = interpret(
                 experiment,
@@ -149,7 +209,7 @@ class Trial:
                 edit.statements[edit.first :],
                 keep=experiment.results,
                 arithmetic=case.arithmetic[section],
-                given=case.values[section],
+                given=given,
                 most=self._most,
             ).values
         except MISFITS:

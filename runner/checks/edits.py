@@ -11,7 +11,9 @@ import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from runner.experiment.model import Experiment, Loop, Node, Section, Statement
+from runner.checks import inscribed
+from runner.experiment.model import Call, Experiment, Loop, Node, Section, Statement
+from runner.faults import Key
 from runner.language import trees
 from runner.language.operators import called
 from runner.language.syntax import Expression
@@ -19,11 +21,12 @@ from runner.language.syntax import Expression
 
 @dataclass(frozen=True)
 class Edit:
-    """One change of a section.
+    """One change of a line of the file, which several lines of a section may stand for.
 
     - `line`: where it is (`ring.acc`); `statements`: the section after it; `first`: the first statement that changes.
     - `kind`: what is changed; `before`, `after`: the part and what stands in its place.
     - `mend`: what it says of a program that it mends; `rank`: the lower, the likelier that is what somebody means.
+    - `key`, `text`: where the file has the line, and what stands there instead.
     """
 
     line: str
@@ -34,20 +37,33 @@ class Edit:
     after: str
     mend: str
     rank: float
+    key: Key = ()
+    text: str | int = ""
 
 
 @dataclass(frozen=True)
 class Site:
-    """One expression of the program: where it stands (`("ring", "acc")`), what stands before it, its loop's index."""
+    """One expression of the file: where it stands (`("ring", "acc")`), what stands before it, its loop's index.
+
+    - `expression`, `before`: in the names of the function that it is a line of, if it is one.
+    - `named`: what messages call it; `places`: every line of the section that it is, with its path.
+    """
 
     path: tuple[str, ...]
     expression: Expression
     before: dict[str, Expression]
     index: str | None = None
+    named: str = ""
+    places: tuple[tuple[tuple[str, ...], Node], ...] = ()
 
     @property
     def name(self) -> str:
         return ".".join(self.path)
+
+    @property
+    def label(self) -> str:
+        """What the lines around it in the file call it."""
+        return self.places[0][1].line.label
 
 
 class Edits:
@@ -62,18 +78,29 @@ class Edits:
         self.statements = experiment.section(section)
         axes = [axis for axis, size in experiment.manual.sizes.items() if size > 1]
         self.combinations = [*((axis,) for axis in axes), *([tuple(axes)] if len(axes) > 1 else [])]
-        self.sites = list(_sites(self.statements))
+        found = list(_sites(self.statements, section))
+        self._of_calls: dict[tuple[Call, ...], list[Node]] = {}
+        for site in found:
+            for _, node in site.places:
+                self._of_calls.setdefault(node.line.calls, []).append(node)
+        self.sites = _by_line(found)
 
     def edit(self, site: Site, old: ast.expr, new: ast.expr, kind: str, mend: str, rank: float) -> Edit:
         """The section with `new` in the place of `old`."""
         tree = trees.swapped(site.expression.tree, old, new)
-        changed = Expression(trees.text(tree), tree)
         rank += 0.25 if len(site.path) > 1 else 0.0
-        return self._edit(
-            site.path,
-            lambda line: replace(line, expression=changed),
-            (kind, trees.text(old), trees.text(new), mend, rank),
-        )
+        statements = self.statements
+        for path, node in site.places:
+            calls = node.line.calls
+            known = inscribed.replaced(tree, inscribed.in_section(self._of_calls[calls])) if calls else tree
+            changed = Expression(trees.text(known), known)
+            statements = _changed(statements, path, lambda line, changed=changed: replace(line, expression=changed))
+        first = min(_position(self.statements, path) for path, _ in site.places)
+        node = site.places[0][1]
+        return Edit(
+            site.name, statements, first, kind, trees.text(old), trees.text(new), mend, rank,
+            key=node.line.written(self.section)[0], text=inscribed.text(node, tree),
+        )  # fmt: skip
 
     def stepped(self, path: tuple[str, ...], loop: Loop, by: int) -> Edit:
         """The section with a loop at `path` that takes more steps, or fewer."""
@@ -81,31 +108,53 @@ class Edits:
         text = f"{steps} step{'s' if steps != 1 else ''}"
         what = "one step short" if by > 0 else "one step long"
         mend = f"per_device.{'.'.join(path)}: the repeat is {what}: with {text} it equals the graph"
-        return self._edit(path, lambda _: replace(loop, steps=steps), ("loop", f"{loop.steps} steps", text, mend, 1.0))
+        statements = _changed(self.statements, path, lambda _: replace(loop, steps=steps))
+        first = _position(self.statements, path)
+        return Edit(
+            ".".join(path), statements, first, "loop", f"{loop.steps} steps", text, mend, 1.0,
+            key=(*loop.line.written(self.section)[0], "repeat"), text=steps,
+        )  # fmt: skip
 
-    def _edit(
-        self,
-        path: tuple[str, ...],
-        change: Callable[[Statement], Statement],
-        said: tuple[str, str, str, str, float],
-    ) -> Edit:
-        first = next(i for i, statement in enumerate(self.statements) if statement.name == path[0])
-        return Edit(".".join(path), _changed(self.statements, path, change), first, *said)
+
+def _position(statements: Iterable[Statement], path: tuple[str, ...]) -> int:
+    return next(i for i, statement in enumerate(statements) if statement.name == path[0])
 
 
 def _sites(
     statements: tuple[Statement, ...],
+    section: Section,
     path: tuple[str, ...] = (),
     outer: Mapping[str, Expression] | None = None,
     index: str | None = None,
 ) -> Iterator[Site]:
-    before = dict(outer or {})
+    """The expressions of a section, each with those before it by the names that its own line knows."""
+    known: dict[tuple[Call, ...], dict[str, Expression]] = {(): dict(outer or {})}
     for statement in statements:
         if isinstance(statement, Node):
-            yield Site((*path, statement.name), statement.expression, dict(before), index)
-            before[statement.name] = statement.expression
+            line, tree = statement.line, inscribed.own(statement)
+            expression = Expression(trees.text(tree), tree) if line.calls else statement.expression
+            here, before = (*path, statement.name), known.setdefault(line.calls, {})
+            key, _ = line.written(section)
+            named = f"{section}.{'.'.join(here)}" if key[0] == section else ".".join(map(str, key))
+            yield Site(here, expression, dict(before), index, named, ((here, statement),))
+            before[line.label] = expression
+            if line.calls:
+                # What a call gives has a name where it is called.
+                known[()][statement.name] = statement.expression
         else:
-            yield from _sites(statement.body, (*path, statement.name), before, statement.index)
+            nested = {**known[()]}
+            yield from _sites(statement.body, section, (*path, statement.name), nested, statement.index)
+
+
+def _by_line(found: Iterable[Site]) -> list[Site]:
+    """The sites, those of one line of a function as one."""
+    sites: dict[object, Site] = {}
+    for site in found:
+        node = site.places[0][1]
+        line = (node.line.written("graph")[0], site.label, site.expression.text) if node.line.calls else site.path
+        same = sites.get(line)
+        sites[line] = site if same is None else replace(same, places=(*same.places, *site.places))
+    return list(sites.values())
 
 
 def indices(experiment: Experiment, section: Section) -> frozenset[str]:

@@ -31,7 +31,7 @@ def inserting(edits: Edits) -> list[Edit]:
 def _collectives_around(edits: Edits, site: Site) -> Iterator[Edit]:
     """A collective around the whole expression, or around a part of it whose result is partial."""
     tree = site.expression.tree
-    bare, name = isinstance(tree, ast.Name), site.path[-1]
+    bare, name = isinstance(tree, ast.Name), site.label
     # A carry that a loop gives as it got it was to be moved; what is reduced where it is read was meant to be partial.
     unmoved = isinstance(tree, ast.Name) and len(site.path) > 1 and tree.id == name
     reduced_later = any(
@@ -48,7 +48,7 @@ def _collectives_around(edits: Edits, site: Site) -> Iterator[Edit]:
             continue
         for new, collective, does, over in _wrapped(edits, node, meant, whole=whole):
             text = trees.text(trees.swapped(tree, node, new))
-            with_it = f"with per_device.{site.name}: {text} it equals the graph"
+            with_it = f"with {site.named}: {text} it equals the graph"
             article = "an" if collective[0] in "ai" else "a"
             mend = f"{article} {collective} over {over} is left out: {with_it}"
             likely = (collective == meant if meant else does == "sum") or (unmoved and does == "permute")
@@ -138,8 +138,8 @@ def _parts_around(edits: Edits, site: Site, parts: Sequence[_Part]) -> Iterator[
 def _unread(edits: Edits, site: Site) -> list[str]:
     """The lines before this one, at its level, that no line reads and no output is."""
     read = {node.id for other in edits.sites for node in ast.walk(other.expression.tree) if isinstance(node, ast.Name)}
-    level = [other for other in edits.sites if other.path[:-1] == site.path[:-1] and other.path[-1] in site.before]
-    return [other.path[-1] for other in level if other.path[-1] not in read | set(edits.experiment.results)]
+    level = [other for other in edits.sites if other.path[:-1] == site.path[:-1] and other.label in site.before]
+    return [other.label for other in level if other.label not in read | set(edits.experiment.results)]
 
 
 def _operands_back(edits: Edits, site: Site, parts: Sequence[_Part]) -> Iterator[Edit]:
@@ -184,7 +184,7 @@ def _put_back(
 ) -> Edit:
     text = trees.text(trees.swapped(site.expression.tree, node, new))
     shown = trees.text(operand)
-    mend = f"the {what} {shown} is left out: with per_device.{site.name}: {text} it equals the graph"
+    mend = f"the {what} {shown} is left out: with {site.named}: {text} it equals the graph"
     return edits.edit(site, node, new, "missing", mend, rank)
 
 

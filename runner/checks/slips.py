@@ -59,7 +59,7 @@ class _Part:
 
     def edit(self, new: ast.expr, kind: str, meaning: str, rank: float) -> Edit:
         """The section with `new` in its place; `meaning` says of a program that this mends what was wrong with it."""
-        mend = f"{self.edits.section}.{self.site.name}: {meaning} it equals the graph"
+        mend = f"{self.site.named}: {meaning} it equals the graph"
         return self.edits.edit(self.site, self.node, new, kind, mend, rank)
 
 

@@ -164,7 +164,8 @@ class Sweep:
         best = min(known, key=lambda row: row.measure(self._plan.sort) or 0.0, default=None)
         if best is None:
             return ""
-        return f"{shown.measure_text(self._plan.sort, best.measure(self._plan.sort))} at point {best.point}"
+        on = f" on {best.hardware}" if self._plan.sort == "estimate_s" and best.hardware else ""
+        return f"{shown.measure_text(self._plan.sort, best.measure(self._plan.sort))}{on} at point {best.point}"
 
     def _begin(self, number: int, overrides: Sequence[str]) -> _Begun | None:
         """Begin a point; None where there is nothing to run."""

@@ -77,6 +77,8 @@ class TorusConfig:
     """Seconds a hop."""
     ring: int | None = None
     """A dimension whose size is a multiple of it closes to a ring."""
+    cubes: bool | None = None
+    """Whether none closes unless all dimensions are multiples of `ring`."""
     chip: ChipConfig | None = field(default_factory=ChipConfig)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 from runner import dtypes, executions
 from runner.estimate.links import Coordinates, Links, Taken
-from runner.estimate.model import CollectiveTime, Estimate, LineTime
+from runner.estimate.model import CollectiveTime, Estimate, LineTime, Roof
 from runner.evidence.model import Collective
 from runner.evidence.work import IN_BRANCHES, Line, Work
 from runner.executions import Range
@@ -31,9 +32,10 @@ def estimate(
     *,
     coordinates: Sequence[Coordinates] | None = None,
     needed_bytes: int | None = None,
+    compiled_for: str | None = None,
     said: Iterable[str] = (),
 ) -> Estimate:
-    """The least time of one run on one device.
+    """The least time of one run on one device, of a program `compiled_for` it or for something else.
 
     `coordinates` are where the devices of the mesh are, where that is known. `needed_bytes` is the memory that a device
     needs. `said` are sentences on what the module does not tell.
@@ -45,17 +47,28 @@ def estimate(
     taken = [_collective(links, mesh, one, times, unknown) for one in collectives or ()]
     if collectives is None:
         unknown.append("what it communicates could not be read")
-    compute = sum(line.seconds or 0.0 for line in lines)
+    multiplying = _multiplying(hardware, work)
+    flops, size = sum(line.flops for line in lines), sum(line.bytes for line in lines) + work.ahead
+    moving = None if hardware.memory_bandwidth is None else size / hardware.memory_bandwidth
+    # What is copied ahead of time goes through the memory while lines are computed, and both have to be done.
+    compute = max(sum(line.seconds or 0.0 for line in lines), moving or 0.0)
     communication = sum(one.seconds or 0.0 for one in taken)
     hidden = min(sum(one.hidden for one in taken), compute)
+    seconds = compute + communication - hidden
     return Estimate(
         hardware=hardware.name,
-        seconds=compute + communication - hidden,
+        compiled_for=compiled_for,
+        seconds=seconds,
         compute=compute,
         communication=communication,
         hidden=hidden,
         overlapped=max(compute, communication),
-        bottleneck=_bottleneck(lines, taken, compute + communication - hidden),
+        flops=flops,
+        bytes=size,
+        intensity=flops / size if size else None,
+        roof=_roof(multiplying, moving, communication),
+        mfu=multiplying / seconds if seconds and multiplying is not None else None,
+        bottleneck=_bottleneck(lines, taken, seconds),
         fits=None if needed_bytes is None or hardware.memory_bytes is None else needed_bytes <= hardware.memory_bytes,
         lines=lines,
         collectives=taken,
@@ -63,15 +76,55 @@ def estimate(
     )
 
 
+def compiled_for(experiment: Experiment) -> str:
+    """What the programs were compiled for, in words."""
+    target = experiment.target
+    if target.topology is not None:
+        return target.topology.name
+    return "simulated CPUs" if target.platform == "cpu" else f"the {target.platform.upper()}s here"
+
+
 def doubts(experiment: Experiment) -> list[str]:
     """Why the times are not those of the hardware's own program: another compiler made what is counted."""
     found: list[str] = []
-    if experiment.target.topology is None and experiment.target.platform == "cpu":
+    target, hardware = experiment.target, experiment.hardware
+    if target.topology is None and target.platform == "cpu":
         found.append("compiled for CPUs: on this hardware the compiler may fuse, merge and overlap otherwise")
         kinds = [dtypes.dtype(array.dtype) for array in experiment.arrays]
         if any(kind.kind == "float" and kind.numpy.itemsize < 4 for kind in kinds):
             found.append("compiled for CPUs, which multiply and send narrow floats as float32")
+    generation = None if target.topology is None else target.topology.generation
+    if hardware is not None and generation is not None and _short(hardware.name) != _short(generation):
+        found.append(
+            f"compiled for {generation}: for {hardware.name} the compiler may fuse, merge and overlap otherwise"
+        )
     return found
+
+
+def _short(name: str) -> str:
+    """`v5e` of `TPU v5e`, and `7x` of `tpu7x`."""
+    return name.lower().replace("tpu", "").strip()
+
+
+def _multiplying(hardware: Hardware, work: Work) -> float | None:
+    """The seconds that multiplying takes if everything else were free; None where a dtype's speed is not known."""
+    total = 0.0
+    for line in work.lines:
+        for (dtype, precision), flops in line.flops.items():
+            peak = hardware.peak(dtype, precision)
+            if peak is None:
+                return None
+            total += flops / peak
+    return total
+
+
+def _roof(multiplying: float | None, moving: float | None, communication: float) -> Roof | None:
+    """Which takes longest, where all are known and one takes any time."""
+    if multiplying is None or moving is None:
+        return None
+    roofs: dict[Roof, float] = {"flops": multiplying, "memory": moving, "links": communication}
+    longest = max(roofs, key=lambda roof: roofs[roof])
+    return longest if roofs[longest] else None
 
 
 def _line(hardware: Hardware, line: Line, unknown: list[str]) -> LineTime:
@@ -136,8 +189,7 @@ def _taken(links: Links, mesh: Mesh, one: Collective) -> Taken | None:
     if one.kind in _PAIRED:
         if groups is None:
             # Of many devices no pair is listed; where all send to their neighbours along an axis, one hop is the least.
-            members = mesh.groups(one.axes or ())[0]
-            groups = [[members[0], members[min(1, len(members) - 1)]]]
+            groups = [[a, b] for members in mesh.groups(one.axes or ()) for a, b in itertools.pairwise(members)]
         return links.permute([(pair[0], pair[1]) for pair in groups], taken)
     if groups is None:
         groups = mesh.groups(one.axes or ())

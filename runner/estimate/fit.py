@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runner.link.measures import Measure
 from runner.sharding import ring
@@ -30,23 +30,35 @@ class Fitted:
 
 
 def fit(measures: Sequence[Measure]) -> Fitted:
-    """The bandwidth at the largest size and the time at the smallest: of the kinds of collectives the middle ones."""
+    """The bandwidth at the largest size and the time at the smallest: of the kinds of collectives the middle ones.
+
+    Every program pays for its start, which one that does nothing shows. No estimate has that in it, so it is taken off.
+    """
     first = measures[0]
+    (dispatch,) = (one.seconds for one in measures if one.kind == "dispatch")
     collectives = [one for one in measures if one.kind in KINDS]
     largest, smallest = max(one.bytes for one in collectives), min(one.bytes for one in collectives)
-    rates = [busbw(one) for one in collectives if one.bytes > largest / 2]
-    waits = [one.seconds / (2 if one.kind == "all-reduce" else 1) for one in collectives if one.bytes < 2 * smallest]
-    (dispatch,) = (one.seconds for one in measures if one.kind == "dispatch")
-    (copy,) = (one.bytes / one.seconds for one in measures if one.kind == "copy")
+    rates = [busbw(_started(one, dispatch)) for one in collectives if one.bytes > largest / 2]
+    waits = [
+        max(0.0, one.seconds - dispatch) / (2 if one.kind == "all-reduce" else 1)
+        for one in collectives
+        if one.bytes < 2 * smallest
+    ]
+    (copy,) = (algbw(_started(one, dispatch)) for one in measures if one.kind == "copy")
     return Fitted(
         device=first.device,
         devices=first.devices,
-        flops={one.dtype: one.bytes / one.seconds for one in measures if one.kind == "product"},
+        flops={one.dtype: algbw(_started(one, dispatch)) for one in measures if one.kind == "product"},
         memory_bandwidth=copy,
         bandwidth=statistics.median(rates),
         latency=statistics.median(waits),
         dispatch=dispatch,
     )
+
+
+def _started(one: Measure, dispatch: float) -> Measure:
+    """A measure without the start; where that is most of it, half of it, since what is left says little of a rate."""
+    return replace(one, seconds=max(one.seconds - dispatch, one.seconds / 2))
 
 
 def algbw(one: Measure) -> float:
@@ -64,8 +76,8 @@ def document(fitted: Fitted, name: str, when: str, versions: str) -> str:
     flops = ", ".join(f"{dtype}: {rate:.2e}" for dtype, rate in fitted.flops.items())
     lines = [
         f"# {fitted.devices} × {fitted.device}, measured {when} ({versions}) by python -m runner.measure {name}.",
-        "# Collectives: bandwidth at the largest size, time of the smallest. A program that does nothing takes "
-        f"{fitted.dispatch * 1e6:.0f} µs.",
+        "# Collectives: bandwidth at the largest size, time of the smallest, each without the "
+        f"{fitted.dispatch * 1e6:.0f} µs that a program takes that does nothing.",
         f"name: {name}",
         f"flops: {{{flops}}}",
         f"memory: {{bandwidth: {fitted.memory_bandwidth:.2e}}}",

@@ -1,20 +1,21 @@
 """Who communicates how many bytes with whom over which links in; the least time that it takes out.
 
-Source: How to Scale Your Model, "Sharded matrices" and "How to think about GPUs". On a ring each shard travels half of
-the way in each direction, on a line without wrap-around all of it; several dimensions share the work. So an all-gather
-of V bytes over n chips takes `V / n · hops / bandwidth` with `hops = n / 2` on a ring and `n - 1` on a line, no less
-than `hops · latency`, and no less than what comes in over the links of the chip that has fewest. An all-reduce takes
-twice that, an all-to-all on a ring a quarter.
+Source: How to Scale Your Model, "Sharded matrices" and "How to think about GPUs", whose V / (2w) of a ring is that of
+many chips. Exactly, a chip gets the `(n - 1) / n` of V bytes that it lacks over its own links: two along a ring, one at
+the end of a line, and more where several dimensions share the work. So an all-gather takes no less than that, and no
+less than its longest way, `n / 2` hops around a ring and `n - 1` along a line. An all-reduce is a reduce-scatter and an
+all-gather, as XLA has it. Of an all-to-all, a quarter of the bytes crosses the middle each way. A permute takes what
+`cuts.py` says.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from runner.estimate import cuts
 from runner.estimate.model import Bound
 from runner.experiment.hardware import Hardware, Switch, Torus
 from runner.layout import Mesh
@@ -100,12 +101,10 @@ class Links:
         if lines:
             # The devices of a chip share its links: where each is in a group of its own, all of these go over them.
             shared = links.per_chip / on_chip
-            rate = sum(line.rate for line in lines)
             hops = sum(line.hops for line in lines)
             chips = len(places) // nodes // on_chip
             incoming = sum((2 if line.ring else 1) / line.stride for line in lines) * links.bandwidth
-            sending = whole * shared * max(1 / rate, (chips - 1) / (chips * incoming))
-            yield _taken(sending, hops * links.latency, _told(lines))
+            yield _taken(whole * shared * (chips - 1) / (chips * incoming), hops * links.latency, _told(lines))
 
     def _exchange(self, places: Sequence[Coordinates], local: int) -> Iterator[Taken]:
         """What each kind of link takes for every device to give every other a part of its `local` bytes."""
@@ -120,8 +119,11 @@ class Links:
         on_chip = len({place[-1] for place in places})
         moved = inside * local / nodes
         for line in self._lines(links, places):
-            seconds = moved * links.per_chip / on_chip / (inside / on_chip) * line.size * line.stride
-            seconds /= (8 if line.ring else 4) * links.bandwidth
+            # Half of the chips give to the other half, of an odd number one less: V / 8w around a ring, V / 4w along
+            # a line.
+            crossing = (line.size // 2) * ((line.size + 1) // 2) / line.size
+            seconds = moved * links.per_chip / on_chip / (inside / on_chip) * crossing * line.stride
+            seconds /= (2 if line.ring else 1) * links.bandwidth
             yield _taken(seconds, line.hops * links.latency, _told([line]))
 
     def _over_network(self, size: float, steps: int) -> Taken:
@@ -132,37 +134,26 @@ class Links:
 
     def _lines(self, links: Torus, places: Sequence[Coordinates]) -> Iterator[_Line]:
         """The dimensions of the torus along which the devices differ."""
+        rings = links.rings(self._hardware.shape)
         for dimension, chips in enumerate(self._hardware.shape):
             values = sorted({place[1 + dimension] for place in places})
             if len(values) < 2:
                 continue
             stride = max(1, (values[-1] - values[0]) // (len(values) - 1))
-            ring = links.closes(chips) and len(values) * stride == chips
-            yield _Line(len(values), stride, ring, links.bandwidth)
+            yield _Line(len(values), stride, rings[dimension] and len(values) * stride == chips)
 
     def _routed(self, links: Torus, pairs: Sequence[tuple[Coordinates, Coordinates]], size: int) -> Iterator[Taken]:
-        """Each message along one dimension after the other, the shorter way; the fullest link decides."""
-        loads: Counter[tuple[Coordinates, int, int]] = Counter()
-        longest, on_chip = 0, 0
-        for start, stop in pairs:
-            here, hops = list(start), 0
-            for dimension, chips in enumerate(self._hardware.shape, start=1):
-                distance = stop[dimension] - here[dimension]
-                if links.closes(chips):
-                    distance = (distance + chips // 2) % chips - chips // 2
-                step = 1 if distance > 0 else -1
-                for _ in range(abs(distance)):
-                    loads[(*here[:-1],), dimension, step] += 1
-                    here[dimension] = (here[dimension] + step) % chips
-                hops += abs(distance)
-            longest = max(longest, hops)
-            on_chip += start[-1] != stop[-1]
-        if loads:
-            fullest = max(loads.values())
+        """Messages within slices, each over whatever links it likes."""
+        shape = self._hardware.shape
+        rings = links.rings(shape)
+        longest = max(cuts.hops(shape, rings, start[1:-1], stop[1:-1]) for start, stop in pairs)
+        slices = {start[0] for start, _ in pairs}
+        load = max(cuts.load(shape, rings, [(a[1:-1], b[1:-1]) for a, b in pairs if a[0] == each]) for each in slices)
+        if longest:
             over = f"{longest} hop{'s' if longest > 1 else ''} of the torus"
-            over += f", {fullest} messages on one link" if fullest > 1 else ""
-            yield _taken(size * fullest / links.bandwidth, longest * links.latency, over)
-        if on_chip:
+            over += f", {load:.3g} messages a link" if load > 1 else ""
+            yield _taken(size * load / links.bandwidth, longest * links.latency, over)
+        if any(start[-1] != stop[-1] for start, stop in pairs):
             yield _taken(size / links.chip_bandwidth, 0.0, "the chip")
 
 
@@ -173,17 +164,11 @@ class _Line:
     size: int
     stride: int
     ring: bool
-    bandwidth: float
 
     @property
     def hops(self) -> int:
         """How many links what travels farthest takes."""
         return (self.size // 2 if self.ring else self.size - 1) * self.stride
-
-    @property
-    def rate(self) -> float:
-        """At how many bytes of the gathered whole a second an all-gather goes along it."""
-        return self.bandwidth * self.size / self.hops
 
 
 def _in_mesh(mesh: Mesh, places: list[Coordinates]) -> list[Coordinates]:

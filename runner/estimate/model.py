@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 from runner.executions import Count
 
 Bound: TypeAlias = Literal["flops", "memory", "bandwidth", "latency"]
+Roof: TypeAlias = Literal["flops", "memory", "links"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +49,19 @@ class CollectiveTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A lower bound of the time of one run.
+    """A lower bound of the time of one run on the `hardware`, of a program `compiled_for` that or for something else.
 
     - `compute`, `communication`: what the lines and the collectives take; `seconds`: both, without what is `hidden`.
     - `overlapped`: what the run takes at least if everything that communicates were hidden.
     - `bottleneck`: what takes longest, in words; `unknown`: what is not in it.
     - `fits`: whether the memory that the compiler plans is there; null where one of both is not known.
+    - `flops`, `bytes`: of the products, and through the memory, on one device; `intensity`: their ratio.
+    - `roof`: which of multiplying, memory and links takes longest if all else were free; `mfu`: the share of `seconds`
+      that multiplying alone takes, at most what a run reaches. Null where the hardware does not say how fast it is.
     """
 
     hardware: str
+    compiled_for: str | None = None
     seconds: float
     compute: float
     communication: float
@@ -64,6 +69,11 @@ class Estimate:
     overlapped: float
     bottleneck: str | None
     fits: bool | None
+    flops: float | None = None
+    bytes: float | None = None
+    intensity: float | None = None
+    roof: Roof | None = None
+    mfu: float | None = None
     lines: list[LineTime]
     collectives: list[CollectiveTime]
     unknown: list[str]

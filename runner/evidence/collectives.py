@@ -225,6 +225,7 @@ class _Reader:
         runs = self._counts.of(place.start[0].name)
         if runs.count is None:
             self._result.unknown.append(f"how often {instruction.name} runs is not known")
+        forward = {origin.node for origin in own if not origin.gradient}
         return Collective(
             kind=place.kind,
             node=nodes[0] if nodes else None,
@@ -246,6 +247,7 @@ class _Reader:
             instruction=instruction.name,
             reduction=self._reduction(place),
             alone=devices == 1,
+            backward=[node for node in nodes if forward and node not in forward],
         )
 
     def _reduction(self, place: _Place) -> str | None:

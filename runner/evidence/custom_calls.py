@@ -30,21 +30,30 @@ _COMPUTING = (
 )
 """Targets that compute."""
 
-_IDLE = (
+_STILL = (
     # Where memory is, and where a value lies: xla/service/host_memory_offload_annotations.h.
-    r"annotate_device_placement|AllocateBuffer|MoveTo(Host|Device)|PinToDevice(Sram)?",
+    r"annotate_device_placement|AllocateBuffer|PinToDevice(Sram)?",
     # How a value is partitioned: xla/service/spmd, xla/service/spmd/shardy/constants.h.
     r"Sharding|SPMD(FullToShard|ShardToFull)Shape|xla\.sdy\.\w+|LayoutConstraint",
+    # What TPU's compiler says of values that stay where they are.
+    r"ConcatBitcast|DeviceId|SliceId|AssumeGatherIndicesInBound",
+)
+"""Targets that annotate or allocate: nothing is read or written."""
+
+_IDLE = (
+    *_STILL,
+    r"MoveTo(Host|Device)",
     # Shapes that are bounded but not known: xla/service/dynamic_padder.cc.
     r"PadToStatic|PadRealToStatic|SliceToDynamic",
     # How TPU's compiler handles memory, wide numbers and indices: what libtpu 0.0.51 registers an emitter for, and what
     # was seen in its modules.
-    r"ConcatBitcast|ZeroCrop|X(64|128)(SplitLow|SplitHigh|Combine)|WindowPrefetch|DeviceId|SliceId",
-    r"AssumeGatherIndicesInBound|GatherScatterIndicesBitpacked",
+    r"ZeroCrop|X(64|128)(SplitLow|SplitHigh|Combine)|WindowPrefetch|GatherScatterIndicesBitpacked",
 )
 """Targets that annotate, allocate or move within the device's memory."""
 
-_computing, _idle = (re.compile("|".join(f"(?:{target})" for target in targets)) for targets in (_COMPUTING, _IDLE))
+_computing, _idle, _still = (
+    re.compile("|".join(f"(?:{target})" for target in targets)) for targets in (_COMPUTING, _IDLE, _STILL)
+)
 
 
 def local(target: str) -> bool:
@@ -60,3 +69,8 @@ def computing(target: str) -> bool:
 def idle(target: str) -> bool:
     """Whether it is known to compute nothing."""
     return _idle.fullmatch(target) is not None
+
+
+def still(target: str) -> bool:
+    """Whether it is known to read and write nothing."""
+    return _still.fullmatch(target) is not None

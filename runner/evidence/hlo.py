@@ -25,7 +25,8 @@ _DTYPES = {
     "f8e8m0fnu": ("float8_e8m0fnu", 8), "token": ("token", 0), "opaque": ("opaque", 0),
 }  # fmt: skip
 
-_LEAF = re.compile(r"\b([a-z]+[0-9]*(?:e[0-9]+m[0-9]+[a-z0-9]*)?)\[([0-9,<=?]*)\]")
+_LEAF = re.compile(r"\b([a-z]+[0-9]*(?:e[0-9]+m[0-9]+[a-z0-9]*)?)\[([0-9,<=?]*)\](?:\{([^{}]*)\})?")
+_SPACE = re.compile(r"S\((\d+)\)")
 _COMMENT = re.compile(r"/\*.*?\*/")
 _NAME = re.compile(r"%([^\s,(){}=]+)")
 _DEFINITION = re.compile(r"^\s+(ROOT )?%?([^\s=]+) = ")
@@ -40,11 +41,15 @@ _COMPUTATION = re.compile(r"^(ENTRY )?%?([^\s(]+) (?:\(.*\) -> .*)?\{\s*$")
 
 @dataclass(frozen=True)
 class Shape:
-    """One array of an instruction's result, which has several when it is a tuple."""
+    """One array of an instruction's result, which has several when it is a tuple.
+
+    - `space`: of which of the device's memories, 0 for the large one. What the others are depends on the backend.
+    """
 
     dtype: str
     dims: tuple[int, ...]
     bits: int
+    space: int = 0
 
     @property
     def bytes(self) -> int:
@@ -145,10 +150,14 @@ class Computation:
 
 @dataclass
 class Module:
-    """A module. `unread` are the lines that could not be read, stand in no computation or have another's name."""
+    """A module. `unread` are the lines that could not be read, stand in no computation or have another's name.
+
+    - `tiled`: whether arrays lie in tiles, as on TPUs alone.
+    """
 
     name: str = ""
     scheduled: bool = False
+    tiled: bool = False
     partitions: int = 1
     replicas: int = 1
     computations: dict[str, Computation] = field(default_factory=dict[str, Computation])
@@ -178,7 +187,7 @@ class Module:
 
 def read(text: str) -> Module:
     """Read the text of a module (`compiled.as_text()`)."""
-    module = Module()
+    module = Module(tiled=":T(" in text)
     computation: Computation | None = None
     for line in text.splitlines():
         if computation is None:
@@ -282,9 +291,11 @@ def _end(text: str, start: int, until: str) -> int:
 def shapes(text: str) -> tuple[Shape, ...]:
     """The arrays of a shape: one, or the leaves of a tuple."""
     found: list[Shape] = []
-    for dtype, dims in _LEAF.findall(text):
+    for dtype, dims, layout in _LEAF.findall(text):
         name, bits = _DTYPES.get(dtype, (dtype, 0))
-        found.append(Shape(name, tuple(int(re.sub(r"\D", "", dim)) for dim in dims.split(",") if dim), bits))
+        sizes = tuple(int(re.sub(r"\D", "", dim)) for dim in dims.split(",") if dim)
+        space = _SPACE.search(layout)
+        found.append(Shape(name, sizes, bits, int(space[1]) if space else 0))
     return tuple(found)
 
 

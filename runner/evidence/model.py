@@ -51,6 +51,7 @@ class Collective:
 
     - `node`: the line that caused it; null where the module does not say. `nodes`: all lines that it serves.
     - `gradient`: whether it belongs to the backward pass; `inserted`: whether the compiler put it in, `between` what.
+    - `backward`: of one that serves both passes, those of the `nodes` that it serves in the backward pass.
     - `axes`: the mesh axes over which it communicates; null where the groups are those of no axes.
     - `groups`: the positions in the mesh that communicate, of a permute `[from, to]`; null on many devices.
     - `reduction`: of one that reduces, `sum`, `max`, `min`, …; null where the module does not say, and for others.
@@ -83,6 +84,7 @@ class Collective:
     reduction: str | None = None
     why: Reason | None = None
     alone: bool = False
+    backward: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True, kw_only=True)

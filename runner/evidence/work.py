@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runner import executions
 from runner.evidence import custom_calls
@@ -31,6 +31,9 @@ _CALLING = ("while", "conditional", "call", "async-start")
 _PASSED = IDLE - {"copy", "iota"}
 """What reads and writes nothing."""
 
+_AHEAD = ("copy-start", "slice-start", "dynamic-slice-start")
+"""Copies that go on while others compute; the first array of their result is what is written."""
+
 
 @dataclass
 class Line:
@@ -48,10 +51,14 @@ class Line:
 
 @dataclass
 class Work:
-    """The lines in the order in which they are first met, and the sentences about what is not counted."""
+    """The lines in the order in which they are first met, and the sentences about what is not counted.
+
+    - `ahead`: the bytes that asynchronous copies read and write, which belong to no line's time.
+    """
 
     lines: list[Line] = field(default_factory=list[Line])
     unknown: list[str] = field(default_factory=list[str])
+    ahead: float = 0.0
 
 
 def read(module: Module, origins: Origins) -> Work:
@@ -66,6 +73,7 @@ class _Reader:
         self._counts = Counts(module)
         self._found: dict[tuple[tuple[str, ...], bool], Line] = {}
         self._unknown: dict[str, None] = {}
+        self._ahead = 0.0
 
     def read(self) -> Work:
         if self._module.entry is None:
@@ -79,7 +87,7 @@ class _Reader:
             times = 1 if count is None else executions.ends(count)[1]
             for instruction in computation.instructions.values():
                 self._add(computation, instruction, times)
-        return Work(list(self._found.values()), list(self._unknown))
+        return Work(list(self._found.values()), list(self._unknown), self._ahead)
 
     def _run(self, computation: Computation, visited: set[str]) -> Iterator[Computation]:
         """The computations that run by themselves, which those of fusions and reductions do not."""
@@ -95,6 +103,8 @@ class _Reader:
 
     def _add(self, computation: Computation, instruction: Instruction, times: int) -> None:
         opcode = instruction.opcode
+        if opcode in _AHEAD:
+            self._ahead += times * self._copied(computation, instruction)
         if opcode in _PASSED or opcode in _CALLING or kind_of(instruction) or opcode.endswith(("-start", "-done")):
             return
         inside = list(self._inside(instruction)) if opcode == "fusion" else []
@@ -151,35 +161,49 @@ class _Reader:
         found = [computation.instructions.get(name) for name in instruction.operands]
         return [one.shapes[0] for one in found if one is not None and one.shapes]
 
+    def _memory(self, shapes: Sequence[Shape]) -> int:
+        """How many bytes of these arrays are in the device's large memory: on TPUs not those of VMEM and its like."""
+        return sum(shape.bytes for shape in shapes if not (self._module.tiled and shape.space))
+
+    def _copied(self, computation: Computation, start: Instruction) -> int:
+        """What an asynchronous copy reads and writes."""
+        source = computation.instructions.get(start.operands[0]) if start.operands else None
+        written = start.shapes[:1] if start.opcode == "copy-start" else start.shapes[1:2]
+        read = [replace(shape, space=source.shapes[0].space if source and source.shapes else 0) for shape in written]
+        return self._memory(read) + self._memory(written)
+
     def _bytes(self, computation: Computation, instruction: Instruction) -> float:
         """What an instruction reads and writes."""
         operands = [computation.instructions.get(name) for name in instruction.operands]
-        sizes = [one.bytes if one is not None else 0 for one in operands]
+        sizes = [self._memory(one.shapes) if one is not None else 0 for one in operands]
+        given = self._memory(instruction.shapes)
         match instruction.opcode:
+            case "custom-call" if custom_calls.still(target_of(instruction) or ""):
+                return 0
             case "dynamic-slice" | "slice" | "gather":
-                return 2 * instruction.bytes
-            case "dynamic-update-slice":
-                return 2 * sizes[1] if len(sizes) > 1 else 0
-            case "scatter":
-                return 3 * sizes[-1] if sizes else 0
+                return given + min(instruction.bytes, *sizes[:1])
+            case "dynamic-update-slice" if len(operands) > 1 and (update := operands[1]) is not None:
+                return sizes[1] + (update.bytes if given else 0)
+            case "scatter" if operands and (update := operands[-1]) is not None:
+                return sizes[-1] + (2 * update.bytes if given else 0)
             case "fusion":
-                return self._of_fusion(instruction, sizes)
+                return self._of_fusion(instruction, sizes, given)
             case _:
-                return sum(sizes) + instruction.bytes
+                return sum(sizes) + given
 
-    def _of_fusion(self, fusion: Instruction, sizes: list[int]) -> float:
+    def _of_fusion(self, fusion: Instruction, sizes: list[int], given: int) -> float:
         """Of an operand of which a fusion reads slices, these; of a result that it writes into, what it writes."""
         called = dict(fusion.called).get("calls", "")
         where = self._module.computations.get(called)
         if where is None or where.root is None:
-            return sum(sizes) + fusion.bytes
-        written, total = float(fusion.bytes), 0.0
+            return sum(sizes) + given
+        written, total = float(given), 0.0
         root = where.root
         while root.opcode in ("bitcast", "copy", "convert") and root.operands[0] in where.instructions:
             root = where.instructions[root.operands[0]]
         updated = None
         if root.opcode == "dynamic-update-slice" and root.operands[1] in where.instructions:
-            written = where.instructions[root.operands[1]].bytes
+            written = where.instructions[root.operands[1]].bytes if given else 0.0
             updated = root.operands[0]
         for number, size in enumerate(sizes):
             parameter = where.parameters.get(number)

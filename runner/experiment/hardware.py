@@ -7,7 +7,7 @@ where it comes from.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ class Torus:
 
     - `bandwidth`: of one link, one way; `latency`: of one hop.
     - `ring`: a dimension whose size is a multiple of it closes to a ring; None: none does.
+    - `cubes`: none closes unless all dimensions are multiples of `ring`: the switches that close them are the cubes'.
     - `per_chip`: the devices on a chip, which share its links; `chip_bandwidth`: between them, one way.
     """
 
@@ -39,10 +40,16 @@ class Torus:
     ring: int | None
     per_chip: int = 1
     chip_bandwidth: float = math.inf
+    cubes: bool = False
 
-    def closes(self, size: int) -> bool:
-        """Whether a dimension of that size is a ring."""
-        return self.ring is not None and size > 2 and size % self.ring == 0
+    def rings(self, shape: Sequence[int]) -> tuple[bool, ...]:
+        """Which dimensions of chips that lie in that shape wrap around."""
+        if self.ring is None:
+            return (False,) * len(shape)
+        whole = [size > 2 and size % self.ring == 0 for size in shape]
+        if self.cubes and not (all(whole) and len(shape) == self.dimensions):
+            return (False,) * len(shape)
+        return tuple(whole)
 
 
 @dataclass(frozen=True)
@@ -141,6 +148,7 @@ def _links(config: Mapping[str, Any]) -> Torus | Switch | None:
         ring=_count(config, "torus", "ring") if _is_given(config, "torus", "ring") else None,
         per_chip=_count(config, "torus", "chip", "devices") if chip else 1,
         chip_bandwidth=_number(config, "torus", "chip", "bandwidth") if chip else math.inf,
+        cubes=bool(_at(config, ("torus", "cubes"))),
     )
 
 

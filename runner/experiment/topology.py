@@ -70,6 +70,11 @@ class Topology:
         return self.one if self.slices == 1 else f"{self.slices} × {self.one}"
 
     @property
+    def generation(self) -> str | None:
+        """`v5e` of `v5e:16x16`; None for GPUs, of which it says only how many."""
+        return self.one.partition(":")[0] if ":" in self.one else None
+
+    @property
     def devices(self) -> int:
         """The number of JAX devices."""
         return math.prod(self.shape) * self.devices_per_chip * self.slices

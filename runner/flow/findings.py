@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -58,7 +59,11 @@ class Findings:
     There are no `arrays` where the programs are compiled for a topology that is not here.
     """
 
-    def __init__(self, experiment: Experiment, arrays: Arrays | None, found: Record) -> None:
+    def __init__(
+        self, experiment: Experiment, arrays: Arrays | None, found: Record, file: diagnosis.File | None = None
+    ) -> None:
+        self._begun = time.monotonic()
+        self._file = file
         self._experiment = experiment
         self._arrays = arrays
         self._found = found
@@ -271,6 +276,7 @@ class Findings:
             evidence.collectives,
             coordinates=None if run.coordinates is None else [tuple(place) for place in run.coordinates],
             needed_bytes=None if run.memory is None else run.memory.needed_bytes,
+            compiled_for=estimate.compiled_for(self._experiment),
             said=[*evidence.collectives_missing, *estimate.doubts(self._experiment)],
         )
 
@@ -294,7 +300,10 @@ class Findings:
         if found.status != "failed":
             return found
         wrong = blame.interpreter_is_wrong(context, ran)
-        return replace(found, diagnosis=[blame.INTERPRETER] if wrong else diagnosis.diagnose(context))
+        if wrong:
+            return replace(found, diagnosis=[blame.INTERPRETER])
+        seconds = diagnosis.budget(time.monotonic() - self._begun)
+        return replace(found, diagnosis=diagnosis.diagnose(context, self._file, seconds))
 
 
 def _sent(evidence: Evidence) -> Count:

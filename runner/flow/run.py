@@ -207,20 +207,21 @@ class Running:
             told = job(config, folder, data_folder, left_here, steps)
             events = self._workers.submit(told, kind(experiment), experiment.timeout, experiment.target.processes)
             yield
-            from runner.flow import dimensions, naming, reasons, untyped_output
+            from runner.flow import dimensions, naming, reasons, revising, untyped_output
             from runner.flow.findings import Findings
             from runner.flow.modes import modes
             from runner.record import record
 
             found = begun()
             found.environment.git = (self._git or record.git)()
-            findings = Findings(experiment, arrays, found)
+            file = revising.file(config, self._workers, data_folder)
+            findings = Findings(experiment, arrays, found, file)
             named = dimensions.names(config, experiment)
             _log.info("%s: %s", experiment.name, "; ".join(map(str, steps)))
             for event in events:
                 match event:
                     case Invalid():
-                        raise InvalidExperiment(untyped_output.explained(experiment, arrays, event.fault))
+                        raise InvalidExperiment(untyped_output.explained(experiment, arrays, event.fault, file))
                     case Types():
                         with part("the reference"):
                             findings.consult_oracles(event, Path(left_here))

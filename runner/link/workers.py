@@ -97,6 +97,7 @@ class Workers:
         self.count = count
         """How many processes there may be for each kind of job."""
         self._lines = [_Line(first)] if first is not None else []
+        self._aside: Workers | None = None
         self.started = len(self._lines)
         """How many processes there have been."""
 
@@ -119,6 +120,17 @@ class Workers:
         for line in self._lines:
             line.end()
         self._lines.clear()
+        if self._aside is not None:
+            self._aside.close()
+            self._aside = None
+
+    def aside(self, kind: str) -> Workers:
+        """Who does a job of that kind at once: these where none waits for them, else others, which end with these."""
+        if not self.of_cluster and not any(line.waiting for line in self._lines if line.kind in (None, kind)):
+            return self
+        if self._aside is None:
+            self._aside = Workers(start=self._start)
+        return self._aside
 
     def _line(self, kind: str, processes: int) -> _Line:
         """The line of that kind with the fewest jobs; one more as long as all are busy and there may be more."""

@@ -47,6 +47,7 @@ class Row:
       mesh makes them one; `collectives`: how often each kind runs, null where that is not known.
     - `memory_is`: whether its memory is the `peak`, which the compiler tells, or the `sum` of what there is.
     - `bytes_sent_min`: where branches decide what is sent, the least; the measure is the most.
+    - `hardware`, `compiled_for`: what the estimate is of.
     """
 
     point: int
@@ -60,6 +61,8 @@ class Row:
     same_as: int | None = None
     bytes_sent_min: int | None = None
     memory_is: Literal["peak", "sum"] | None = None
+    hardware: str | None = None
+    compiled_for: str | None = None
 
     def value(self, name: str) -> Any:
         """What it has of a column: a measure, a swept key, what identifies it; where branches decide, the most."""
@@ -98,6 +101,8 @@ def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | No
                 measures=_measured(program),
                 bytes_sent_min=program.bytes_sent_min,
                 memory_is=_memory_is(program),
+                hardware=program.estimate.hardware if program.estimate else None,
+                compiled_for=program.estimate.compiled_for if program.estimate else None,
             )
         found.append(row)
     if not found:
@@ -124,6 +129,12 @@ def overridden(overrides: Iterable[str]) -> dict[str, str]:
         key, _, value = override.lstrip("+~").partition("=")
         found[key] = value
     return found
+
+
+def estimated(found: Iterable[Row]) -> list[str]:
+    """What the estimates among the rows are of: `TPU v5e, compiled for v5e:4x4`, each once."""
+    each = dict.fromkeys((row.hardware, row.compiled_for) for row in found if row.hardware)
+    return [f"{hardware}, compiled for {of}" if of else str(hardware) for hardware, of in each]
 
 
 def _measured(program: CompiledProgram) -> dict[str, float | None]:
@@ -229,7 +240,7 @@ def objective(found: Sequence[Row], name: str) -> float | None:
 def columns(found: Sequence[Row]) -> list[str]:
     """The columns of the flat files: what identifies a row, the swept keys, collectives by kind, the measures."""
     keys = list(found[0].keys) if found else []
-    own = ["bytes_sent_min", "memory_is", "same_as", "error", "folder"]
+    own = ["bytes_sent_min", "memory_is", "hardware", "compiled_for", "same_as", "error", "folder"]
     return ["point", "experiment", *keys, "program", "status", *KINDS, *MEASURES, *own]
 
 
@@ -249,6 +260,8 @@ def _flat(row: Row, names: Sequence[str]) -> dict[str, Any]:
     own: dict[str, Any] = {
         "bytes_sent_min": row.bytes_sent_min,
         "memory_is": row.memory_is,
+        "hardware": row.hardware,
+        "compiled_for": row.compiled_for,
         "same_as": row.same_as,
         "error": row.error,
         "folder": str(row.point if row.same_as is None else row.same_as),

@@ -8,7 +8,9 @@ from runner import executions
 from runner.estimate.model import CollectiveTime, Estimate, LineTime
 from runner.words import time_text
 
-HEAD = ("program", "at least", "computes", "communicates", "hidden", "most of it")
+HEAD = (
+    "program", "at least", "computes", "communicates", "hidden", "flops/byte", "roof", "MFU at most", "most of it",
+)  # fmt: skip
 
 _MOST = 3
 """So many sentences about what is not known are shown."""
@@ -16,8 +18,14 @@ _MOST = 3
 
 def head(told: Mapping[str, Estimate]) -> list[str]:
     """What the table is of."""
-    hardware = next(iter(told.values())).hardware
-    return [f"estimate: the least time of a run on {hardware}, from its peaks and links; what is hidden overlaps"]
+    first = next(iter(told.values()))
+    return [f"estimate: the least time of a run on {where(first)}, from its peaks and links; what is hidden overlaps"]
+
+
+def where(estimate: Estimate) -> str:
+    """`TPU v5e, compiled for v5e:4x4`."""
+    of = f", compiled for {estimate.compiled_for}" if estimate.compiled_for else ""
+    return f"{estimate.hardware}{of}"
 
 
 def rows(told: Mapping[str, Estimate]) -> list[tuple[str, ...]]:
@@ -27,6 +35,9 @@ def rows(told: Mapping[str, Estimate]) -> list[tuple[str, ...]]:
             program,
             time_text(estimate.seconds),
             *(time_text(part or None) for part in (estimate.compute, estimate.communication, estimate.hidden)),
+            "–" if estimate.intensity is None else f"{estimate.intensity:.3g}",
+            estimate.roof or "–",
+            "–" if estimate.mfu is None else f"{100 * estimate.mfu:.2g}%",
             estimate.bottleneck or "–",
         )
         for program, estimate in sorted(told.items(), key=lambda item: item[1].seconds)

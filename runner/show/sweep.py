@@ -70,7 +70,9 @@ def table(found: Sequence[Row]) -> tuple[tuple[str, ...], list[list[Cell]]]:
     head = ["point", *(["experiment"] if experiments else []), *keys, "program", "status", "collectives"]
     # Only where hardware is named is there an estimate.
     measured = [name for name in MEASURES if name != "estimate_s" or any(row.measures.get(name) for row in found)]
-    head += [HEADINGS[name] for name in measured] + (["message"] if said else [])
+    on = {row.hardware for row in found if row.hardware}
+    heads = {**HEADINGS, "estimate_s": f"estimate on {next(iter(on))}"} if len(on) == 1 else HEADINGS
+    head += [heads[name] for name in measured] + (["message"] if said else [])
     lines: list[list[Cell]] = []
     for row in found:
         texts = [str(row.point), *([row.experiment or "–"] if experiments else [])]
@@ -79,13 +81,16 @@ def table(found: Sequence[Row]) -> tuple[tuple[str, ...], list[list[Cell]]]:
         cells.append(status_cell(row.status))
         equal = "" if row.same_as is None else f" (as point {row.same_as})"
         cells.append((f"{collectives_text(row.collectives)}{equal}", ""))
-        cells += [(_measured(row, name), "") for name in measured]
+        cells += [(_measured(row, name, named=len(on) > 1), "") for name in measured]
         lines.append([*cells, *([(brief(row.error), "")] if said else [])])
     return tuple(head), lines
 
 
-def _measured(row: Row, name: str) -> str:
+def _measured(row: Row, name: str, *, named: bool) -> str:
+    """A measure of a row; an estimate is `named` by its hardware where rows differ in that."""
     text = measure_text(name, row.measures.get(name))
+    if name == "estimate_s" and named and row.hardware:
+        text += f" on {row.hardware}"
     return f"at most {text}" if name == "bytes_sent" and row.bytes_sent_min is not None else text
 
 
@@ -148,16 +153,19 @@ def _counted(count: int, what: str) -> str:
 
 
 def lines(found: Sequence[Row]) -> list[str]:
-    """By each measure the best, and by how much."""
+    """What the estimates are of; by each measure the best, and by how much."""
     told = [_line(one) for name in MEASURES if (one := measures.best(found, name))]
-    return ["the least, of what passed:", *(f"  {line}" for line in told)] if told else []
+    estimates = [f"estimate: the least time of a run on {each}" for each in measures.estimated(found)]
+    return [*estimates, *(["the least, of what passed:", *(f"  {line}" for line in told)] if told else [])]
 
 
 def _line(one: Best) -> str:
     named = "; ".join(_point(row) for row in one.rows[:_ALIKE])
     more = len(one.rows) - _ALIKE
     named += f"; and {more} more, all alike" if more > 0 else ""
-    told = f"{_WORDS[one.measure]} {measure_text(one.measure, one.value)}: {named}"
+    on = sorted({row.hardware for row in one.rows if row.hardware and one.measure == "estimate_s"})
+    what = " on ".join([_WORDS[one.measure], *([" or ".join(on)] if on else [])])
+    told = f"{what} {measure_text(one.measure, one.value)}: {named}"
     between = one.next is not None and one.of(one.next) != one.of(one.worst)
     compared = [f"the next {_times(one, one.next)}"] if one.next and between else []
     return f"{told}; {', '.join([*compared, f'the most {_times(one, one.worst)}'])}"

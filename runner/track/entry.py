@@ -67,7 +67,7 @@ def entries(record: Record, folder: Path, group: str, number: int | None, overri
                 experiment=row.experiment or "–",
                 group=group,
                 name=program if number is None else f"{number} {program}",
-                params={**row.keys, "program": program},
+                params={**row.keys, "program": program, **({"hardware": row.hardware} if row.hardware else {})},
                 metrics={name: value for name, value in known.items() if value is not None},
                 status=row.status,
                 error=row.error,

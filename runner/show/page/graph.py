@@ -19,6 +19,8 @@ _ROW = 18
 _PAD = 10
 _WRAP = 38
 
+_REDUCING = ("all-reduce", "reduce-scatter")
+
 
 @dataclass(frozen=True)
 class Pill:
@@ -88,15 +90,17 @@ def _words(lines: Sequence[RecordedLine]) -> Iterator[str]:
 
 
 def pill(one: Collective, times: int) -> Pill:
-    """A collective in words; `times` is how many instructions are alike."""
+    """A collective in words; `times` is how many instructions are alike. A merged one says what it is of."""
     over = "groups of no axis" if one.axes is None else ", ".join(one.axes) or "no axis"
     runs = "" if one.count == 1 else f" × {executions.short(one.count)}"
     several = f"{times} × " if times > 1 else ""
     size = bytes_text(one.bytes) if one.bytes is not None else "? B"
     how = "inserted by the compiler" if one.inserted else "of the backward pass" if one.gradient else "as written"
     how = f"{how}, backward" if one.inserted and one.gradient else how
+    backward = [f"{node} (backward)" if node in one.backward else node for node in one.nodes]
+    merged = f" of {', '.join(backward)}" if len(one.nodes) > 1 else ""
     kind = "inserted" if one.inserted else "backward" if one.gradient else "written"
-    return Pill(f"{several}{one.kind} over {over}", f"{size}{runs} · {how}", kind)
+    return Pill(f"{several}{one.kind} over {over}{merged}", f"{size}{runs} · {how}", kind)
 
 
 def _placed(
@@ -111,14 +115,17 @@ def _placed(
     for one in collectives:
         between = (tuple(one.between.source), tuple(one.between.to)) if one.between else None
         where = (between, tuple(one.axes or ()), one.count, tuple(one.branches))
-        key = (one.kind, one.node, one.gradient, one.inserted, one.bytes, *where)
+        key = (one.kind, tuple(one.nodes), tuple(one.backward), one.gradient, one.inserted, one.bytes, *where)
         alike.setdefault(key, []).append(one)
     on_edges: dict[tuple[str, str], list[Pill]] = {}
     at_lines: dict[str, list[Pill]] = {}
     elsewhere: list[Pill] = []
     for group in alike.values():
         one, shown = group[0], pill(group[0], len(group))
-        edge = None if one.gradient else _edge(one, by_name, arrays)
+        alone = sum(each.node == one.node and not (each.inserted or each.gradient) for each in collectives) == len(
+            group
+        )
+        edge = None if one.gradient or len(one.nodes) > 1 else _edge(one, by_name, arrays, alone=alone)
         if edge is not None:
             on_edges.setdefault(edge, []).append(shown)
         elif one.node is not None and one.node in by_name:
@@ -131,10 +138,20 @@ def _placed(
 
 
 def _edge(
-    one: Collective, by_name: Mapping[str, Sequence[RecordedLine]], arrays: Mapping[str, ArrayRecord]
+    one: Collective,
+    by_name: Mapping[str, Sequence[RecordedLine]],
+    arrays: Mapping[str, ArrayRecord],
+    *,
+    alone: bool,
 ) -> tuple[str, str] | None:
-    """The edge whose value a collective moves; None where there is none."""
+    """The edge whose value a collective moves as it is; None where there is none.
+
+    What reduces adds up what its line computes on each device, which no edge into that line carries. `alone` says that
+    the line asks for no other collective.
+    """
     if one.between is not None:
+        if len(one.between.source) > 1 or (one.kind in _REDUCING and one.node not in one.between.source):
+            return None
         for to in one.between.to:
             for source in one.between.source:
                 for line in by_name.get(to, ()):
@@ -144,7 +161,7 @@ def _edge(
                             return read, line.path
         return None
     for line in by_name.get(one.node or "", ()):
-        if len(line.sent) == 1:
+        if len(line.sent) == 1 and alone:
             return line.sent[0], line.path
     return None
 

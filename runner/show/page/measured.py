@@ -111,14 +111,25 @@ def moved(row: Row) -> str:
 
 def flat(sweep: Sweep) -> dict[str, Any]:
     """The rows as plain data, a list for each, under the names of their columns."""
-    columns = ["point", "experiment", *sweep.keys, "program", "status", *KINDS, *MEASURES, "error"]
+    columns = [
+        "point",
+        "experiment",
+        *sweep.keys,
+        "program",
+        "status",
+        *KINDS,
+        *MEASURES,
+        "hardware",
+        "compiled_for",
+        "error",
+    ]
     return {
         "columns": columns,
         "rows": [
             [
                 sweep.points[row.point].name, row.experiment, *row.keys.values(), row.program, row.status,
                 *(row.value(kind) for kind in KINDS),
-                *(row.measures.get(name) for name in MEASURES), row.error,
+                *(row.measures.get(name) for name in MEASURES), row.hardware, row.compiled_for, row.error,
             ]
             for row in sweep.rows
         ],

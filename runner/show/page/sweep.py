@@ -56,6 +56,7 @@ def _head(name: str, sweep: Sweep) -> list[Inside]:
     if sweep.keys:
         facts.append("swept: " + ", ".join(sweep.keys))
     facts += _where(sweep)
+    facts += [f"estimates: the least time of a run on {each}" for each in measures.estimated(sweep.rows)]
     facts.append(times[0][:19].replace("T", " ") + " UTC" if times else "")
     return [
         tag("p", "Shardproof sweep", class_="over"),
@@ -235,7 +236,7 @@ def _table(sweep: Sweep) -> Part:
     experiments = len({row.experiment for row in sweep.rows}) > 1
     messages = any(row.error for row in sweep.rows)
     head = ["point", *(["experiment"] if experiments else []), *sweep.keys, "program", "status", "collectives"]
-    head += [title(name) for name in sweep.measures] + (["message"] if messages else [])
+    head += [_heading(sweep, name) for name in sweep.measures] + (["message"] if messages else [])
     numbers = len(head) - len(sweep.measures) - messages
     titles = [
         tag("th", name, scope="col", class_="n" if numbers <= k < numbers + len(sweep.measures) else None)
@@ -254,6 +255,12 @@ def _table(sweep: Sweep) -> Part:
         class_="sortable",
     )
     return Part("table", "Every point", [narrowing, scrolling(whole, "Every point")])
+
+
+def _heading(sweep: Sweep, measure: str) -> str:
+    """A measure in words; an estimate names the hardware."""
+    on = sorted({row.hardware for row in sweep.rows if row.hardware}) if measure == "estimate_s" else []
+    return " on ".join([title(measure), *([" or ".join(on)] if on else [])])
 
 
 def _row(sweep: Sweep, row: Row, *, experiments: bool, messages: bool) -> Markup:

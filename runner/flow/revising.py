@@ -1,0 +1,44 @@
+"""An experiment's configuration in; what a diagnosis may ask of it with a line edited, out: what JAX's types refuse."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.checks.diagnosis import File
+from runner.experiment.program import Program
+from runner.experiment.reader import read
+from runner.link.events import Died, Invalid, Types
+from runner.link.target import job, kind
+from runner.link.workers import Workers
+
+_HERE = {"platform": "cpu", "topology": None, "slices": 1, "processes": 1, "cluster": False}
+"""Types are the same on all devices: simulated ones need no other process, and nobody else."""
+
+
+def file(config: Mapping[str, Any], workers: Workers, data_folder: Path) -> File:
+    """The file of a run, whose arrays `load` finds in `data_folder`."""
+
+    def refused(revised: Mapping[str, Any]) -> str | None:
+        program = str(Program.SHARD_MAP)
+        asked = {**revised, "target": {**revised["target"], **_HERE}, "program": [program], "expect": {}}
+        experiment = read(asked)
+        which = kind(experiment)
+        with tempfile.TemporaryDirectory(prefix="shardproof-") as folder:
+            told = job(asked, Path(folder), data_folder, folder)
+            found: str | None = "the worker told no types"
+            for event in workers.aside(which).submit(told, which, experiment.timeout):
+                match event:
+                    case Types():
+                        found = event.unsupported.get(program)
+                    case Invalid():
+                        found = event.fault.message
+                    case Died():
+                        found = event.error
+                    case _:
+                        continue
+        return found
+
+    return File(config, refused)

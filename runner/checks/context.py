@@ -12,7 +12,7 @@ from runner.experiment.data import Arrays
 from runner.experiment.expect import among
 from runner.experiment.model import Experiment, Section
 from runner.experiment.program import Program
-from runner.layout import Layout
+from runner.layout import Layout, Spec
 from runner.reference import Gradients, Oracle, PerDevice, Rounding
 from runner.reference.arithmetic import Floats
 from runner.reference.rounding import row_step
@@ -45,16 +45,24 @@ class Context:
     """The version of JAX that ran."""
     drawn: Sequence[Arrays] = ()
     """Where lines read gradients, the arrays with these as far off as rounding was measured to make them."""
+    known_as: Arrays | None = None
+    """Where one section reads gradients in the place of which the other has lines, the arrays with these as float64
+    rounds them otherwise."""
     gradients: Gradients = field(default_factory=Gradients)
     """The oracles of the gradients, whose values are among those of the two sections."""
+    specs: Mapping[str, Spec] = field(init=False)
+    """How the experiment promises each output, whether an oracle knows it or not."""
+
+    def __post_init__(self) -> None:
+        self.specs = self.experiment.outputs
 
     def layout(self, name: str) -> Layout:
         """The layout that the experiment promises for an output."""
-        return Layout(self.experiment.mesh, self.outputs[name][0], self.experiment.outputs[name])
+        return Layout(self.experiment.mesh, self.outputs[name][0], self.specs[name])
 
     def blocks(self, name: str) -> Layout:
         """How an output lies for `per_device`, and for its oracle."""
-        return self.experiment.blocks(self.outputs[name][0], name)
+        return self.experiment.block(self.layout(name))
 
     def oracle(self, section: Section) -> Oracle:
         """The oracle of a section that the experiment has."""

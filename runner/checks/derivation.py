@@ -20,6 +20,9 @@ def check(context: Context, derived: Experiment, floats: Floats) -> Verdict:
     absent = context.experiment.target.topology
     if absent is not None:
         return NotRun(reason=absent.not_here)
+    if not context.experiment.reads_gradients:
+        # Where there is no oracle of the gradients, nothing can be said of what reads them.
+        derived = derived.forward
     # What is derived is manual over all axes.
     context = replace(context, experiment=derived)
     graph = oracles.uncast(context, "graph")

@@ -144,6 +144,7 @@ class _Case:
     arrays: Arrays
     arithmetic: Mapping[Section, Arithmetic]
     values: Mapping[Section, Mapping[str, PerDevice]]
+    moved: bool
 
 
 class Trial:
@@ -158,14 +159,20 @@ class Trial:
         exact, uncast = _arithmetic(context, casts=True), _arithmetic(context, casts=False)
         # A collective too many in a loop grows what it carries at every step.
         self._most = most(context)
-        arrays = [context.arrays, moved(context.experiment, context.arrays, 1)]
-        self._cases = [_case(context.experiment, each, uncast) for each in arrays]
+        other = moved(context.experiment, context.arrays, 1)
+        self._cases = [_case(context.experiment, context.arrays, uncast)]
+        self._cases += [_case(context.experiment, other, uncast, moved=True)]
         if context.uncast:
             self._cases.insert(0, _case(context.experiment, context.arrays, exact))
 
     def mends(self, edit: Edit) -> bool:
         """Whether the edited `per_device` computes the graph."""
-        return all(self._equal(case, "per_device", edit, case.values["graph"]) for case in self._cases)
+        # Nobody knows the gradients of other arrays, which what is written by hand would have to give.
+        apart = self._context.experiment.apart
+        return all(
+            self._equal(case, "per_device", edit, case.values["graph"], apart if case.moved else frozenset())
+            for case in self._cases
+        )
 
     def same(self, edit: Edit, section: Section) -> bool:
         """Whether the edited section computes what it computes as it is."""
@@ -179,6 +186,7 @@ class Trial:
                 for case in self._cases
                 for values in [self._afresh(case, revised)]
                 for name in revised.results
+                if not (case.moved and name in revised.apart)
             )
         except MISFITS:
             return False
@@ -196,7 +204,14 @@ class Trial:
             for section in SECTIONS
         }
 
-    def _equal(self, case: _Case, section: Section, edit: Edit, wanted: Mapping[str, PerDevice]) -> bool:
+    def _equal(
+        self,
+        case: _Case,
+        section: Section,
+        edit: Edit,
+        wanted: Mapping[str, PerDevice],
+        but: frozenset[str] = frozenset(),
+    ) -> bool:
         experiment = self._context.experiment
         # What stands below an edit is not there yet.
         later = {str(line).split(".")[0] for line, _ in expressions(edit.statements[edit.first :])}
@@ -214,7 +229,8 @@ class Trial:
             ).values
         except MISFITS:
             return False
-        return all(sections.agree(self._context, name, wanted[name], after[name]) for name in experiment.results)
+        compared = [name for name in experiment.results if name not in but]
+        return all(sections.agree(self._context, name, wanted[name], after[name]) for name in compared)
 
 
 def most(context: Context) -> int:
@@ -227,13 +243,15 @@ def _arithmetic(context: Context, *, casts: bool) -> dict[Section, Arithmetic]:
     return {section: Arithmetic(context.floats.get(section, {}), casts=casts) for section in SECTIONS}
 
 
-def _case(experiment: Experiment, arrays: Arrays, arithmetic: Mapping[Section, Arithmetic]) -> _Case:
+def _case(
+    experiment: Experiment, arrays: Arrays, arithmetic: Mapping[Section, Arithmetic], *, moved: bool = False
+) -> _Case:
     values: dict[Section, Mapping[str, PerDevice]] = {
         section: interpret(experiment, section, arrays, arithmetic=arithmetic[section]).values
         for section in SECTIONS
         if experiment.section(section)
     }
-    return _Case(arrays, arithmetic, values)
+    return _Case(arrays, arithmetic, values, moved)
 
 
 def moved(experiment: Experiment, arrays: Arrays, seed: int) -> Arrays:

@@ -45,11 +45,11 @@ def consult(
 def _interpret(context: Context, drawn: Mapping[Section, Sequence[Arrays]] | None = None) -> None:
     """Interpret both sections; `drawn` are the arrays of their rounded interpretations, where these are others."""
     experiment, arrays = context.experiment, context.arrays
-    # A trace shows every value.
-    keep = None if experiment.trace else experiment.results
     sections: dict[Section, Oracle | None] = {"graph": None, "per_device": None}
     for section in sections:
         if experiment.section(section):
+            # A trace shows every value.
+            keep = None if experiment.trace else experiment.alone(section).results
             try:
                 sections[section] = measure(
                     experiment,
@@ -83,7 +83,8 @@ def _located(experiment: Experiment, section: Section, error: Misfit) -> Invalid
 def in_float64(context: Context, section: Section) -> dict[str, Rounding]:
     """What float64's own rounding does to each output of a section that was interpreted."""
     oracle, floats = context.oracle(section), context.floats.get(section, {})
-    return of_float64(context.experiment, section, context.arrays, floats, oracle, context.experiment.results)
+    keep, experiment = context.experiment.results, context.experiment
+    return of_float64(experiment, section, context.arrays, floats, oracle, keep, context.known_as)
 
 
 def uncast(context: Context, section: Section, statements: Iterable[Statement] | None = None) -> dict[str, PerDevice]:
@@ -94,7 +95,8 @@ def uncast(context: Context, section: Section, statements: Iterable[Statement] |
 
 
 def _whole(context: Context, section: Section, name: str, value: PerDevice) -> np.ndarray | None:
-    return context.whole(section, name, value) if name in context.outputs else None
+    known = name in context.outputs and name in context.experiment.outputs
+    return context.whole(section, name, value) if known else None
 
 
 def consult_gradients(context: Context, by_jax: Arrays, draws: Sequence[Arrays], error: str | None = None) -> None:
@@ -103,8 +105,7 @@ def consult_gradients(context: Context, by_jax: Arrays, draws: Sequence[Arrays],
     `draws` are what rounding was measured to do to JAX's; `error` is why there are none.
     """
     sections: dict[Section, Oracle | None] = {"graph": context.graph, "per_device": context.per_device}
-    forward = context.experiment.forward
-    context.gradients = gradient.consult(forward, context.arrays, sections, context.floats, by_jax, draws)
+    context.gradients = gradient.consult(context.experiment, context.arrays, sections, context.floats, by_jax, draws)
     if error is not None:
         context.gradients.faults.append(f"the oracle of the gradients could not be computed: {error}")
     if context.experiment.reads_gradients:
@@ -124,7 +125,6 @@ def _interpret_after(context: Context, by_jax: Arrays, draws: Sequence[Arrays]) 
     if len(known) < len(_gradients(experiment)):
         # The check of the gradients says why; nothing can be said of what reads them.
         context.experiment = experiment.forward
-        context.outputs = {name: typed for name, typed in context.outputs.items() if name in experiment.forward.outputs}
         return
     exact = {name: value for name, value in context.arrays.items() if name not in known}
     context.arrays = exact | known
@@ -140,6 +140,9 @@ def _interpret_after(context: Context, by_jax: Arrays, draws: Sequence[Arrays]) 
     ]
     beside = [{name: known[name] + each[name] for name in known} for each in (*apart, *turned)]
     context.drawn = drawn = [exact | each for each in beside]
+    if experiment.apart:
+        # What stands in its place in the other section is not off with it.
+        context.known_as = exact | {name: known[name] + most[-1][name] for name in known}
     # The first is per_device's alone where it adds up shares.
     _interpret(context, {"graph": drawn[1:] if gradient.shares(experiment) > 1 else drawn, "per_device": drawn})
     for oracle, own in zip((context.graph, context.per_device), before, strict=True):

@@ -69,10 +69,14 @@ def check(context: Context, run: ProgramRun) -> PinnedVerdict | NotRun:
     free = {name: reason for name, reason in context.released.items() if name in context.experiment.values}
     if len(free) == len(context.experiment.values) > 0:
         return NotRun(reason=next(iter(free.values())))
+    computed = {name: value for name, value in _bound(context).items() if name in run.outputs}
+    if not computed:
+        of = " and ".join(_bound(context))
+        return NotRun(reason=f"{run.program} computes no {of}: lines of {run.program.section} stand in its place")
     outputs: dict[str, PinnedOutput] = {}
     wrong: list[str] = []
     largest = 0.0
-    for name, value in _bound(context).items():
+    for name, value in computed.items():
         pinned = np.asarray(value)
         output = run.outputs[name]
         corner = output.whole()[tuple(slice(0, n) for n in pinned.shape)]

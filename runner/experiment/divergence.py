@@ -26,6 +26,7 @@ from runner.words import quoted
 
 def check(experiment: Experiment) -> None:
     """Raise `InvalidExperiment` for such a collective of `per_device`."""
+    experiment = experiment.alone("per_device")
     differing = _Differing(experiment)
     for array in experiment.given:
         differing.axes[array.name] = differing.split(array.layout.spec.axes)

@@ -31,7 +31,7 @@ from runner.experiment.rules import Logical
 from runner.experiment.showing import Show
 from runner.experiment.topology import Topology
 from runner.faults import Key
-from runner.language.check import Section
+from runner.language.check import SECTIONS, Section
 from runner.language.syntax import Expression
 from runner.layout import Layout, Mesh, Spec
 
@@ -157,6 +157,40 @@ class Experiment:
     """The specs that are written with logical names, by their keys."""
     automatic: tuple[str, ...] = ()
     """The mesh axes that `per_device` leaves to the compiler: its collectives and its blocks are of the others."""
+    by_hand: Mapping[Section, frozenset[str]] = field(default_factory=dict[Section, frozenset[str]])
+    """The gradients that no program of a section computes, since the other section's lines read them: here, lines of
+    its own stand in their place."""
+
+    def alone(self, section: Section) -> Experiment:
+        """The experiment of one section: its lines, and the outputs that the programs written from it compute."""
+        return self._alone[section]
+
+    @cached_property
+    def _alone(self) -> dict[Section, Experiment]:
+        found: dict[Section, Experiment] = {}
+        for section in SECTIONS:
+            by_hand = self.by_hand.get(section, frozenset())
+            wrt = tuple(array for array in self.grad.wrt if f"{GRADIENTS}.{array}" not in by_hand) if self.grad else ()
+            grad = Gradient(self.grad.of, wrt) if self.grad and wrt else None
+            there = results(self.section(section)) | set(grad.names if grad else ())
+            found[section] = replace(
+                self,
+                graph=self.graph if section == "graph" else (),
+                per_device=self.per_device if section == "per_device" else (),
+                grad=grad,
+                outputs={name: spec for name, spec in self.outputs.items() if name in there},
+            )
+        return found
+
+    @cached_property
+    def apart(self) -> frozenset[str]:
+        """The outputs that hang on a gradient which one section reads, while the other has lines in its place."""
+        if self.grad is None or not (self.graph and self.per_device):
+            return frozenset()
+        sections = (self.graph, self.per_device)
+        read = [frozenset[str]().union(*(line.names for line in lines)) & {*self.grad.names} for lines in sections]
+        entered = [entered_by(lines, {*(read[0] ^ read[1])}) for lines in sections]
+        return frozenset(name for lines in entered for name in results(lines) if name in self.results)
 
     @cached_property
     def manual(self) -> Mesh:
@@ -245,7 +279,8 @@ class Experiment:
     def forward(self) -> Experiment:
         """The experiment as far as it needs no gradient: what is differentiated."""
         graph, per_device = self.before("graph"), self.before("per_device")
-        there = results(graph) | results(per_device) | set(self.grad.names if self.grad else ())
+        both = [results(lines) for lines, whole in ((graph, self.graph), (per_device, self.per_device)) if whole]
+        there = set[str].intersection(*both) | set(self.grad.names if self.grad else ())
         return replace(
             self,
             graph=graph,
@@ -289,7 +324,8 @@ class Experiment:
 
     def checks(self, program: Program) -> tuple[str, ...]:
         """What is checked of the results of a program, in the order in which a report has it."""
-        gradient, values = ("gradient",) if self.grad else (), ("values",) if self.values else ()
+        gradient = ("gradient",) if self.alone(program.section).grad else ()
+        values = ("values",) if self.values else ()
         lines = ("derivation",) if program is Program.DERIVED else ()
         return ("value", "layout", "replicas", "agreement", *gradient, *values, *lines)
 

@@ -40,6 +40,7 @@ from runner.experiment.plain import (
 )
 from runner.experiment.program import Program
 from runner.experiment.results import (
+    by_hand,
     check_constraints,
     check_gradients,
     check_outputs,
@@ -103,7 +104,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
     grad = read_gradient(config["grad"], arrays, outputs, sections)
     check_outputs(outputs, sections, grad)
     check_gradients(grad, sections)
-    outputs |= undeclared(grad, arrays, outputs)
+    implied = undeclared(grad, arrays, outputs)
+    outputs |= implied
     constraints = read_specs(config["constraints"], "constraints", specs)
     known = {name for _, name in paths(sections["graph"])} | values
     check_constraints(constraints, known, sections["per_device"] if automatic else (), mesh, automatic)
@@ -144,6 +146,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         logical=specs.logical,
         # Where nobody sees a block, there is none.
         automatic=automatic if sections["per_device"] else (),
+        by_hand=by_hand(sections, frozenset(implied)),
         **{key: config[key] for key in _AS_THEY_ARE},
     )
     check_blocks(experiment)

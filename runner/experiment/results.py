@@ -135,6 +135,18 @@ def undeclared(grad: Gradient | None, arrays: tuple[Array, ...], outputs: Mappin
     return {name: specs[name] for name in grad.names if name not in outputs}
 
 
+def by_hand(
+    sections: Mapping[Section, tuple[Statement, ...]], implied: frozenset[str]
+) -> dict[Section, frozenset[str]]:
+    """For each section the gradients that lines of its own stand for: the other's lines read them, and none of its own.
+
+    Only those that are `implied`: what `outputs` names, every program computes.
+    """
+    read = {name: frozenset[str]().union(*(line.names for line in lines)) for name, lines in sections.items()}
+    every = implied & frozenset[str]().union(*read.values())
+    return {name: every - read[name] if lines else frozenset() for name, lines in sections.items()}
+
+
 def read_values(config: Mapping[str, Any], outputs: Mapping[str, Spec]) -> dict[str, Any]:
     for name, value in config.items():
         if name not in outputs:

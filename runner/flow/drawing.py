@@ -7,7 +7,6 @@ from pathlib import Path
 from runner import dtypes
 from runner.checks.context import Context
 from runner.flow.dimensions import Names
-from runner.layout import Layout
 from runner.link.target import ProgramRun
 from runner.record import files
 from runner.record.model import Pictures, Record
@@ -48,11 +47,13 @@ def draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record, 
         dims = named.get(name, ())
         dims = dims if len(dims) == len(shape) else (None,) * len(shape)
         for run in on_mesh:
-            drawn.append(_output_picture(context, name, run, platform, dims))
+            # A gradient that lines stand for is no output of their section's programs.
+            if name in run.outputs:
+                drawn.append(_output_picture(context, name, run, platform, dims))
         if not on_mesh:
             drawn.append(
                 pictures.from_layout(
-                    Layout(experiment.mesh, shape, experiment.outputs[name]),
+                    context.layout(name),
                     name=name,
                     role="output",
                     dtype=dtype,

@@ -97,7 +97,7 @@ class Findings:
         if self._arrays is not None:
             memory.check_values(self._experiment, types.nodes)
         if types.derivation is not None:
-            self._derived = derive.read(self._experiment, types.derivation)
+            self._derived = derive.read(self._experiment.alone("graph"), types.derivation)
             found.derivation = types.derivation
         found.lines = lines(self._experiment, self._derived, types)
         released = pinned.released(self._experiment.values, found.overrides)
@@ -219,7 +219,7 @@ class Findings:
     def _written(self, run: ProgramRun) -> Experiment:
         """The experiment as a program was written of it: with the derived lines, where it was of these."""
         derived = self._derived if run.program is Program.DERIVED else None
-        return derived or self._experiment
+        return derived or self._experiment.alone(run.program.section)
 
     def _hold_derivation(self, context: Context) -> Verdict:
         """The derived lines against the graph."""
@@ -322,7 +322,7 @@ def _check(context: Context, run: ProgramRun) -> Checks:
         value=value.check(context, run),
         layout=layout.check(context, run),
         replicas=replicas.check(context, run),
-        gradient=gradient.check(context, run) if context.experiment.grad else None,
+        gradient=gradient.check(context, run) if context.experiment.alone(run.program.section).grad else None,
         values=pinned.check(context, run) if context.experiment.values else None,
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from runner.config import schema
 from runner.experiment import reader
 from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment, key_text
@@ -40,6 +41,8 @@ def smaller(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str
         return "verify_dims names no sizes to run it at"
     if experiment.mesh.size > SIMULATED and experiment.on_mesh:
         return f"the mesh has {experiment.mesh.size} devices, and at most {SIMULATED} are simulated"
+    # What the file says nothing of, or null, is what nobody says anything of.
+    config = schema.completed(schema.said(config))
     changed = {
         "dims": {**config["dims"], **experiment.verify_dims},
         "target": {"platform": "cpu"},

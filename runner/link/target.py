@@ -165,12 +165,16 @@ GradientsTold: TypeAlias = tuple[Arrays, list[Arrays], str | None]
 """JAX's gradients of the unsharded graph, what rounding does to them draw by draw, and why there are none."""
 
 
+class Ended(Exception):
+    """A worker ended before it told what was asked of it; the message is what a run would record."""
+
+
 def types_of(
     workers: Workers, experiment: Experiment, config: Mapping[str, Any], folder: Path, data_folder: Path
 ) -> Types:
     """What JAX's types say of an experiment, none of whose programs is compiled.
 
-    Raises `InvalidExperiment` for what they refuse, and `RuntimeError` where the worker ended before it told them.
+    Raises `InvalidExperiment` for what they refuse, and `Ended` where the worker ended before it told them.
     """
     return types_and_gradients_of(workers, experiment, config, folder, data_folder)[0]
 
@@ -186,13 +190,13 @@ def types_and_gradients_of(
                 case Invalid():
                     raise InvalidExperiment(event.fault)
                 case Died():
-                    raise RuntimeError(event.error)
+                    raise Ended(event.error)
                 case Types():
                     told_too = event.gradient
                     return event, None if told_too is None else gradients_told(experiment, told_too, Path(left_here))
                 case _:
                     continue
-    raise RuntimeError("the worker ended before it told the types")
+    raise Ended("the worker ended before it told the types")
 
 
 def gradients_told(experiment: Experiment, told: Gradients, left_here: Path) -> GradientsTold:

@@ -95,14 +95,19 @@ def devices(experiment: Experiment) -> str:
 
 def main(experiment: Experiment, program: Program) -> str:
     """The function that compiles the program and prints what the compiler says of it."""
-    compiled = "program().lower(*abstract_inputs(topology()[0])).compile()"
+    lines = ["device = topology()[0]", "compiled = program().lower(*abstract_inputs(device)).compile()"]
     if program.on_mesh:
-        compiled = "program(mesh).lower(*abstract_inputs(mesh)).compile()"
+        lines = ["mesh = make_mesh()", "compiled = program(mesh).lower(*abstract_inputs(mesh)).compile()"]
+    if not experiment.arrays:
+        # No argument says for what it is compiled.
+        lines[1:] = [
+            f"with jax.{'set_mesh(mesh)' if program.on_mesh else 'default_device(device)'}:",
+            f"    {lines[1]}",
+        ]
     return "\n".join(
         [
             "def main():",
-            *(["    mesh = make_mesh()"] if program.on_mesh else []),
-            f"    compiled = {compiled}",
+            *(f"    {line}" for line in lines),
             "    cost = compiled.cost_analysis()",
             "    print(compiled.memory_analysis())",
             '    print({name: cost[name] for name in ("flops", "bytes accessed", "optimal_seconds") if name in cost})',

@@ -266,8 +266,12 @@ def of_float64(
     floats: Floats,
     oracle: Oracle,
     keep: Iterable[str],
+    known_as: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, Rounding]:
-    """What float64's own rounding does to the values of an oracle that are asked for."""
+    """What float64's own rounding does to the values of an oracle that are asked for.
+
+    `known_as` are the arrays as they may be too, where some were computed in float64 themselves.
+    """
     recorded = oracle.recorded.afresh()
     if oracle.work > _DRAWS[-1][0] and not recorded.decisions:
         # As much less than float32's as its precision is finer; drawing it would take longer than the run.
@@ -275,7 +279,8 @@ def of_float64(
     again = _Section(experiment, section, arrays, floats, tuple(keep))
     rounding = {name: Rounding() for name in keep}
     for draw in range(2):
-        drawn = again.values(Following(recorded, SAFETY_OF_FLOAT64), Machine(seed=draw), "float64")
+        script = Following(recorded, SAFETY_OF_FLOAT64)
+        drawn = again.values(script, Machine(seed=draw), "float64", known_as if draw else None)
         _take_in(oracle, rounding, drawn, lambda name, value: None)
     undecided = _undecided(recorded)
     if undecided:

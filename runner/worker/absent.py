@@ -5,7 +5,9 @@ The devices are not here: arrays are shapes with shardings, and nothing runs.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -83,7 +85,8 @@ class Absent:
             device_ids = [device.id for device in mesh.devices.flat]
             if wanted.platform == "tpu":
                 coordinates = [_place(device, len(wanted.shape)) for device in mesh.devices.flat]
-        compiled = compile_program(program, function, operands)
+        with self._without_arguments(experiment, mesh):
+            compiled = compile_program(program, function, operands)
         compiled.leave(program, folder)
         outputs = zip(experiment.outputs, compiled.results, compiled.executable.output_shardings, strict=True)
         return Ran(
@@ -111,6 +114,12 @@ class Absent:
             cost=compiled.cost(),
             timing=Timing(place_s=None, compile_s=compiled.seconds, run_s=None),
         )  # fmt: skip
+
+    def _without_arguments(self, experiment: Experiment, mesh: Any) -> AbstractContextManager[Any]:
+        """What tells JAX the devices where no argument does; else it compiles for those that are here."""
+        if experiment.arrays:
+            return contextlib.nullcontext()
+        return calls.set_mesh(mesh) if mesh is not None else calls.default_device(self.devices[0])
 
 
 def _order(experiment: Experiment, devices: list[Any]) -> tuple[str | None, str | None]:

@@ -6,6 +6,7 @@ What they take and give may be anything where JAX does not say.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import jax
@@ -16,6 +17,8 @@ configure: Callable[[str, Any], None] = _jax.config.update
 devices: Callable[..., list[Any]] = _jax.devices
 local_devices: Callable[..., list[Any]] = _jax.local_devices
 make_mesh: Callable[..., jax.sharding.Mesh] = _jax.make_mesh
+set_mesh: Callable[[jax.sharding.Mesh], AbstractContextManager[Any]] = _jax.set_mesh
+default_device: Callable[[Any], AbstractContextManager[Any]] = _jax.default_device
 
 jit: Callable[..., Any] = _jax.jit
 grad: Callable[..., Callable[..., Any]] = _jax.grad

@@ -62,16 +62,17 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
     data_folder = Path(job["data"])
     warm.prepare(experiment)
     try:
-        types = infer(experiment)
+        # What is derived is written for the order that the devices have in the mesh, as all programs are.
         absent = _absent(experiment)
+        experiment = experiment if absent is None else absent.experiment
+        types = infer(experiment)
     except InvalidExperiment as error:
         emit(Invalid(fault=error.fault))
         return
-    if absent is not None:
-        experiment = absent.experiment
     steps = [step for told in job["steps"] if (step := Step.from_json(told)).supported(types.unsupported)]
     programs = [step.program for step in steps if step.work is Work.RUN]
-    trace = _prepare_trace(experiment, data_folder) if any(step.work is Work.TRACE for step in steps) else None
+    traced = any(step.work is Work.TRACE for step in steps)
+    trace = _prepare_trace(experiment.alone("per_device"), data_folder) if traced else None
     sources = _sources(experiment, programs, data_folder, types)
     if trace is not None and trace.refused is None:
         sources[Work.TRACE] = trace.source
@@ -96,12 +97,14 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
 
 def _sources(experiment: Experiment, programs: list[Program], data_folder: Path, types: Types) -> dict[str, str]:
     """The sources of the programs, and of those that tell the layouts of values in the middle, by their names."""
-    sources = {program.value: WRITERS[program](experiment, data_folder, types) for program in programs}
+    sources: dict[str, str] = {}
     for program in programs:
-        probing = experiment.probing(program)
+        own = experiment.alone(program.section)
+        sources[program.value] = WRITERS[program](own, data_folder, types)
+        probing = own.probing(program)
         if probing is not None:
             sources[_probe(program)] = WRITERS[program](probing, data_folder, types)
-        kept = (types.derived or experiment if program is Program.DERIVED else experiment).keeping(program)
+        kept = (types.derived or own if program is Program.DERIVED else own).keeping(program)
         if kept is not None:
             keeping_types = replace(types, derived=kept) if program is Program.DERIVED else types
             sources[_keeping(program)] = WRITERS[program](kept, data_folder, keeping_types)
@@ -186,7 +189,7 @@ class _Doing:
             del execution
         if _probe(program) in self.modules:
             devices = self.absent.devices if self.absent else None
-            found.layouts = layouts(self.experiment, program, self.modules[_probe(program)], devices)
+            found.layouts = layouts(self._written(program), program, self.modules[_probe(program)], devices)
         if _keeping(program) in self.modules:
             devices = self.absent.devices if self.absent else None
             found.keeping_all = keeping(self.experiment, program, self.modules[_keeping(program)], devices)
@@ -194,7 +197,8 @@ class _Doing:
 
     def _written(self, program: Program) -> Experiment:
         """The experiment that a program was written from: with the derived lines, where it was of these."""
-        return self.derived or self.experiment if program is Program.DERIVED else self.experiment
+        own = self.experiment.alone(program.section)
+        return self.derived or own if program is Program.DERIVED else own
 
     def _take_trace(self, step: Step) -> Finished:
         assert self.trace is not None

@@ -6,6 +6,7 @@ by the same propagation.
 
 from __future__ import annotations
 
+import contextlib
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +17,7 @@ from runner import dtypes
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link.events import ValueLayout
+from runner.worker import calls
 from runner.worker.specs import spec_json
 
 
@@ -37,8 +39,10 @@ def layouts(
     else:
         mesh = module.make_mesh(devices)
         operands = module.abstract_inputs(mesh)
-    lowered = module.program(mesh).lower(*operands)
-    shardings = lowered.compile().output_shardings
+    # Without an argument nothing else says that the devices are not those that are here.
+    with calls.set_mesh(mesh) if devices is not None and not operands else contextlib.nullcontext():
+        lowered = module.program(mesh).lower(*operands)
+        shardings = lowered.compile().output_shardings
     found: dict[str, ValueLayout] = {}
     for name, info, sharding in zip(probing.outputs, lowered.out_info, shardings, strict=True):
         if name in experiment.expected[program].layouts:

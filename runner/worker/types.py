@@ -47,8 +47,9 @@ def infer(experiment: Experiment) -> Types:
         _fits_array(experiment, name)
     unsupported: dict[Program, str] = {}
     repairs = Repairs()
+    graph, own = experiment.alone("graph"), experiment.alone("per_device")
     if experiment.graph:
-        nodes["graph"] = _graph(experiment, floats["graph"])
+        nodes["graph"] = _graph(graph, floats["graph"])
         for name, spec in experiment.results.items():
             key = ("outputs", name)
             fits(spec, nodes["graph"][name].shape, (), experiment.mesh, key, name, experiment.logical.get(key))
@@ -62,12 +63,11 @@ def infer(experiment: Experiment) -> Types:
         outputs = {name: nodes["graph"][name] for name in experiment.results}
         if experiment.grad:
             _differentiable(experiment, "graph", nodes["graph"])
-            reason = _refused(lambda: gradient.of_graph(experiment))
-            if reason:
+            if reason := _refused(lambda: gradient.of_graph(experiment)):
                 raise invalid(("grad", "of"), f"the gradient of '{experiment.grad.of}': {reason}")
         if Program.EXPLICIT in experiment.programs:
             try:
-                repairs = explicit.repairs(experiment)
+                repairs = explicit.repairs(graph)
             except InvalidExperiment as fault:
                 unsupported[Program.EXPLICIT] = _reason(fault)
     deriving: dict[str, Any] = {}
@@ -75,15 +75,15 @@ def infer(experiment: Experiment) -> Types:
         # It lowers the graph, which few other evaluations need.
         from runner.worker import derive
 
-        found = derive.derived(experiment, _refused_lines)
+        found = derive.derived(graph, _refused_lines)
         if isinstance(found, str):
             unsupported[Program.DERIVED] = found
         else:
             deriving = {"derived": found[0], "derivation": found[1]}
             differing[Program.DERIVED] = _differing(found[0], per_device(found[0], {})[1])
     if experiment.per_device:
-        nodes["per_device"], varying = per_device(experiment, floats["per_device"])
-        differing[Program.SHARD_MAP] = _differing(experiment, varying)
+        nodes["per_device"], varying = per_device(own, floats["per_device"])
+        differing[Program.SHARD_MAP] = _differing(own, varying)
         for name, spec in experiment.results.items():
             local = nodes["per_device"][name]
             whole = _whole(experiment, local, spec, name)
@@ -96,10 +96,10 @@ def infer(experiment: Experiment) -> Types:
             outputs[name] = whole
             if experiment.check_vma:
                 _check_varying(experiment, name, spec, varying[name])
-        if experiment.grad:
+        if own.grad:
             _differentiable(experiment, "per_device", nodes["per_device"])
         for program, refused in _REFUSED.items():
-            reason = refused(experiment, nodes["per_device"]) if program in experiment.programs else None
+            reason = refused(own, nodes["per_device"]) if program in experiment.programs else None
             if reason:
                 unsupported[program] = reason
     if experiment.grad:

@@ -42,27 +42,28 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", action="store_true", help="of several runs the one page, without one for each")
     given = parser.parse_args(list(arguments))
     try:
-        _report([path.parent if path.name == folders.RECORD else path for path in given.folders], given)
+        page = _report([path.parent if path.name == folders.RECORD else path for path in given.folders], given)
     except InvalidReport as error:
         print(error, file=sys.stderr)
         return 2
     except OSError as error:
         print(of_system(error, given.output), file=sys.stderr)
         return 3
+    print(shown(page))
     return 0
 
 
-def _report(given: list[Path], options: argparse.Namespace) -> None:
+def _report(given: list[Path], options: argparse.Namespace) -> Path:
+    """Write the pages; return the path of that of all. Raises `InvalidReport`."""
     found, unreadable = _read(given)
     if len(found) == 1 and (given[0] / folders.RECORD).is_file():
         folder, only = next(iter(found.items()))
-        print(shown(run.write(only, folder, options.output)))
-        return
+        return run.write(only, folder, options.output)
     if not options.only:
         for folder, each in found.items():
             run.write(each, folder)
     page = options.output or _common(given) / PAGE
-    print(shown(write_sweep(found, given, page, unreadable)))
+    return write_sweep(found, given, page, unreadable)
 
 
 def _read(given: Sequence[Path]) -> tuple[dict[Path, Record], list[str]]:

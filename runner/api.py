@@ -6,7 +6,6 @@ This is what `runner` offers to Python. The command does the same by the same fl
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +16,7 @@ from runner.config.compose import compose as _compose
 from runner.config.folders import conf_folder
 from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment
+from runner.printable import Page
 from runner.record import model
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Record(model.Record):
     def __str__(self) -> str:
         from runner.show import report
 
-        told, wrong = io.StringIO(), io.StringIO()
+        told, wrong = Page(), Page()
         with contextlib.redirect_stdout(told), contextlib.redirect_stderr(wrong):
             report.run(self, self.folder, brief=False)
         return wrong.getvalue() + told.getvalue()

@@ -357,7 +357,10 @@ def test_a_worker_that_is_silent_too_long_is_ended_and_recorded(tmp_path: Path) 
     found = recorded(tmp_path)
     assert found["status"] == "error"
     assert found["error"].startswith(
-        ("no result after 0.001 s", "making the arrays took longer than the timeout of 0.001 s")
+        (
+            "no result after the timeout of 0.001 s, while JAX was starting",
+            "making the arrays took longer than the timeout of 0.001 s",
+        )
     )
 
 

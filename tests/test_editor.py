@@ -101,4 +101,4 @@ def test_a_folder_of_ones_own_gets_it_and_hydra_still_finds_the_package(tmp_path
 
 def test_a_folder_without_experiments_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert editor.main([str(tmp_path)]) == 2
-    assert "it has no folder 'experiment'" in capsys.readouterr().out
+    assert "it has no folder 'experiment'" in capsys.readouterr().err

@@ -111,7 +111,7 @@ def test_what_goes_wrong_costs_its_point_only_and_resume_runs_just_that(folder: 
     found = {name: recorded(folder / "out" / str(point)) for point, name in enumerate(names)}
     assert {name for name in names if found[name]["status"] != "passed"} == set(BAD)
     assert "no key 'nosuch'" in found["invalid"]["error"]
-    for name, how in (("crash", "SIGABRT"), ("kill", "SIGKILL"), ("hang", "no result after 15 s")):
+    for name, how in (("crash", "SIGABRT"), ("kill", "SIGKILL"), ("hang", "no result after the timeout of 15 s")):
         assert how in found[name]["error"]
     flat = rows(folder / "out")
     assert [row["status"] for row in flat if row["experiment"].startswith("good")] == ["passed"] * 16

@@ -157,7 +157,7 @@ def test_a_hang_is_ended_and_the_others_run() -> None:
     events, _ = hear(body, TYPES + "finish(*steps)", timeout=2.0)
     assert time.perf_counter() - start < 10
     assert errors(events) == {
-        "auto": "no result after 2 s: it hangs, in a collective or in the compiler; its last words:\nwaiting"
+        "auto": "no result after the timeout of 2 s, while auto was being done; its last words:\nwaiting"
     }
     assert told(events)[-2:] == ["finished vmap", "log"]
 

@@ -122,7 +122,7 @@ def test_an_error_that_all_have_ends_none_of_them(error: str, heard: str) -> Non
 def test_one_that_hangs_is_ended_with_the_others() -> None:
     body = TYPES + "say('started', step=steps[0])\nif number == 1: time.sleep(60)\nfinish(*steps)" + EACH
     events, crews = hear(body, GOOD, timeout=2.0)
-    assert errors(events)["auto"].startswith("no result after 2 s: it hangs")
+    assert errors(events)["auto"].startswith("no result after the timeout of 2 s, while auto was being done")
     assert len(crews.started) == 2 * COUNT
 
 

@@ -255,6 +255,14 @@ def _chosen(overrides: Sequence[str]) -> str:
     return next((f"command line: {o}" for o in overrides if o.lstrip("+").startswith("experiment=")), "command line")
 
 
+def require_plain(settings: str | None) -> None:
+    """Raise `InvalidConfiguration` where Hydra's own folder would lie elsewhere than right below that of a run."""
+    if settings and (settings != Path(settings).name or settings == ".."):
+        raise InvalidConfiguration(
+            f"command line: hydra.output_subdir\n  {settings!r} is not the name of a folder in that of a run"
+        )
+
+
 def _claim(folder: Path) -> None:
     """Make a folder the run folder of this process alone. Raises `InvalidConfiguration` where it is not empty."""
     try:
@@ -272,33 +280,41 @@ def _run_once(command: Command, known: argparse.Namespace, overrides: list[str])
     if any("hydra.mode" in override for override in overrides) or (searched and known.config_dir):
         return False
     with composed(overrides, Path(known.config_dir) if known.config_dir else None) as config:
-        from hydra._internal.callbacks import Callbacks
-        from hydra.core.global_hydra import GlobalHydra
-        from hydra.core.utils import run_job
-        from hydra.types import HydraContext, RunMode
-        from omegaconf import OmegaConf
-
-        if config.hydra.mode == RunMode.MULTIRUN:
-            return False
-        config.hydra.mode = RunMode.RUN
         try:
-            callbacks = Callbacks(config)
+            return _done(command, config)
+        except (InvalidConfiguration, OSError):
+            raise
         except Exception as error:
             raise _refused(error, known, overrides) from error
-        if OmegaConf.select(config, "target.cluster", throw_on_resolution_failure=False):
-            from runner.cli import cluster
 
-            if not cluster.joined(command, config):
-                return True
-        folder = Path(config.hydra.run.dir)
-        _claim(folder)
-        context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=callbacks)
-        callbacks.on_run_start(config=config, config_name="config")
-        done = run_job(command, config, "hydra.run.dir", None, context)
-        callbacks.on_run_end(config=config, config_name="config", job_return=done)
-        manifest.end(folder)
-        # What Hydra itself raised there, it raises here.
-        _ = done.return_value
+
+def _done(command: Command, config: DictConfig) -> bool:
+    """Do the one job of a configuration. Returns whether it was one job."""
+    from hydra._internal.callbacks import Callbacks
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.utils import run_job
+    from hydra.types import HydraContext, RunMode
+    from omegaconf import OmegaConf
+
+    if config.hydra.mode == RunMode.MULTIRUN:
+        return False
+    config.hydra.mode = RunMode.RUN
+    callbacks = Callbacks(config)
+    if OmegaConf.select(config, "target.cluster", throw_on_resolution_failure=False):
+        from runner.cli import cluster
+
+        if not cluster.joined(command, config):
+            return True
+    require_plain(config.hydra.output_subdir)
+    folder = Path(config.hydra.run.dir)
+    _claim(folder)
+    context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=callbacks)
+    callbacks.on_run_start(config=config, config_name="config")
+    done = run_job(command, config, "hydra.run.dir", None, context)
+    callbacks.on_run_end(config=config, config_name="config", job_return=done)
+    manifest.end(folder)
+    # What Hydra itself raised there, it raises here.
+    _ = done.return_value
     return True
 
 

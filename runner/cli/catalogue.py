@@ -10,6 +10,7 @@ from typing import Any
 
 from runner import executions
 from runner.config.compose import compose
+from runner.config.folders import conf_folder
 from runner.config.sources import listing
 from runner.executions import Range
 from runner.experiment import expect
@@ -27,6 +28,12 @@ _GROUPS = (
     ("", "Layouts that people use"),
 )
 """What a `source` begins with, and the title of its group: the first one that fits."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the table of the experiments that come with the runner."""
+    print(markdown(conf_folder()), end="")
+    return 0
 
 
 def markdown(folder: Path) -> str:

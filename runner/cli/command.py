@@ -1,7 +1,11 @@
-"""A command of the runner in; the exit status of its process out, whatever streams, disk and signals do."""
+"""A command of the runner in; the exit status of its process out, whatever streams, disk and signals do.
+
+Every command begins here: `python -m runner`, each `python -m runner.NAME`, and the console script.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import signal
@@ -22,17 +26,15 @@ def main(module: str = "runner.cli.app") -> None:
     try:
         status = _run(module)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        _say("interrupted")
         status = _INTERRUPTED
     except BrokenPipeError:
-        # `| head` has read enough. Python must not try to write the rest when it leaves.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # `| head` has read enough.
         status = _READER_LEFT
     except OSError as error:
-        print(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", file=sys.stderr)
-        # What could not be written cannot be when Python leaves either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _say(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}")
         status = _MACHINE
+    _let_go()
     sys.exit(status)
 
 
@@ -42,6 +44,7 @@ def _run(module: str) -> int:
 
     try:
         with signals.handled():
+            from runner import printable
             from runner.cli import streams
 
             run = importlib.import_module(module).main
@@ -49,10 +52,32 @@ def _run(module: str) -> int:
             try:
                 streams.ready()
             except streams.Closed:
-                print("standard output is closed", file=sys.stderr)
+                _say("standard output is closed")
                 return _MACHINE
-            status = run(sys.argv[1:])
-            sys.stdout.flush()
+            try:
+                status = run(sys.argv[1:])
+            except SystemExit as left:
+                # A parser of arguments has printed its help, or what is wrong with them.
+                status = left.code if isinstance(left.code, int) else int(left.code is not None)
+            printable.require_written(sys.stdout)
             return status
     except signals.Ended as ended:
         return signals.status(ended.number)
+
+
+def _say(message: str) -> None:
+    """Print on standard error, where anybody can hear it."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(message, file=sys.stderr)
+
+
+def _let_go() -> None:
+    """See to it that Python, when it leaves, does not try again to write what could not be written."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None:
+            continue
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -5,17 +5,20 @@ An editor with a YAML language server then completes the keys of an experiment a
 
 from __future__ import annotations
 
+import argparse
 import ast
 import inspect
 import json
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from runner import dtypes
-from runner.config import schema, shape
+from runner.config import files, schema, shape
 from runner.config.files import PACKAGE
+from runner.config.folders import conf_folder, experiments
 from runner.config.shape import Kind
 from runner.experiment.checkpoints import BY_NAMES, POLICIES
 from runner.experiment.expect import KINDS
@@ -232,9 +235,9 @@ def text() -> str:
 
 
 def named(file: Path, folder: Path) -> str:
-    """The text of an experiment of `folder` with the line that names the schema, below Hydra's."""
+    """The text of an experiment of `folder` with the line that names the schema, below Hydra's. Raises `Unread`."""
     up = "../" * len(file.relative_to(folder).parts[:-1])
-    content = _LINE.sub("", file.read_text(encoding="utf-8"))
+    content = _LINE.sub("", files.text(file))
     first, newline, rest = content.partition("\n")
     if first.strip() != PACKAGE:
         return content
@@ -243,16 +246,26 @@ def named(file: Path, folder: Path) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Write the schema into a config folder, and its name into its experiments. Returns the exit status."""
-    from runner.config.folders import conf_folder
-
-    folder = Path(arguments[0]) if arguments else conf_folder()
+    parser = argparse.ArgumentParser(
+        prog="python -m runner.editor",
+        description="Write the JSON Schema of experiments into a config folder, and its name into its experiments.",
+        epilog="Exit status: 0 done, 2 bad input; an experiment that cannot be read is left as it is.",
+    )
+    parser.add_argument("folder", metavar="CONF", type=Path, nargs="?", help="by default the runner's own")
+    folder: Path = parser.parse_args(list(arguments)).folder or conf_folder()
     if not (folder / "experiment").is_dir():
-        print(f"{folder}\n  it has no folder 'experiment'")
+        print(f"{folder}\n  it has no folder 'experiment'", file=sys.stderr)
         return 2
     (folder / FILE).write_text(text(), encoding="utf-8")
-    for file in sorted((folder / "experiment").rglob("*.yaml")):
-        content = named(file, folder)
-        if content != file.read_text(encoding="utf-8"):
+    status = 0
+    for file in experiments(folder):
+        try:
+            content = named(file, folder)
+        except files.Unread as error:
+            print(error, file=sys.stderr)
+            status = 2
+            continue
+        if content != files.text(file):
             file.write_text(content, encoding="utf-8")
     print(folder / FILE)
-    return 0
+    return status

@@ -42,25 +42,26 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", action="store_true", help="of several runs the one page, without one for each")
     given = parser.parse_args(list(arguments))
     try:
-        _report([path.parent if path.name == folders.RECORD else path for path in given.folders], given)
+        page = _report([path.parent if path.name == folders.RECORD else path for path in given.folders], given)
     except InvalidReport as error:
         print(error, file=sys.stderr)
         return 2
     except OSError as error:
         print(of_system(error, given.output), file=sys.stderr)
         return 3
+    print(shown(page))
     return 0
 
 
-def _report(given: list[Path], options: argparse.Namespace) -> None:
+def _report(given: list[Path], options: argparse.Namespace) -> Path:
+    """Write the pages; return the path of that of all. Raises `InvalidReport`."""
     found, unreadable = _read(given)
     if len(found) == 1 and (given[0] / folders.RECORD).is_file():
         folder, only = next(iter(found.items()))
         page = _named(options.output) if options.output else _replaced(folder / PAGE)
         run.write(only, folder, page)
         manifest.add([] if options.output else [page])
-        print(shown(options.output or page))
-        return
+        return options.output or page
     page = _named(options.output) if options.output else _replaced(_common(given) / PAGE)
     _replaced(_export(page))
     if not options.only:
@@ -68,7 +69,7 @@ def _report(given: list[Path], options: argparse.Namespace) -> None:
             manifest.add([run.write(each, folder, _replaced(folder / PAGE))])
     write_sweep(found, given, page, unreadable)
     manifest.add([] if options.output else [page, _export(page)])
-    print(shown(options.output or page))
+    return options.output or page
 
 
 def _named(page: Path) -> Path:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from runner.cli import app
 from runner.config.compose import Configuration, InvalidConfiguration
 from runner.faults import InvalidExperiment
-from runner.link.target import Ended
+from runner.link.target import WorkerEnded
 from runner.link.workers import Workers
 from runner.words import of_system
 
@@ -38,7 +38,7 @@ def _task(work: Work, job: app.Job, workers: Workers) -> Status:
         print(error, file=sys.stderr)
     except InvalidExperiment as error:
         print(job.origin.sources.report(error.fault), file=sys.stderr)
-    except Ended as error:
+    except WorkerEnded as error:
         print(error, file=sys.stderr)
         return "error"
     except OSError as error:

@@ -10,6 +10,8 @@ import os
 import sys
 from io import TextIOWrapper
 
+from runner.printable import guarded
+
 _PLAIN = {
     **dict.fromkeys("─━┄┈", "-"),
     **dict.fromkeys("│┃┆┊", "|"),
@@ -44,7 +46,7 @@ class Closed(Exception):
 
 
 def ready() -> None:
-    """See to it that both streams take every character. Raises `Closed`."""
+    """See to it that both streams take every character, and show none that controls a terminal. Raises `Closed`."""
     codecs.register_error("plain", _replaced)
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - it is open as long as the process is there
@@ -53,6 +55,7 @@ def ready() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="plain")
+    sys.stdout, sys.stderr = guarded(sys.stdout), guarded(sys.stderr)
 
 
 def _replaced(error: UnicodeError) -> tuple[str, int]:

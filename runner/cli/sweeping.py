@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.cli import app
 from runner.cli.options import NAMES, Options, read
 from runner.cli.point import LOG
 from runner.cli.sweep import Found, Plan, Sweep, Told
@@ -160,6 +161,7 @@ def runner(command: Command, loader: ConfigLoader, config: DictConfig, told: Tol
     """What runs the points of the sweep that a command has `opened`; `told` hears of each that has been run."""
     assert command.sweep is not None
     opened = command.sweep
+    app.require_plain(config.hydra.output_subdir)
     plan = Plan(
         folder=opened.folder,
         folders=tuple(folders(loader)),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -101,7 +103,10 @@ def report(error: Exception, folders: Sequence[Path], overrides: Sequence[str]) 
             # What Hydra's loader raised of it is no error of YAML's.
             return _of_yaml(unread, layer.file)
     if _caused_by(error, HydraException, OmegaConfBaseException) is None:
-        raise error
+        found = _of_hydra(error, sources)
+        if found is None:
+            raise error
+        return found
     return _of_defaults(error, sources) or _of_config(error, sources)
 
 
@@ -203,6 +208,39 @@ def _of_defaults(error: Exception, sources: Sources) -> str | None:
     return None
 
 
+def _of_hydra(error: Exception, sources: Sources) -> str | None:
+    """What Hydra cannot do with settings of its own, such as those of logging; None where they are not to blame."""
+    if isinstance(error, OSError):
+        # The machine is in the way.
+        return None
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    packages = [str(frame.f_globals.get("__name__")).partition(".")[0] for frame in frames]
+    if "hydra" not in packages or {"runner", "hydra_plugins"} & {*packages[_last(packages, "hydra") :]}:
+        return None
+    called = {frame.f_code.co_name for frame in frames}
+    key: Key = next((key for names, key in _READERS if names <= called), ("hydra",))
+    causes = [str(each).strip() for each in (error, error.__cause__) if each is not None and str(each).strip()]
+    message = f"Hydra cannot use this: {': '.join(causes) or type(error).__name__}"
+    names = {override: quoting.name(override).replace("/", ".") for override in sources.overrides}
+    given = [override for override, name in names.items() if f"{name}.".startswith(f"{key_text(key)}.")]
+    if given:
+        return f"command line: {' '.join(given)}\n  {message}"
+    place = next((place for layer in reversed(sources.layers) if (place := key_place(layer.file, key))), None)
+    return None if place is None else f"{place}  {key_text(key)}\n  {message}"
+
+
+_READERS: tuple[tuple[set[str], Key], ...] = (
+    ({"run_job", "configure_log"}, ("hydra", "job_logging")),
+    ({"configure_log"}, ("hydra", "hydra_logging")),
+    ({"_load_configuration_impl"}, ("hydra", "job")),
+)
+"""Functions of Hydra's, and the settings that they read."""
+
+
+def _last(texts: Sequence[str], text: str) -> int:
+    return len(texts) - 1 - texts[::-1].index(text)
+
+
 def _groups(group: str) -> str:
     """How an experiment chooses of a config group, or which groups there are."""
     there = ("mesh", "target", "rules")
@@ -234,6 +272,10 @@ def _of_yaml(error: yaml.YAMLError, file: Path | None = None) -> str:
 def _of_missing(missing: str, sources: Sources, folders: Sequence[Path]) -> str:
     """A config group's option, or a group, that no file has."""
     group, _, option = missing.removesuffix(".yaml").rpartition("/")
+    named = [file for folder in folders if os.path.lexists(file := folder / group / f"{option}.yaml")]
+    if named:
+        # Hydra passes over what is no file.
+        return files.refusal(named[0], experiment=False) or f"{shown(named[0])}\n  Hydra does not find it"
     there = sorted({f.stem for folder in folders for f in (folder / group).glob("*.yaml")}) if group else []
     where = _where(option, group, sources)
     if not there and group.startswith("experiment/"):
@@ -271,7 +313,7 @@ def _where(option: str, group: str, sources: Sources) -> str:
         if name == group and option in value:
             return f"command line: {override}"
     for layer in reversed(sources.layers):
-        if re.search(rf"{re.escape(group)}\s*:\s*{re.escape(option)}\b", layer.file.read_text(encoding="utf-8")):
+        if re.search(rf"{re.escape(group)}\s*:\s*{re.escape(option)}\b", layer.file.read_text("utf-8", "replace")):
             return str(text_place(layer.file, option))
     return "configuration"
 

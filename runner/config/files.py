@@ -57,18 +57,34 @@ def load(text: str) -> Any:
     return yaml.load(text, _Loader)
 
 
-def refusal(file: Path, *, experiment: bool) -> str | None:
-    """Why a file cannot be read, as a message with its place; None where it can."""
+class Unread(Exception):
+    """A file has no text that can be read; the message has its place."""
+
+
+def text(file: Path) -> str:
+    """What stands in a file. Raises `Unread`."""
+    if not is_there(file):
+        raise Unread(f"{shown(file)}:1:1\n  it is no file: a folder, a pipe, or a link that leads nowhere")
     try:
-        text = file.read_bytes().decode("utf-8")
+        found = file.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         before = error.object[: error.start]
         line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
-        return f"{shown(file)}:{line}:{column}\n  not UTF-8: {error.reason}; save the file as UTF-8"
-    if text.startswith(_BOM):
-        return f"{shown(file)}:1:1\n  a byte order mark hides this line from Hydra; save the file as UTF-8 without BOM"
+        raise Unread(f"{shown(file)}:{line}:{column}\n  not UTF-8: {error.reason}; save the file as UTF-8") from None
+    except OSError as error:
+        raise Unread(f"{shown(file)}:1:1\n  {error.strerror or error}") from None
+    if found.startswith(_BOM):
+        message = "a byte order mark hides this line from Hydra; save the file as UTF-8 without BOM"
+        raise Unread(f"{shown(file)}:1:1\n  {message}")
+    return found
+
+
+def refusal(file: Path, *, experiment: bool) -> str | None:
+    """Why a file cannot be read, as a message with its place; None where it can."""
     try:
-        content = load(text)
+        content = load(written := text(file))
+    except Unread as error:
+        return str(error)
     except Unmade as error:
         mark = error.problem_mark
         place = f"{mark.line + 1}:{mark.column + 1}" if mark else "1:1"
@@ -80,7 +96,7 @@ def refusal(file: Path, *, experiment: bool) -> str | None:
         return f"{shown(file)}:1:1\n  the file is empty"
     if not isinstance(content, dict):
         return f"{shown(file)}:1:1\n  the file holds {described(content)}, not a mapping of keys to values"
-    return _header(file, text) if experiment else None
+    return _header(file, written) if experiment else None
 
 
 def too_much(overrides: Sequence[str], folders: Sequence[Path]) -> str | None:

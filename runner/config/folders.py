@@ -24,6 +24,18 @@ def misnamed(name: str) -> str | None:
     return None
 
 
+def experiments(folder: Path) -> list[Path]:
+    """The files of the experiments in a config folder, in order, whether they can be read or not."""
+    return sorted(file for file in (folder / "experiment").rglob("*.yaml") if not _is_folder(file))
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
 def is_there(file: Path) -> bool:
     """Whether there is such a file; none has a name that the system refuses."""
     try:

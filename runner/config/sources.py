@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import yaml
 
+from runner.config.folders import experiments, is_there
 from runner.faults import Fault, Key, key_text
 
 
@@ -213,10 +214,13 @@ def one_by_one(written: str) -> list[str]:
 
 
 def _compose(file: Path) -> yaml.Node | None:
+    # What is no regular file, such as a pipe, may never come to its end.
+    if not is_there(file):
+        return None
     try:
-        with open(file, encoding="utf-8") as stream:
-            return cast("Any", yaml).compose(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (OSError, yaml.YAMLError):
+        text = file.read_text(encoding="utf-8")
+        return cast("Any", yaml).compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return None
 
 
@@ -240,7 +244,7 @@ def key_place(file: Path, key: Key) -> Place | None:
 def text_place(file: Path, text: str) -> Place:
     """The first place in a file where `text` stands as a word, else its first character."""
     try:
-        content = file.read_text(encoding="utf-8")
+        content = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return Place(file, 1, 1)
     match = re.search(rf"(?<![\w.-]){re.escape(text)}(?![\w-])", content)
@@ -254,7 +258,7 @@ def listing(folders: Iterable[Path]) -> list[tuple[str, str, Path]]:
     """Name, summary and file of every experiment in `folders`, the first folder winning a name."""
     found: dict[str, tuple[str, str, Path]] = {}
     for folder in folders:
-        for file in sorted((folder / "experiment").rglob("*.yaml")):
+        for file in experiments(folder):
             name = file.relative_to(folder / "experiment").with_suffix("").as_posix()
             found.setdefault(name, (name, said(file, "summary", "(this file cannot be read)"), file))
     return sorted(found.values())

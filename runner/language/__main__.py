@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from runner.language.forms import CALLING
 from runner.language.operations import OPERATIONS, Operation
 
@@ -109,5 +111,13 @@ def _line(operation: Operation) -> str:
     return f"| `{operation.name}({arguments})` | `{operation.jax}` |"
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str]) -> int:
+    """Print the table."""
     print(markdown(), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    from runner.cli import command
+
+    command.main("runner.language.__main__")

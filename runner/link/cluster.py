@@ -73,7 +73,7 @@ def called(timeout: float) -> Place:
 
     Raises `InvalidExperiment` where there is no cluster, and `Unmet` where nobody could tell in `timeout` seconds.
     """
-    from runner.link.events import Called, Invalid
+    from runner.link.events import Called, Died, Invalid
 
     worker = Worker(membership=(CLUSTER,))
     try:
@@ -83,6 +83,8 @@ def called(timeout: float) -> Place:
                 return _place(found, worker)
             case Invalid() as refused:
                 raise InvalidExperiment(refused.fault)
+            case Died() as died:
+                raise Unmet(died.error)
             case other:
                 assert other is None, "it has no job"
                 raise Unmet(f"{worker.ended()}, before it knew of a cluster; its last words:\n{worker.last_words()}")

@@ -301,8 +301,15 @@ class Done:
 
 
 @dataclass(kw_only=True)
+class Phase:
+    """What the worker does from now on, of a step or before the first one: `compiling auto`."""
+
+    doing: str
+
+
+@dataclass(kw_only=True)
 class Died:
-    """The worker ended where it ran no program."""
+    """The worker ended where it ran no program, or says why it cannot do any job."""
 
     error: str
 
@@ -316,14 +323,14 @@ class Log:
 
 Event: TypeAlias = Invalid | Types | Started | Finished | Died | Log
 
-Said: TypeAlias = Event | Done | Called
+Said: TypeAlias = Event | Done | Called | Phase
 """What a worker says, or is said of it."""
 
 
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__.lower(): kind for kind in (Called, Invalid, Types, Started, Finished, Done)
+    kind.__name__.lower(): kind for kind in (Called, Phase, Invalid, Types, Started, Finished, Done, Died)
 }
-"""What a worker says; of its end its parent hears otherwise."""
+"""What a worker says; of most of its ends its parent hears otherwise."""
 
 
 def said(event: Said) -> str:

@@ -161,12 +161,12 @@ def kind(experiment: Experiment) -> str:
     return target.platform if target.processes == 1 else f"{target.devices_each} devices of {target.platform}"
 
 
+class WorkerEnded(RuntimeError):
+    """The worker ended before it told what it was asked for; the message says how."""
+
+
 GradientsTold: TypeAlias = tuple[Arrays, list[Arrays], str | None]
 """JAX's gradients of the unsharded graph, what rounding does to them draw by draw, and why there are none."""
-
-
-class Ended(Exception):
-    """A worker ended before it told what was asked of it; the message is what a run would record."""
 
 
 def types_of(
@@ -174,7 +174,7 @@ def types_of(
 ) -> Types:
     """What JAX's types say of an experiment, none of whose programs is compiled.
 
-    Raises `InvalidExperiment` for what they refuse, and `Ended` where the worker ended before it told them.
+    Raises `InvalidExperiment` for what they refuse, and `WorkerEnded` where the worker ended before it told them.
     """
     return types_and_gradients_of(workers, experiment, config, folder, data_folder)[0]
 
@@ -190,13 +190,13 @@ def types_and_gradients_of(
                 case Invalid():
                     raise InvalidExperiment(event.fault)
                 case Died():
-                    raise Ended(event.error)
+                    raise WorkerEnded(event.error)
                 case Types():
                     told_too = event.gradient
                     return event, None if told_too is None else gradients_told(experiment, told_too, Path(left_here))
                 case _:
                     continue
-    raise Ended("the worker ended before it told the types")
+    raise WorkerEnded("the worker ended before it told the types")
 
 
 def gradients_told(experiment: Experiment, told: Gradients, left_here: Path) -> GradientsTold:

@@ -107,6 +107,8 @@ class Together:
 
         Raises `TimeoutError` after `timeout` seconds in which none of them said anything, and `Misfit`.
         """
+        from runner.link.events import Died, Phase
+
         while self._how is None:
             event = self._agreed()
             if event is not None:
@@ -125,6 +127,10 @@ class Together:
             if said is None:
                 self._first, self._how = number, self._members[number].ended(self._name(number))
                 break
+            if isinstance(said, Phase):
+                return said
+            if isinstance(said, Died):
+                return replace(said, error=f"{self._name(number)}: {said.error}")
             self._told[number].append(said)
         self.kill()
         return None

@@ -8,13 +8,14 @@ and then with the jobs that were waiting.
 from __future__ import annotations
 
 import json
+import time
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
 from runner.link import process
-from runner.link.events import Called, Died, Done, Event, Finished, Invalid, Log, Started, Types
+from runner.link.events import Called, Died, Done, Event, Finished, Invalid, Log, Phase, Started, Types
 from runner.link.process import Worker
 from runner.link.steps import Step
 from runner.link.together import Together
@@ -24,6 +25,10 @@ GROWTH = 1 << 30
 
 _AHEAD = 16_384
 """A job of at most so many characters is sent while the one before it is being done: a pipe has room for it."""
+
+
+_STARTING = "JAX was starting"
+"""What a process does before it says so."""
 
 
 @dataclass
@@ -175,7 +180,7 @@ class Workers:
                 worker = line.worker
                 assert worker is not None
                 end = yield from _of_one(line, worker, ticket)
-                words = worker.last_words()
+                words = "" if end.said else worker.last_words()
                 yield Log(text=worker.log())
                 if end.gone:
                     line.end()
@@ -197,25 +202,32 @@ class _End:
 
     - `how`: in words; None where the job was done.
     - `running`: the step during which it ended.
-    - `gone`: whether it cannot do another job.
+    - `gone`: whether it cannot do another job; `said`: whether it has said why by itself.
     """
 
     how: str | None = None
     running: Step | None = None
     gone: bool = True
+    said: bool = False
 
 
 def _of_one(line: _Line, worker: Worker | Together, ticket: _Ticket) -> Generator[Event, None, _End]:
     """Yield what one process tells of a job, and take what it finishes out of what is left."""
     running: Step | None = None
     done = False
+    doing, since = _STARTING, time.monotonic()
     while True:
         try:
-            event = worker.next(process.PARTING if done else ticket.timeout)
+            event = worker.next(process.PARTING if done else since + ticket.timeout - time.monotonic())
         except TimeoutError:
             worker.kill()
-            how = f"no result after {ticket.timeout:g} s: it hangs, in a collective or in the compiler"
+            how = f"no result after the timeout of {ticket.timeout:g} s, while {doing}"
             return _End() if done else _End(how, running)
+        if isinstance(event, Phase):
+            # It is no result: what it takes counts on.
+            doing = event.doing
+            continue
+        since = time.monotonic()
         match event:
             case None:
                 how = worker.ended()
@@ -223,10 +235,12 @@ def _of_one(line: _Line, worker: Worker | Together, ticket: _Ticket) -> Generato
             case Done():
                 line.told(event)
                 return _End(gone=False)
+            case Died():
+                return _End(event.error, running, said=True)
             case Called():
                 raise AssertionError("a process says before its first job what it is called")
             case Started():
-                running = event.step
+                running, doing = event.step, f"{event.step} was being done"
             case Finished():
                 ticket.left.remove(event.step)
                 running = None

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from runner.record import record
 
-if __name__ == "__main__":
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the schema."""
     sys.stdout.write(record.schema_text())
+    return 0
+
+
+if __name__ == "__main__":
+    from runner.cli import command
+
+    command.main("runner.record.__main__")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 import sys
 import textwrap
@@ -11,6 +10,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from runner.printable import Page, printable, raw
 from runner.show import table
 from runner.show.table import Cell, Line
 
@@ -33,7 +33,7 @@ def room() -> int | None:
 
 def captured(show: Callable[[], None]) -> str:
     """What is shown, as plain text and as wide as it needs."""
-    page = io.StringIO()
+    page = Page()
     with redirect_stdout(page):
         show()
     return page.getvalue()
@@ -43,7 +43,7 @@ def say(text: str = "", style: str = "") -> None:
     """Print text; on a terminal its lines break between words."""
     width = room()
     if width is None:
-        print(text)
+        print(printable(text))
         return
     show_lines([[(part, style)] for line in text.split("\n") for part in wrapped(line, width)])
 
@@ -63,11 +63,12 @@ def show_lines(lines: Iterable[Line]) -> None:
     """Print lines of styled pieces."""
     if not is_terminal():
         for line in lines:
-            print("".join(text for text, _ in line).rstrip())
+            print(printable("".join(text for text, _ in line).rstrip()))
         return
     from rich.console import Console
 
-    Console(width=room()).print(Styled(tuple(lines)), soft_wrap=True, end="")
+    # The colours are ours, and the texts printable.
+    Console(width=room(), file=raw(sys.stdout)).print(Styled(tuple(lines)), soft_wrap=True, end="")
 
 
 @dataclass(frozen=True)
@@ -82,5 +83,5 @@ class Styled:
         # The sixteen colours of an old terminal are the user's own: no contrast can be promised on them.
         coloured = console.color_system in ("256", "truecolor")
         for line in self.lines:
-            pieces = [(text, style if coloured or " on " not in style else "") for text, style in line]
+            pieces = [(printable(text), style if coloured or " on " not in style else "") for text, style in line]
             yield Text.assemble(*pieces, no_wrap=True, end="\n")

@@ -6,11 +6,11 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 from runner import dtypes
 from runner.language.operations import OPERATIONS
+from runner.printable import escape
 from runner.record.model import TracedBlock, TracedDevice, TracedNode, TracedValue
 from runner.sharding import ring
 from runner.show.colours import colours, ink

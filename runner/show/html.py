@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
+from runner.printable import escape
 from runner.record.model import Record
 from runner.show import collectives, figures, report, svg
 

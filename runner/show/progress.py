@@ -12,6 +12,8 @@ import time
 from types import TracebackType
 from typing import Self
 
+from runner.printable import printable, raw
+
 PATIENCE = 2.0
 """Seconds after which the line appears."""
 
@@ -60,7 +62,7 @@ class _Line:
         wait, shown = first, False
         while not self._over.wait(wait):
             if live:
-                _write(self.text()[: shutil.get_terminal_size().columns - 1])
+                _write(printable(self.text())[: shutil.get_terminal_size().columns - 1])
             else:
                 sys.stderr.write(self.text() + "\n")
                 sys.stderr.flush()
@@ -126,5 +128,5 @@ def _duration(seconds: float) -> str:
 
 def _write(line: str) -> None:
     """Write over the line that is there."""
-    sys.stderr.write(f"\r\x1b[K{line}")
+    raw(sys.stderr).write(f"\r\x1b[K{line}")
     sys.stderr.flush()

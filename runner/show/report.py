@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -14,6 +13,7 @@ from runner.config.sources import shown
 from runner.experiment.expect import CHECKED
 from runner.experiment.showing import Show, names
 from runner.link.events import Devices, Timing
+from runner.printable import Page
 from runner.record.folders import PAGE
 from runner.record.model import CompiledProgram, MeshShape, Pictures, Record
 from runner.record.verdicts import AgreementVerdict, Checks, Undecided, ValueOutput, ValueVerdict, Verdict
@@ -53,7 +53,7 @@ def listing(folders: Sequence[Path]) -> None:
 
 def story(found: Record, folder: Path) -> str:
     """All that a run tells, as plain text: every picture, every row."""
-    page = io.StringIO()
+    page = Page()
     with redirect_stdout(page), redirect_stderr(page):
         run(found, folder, brief=False, complete=True)
     return page.getvalue()

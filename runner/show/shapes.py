@@ -6,9 +6,9 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Protocol, TypeVar
 
+from runner.printable import escape
 from runner.show.pictures import balanced
 
 PAGE = 1120

@@ -7,8 +7,8 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
+from runner.printable import escape
 from runner.show.colours import ink, mean
 from runner.show.pictures import (
     ArrayPicture,

@@ -6,6 +6,8 @@ import itertools
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from runner.printable import printable
+
 Cell = tuple[str, str]
 """A text and its style."""
 
@@ -28,7 +30,9 @@ def lines(head: Sequence[str], rows: Iterable[Sequence[Cell]], room: int | None 
     Where it is wider, long cells continue on lines of their own. Where that is not enough, it falls into several tables
     below one another, each of which begins with the first column, or with numbers where that does not tell rows apart.
     """
-    head, rows = list(head), [list(row) for row in rows]
+    # Before it is measured: what is spelled out is wider.
+    head = [printable(name) for name in head]
+    rows = [[(printable(text), style) for text, style in row] for row in rows]
     widths = _widths(head, rows)
     if room is None or _total(widths) <= room:
         return _block(head, rows, widths)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from runner.config.folders import conf_folder
+from runner.config.folders import conf_folder, experiments, is_there
 
 if TYPE_CHECKING:
     from runner.link.workers import Workers
@@ -242,7 +242,7 @@ class Session:
 
         found: dict[Path, str] = {}
         for folder in {file.folder for file in self.files.values()}:
-            if not {path.resolve() for path in (folder / "experiment").rglob("*.yaml")} <= self.seen:
+            if not {path.resolve() for path in experiments(folder) if is_there(path)} <= self.seen:
                 continue
             goldens = self.golden_file(folder, "").parent
             # Config folders that stand side by side pin in one folder.
@@ -274,5 +274,5 @@ def _by_argument(path: Path) -> list[Path]:
     if not folders or not (path.is_dir() or path.suffix == ".yaml"):
         return []
     files = [path] if path.is_file() else path.rglob("*.yaml")
-    ours = any(_OURS.search(file.read_text(encoding="utf-8", errors="replace")) for file in files)
+    ours = any(_OURS.search(file.read_text(encoding="utf-8", errors="replace")) for file in files if is_there(file))
     return [folders[0].parent] if ours else []

@@ -21,14 +21,16 @@ import concurrent.futures
 import http.server
 import json
 import os
+import re
 import traceback
+from collections.abc import Callable
 
 # These are what JAX itself imports first: loading them while the parent still reads the YAML saves their time.
 import ml_dtypes
 import numpy.random
 
 from runner import programs, reference
-from runner.link.events import Said, said
+from runner.link.events import Died, Said, said
 from runner.link.process import CLUSTER
 
 _PRELOADED = (concurrent.futures, http.server, ml_dtypes, numpy.random, programs, reference)
@@ -45,10 +47,12 @@ def main() -> None:
 
     try:
         if sys.argv[2:] == [CLUSTER]:
+            _import_jax(emit)
             from runner.worker import processes
 
             emit(processes.called())
         for line in sys.stdin:
+            _import_jax(emit)
             from runner.worker import job, processes
 
             processes.join(sys.argv[2:])
@@ -62,6 +66,20 @@ def main() -> None:
     # JAX's and XLA's own teardown has nothing left to save, and costs time that a user would wait for.
     sys.stderr.flush()
     os._exit(0)
+
+
+def _import_jax(emit: Callable[[Said], None]) -> None:
+    """Import JAX; where it refuses what the environment says of it, tell the parent, and leave."""
+    try:
+        import jax as jax
+    except Exception as error:
+        traceback.print_exc()
+        sys.stderr.flush()
+        named = {word.upper() for word in re.findall(r"jax_\w+", str(error), re.IGNORECASE)}
+        given = ", ".join(f"{name}={os.environ[name]}" for name in sorted(named & os.environ.keys()))
+        what = f"the environment has {given}: {error}" if given else f"{type(error).__name__}: {error}"
+        emit(Died(error=f"JAX does not start: {what}"))
+        os._exit(1)
 
 
 if __name__ == "__main__":

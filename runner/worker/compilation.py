@@ -13,7 +13,7 @@ from runner.experiment.program import Program
 from runner.link.events import Cost, Memory, Ranges
 from runner.record.files import write_text
 from runner.sharding.plan import AskedCollective, Planned, Reshard
-from runner.worker import calls, lowered, plan
+from runner.worker import calls, lowered, phases, plan
 from runner.worker.cost import with_loops
 from runner.worker.said import Said
 from runner.worker.walk import REFUSALS, refusal
@@ -93,6 +93,7 @@ def _cost(executable: Any, text: str) -> Cost | None:
 
 def compile_program(program: Program, function: Any, operands: Any) -> Compiled:
     """Lower and compile."""
+    phases.tell(f"{program} was compiled")
     said = Said()
     start = time.perf_counter()
     module = _lower(program, function, operands)

@@ -18,7 +18,7 @@ from runner.experiment.program import Program
 from runner.layout import Layout
 from runner.link import handover
 from runner.link.events import OutputTold, Ran, RunTimes, Shard, Timing
-from runner.worker import calls, processes, shared
+from runner.worker import calls, phases, processes, shared
 from runner.worker.compilation import asked, compile_program, planned, ranges, reshards
 from runner.worker.specs import spec_json
 
@@ -37,6 +37,7 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
     What it found is, per output its dtype, shape, spec and the devices' index ranges (the values are in the file
     `arrays/PROGRAM.bin`, one entry per distinct shard), the layouts of the operands, memory, cost and timing.
     """
+    phases.tell(f"the arrays of {program} were placed")
     start = time.perf_counter()
     mesh: Any = None
     if not program.on_mesh:
@@ -54,6 +55,7 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
     compiled.leave(program, folder)
     if program.on_mesh:
         processes.wait()
+    phases.tell(f"{program} was running: it takes longer, or hangs in a collective")
     compiled_at = time.perf_counter()
 
     def run() -> Any:
@@ -65,6 +67,7 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
     if program.on_mesh:
         # Each process has to repeat it as often.
         first_run = processes.agreed(first_run)
+    phases.tell(f"what {program} did was looked at")
     described = leave(experiment, program, outputs, arrays)
     # The runs that follow need the memory.
     del outputs

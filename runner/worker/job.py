@@ -32,7 +32,7 @@ from runner.link.steps import Step, Work
 from runner.programs import WRITERS
 from runner.programs.types import Floats, Types
 from runner.record.files import write_text
-from runner.worker import calls, gradient, processes, warm
+from runner.worker import calls, gradient, phases, processes, warm
 from runner.worker.compilation import NotLowered
 from runner.worker.execute import Execution, execute
 from runner.worker.keeping import keeping
@@ -52,6 +52,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     `job` holds `config` (the resolved configuration), `folder` (for the programs), `data` (where `load` looks),
     `arrays` (where outputs are left for the parent) and `steps` (a profile's stands after that of its program).
     """
+    phases.told_by(emit)
     _run(job, emit)
     emit(warm.done())
 
@@ -60,7 +61,9 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
     experiment = read(job["config"])
     folder, arrays = processes.folders(Path(job["folder"]), Path(job["arrays"]))
     data_folder = Path(job["data"])
+    phases.tell("JAX was making its devices")
     warm.prepare(experiment)
+    phases.tell("JAX was finding the types")
     try:
         # What is derived is written for the order that the devices have in the mesh, as all programs are.
         absent = _absent(experiment)
@@ -71,6 +74,7 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
         return
     steps = [step for told in job["steps"] if (step := Step.from_json(told)).supported(types.unsupported)]
     programs = [step.program for step in steps if step.work is Work.RUN]
+    phases.tell("the programs were written")
     traced = any(step.work is Work.TRACE for step in steps)
     trace = _prepare_trace(experiment.alone("per_device"), data_folder) if traced else None
     sources = _sources(experiment, programs, data_folder, types)
@@ -87,6 +91,7 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
         return
     told = _told(types, target)
     if experiment.grad and not absent and processes.ours.first:
+        phases.tell("JAX was differentiating the graph")
         told.gradient = _oracle(experiment, data_folder, arrays, types.floats["graph"])
     emit(told)
     doing = _Doing(experiment, types.derived, absent, trace, modules, folder, arrays, profiled=_profiled(steps))
@@ -188,9 +193,11 @@ class _Doing:
                 self.executions[program] = execution
             del execution
         if _probe(program) in self.modules:
+            phases.tell(f"{program} was compiled once more, for the layouts of its values")
             devices = self.absent.devices if self.absent else None
             found.layouts = layouts(self._written(program), program, self.modules[_probe(program)], devices)
         if _keeping(program) in self.modules:
+            phases.tell(f"{program} was compiled once more, without rematerialization")
             devices = self.absent.devices if self.absent else None
             found.keeping_all = keeping(self.experiment, program, self.modules[_keeping(program)], devices)
         return found
@@ -204,9 +211,11 @@ class _Doing:
         assert self.trace is not None
         if self.trace.refused is not None:
             return Finished(step=step, unsupported=self.trace.refused)
+        phases.tell("the trace was running")
         return Finished(step=step, found=self.trace.take(self.modules[Work.TRACE], self.arrays))
 
     def _take_profile(self, step: Step) -> Finished:
+        phases.tell(f"the profile of {step.program} was taken")
         # What it holds of the devices' memory goes before the next program runs.
         execution = self.executions.pop(step.program, None)
         if execution is None:
@@ -226,6 +235,7 @@ def _absent(experiment: Experiment) -> Absent | None:
         return None
     from runner.worker.absent import Absent
 
+    phases.tell(f"the compiler of {experiment.target.topology.name} was starting")
     return Absent(experiment)
 
 

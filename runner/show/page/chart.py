@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 
+from runner.printable import escape
 from runner.show.page.scale import Scale, of_sizes, scale
 from runner.show.shapes import GLYPH, Box, number, text
 

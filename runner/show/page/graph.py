@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from runner import executions
 from runner.evidence.model import Collective
+from runner.printable import escape
 from runner.record.model import ArrayRecord, RecordedLine
 from runner.show.page.layered import Name, place
 from runner.show.shapes import GLYPH, Box, number, text

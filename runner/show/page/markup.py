@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import TypeAlias
 
+from runner.printable import escape
 from runner.untyped import is_sequence
 
 

@@ -1,0 +1,176 @@
+"""What stands around an experiment: Hydra's own settings, other files in its folder, the variables of the environment.
+
+Whatever is wrong there is one message, in no words but ours, Hydra's or JAX's, and no traceback.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from runner.testing import plugin
+from tests.command import run_whole
+from tests.faults import GOOD
+from tests.server import Done, command
+
+RUN = ("+experiment=case3_allreduce", "program=shard_map", "show=none", "hydra.run.dir=run")
+SWEEP = ("-m", "+experiment=case3_allreduce", "program=shard_map", "dims.J=4,8", "hydra.sweep.dir=sweep")
+
+SETTINGS = {
+    "hydra.job_logging.root.level=LOUD": "Unable to configure root logger: Unknown level: 'LOUD'",
+    "hydra.job_logging.version=9": "Unsupported version: 9",
+    "hydra.job_logging.handlers.file.class=nosuch.X": "Unable to configure handler 'file': Cannot resolve 'nosuch.X'",
+    "+hydra.job_logging.handlers.more=5": "Unable to configure handler 'more'",
+    "hydra.job.env_copy=[NO_SUCH_VARIABLE]": "'NO_SUCH_VARIABLE'",
+    "hydra.run.dir=${nope}": "Interpolation key 'nope' not found",
+}
+SETTINGS_OF_SWEEPS = {
+    "hydra.hydra_logging.root.level=LOUD": "Unable to configure root logger: Unknown level: 'LOUD'",
+    "hydra.sweep.dir=${nope}": "Interpolation key 'nope' not found",
+    "hydra.sweep.subdir=${nope}": "Interpolation key 'nope' not found",
+}
+
+
+def _is_one_message(done: Done, override: str, words: str) -> None:
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.startswith(f"command line: {override}")
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 2, done.stderr
+
+
+@pytest.mark.parametrize("override", SETTINGS)
+def test_a_setting_that_hydra_cannot_use_is_one_message(tmp_path: Path, override: str) -> None:
+    _is_one_message(command(tmp_path, *RUN, override), override, SETTINGS[override])
+
+
+@pytest.mark.parametrize("override", SETTINGS_OF_SWEEPS)
+def test_of_a_sweep_too(tmp_path: Path, override: str) -> None:
+    _is_one_message(command(tmp_path, *SWEEP, override), override, SETTINGS_OF_SWEEPS[override])
+
+
+def test_a_setting_of_the_file_has_its_place(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    (folder / "experiment" / "mine.yaml").write_text(GOOD + "hydra: {job_logging: {root: {level: LOUD}}}\n")
+    done = command(tmp_path, "--config-dir", "conf", "+experiment=mine", "hydra.run.dir=run")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.startswith("conf/experiment/mine.yaml:21:9  hydra.job_logging\n  Hydra cannot use this: Unable")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("line", [RUN, SWEEP], ids=["run", "sweep"])
+@pytest.mark.parametrize("name", ["/", "../x", "a/b", ".."])
+def test_hydras_own_folder_lies_in_that_of_the_run(tmp_path: Path, line: tuple[str, ...], name: str) -> None:
+    done = command(tmp_path, *line, f"hydra.output_subdir={name}")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert (
+        done.stderr == f"command line: hydra.output_subdir\n  {name!r} is not the name of a folder in that of a run\n"
+    )
+
+
+# Files.
+
+
+def _folder(home: Path) -> Path:
+    folder = home / "conf"
+    (folder / "experiment").mkdir(parents=True)
+    (folder / "experiment" / "good.yaml").write_text(GOOD)
+    return folder
+
+
+def _unread(folder: Path) -> dict[str, str]:
+    """Put files that cannot be read beside the good one; what is said of each."""
+    inside = folder / "experiment"
+    (inside / "latin.yaml").write_bytes(b"# @package _global_\nsummary: caf\xe9\n")
+    (inside / "wide.yaml").write_bytes(GOOD.encode("utf-16"))
+    (inside / "marked.yaml").write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
+    (inside / "circle.yaml").symlink_to("circle.yaml")
+    (inside / "nowhere.yaml").symlink_to("nosuch.yaml")
+    os.mkfifo(inside / "pipe.yaml")
+    no_file = "it is no file: a folder, a pipe, or a link that leads nowhere"
+    return {
+        "latin": ":2:13\n  not UTF-8: invalid continuation byte; save the file as UTF-8",
+        "wide": ":1:1\n  not UTF-8: invalid start byte; save the file as UTF-8",
+        "marked": ":1:1\n  a byte order mark hides this line from Hydra; save the file as UTF-8 without BOM",
+        **dict.fromkeys(("circle", "nowhere", "pipe"), f":1:1\n  {no_file}"),
+    }
+
+
+def test_a_file_that_cannot_be_read_is_listed_as_that(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    unread = _unread(folder)
+    (folder / "experiment" / "folder.yaml").mkdir()
+    (folder / "experiment" / "up").symlink_to("..")
+    done = command(tmp_path, "--config-dir", "conf", limit=30)
+    assert (done.returncode, done.stderr) == (0, "")
+    listed = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
+    # YAML itself knows a byte order mark.
+    assert all("(this file cannot be read)" in listed[name] for name in unread if name != "marked")
+    assert "good" in listed
+    assert "folder" not in listed
+
+
+@pytest.mark.parametrize("name", ["latin", "wide", "marked", "circle", "nowhere", "pipe"])
+def test_and_run_as_that(tmp_path: Path, name: str) -> None:
+    unread = _unread(_folder(tmp_path))
+    done = command(tmp_path, "--config-dir", "conf", f"+experiment={name}", "hydra.run.dir=run", limit=30)
+    assert done.returncode == 2
+    assert done.stderr == f"conf/experiment/{name}.yaml{unread[name]}\n"
+
+
+def test_a_name_that_is_not_there_is_looked_for_beside_them(tmp_path: Path) -> None:
+    _unread(_folder(tmp_path))
+    done = command(tmp_path, "--config-dir", "conf", "+experiment=goood", "hydra.run.dir=run", limit=30)
+    assert done.stderr == "command line: +experiment=goood\n  no experiment 'goood'; did you mean 'good'?\n"
+
+
+def test_the_editor_names_its_schema_in_the_others(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    unread = _unread(folder)
+    done = command(tmp_path, "conf", module="runner.editor", limit=30)
+    assert done.returncode == 2
+    assert done.stderr == "".join(f"conf/experiment/{name}.yaml{unread[name]}\n" for name in sorted(unread))
+    assert "yaml-language-server" in (folder / "experiment" / "good.yaml").read_text()
+
+
+def test_the_plugin_passes_over_what_is_no_file(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    _unread(folder)
+    (folder / "experiment" / "folder.yaml").mkdir()
+    assert plugin._by_argument(folder / "experiment") == [folder]
+
+
+# The environment.
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("JAX_ENABLE_X64", "maybe", "invalid truth value 'maybe' for environment 'JAX_ENABLE_X64'"),
+        ("JAX_NUM_CPU_DEVICES", "x", 'Invalid value "x" for JAX flag jax_num_cpu_devices'),
+        ("JAX_TRACEBACK_FILTERING", "x", 'Invalid value "x" for JAX flag jax_traceback_filtering'),
+    ],
+)
+def test_a_variable_that_jax_refuses_is_one_sentence(tmp_path: Path, name: str, value: str, words: str) -> None:
+    done = run_whole(*RUN, folder=tmp_path, **{name: value})
+    assert done.returncode == 3
+    assert done.stderr == f"JAX does not start: the environment has {name}={value}: {words}\n"
+    assert "Traceback" in (tmp_path / "run" / "worker.log").read_text()
+
+
+def test_of_several_processes_one_says_it(tmp_path: Path) -> None:
+    done = run_whole(*RUN, "target.processes=2", folder=tmp_path, JAX_ENABLE_X64="maybe")
+    assert done.returncode == 3
+    assert done.stderr.startswith("process ")
+    assert len(done.stderr.splitlines()) == 1
+    assert "JAX does not start: the environment has JAX_ENABLE_X64=maybe" in done.stderr
+
+
+@pytest.mark.parametrize("module", ["runner.derive", "runner.mutate"])
+def test_of_the_other_commands_too(tmp_path: Path, module: str) -> None:
+    done = command(tmp_path, "+experiment=case3_allreduce", module=module, JAX_ENABLE_X64="maybe")
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[-1].startswith("JAX does not start: the environment has JAX_ENABLE_X64=maybe")
+    assert "Traceback" not in done.stderr
+    assert "bug in shardproof" not in done.stderr

@@ -415,6 +415,19 @@ def test_a_page_follows_a_link_and_leaves_alone_what_is_no_file(capsys: pytest.C
         files.write_text(Path("pipe.html"), "text")
 
 
+def test_a_page_shows_no_file_but_those_beside_the_record() -> None:
+    Path("secret.py").write_text("SECRET = 1\n")
+    write("run")
+    record.write(evidence.record({"auto": evidence.program()}, experiment="case"), Path("run"))
+    Path("run/program_auto.py").symlink_to(Path("secret.py").absolute())
+    assert report.main(["run", "-o", "page.html"]) == 0
+    assert "SECRET" not in Path("page.html").read_text("utf-8")
+    Path("run/program_auto.py").unlink()
+    Path("run/program_auto.py").write_text("SHOWN = 1\n")
+    assert report.main(["run", "-o", "page.html"]) == 0
+    assert "SHOWN" in Path("page.html").read_text("utf-8")
+
+
 def test_a_page_that_nobody_named_replaces_only_another_one(capsys: pytest.CaptureFixture[str]) -> None:
     write("mine/run")
     assert report.main(["mine/run"]) == 0

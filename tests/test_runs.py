@@ -319,6 +319,16 @@ def test_what_was_changed_since_stays(capsys: pytest.CaptureFixture[str]) -> Non
     assert "outputs/run stays: no run wrote outputs/run/program_auto.py, or not as it is now" in lines
 
 
+def test_a_log_may_have_grown_since(capsys: pytest.CaptureFixture[str]) -> None:
+    run = write("outputs/run")
+    (run / "runner.log").write_text("as it was written\n")
+    manifest.end(run)
+    (run / "runner.log").write_text("otherwise\n")
+    assert said(capsys, "outputs", "--delete", "--yes", status=1)
+    (run / "runner.log").write_text("as it was written\nand a launcher's last word\n")
+    assert said(capsys, "outputs", "--delete", "--yes")[-1] == "1 deleted"
+
+
 def test_a_record_without_a_manifest_makes_no_folder_ours(capsys: pytest.CaptureFixture[str]) -> None:
     run = write("elsewhere/run")
     mine = Path("outputs/mine")

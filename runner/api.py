@@ -127,21 +127,23 @@ def run(
     """Run an experiment as the command does, in a worker process of its own, and write its run folder.
 
     - `experiment`, `overrides`, `config_dir`: as for `compose`; a mapping is what an experiment's file would say.
-    - `folder`: the run folder; by default `outputs/NAME/DATE_TIME`.
+    - `folder`: the run folder, which is empty or not there, or a run's, whose files then go; by default
+      `outputs/NAME/DATE_TIME`.
 
-    What is wrong with an experiment, its configuration or its programs does not raise: it is in the record.
+    Raises `FileExistsError` where the folder has anything that no run wrote. What is wrong with an experiment, its
+    configuration or its programs does not raise: it is in the record.
     """
     from runner.flow import run as flow
     from runner.link.process import Worker
     from runner.link.workers import Workers
-    from runner.record import record
+    from runner.record import manifest, record
 
     # It loads its modules while the configuration is composed.
     workers = Workers(Worker())
     try:
         name = experiment.get("name") or "experiment" if isinstance(experiment, Mapping) else Path(experiment).stem
         where = Path(folder) if folder is not None else _dated(str(name))
-        where.mkdir(parents=True, exist_ok=True)
+        _begin(where)
         if isinstance(experiment, Mapping):
             experiment = _written(experiment, str(name), where)
         try:
@@ -150,9 +152,23 @@ def run(
             found = record.ended(where, "invalid", str(error), overrides)
         else:
             found = flow.run(composed.plain, where, lambda: composed.sources, composed.sources.overrides, workers)
+        manifest.end(where)
     finally:
         workers.close()
     return Record.of(found, where)
+
+
+def _begin(folder: Path) -> None:
+    """Begin a run in a folder, of which the runs go that were there."""
+    from runner.record import manifest
+
+    others = manifest.delete(folder) if manifest.read(folder) is not None else []
+    if others:
+        raise FileExistsError(f"{folder} is the folder of a run, and has {others[0]}, which no run wrote as it is now")
+    try:
+        manifest.begin(folder, "run")
+    except manifest.Occupied as occupied:
+        raise FileExistsError(str(occupied)) from None
 
 
 def read(folder: str | Path) -> Record:

@@ -494,13 +494,17 @@ def bidding(message: object) -> Callable[[socket.socket], None]:
     return bid
 
 
+def asking_for_another_key(end: socket.socket) -> None:
+    Wire(end, 5.0).prove(b"another key, quite as long", 5.0, asks_first=True)
+
+
 @pytest.mark.usefixtures("keyed")
 @pytest.mark.parametrize(
     ("says", "message"),
     [
         (nothing, "process 1 of 2 cannot reach process 0 at {} within 1 s: "),
         (saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "process 1 of 2 cannot reach process 0 at {} within 1 s: "),
-        (with_another_key, "process 1 of 2 and what listens at {} have not the same SHARDPROOF_KEY"),
+        (asking_for_another_key, "process 1 of 2 and what listens at {} have not the same SHARDPROOF_KEY"),
         (bidding({}), "process 0 asked process 1 of 2 what cannot be read: it has no 'do'"),
         (bidding({"do": "job"}), "process 0 asked process 1 of 2 what cannot be read: job: a job with its config"),
         (bidding({"do": "end"}), "process 0 asked process 1 of 2 what cannot be read: status: the exit status of all"),
@@ -510,11 +514,6 @@ def bidding(message: object) -> Callable[[socket.socket], None]:
 def test_who_only_listens_at_the_address_gets_nothing(
     says: Callable[[socket.socket], None], message: str, idle: Callable[[], Worker]
 ) -> None:
-    if says is with_another_key:
-
-        def says(end: socket.socket) -> None:
-            Wire(end, 5.0).prove(b"another key, quite as long", 5.0, asks_first=True)
-
     impostor = Impostor(says)
     place = Place(1, 2, impostor.address, None, "0.12.0", idle())
     began = time.monotonic()

@@ -189,8 +189,8 @@ def test_a_file_that_holds_no_array_of_the_size_is_a_fault(tmp_path: Path) -> No
     (tmp_path / "text.npy").write_text("1 2 3")
     np.save(tmp_path / "short.npy", np.zeros(3))
     assert fault("load('none.npy')", folder=tmp_path) == f"there is no file '{tmp_path.resolve() / 'none.npy'}'"
-    assert fault("load('empty.npy')", folder=tmp_path).startswith("NumPy refuses it: ")
-    assert fault("load('text.npy')", folder=tmp_path).startswith("NumPy refuses it: ")
+    assert fault("load('empty.npy')", folder=tmp_path) == "load takes a .npy file, and this is none"
+    assert fault("load('text.npy')", folder=tmp_path) == "load takes a .npy file, and this is none"
     assert fault("load('many.npz')", folder=tmp_path).startswith("load takes one array, in a .npy file")
     assert fault("load('short.npy')", folder=tmp_path).startswith("it makes 3 values, but 'A' has shape [4, 4]")
     assert fault("load('.')", folder=tmp_path).startswith("NumPy refuses it: ")

@@ -130,6 +130,7 @@ def coordinators() -> set[str]:
     me = Path("/proc/self")
     workers = " ".join((each / "children").read_text() for each in (me / "task").iterdir()).split()
     sockets: set[str] = set()
+    port = 0
     for pid in workers:
         command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
         if "runner.worker" in command and command[-4:-2] == ["0", "2"]:

@@ -319,6 +319,16 @@ def test_what_was_changed_since_stays(capsys: pytest.CaptureFixture[str]) -> Non
     assert "outputs/run stays: no run wrote outputs/run/program_auto.py, or not as it is now" in lines
 
 
+def test_a_log_may_have_grown_since(capsys: pytest.CaptureFixture[str]) -> None:
+    run = write("outputs/run")
+    (run / "runner.log").write_text("as it was written\n")
+    manifest.end(run)
+    (run / "runner.log").write_text("otherwise\n")
+    assert said(capsys, "outputs", "--delete", "--yes", status=1)
+    (run / "runner.log").write_text("as it was written\nand a launcher's last word\n")
+    assert said(capsys, "outputs", "--delete", "--yes")[-1] == "1 deleted"
+
+
 def test_a_record_without_a_manifest_makes_no_folder_ours(capsys: pytest.CaptureFixture[str]) -> None:
     run = write("elsewhere/run")
     mine = Path("outputs/mine")
@@ -413,6 +423,19 @@ def test_a_page_follows_a_link_and_leaves_alone_what_is_no_file(capsys: pytest.C
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
     with pytest.raises(OSError, match="it is no file, and is left alone"):
         files.write_text(Path("pipe.html"), "text")
+
+
+def test_a_page_shows_no_file_but_those_beside_the_record() -> None:
+    Path("secret.py").write_text("SECRET = 1\n")
+    write("run")
+    record.write(evidence.record({"auto": evidence.program()}, experiment="case"), Path("run"))
+    Path("run/program_auto.py").symlink_to(Path("secret.py").absolute())
+    assert report.main(["run", "-o", "page.html"]) == 0
+    assert "SECRET" not in Path("page.html").read_text("utf-8")
+    Path("run/program_auto.py").unlink()
+    Path("run/program_auto.py").write_text("SHOWN = 1\n")
+    assert report.main(["run", "-o", "page.html"]) == 0
+    assert "SHOWN" in Path("page.html").read_text("utf-8")
 
 
 def test_a_page_that_nobody_named_replaces_only_another_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from runner.cli.sweep import clear
 from runner.config.compose import InvalidConfiguration, compose
 from runner.config.folders import conf_folder
 from runner.experiment import data
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
+from runner.record import manifest
+from tests import swept
 from tests.command import ROOT, recorded, run_whole
 
 HEAD = "# @package _global_\n"
@@ -182,6 +186,44 @@ def test_a_folder_that_is_resumed_sets_nothing_but_experiments(argument: str, sa
     done = run_whole("resume=out", folder=Path.cwd())
     assert done.returncode == 2
     assert done.stderr.startswith(f"command line: resume=out\n  out/sweep.json {says}")
+    assert not Path("called").exists()
+
+
+@pytest.mark.parametrize("left", ["notes.txt", "program_auto.py", "link", "no manifest"])
+def test_a_point_that_is_run_again_takes_nothing_with_it_that_no_run_wrote(left: str) -> None:
+    point = swept.write(Path("out"), 2)[1]
+    if left == "no manifest":
+        (point / manifest.FILE).unlink()
+    elif left == "link":
+        point.rename("elsewhere")
+        point.symlink_to(Path("elsewhere").absolute())
+    else:
+        (point / left).write_text("mine")
+    before = sorted(path.name for path in point.iterdir())
+    with pytest.raises(InvalidConfiguration) as error:
+        clear(point)
+    named = point / {"no manifest": manifest.FILE, "link": manifest.FILE}.get(left, left)
+    assert str(error.value) == (
+        f"{point}\n  this point is to be run again, and no run wrote {named}, or not as it is now: move it"
+    )
+    assert sorted(path.name for path in point.iterdir()) == before
+
+
+def test_a_point_that_is_run_again_begins_anew() -> None:
+    point = swept.write(Path("out"), 2)[1]
+    clear(point)
+    clear(point)
+    assert not point.exists()
+
+
+def test_no_module_of_the_folder_is_read_where_the_command_is_a_script() -> None:
+    import sysconfig
+
+    script = Path(sysconfig.get_path("scripts")) / "shardproof"
+    written({"runner/__init__.py": "open('called', 'w')", "hydra_plugins/theirs/__init__.py": "open('called', 'w')"})
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([script, "--help"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     assert not Path("called").exists()
 
 

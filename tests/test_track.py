@@ -8,6 +8,7 @@ import json
 import os
 import struct
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,15 @@ def test_tensorboard_has_a_session_with_its_hyperparameters_and_metrics(tmp_path
                 scalars[value.tag] = value.simple_value
     assert told == {**FAILED.params, "verdict": "failed", "folder": "/runs/3"}
     assert scalars == FAILED.metrics
+
+
+def test_a_name_that_can_name_no_folder_leads_tensorboard_nowhere_else(tmp_path: Path) -> None:
+    needed("tensorboardX", "tensorboard")
+    from runner.track.tensorboard import TensorBoard
+
+    TensorBoard(str(tmp_path / "board")).log(replace(FAILED, experiment="../../elsewhere"))
+    assert [path.name for path in tmp_path.iterdir()] == ["board"]
+    assert [path.name for path in (tmp_path / "board").iterdir()] == ["unnamed"]
 
 
 # Its own libraries warn of each other.

@@ -238,7 +238,7 @@ def clear(folder: Path) -> None:
     """Delete what is there of a point that is run again. Raises `InvalidConfiguration` where it is not all a run's."""
     if not os.path.lexists(folder):
         return
-    if folder.is_dir() and not folder.is_symlink() and not any(os.scandir(folder)):
+    if folder.is_dir() and not folder.is_symlink() and not os.listdir(folder):
         return
     others = manifest.delete(folder)
     if others:

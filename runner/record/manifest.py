@@ -189,7 +189,9 @@ def _contents(folder: Path) -> _Contents:
                     ours.append(path)
             elif not entry.is_file(follow_symlinks=False):
                 others.append(path)
-            elif name == FILE or (_is_ours(name) if known.files is None else known.files.get(name) == _hash(path)):
+            elif name == FILE or (
+                _is_ours(name) if known.files is None else _is_as_written(path, known.files.get(name))
+            ):
                 ours.append(path)
             else:
                 others.append(path)
@@ -208,8 +210,19 @@ def _is_ours(name: str) -> bool:
 
 
 def _hash(path: Path) -> str:
+    """What a manifest has of a file: its SHA-256; of a log also the size at which it had that."""
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        sha = hashlib.file_digest(file, "sha256").hexdigest()
+        return f"{sha}:{file.tell()}" if path.suffix == ".log" else sha
+
+
+def _is_as_written(path: Path, told: str | None) -> bool:
+    """Whether a file is as the manifest has it; a log may have grown: other launchers write into it after the run."""
+    sha, _, size = (told or "").partition(":")
+    if not size.isdecimal():
+        return sha == _hash(path)
+    with open(path, "rb") as file:
+        return sha == hashlib.sha256(file.read(int(size))).hexdigest()
 
 
 def _write(folder: Path, manifest: Manifest) -> None:

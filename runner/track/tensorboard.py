@@ -6,6 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from runner.config.folders import misnamed
 from runner.track.entry import Entry, Missing
 
 
@@ -23,7 +24,9 @@ class TensorBoard:
         """Make a session of an entry. Verdict and folder are hyperparameters in it: the tab has no other texts."""
         told = {**entry.params, "verdict": entry.status, "folder": str(entry.folder)}
         summary: Any = importlib.import_module("tensorboardX.summary")
-        at = self._folder / entry.experiment / entry.group / entry.name.replace(" ", "_")
+        # Of a run that was refused the name may be anything.
+        experiment = "unnamed" if misnamed(entry.experiment) else entry.experiment
+        at = self._folder / experiment / entry.group / entry.name.replace(" ", "_")
         writer: Any = self._library.SummaryWriter(logdir=str(at))
         for part in summary.hparams(told, dict(entry.metrics)):
             writer.file_writer.add_summary(part)

@@ -93,7 +93,9 @@ def _bar(share: str) -> Markup:
 
 def _sources(compiled: dict[str, CompiledProgram], folder: Path, way: str) -> Iterator[Inside]:
     """The function `program` of each file, in columns of which a reader chooses some, with no script."""
-    found = {name: text for name in compiled if (text := _source(folder / f"program_{name}.py")) is not None}
+    # A record is data: its names and links lead to no file but those beside it.
+    named = [name for name in compiled if name.isidentifier()]
+    found = {name: text for name in named if (text := _source(folder / f"program_{name}.py")) is not None}
     if not found:
         yield tag("p", "The programs' files are not beside the record, so their code is not shown.")
         return
@@ -121,10 +123,12 @@ def _sources(compiled: dict[str, CompiledProgram], folder: Path, way: str) -> It
 
 def _source(file: Path) -> str | None:
     """The function `program` of a program's file; None where there is no such file."""
+    if file.is_symlink() or not file.is_file():
+        return None
     try:
         text = file.read_text(encoding="utf-8")
         body = ast.parse(text).body
-    except (FileNotFoundError, NotADirectoryError, SyntaxError):
+    except (OSError, ValueError, SyntaxError):
         return None
     function = next((node for node in body if isinstance(node, ast.FunctionDef) and node.name == "program"), None)
     return text if function is None else "\n".join(text.splitlines()[function.lineno - 1 : function.end_lineno])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import itertools
 import math
+import pickle
 import random
 from collections import deque
 from collections.abc import Iterator
@@ -19,12 +20,16 @@ import numpy as np
 import pytest
 
 from runner.derivation import combining, draws, indexing, lookups, matrices, reductions, sliding, updating, windows
+from runner.derivation.calls import Argument, Call
 from runner.derivation.derive import Typing, derive
-from runner.derivation.tables import RULES, WHOLE
+from runner.derivation.operations import WAYS, WHOLE
+from runner.derivation.rules import followed
+from runner.derivation.trees import SUBSCRIPT
 from runner.experiment import data
 from runner.language.operations import OPERATIONS
 from runner.language.syntax import parse
 from runner.layout import Layout, Mesh, Spec
+from runner.programs.types import Typed
 from runner.reference import interpret
 from runner.worker.derive import planned
 from tests import harness, samples
@@ -70,6 +75,8 @@ EXPRESSIONS = {
     "implicit einsum": "einsum('ij,jk', a, b)",
     "diagonal": "einsum('ii->i', a @ b)",
     "tensordot": "tensordot(t, a, axes=[[1, 2], [0, 1]])",
+    "tensordot of single dimensions": "tensordot(t, a, axes=(1, 0))",
+    "dynamic_slice at a place that is read": "dynamic_slice(a, (k[0] % 4, 0), shape(b[:4, :4]))",
     "dot_general": "dot_general(t, a, (((2, 1), (1, 0)), ((), ())))",
     "dot_general of a batch": "dot_general(t, t, (((2,), (2,)), ((0, 1), (0, 1))))",
     "ragged_dot": "ragged_dot(a, stack([b, b * 2, b * 3]), asarray([3, 0, 4]))",
@@ -201,6 +208,16 @@ EXPRESSIONS = {
 }
 
 
+OF_WHOLE_OPERANDS = [
+    "PRNGKey", "bits", "block_diag", "broadcast_arrays", "broadcast_in_dim", "choice", "convolve", "correlate",
+    "cumulative_sum", "diag", "diag_indices", "empty", "exponential", "fft2", "fftfreq", "fftn", "fold_in", "gumbel",
+    "ifft2", "ifftn", "irfft2", "irfftn", "isin", "key", "key_data", "laplace", "linspace", "logspace", "normal",
+    "rademacher", "randint", "rfft2", "rfftfreq", "rfftn", "rot90", "split_key", "svd", "tril_indices", "triu_indices",
+    "truncated_normal", "uniform", "unravel_index",
+]  # fmt: skip
+"""The operations without a rule."""
+
+
 SAMPLES = {
     text: samples.ARRAYS % dict.fromkeys("AUWBSVTQJ", "[]") for each in samples.SAMPLES.values() for text in each
 }
@@ -299,15 +316,26 @@ def test_every_operation_of_the_language_is_tried() -> None:
 
 
 def test_every_operation_has_a_rule_or_a_reason() -> None:
-    whole = {name for names in WHOLE for name in names.split()}
-    assert whole.isdisjoint(RULES)
+    """Those without one get whole operands."""
+    assert WHOLE.keys().isdisjoint(WAYS)
     arrays = {name for name, row in OPERATIONS.items() if row.kind == "array"}
-    assert arrays == whole | RULES.keys()
+    assert arrays | {SUBSCRIPT} == WHOLE.keys() | WAYS.keys()
+    assert sorted(WHOLE) == OF_WHOLE_OPERANDS
 
 
-def _quiet(site, name, values, axis, _element):
-    """The choice without the noise."""
-    return reductions.best(site, name, values, axis, lambda trees: trees[0])
+def test_a_rule_is_data_and_knows_what_it_costs_without_a_program() -> None:
+    """An assignment of mesh axes says what it asks of the operands and what a device sends; nothing is written."""
+    mesh = Mesh(("x", "y"), (2, 4))
+    (way, _) = WAYS["softmax"]
+    x = Argument("x", Typed((8, 16), "float32"))
+    rule = way.rule(Call("softmax", {"x": x}, x.typed))
+    assert rule is not None
+    assert pickle.loads(pickle.dumps(rule)) == rule
+    choice = followed(mesh, rule, {0: ("x",), 1: ("y",)}, (8, 16), 4, None)
+    assert choice is not None
+    assert choice.operands == (Spec((("x",), ("y",))),)
+    # The largest and the sum of four rows, in float32, reduced over four devices.
+    assert choice.cost == 2 * (2 * 3 / 4) * 4 * 4
 
 
 MUTANTS = {
@@ -317,7 +345,7 @@ MUTANTS = {
     ),
     "a factor that is summed over taken for a batch": ("inv(b[:, :4] + 9 * eye(4)) @ b", matrices, "LOST", {"inv": 1}),
     "windows without their neighbours": (
-        "conv(T, reshape(W, (2, 4, 4)), (1,), 'SAME')", windows, "edges", lambda _writer, tree, *_: tree,
+        "conv(T, reshape(W, (2, 4, 4)), (1,), 'SAME')", windows, "edges", lambda _site, tree, *_: tree,
     ),
     "segments completed by their largest": (
         "segment_sum(B, J, num_segments=4)", lookups, "_SEGMENTS", {"segment_sum": "max"},
@@ -326,12 +354,12 @@ MUTANTS = {
         "dynamic_slice(a, (i, 0), (2, 4))", indexing, "_clamped", lambda *_: ast.Constant(0),
     ),
     "an update in every block": (
-        "a.at[k].add(c)", updating, "_in_block", lambda site, item, *_: site.writer.whole(item),
+        "a.at[k].add(c)", updating, "_in_block", lambda site, item, *_: site.tree(item.place),
     ),
     "blocks that are not combined": (
         "associative_scan('mul', a)", combining, "_OPERATORS", {"mul": "({a}) * 0 + ({b})"},
     ),
-    "noise of another distribution": ("categorical(key(0), A)", draws, "best", _quiet),
+    "noise of another distribution": ("categorical(key(0), A)", draws, "_noise", lambda site, *_: site.x),
 }  # fmt: skip
 """Rules that are wrong: an expression that needs the rule, and what is put in whose place."""
 

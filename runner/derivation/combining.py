@@ -3,78 +3,70 @@
 from __future__ import annotations
 
 import ast
-import math
 
-from runner.derivation.laying import itemsize
-from runner.derivation.pointwise import NAMES
-from runner.derivation.rules import Assignment, Rule, Value
+from runner.derivation.calls import Call, itemsize
+from runner.derivation.registry import rule_for
+from runner.derivation.rules import Rule, Sent, every
 from runner.derivation.site import Site
 from runner.derivation.trees import built
+from runner.language.operations import OPERATIONS
 from runner.language.trees import fields
-from runner.layout import Spec
 
 _OPERATORS = {"add": "({a}) + ({b})", "mul": "({a}) * ({b})", "max": "maximum({a}, {b})", "min": "minimum({a}, {b})"}
 
 
-def scan(site: Site) -> Value | None:
-    """A scan of arrays of one shape by what combines them element by element."""
-    elems, fn, writer = site.arguments["elems"], site.arguments["fn"], site.writer
-    several = isinstance(elems, ast.Tuple | ast.List)
-    parts = list(elems.elts) if isinstance(elems, ast.Tuple | ast.List) else [elems]
-    typed = [site.type_of(part) for part in parts]
-    shapes = {None if each is None else each.shape for each in typed}
-    if len(shapes) != 1 or None in shapes or not parts or not _by_element(fn, several=several):
+def _axis(call: Call) -> int:
+    return call.static("axis", 0) % len(call.result.shape)
+
+
+def _scan(site: Site) -> ast.expr:
+    call, axis = site.call, _axis(site.call)
+    over, several, reverse = site.over(axis), call.arguments["elems"].parts is not None, call.static("reverse", False)
+    mine = site.rewritten()
+    if not over:
+        return mine
+    site.ours("the scan over blocks")
+    n, count, fn = site.mesh.axis_size(over), len(site.trees), call.static("fn")
+    mine = site.define("mine", mine)
+    blocks = _each(mine, count) if several else [mine]
+    edge = "slice_in_dim({x}, 0, 1, axis={d})" if reverse else "slice_in_dim({x}, -1, None, axis={d})"
+    ends = [site.gathered(built(edge, x=block, d=axis), over, axis=axis, tiled=True) for block in blocks]
+    totals = site.define("totals", site.rewritten(dict(zip(site.trees, ends, strict=True))))
+    at = built("axis_index({over})", over=over)
+    place = built("minimum({at} + 1, {last})" if reverse else "maximum({at} - 1, 0)", at=at, last=n - 1)
+    template = "dynamic_slice_in_dim({x}, {p}, 1, axis={d})"
+    before = [built(template, x=x, p=place, d=axis) for x in (_each(totals, count) if several else [totals])]
+    first = built("{at} == {n}", at=at, n=n - 1 if reverse else 0)
+    both = _combined(fn, before, blocks, several=several)
+    found = [built("where({f}, {a}, {b})", f=first, a=a, b=b) for a, b in zip(blocks, both, strict=True)]
+    return ast.Tuple(found) if several else found[0]
+
+
+@rule_for("associative_scan", write=_scan)
+def scan(call: Call) -> Rule | None:
+    """Of arrays of one shape by what combines them element by element."""
+    elems = call.arguments["elems"]
+    typed = [Call.type(part) for part in (elems.parts if elems.parts is not None else [elems])]
+    shape, axis = call.result.shape, _axis(call)
+    if {each.shape for each in typed} != {shape} or not _by_element(call.static("fn"), several=elems.parts is not None):
         return None
-    shape = site.result.shape
-    rank = len(shape)
-    axis = site.static("axis", 0) % rank
-    reverse = bool(site.static("reverse", False))
-    dimensions = tuple((d,) for d in range(rank))
-
-    def write(trees: list[ast.expr], assignment: Assignment) -> ast.expr:
-        over = assignment.get(axis, ())
-        mine = site.rewritten({id(part): tree for part, tree in zip(parts, trees, strict=True)})
-        if not over:
-            return mine
-        writer.ours("the scan over blocks")
-        line, n = writer.line, writer.mesh.axis_size(over)
-        mine = writer.define(writer.fresh(f"{line}_mine"), Value(mine, None, Spec())).tree
-        blocks = _each(mine, len(parts)) if several else [mine]
-        edge = "slice_in_dim({x}, 0, 1, axis={d})" if reverse else "slice_in_dim({x}, -1, None, axis={d})"
-        template = "all_gather(" + edge + ", {over}, axis={d}, tiled=True" + writer.invarying + ")"
-        ends = [built(template, x=block, over=over, d=axis) for block in blocks]
-        totals = site.rewritten({id(part): end for part, end in zip(parts, ends, strict=True)})
-        totals = writer.define(writer.fresh(f"{line}_totals"), Value(totals, None, Spec())).tree
-        at = built("axis_index({over})", over=over)
-        place = built("minimum({at} + 1, {last})" if reverse else "maximum({at} - 1, 0)", at=at, last=n - 1)
-        before = [
-            built("dynamic_slice_in_dim({x}, {p}, 1, axis={d})", x=x, p=place, d=axis)
-            for x in (_each(totals, len(parts)) if several else [totals])
-        ]
-        first = built("{at} == {n}", at=at, n=n - 1 if reverse else 0)
-        both = _combined(fn, before, blocks, several=several)
-        found = [built("where({f}, {a}, {b})", f=first, a=a, b=b) for a, b in zip(blocks, both, strict=True)]
-        return ast.Tuple(found) if several else found[0]
-
-    def inner(assignment: Assignment) -> float:
-        n = writer.mesh.axis_size(assignment.get(axis, ()))
-        rest = math.prod(size for d, size in enumerate(shape) if d != axis)
-        rest /= writer.mesh.axis_size([a for f, axes in assignment.items() if f != axis for a in axes])
-        return (n - 1) * rest * sum(itemsize(each.dtype) for each in typed if each is not None)
-
-    rule = Rule((dimensions,) * len(parts), dimensions, dict(enumerate(shape)), write, inner=inner)
-    return writer.apply(site, [site.value(part) for part in parts], rule)
+    others = tuple((size, (d,), 0) for d, size in enumerate(shape) if d != axis)
+    return Rule(
+        {array.place: every(shape) for array in elems.arrays()},
+        every(shape),
+        dict(enumerate(shape)),
+        inside=(Sent("all-gather", (axis,), others, sum(itemsize(each.dtype) for each in typed)),),
+    )
 
 
 def _each(tree: ast.expr, count: int) -> list[ast.expr]:
     return [built("{x}[{i}]", x=tree, i=i) for i in range(count)]
 
 
-def _combined(fn: ast.expr, left: list[ast.expr], right: list[ast.expr], *, several: bool) -> list[ast.expr]:
+def _combined(fn: str | ast.Lambda, left: list[ast.expr], right: list[ast.expr], *, several: bool) -> list[ast.expr]:
     """What the function gives of two, one expression for each array."""
-    if isinstance(fn, ast.Constant):
-        return [built(_OPERATORS[str(fn.value)], a=a, b=b) for a, b in zip(left, right, strict=True)]
-    assert isinstance(fn, ast.Lambda)
+    if isinstance(fn, str):
+        return [built(_OPERATORS[fn], a=a, b=b) for a, b in zip(left, right, strict=True)]
     one, other = (each.arg for each in fn.args.args)
     body = _Applied({one: left, other: right}, several=several).visit(fn.body)
     return list(body.elts) if several else [body]
@@ -99,10 +91,10 @@ class _Applied(ast.NodeTransformer):
         return self._arguments[node.id][0] if node.id in self._arguments else ast.Name(node.id)
 
 
-def _by_element(fn: ast.expr, *, several: bool) -> bool:
+def _by_element(fn: str | ast.Lambda, *, several: bool) -> bool:
     """Whether what combines two values does so element by element."""
     if not isinstance(fn, ast.Lambda):
-        return isinstance(fn, ast.Constant) and fn.value in _OPERATORS
+        return fn in _OPERATORS
     own = {each.arg for each in fn.args.args}
     body = fn.body
 
@@ -121,7 +113,7 @@ def _by_element(fn: ast.expr, *, several: bool) -> bool:
             case ast.UnaryOp(operand=operand):
                 return check(operand)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-                return name in NAMES and all(map(check, args))
+                return OPERATIONS[name].elementwise and all(map(check, args))
             case _:
                 return False
 

@@ -3,136 +3,127 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from typing import Any
 
-from runner.derivation import pointwise
-from runner.derivation.rules import Assignment, Rule, Value
-from runner.derivation.shaping import within
-from runner.derivation.site import NotStatic, Site
+from runner.derivation.calls import Call
+from runner.derivation.registry import Write, rule_for, whole
+from runner.derivation.rules import Rule, every
+from runner.derivation.site import Site
 from runner.derivation.trees import built, constant
 
-Cut = tuple[tuple[str, ...], ...]
-"""For each dimension the mesh axes that cut it."""
 
-Maker = Callable[[Cut], ast.expr]
-"""One device's block of an array that is cut so."""
-
-
-def created(site: Site) -> Value | None:
-    """`arange`, `zeros`, `tri`, …"""
-    shape, writer = site.result.shape, site.writer
-    made = _MAKERS[site.name](site)
-    if made is None:
-        return None
-    whole = site.rewritten({})
-
-    def write(_: list[ast.expr], assignment: Assignment) -> ast.expr:
-        cut = tuple(assignment.get(d, ()) for d in range(len(shape)))
-        return made(cut) if any(cut) else whole
-
-    dimensions = tuple((d,) for d in range(len(shape)))
-    return writer.apply(site, [], Rule((), dimensions, dict(enumerate(shape)), write))
+def _made(write: Write) -> Write:
+    """The operation as it is where the result is whole."""
+    return lambda site: write(site) if any(site.assignment.values()) else site.rewritten()
 
 
-def _local(site: Site, cut: Cut) -> tuple[int, ...]:
-    mesh = site.writer.mesh
-    return tuple(size // mesh.axis_size(axes) for size, axes in zip(site.result.shape, cut, strict=True))
+def _own(call: Call) -> Rule:
+    shape = call.result.shape
+    return Rule({}, every(shape), dict(enumerate(shape)))
 
 
-def _arange(site: Site):
-    start, stop, step = site.static("start"), site.static("stop"), site.static("step", 1)
-    start, step = (0, 1) if stop is None and step == 1 else (start, step)
-    if not all(isinstance(each, int) for each in (start, step)) or site.result.dtype not in ("int32", "float32"):
-        raise NotStatic
-    dtype = {"float32": ", dtype='float32'"}.get(site.result.dtype, "")
-
-    def made(cut: Cut) -> ast.expr:
-        (n,) = _local(site, cut)
-        index = within(site, site.result.shape[0], cut[0], built("arange({n}" + dtype + ")", n=n))
-        index = index if step == 1 else built("{i} * {step}", i=index, step=step)
-        return index if start == 0 else built("{start} + {i}", start=start, i=index)
-
-    return made
+_COUNTED = ("int32", "float32")
+"""The dtypes in which places may be counted."""
 
 
-def _filled(site: Site):
-    if site.name == "full" and (typed := site.type_of(site.arguments["fill_value"])) is not None and typed.shape:
-        return None
-    given = site.arguments["shape"]
-
-    def made(cut: Cut) -> ast.expr:
-        return site.rewritten({id(given): constant(_local(site, cut))})
-
-    return made
+def _from(call: Call) -> tuple[Any, Any]:
+    start, stop, step = call.static("start"), call.static("stop"), call.static("step", 1)
+    return (0, 1) if stop is None and step == 1 else (start, step)
 
 
-def _diagonal(site: Site):
-    k, dtype = site.static("k", 0), site.static("dtype", None) or "float32"
-    rows, columns = site.result.shape
-
-    def made(cut: Cut) -> ast.expr:
-        n, m = _local(site, cut)
-        first = built("{i}[:, None]", i=within(site, rows, cut[0], built("arange({n})", n=n)))
-        second = within(site, columns, cut[1], built("arange({m})", m=m))
-        first = built("{i} + {k}", i=first, k=k) if k else first
-        tree = built("{i} >= {j}" if site.name == "tri" else "{i} == {j}", i=first, j=second)
-        return tree if dtype == "bool" else built("astype({x}, {dtype})", x=tree, dtype=dtype)
-
-    return made
+@_made
+def _arange(site: Site) -> ast.expr:
+    start, step = _from(site.call)
+    dtype = {"float32": ", dtype='float32'"}.get(site.call.result.dtype, "")
+    (n,), (size,) = site.local, site.call.result.shape
+    index = site.within(size, site.over(0), built("arange({n}" + dtype + ")", n=n))
+    index = index if step == 1 else built("{i} * {step}", i=index, step=step)
+    return index if start == 0 else built("{start} + {i}", start=start, i=index)
 
 
-def _iota(site: Site):
-    dtype = site.static("dtype")
-
-    def made(cut: Cut) -> ast.expr:
-        (n,) = _local(site, cut)
-        return within(site, site.result.shape[0], cut[0], built("iota({dtype}, {n})", dtype=dtype, n=n))
-
-    return made if dtype in ("int32", "float32") else None
+@rule_for("arange", write=_arange)
+def arange(call: Call) -> Rule | None:
+    """Of whole numbers."""
+    counted = all(isinstance(each, int) for each in _from(call)) and call.result.dtype in _COUNTED
+    return _own(call) if counted else None
 
 
-def _broadcasted(site: Site):
-    dtype = site.static("dtype")
-    dimension: int = site.static("dimension")
-
-    def made(cut: Cut) -> ast.expr:
-        shape = constant(_local(site, cut))
-        tree = built("broadcasted_iota({dtype}, {shape}, {d})", dtype=dtype, shape=shape, d=dimension)
-        return within(site, site.result.shape[dimension], cut[dimension], tree)
-
-    return made if dtype in ("int32", "float32") else None
+@_made
+def _filled(site: Site) -> ast.expr:
+    return site.rewritten({"shape": constant(site.local)})
 
 
-_MAKERS = {
-    "arange": _arange, "zeros": _filled, "ones": _filled, "full": _filled, "tri": _diagonal, "eye": _diagonal,
-    "identity": _diagonal, "iota": _iota, "broadcasted_iota": _broadcasted,
-}  # fmt: skip
+@rule_for("zeros", "ones", "full", write=_filled)
+def filled(call: Call) -> Rule | None:
+    """Of one number."""
+    fill = call.arguments.get("fill_value")
+    return None if fill is not None and fill.typed is not None and fill.typed.shape else _own(call)
 
 
-def like(site: Site) -> Value | None:
-    """`zeros_like`: as long as the array is on each device."""
-    return None if site.given("shape") else pointwise.called(site)
+@_made
+def _diagonal(site: Site) -> ast.expr:
+    k, dtype = site.call.static("k", 0), site.call.static("dtype", None) or "float32"
+    rows, columns = site.call.result.shape
+    first = built("{i}[:, None]", i=site.indices(rows, site.over(0)))
+    first = built("{i} + {k}", i=first, k=k) if k else first
+    order = "{i} >= {j}" if site.call.name == "tri" else "{i} == {j}"
+    tree = built(order, i=first, j=site.indices(columns, site.over(1)))
+    return tree if dtype == "bool" else built("astype({x}, {dtype})", x=tree, dtype=dtype)
 
 
-def one_hot(site: Site) -> Value | None:
+@rule_for("tri", "eye", "identity", write=_diagonal)
+def diagonal(call: Call) -> Rule | None:
+    """A diagonal, or all that is below it."""
+    return _own(call) if isinstance(call.static("k", 0), int) and call.static("dtype", "float32") else None
+
+
+@_made
+def _iota(site: Site) -> ast.expr:
+    dtype, (n,), (size,) = site.call.static("dtype"), site.local, site.call.result.shape
+    return site.within(size, site.over(0), built("iota({dtype}, {n})", dtype=dtype, n=n))
+
+
+@_made
+def _broadcasted(site: Site) -> ast.expr:
+    d: int = site.call.static("dimension")
+    dtype = site.call.static("dtype")
+    tree = built("broadcasted_iota({dtype}, {shape}, {d})", dtype=dtype, shape=constant(site.local), d=d)
+    return site.within(site.call.result.shape[d], site.over(d), tree)
+
+
+def counted(call: Call) -> Rule | None:
+    """The places along a dimension."""
+    return _own(call) if call.static("dtype") in _COUNTED and isinstance(call.static("dimension", 0), int) else None
+
+
+rule_for("iota", write=_iota)(counted)
+rule_for("broadcasted_iota", write=_broadcasted)(counted)
+
+
+def _one_hot(site: Site) -> ast.expr:
+    axis, classes = _axis(site.call), site.call.static("num_classes")
+    over = site.over(axis)
+    if not over:
+        return site.rewritten()
+    labels = built("{x} - {start}", x=site.x, start=site.start(over, classes))
+    return site.rewritten({"x": labels, "num_classes": ast.Constant(site.local[axis])})
+
+
+def _axis(call: Call) -> int:
+    return call.static("axis", -1) % len(call.result.shape)
+
+
+@rule_for("one_hot", write=_one_hot)
+def one_hot(call: Call) -> Rule | None:
     """The classes of a block: labels outside of it give zeros."""
-    part, classes = site.arguments["x"], site.static("num_classes")
-    typed = site.type_of(part)
-    axis = site.static("axis", -1)
-    if typed is None or not isinstance(axis, int):
+    shape, whole_numbers = call.result.shape, (call.static("axis", -1), call.static("num_classes"))
+    if len(call.type_of("x").shape) != len(shape) - 1 or not all(isinstance(each, int) for each in whole_numbers):
         return None
-    rank, writer = len(typed.shape) + 1, site.writer
-    axis %= rank
-    given = site.arguments["num_classes"]
+    labels = tuple(each for each in every(shape, but=[_axis(call)]) if each)
+    return Rule({"x": labels}, every(shape), dict(enumerate(shape)))
 
-    def write(trees: list[ast.expr], assignment: Assignment) -> ast.expr:
-        over = assignment.get(axis, ())
-        if not over:
-            return site.rewritten({id(part): trees[0]})
-        size = classes // writer.mesh.axis_size(over)
-        labels = built("{x} - {start}", x=trees[0], start=writer.offset(over, ast.Constant(size)))
-        return site.rewritten({id(part): labels, id(given): ast.Constant(size)})
 
-    dimensions = tuple((d,) for d in range(rank) if d != axis)
-    rule = Rule((dimensions,), tuple((d,) for d in range(rank)), dict(enumerate(site.result.shape)), write)
-    return writer.apply(site, [site.value(part)], rule)
+whole(
+    "linspace", "logspace", "empty", "fftfreq", "rfftfreq", "tril_indices", "triu_indices", "diag_indices",
+    because="no array enters, so that every device makes it and takes its part",
+)  # fmt: skip

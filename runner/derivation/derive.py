@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runner.derivation.laying import Layouts
 from runner.derivation.scopes import NotDerived, Parts
 from runner.derivation.writer import Hints, Writer
 from runner.experiment.model import GRADIENTS, Experiment, Loop, Statement
@@ -88,7 +89,7 @@ def derive(experiment: Experiment, parts: Parts, hints: Hints, typing: Typing) -
     if typing.single:
         writer.singled()
     statements = writer.write()
-    return Derived(statements, typing.check_vma, writer.cost, tuple(writer.notes))
+    return Derived(statements, typing.check_vma, writer.layouts.cost, tuple(writer.names.notes))
 
 
 def settled(experiment: Experiment, parts: Parts, hints: Hints) -> Hints:
@@ -97,10 +98,10 @@ def settled(experiment: Experiment, parts: Parts, hints: Hints) -> Hints:
     Raises `NotDerived`.
     """
 
-    def written(layouts: Hints) -> Writer:
-        writer = Writer(experiment, parts, layouts, invarying=False, casts=False)
+    def written(specs: Hints) -> Layouts:
+        writer = Writer(experiment, parts, specs, invarying=False, casts=False)
         writer.write()
-        return writer
+        return writer.layouts
 
     best = written(hints)
     tried: set[tuple[str, str, Spec]] = set()

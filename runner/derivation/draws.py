@@ -4,60 +4,70 @@ from __future__ import annotations
 
 import ast
 
-from runner.derivation.reductions import best
-from runner.derivation.rules import Assignment, Rule, Value
+from runner.derivation.calls import Call
+from runner.derivation.reductions import best, written_best
+from runner.derivation.registry import rule_for, whole
+from runner.derivation.rules import Rule, every
 from runner.derivation.site import Site
 from runner.derivation.trees import built, constant
+from runner.derivation.values import Value
 from runner.layout import Spec
+from runner.programs.types import Typed
 
 
-def _noise(site: Site, distribution: str, shape: tuple[int, ...], dtype: str) -> Value:
-    key = site.writer.whole(site.arguments["key"])
-    template = "{draw}({key}, {shape})" if dtype == "float32" else "{draw}({key}, {shape}, {dtype})"
-    tree = built(template, draw=ast.Name(distribution), key=key, shape=constant(shape), dtype=dtype)
-    return Value(tree, shape, Spec().padded(len(shape)), dtype)
+def _noise(site: Site, distribution: str, typed: Typed) -> ast.expr:
+    """One device's part of noise, which lies as the first operand does."""
+    site.ours("the part of the noise")
+    template = "{draw}({key}, {shape})" if typed.dtype == "float32" else "{draw}({key}, {shape}, {dtype})"
+    shape, key = typed.shape, site.tree("key")
+    tree = built(template, draw=ast.Name(distribution), key=key, shape=constant(shape), dtype=typed.dtype)
+    spec = Spec(site.over(d) for d in range(len(shape)))
+    return site.layouts.reshard(Value(tree, shape, Spec().padded(len(shape)), typed.dtype), spec).tree
 
 
-def categorical(site: Site) -> Value | None:
-    """`categorical`: the largest of the logits with Gumbel's noise."""
-    part = site.arguments["logits"]
-    typed = site.type_of(part)
-    if typed is None or typed.dtype not in ("float32", "float64") or site.given("shape"):
+def _is_float(call: Call, name: str) -> bool:
+    return call.type_of(name).dtype in ("float32", "float64") and not call.given("shape")
+
+
+def _categorical(site: Site) -> ast.expr:
+    def noisy() -> ast.expr:
+        return built("{noise} + {x}", noise=_noise(site, "gumbel", site.call.type_of("logits")), x=site.x)
+
+    return written_best(site, "argmax", site.call.static("axis", -1), noisy)
+
+
+@rule_for("categorical", write=_categorical)
+def categorical(call: Call) -> Rule | None:
+    """The largest of the logits with Gumbel's noise."""
+    return best(call, "logits", call.static("axis", -1)) if _is_float(call, "logits") else None
+
+
+def _bernoulli(site: Site) -> ast.expr:
+    if not any(site.assignment.values()):
+        return site.rewritten()
+    return built("{noise} < {p}", noise=_noise(site, "uniform", site.call.type_of("p")), p=site.x)
+
+
+@rule_for("bernoulli", write=_bernoulli)
+def bernoulli(call: Call) -> Rule | None:
+    """Where uniform noise is below `p`."""
+    shape = call.type_of("p").shape
+    return Rule({"p": every(shape)}, every(shape), dict(enumerate(shape))) if _is_float(call, "p") else None
+
+
+@rule_for("permutation")
+def permutation(call: Call) -> Rule | None:
+    """Of an array of several dimensions the order is drawn for one."""
+    shape = call.type_of("x").shape
+    if len(shape) < 2:
         return None
-    noise = _noise(site, "gumbel", typed.shape, typed.dtype)
-
-    def noisy(trees: list[ast.expr]) -> ast.expr:
-        site.writer.ours("the part of the noise")
-        return built("{noise} + {x}", noise=trees[1], x=trees[0])
-
-    return best(site, "argmax", [site.value(part), noise], site.static("axis", -1), noisy)
+    dimensions = every(shape, but=[call.static("axis", 0) % len(shape)])
+    return Rule({"x": dimensions}, dimensions, dict(enumerate(shape)))
 
 
-def bernoulli(site: Site) -> Value | None:
-    """`bernoulli`: where uniform noise is below `p`."""
-    part = site.arguments.get("p")
-    typed = None if part is None else site.type_of(part)
-    if part is None or typed is None or typed.dtype not in ("float32", "float64") or site.given("shape"):
-        return None
-    noise = _noise(site, "uniform", typed.shape, typed.dtype)
-
-    def write(trees: list[ast.expr], assignment: Assignment) -> ast.expr:
-        if not any(assignment.values()):
-            return site.rewritten({id(part): trees[0]})
-        site.writer.ours("the part of the noise")
-        return built("{noise} < {p}", noise=trees[1], p=trees[0])
-
-    dimensions = tuple((d,) for d in range(len(typed.shape)))
-    rule = Rule((dimensions, dimensions), dimensions, dict(enumerate(typed.shape)), write)
-    return site.writer.apply(site, [site.value(part), noise], rule)
-
-
-def permutation(site: Site) -> Value | None:
-    """`permutation`: of an array of several dimensions the order is drawn for one."""
-    part = site.arguments["x"]
-    typed = site.type_of(part)
-    if typed is None or len(typed.shape) < 2:
-        return None
-    axis = site.static("axis", 0) % len(typed.shape)
-    dimensions = tuple((d,) if d != axis else () for d in range(len(typed.shape)))
-    return site.run([(part, dimensions)], dimensions, dict(enumerate(typed.shape)))
+whole(
+    "key", "PRNGKey", "key_data", "fold_in", "split_key", "bits", "uniform", "normal", "exponential", "gumbel",
+    "randint", "rademacher", "laplace", "truncated_normal",
+    because="no array enters, so that every device makes it and takes its part",
+)  # fmt: skip
+whole("choice", because="each element of the result may hang on all of them")

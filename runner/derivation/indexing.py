@@ -4,330 +4,341 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from runner.derivation.rules import Assignment, Rule, Value
-from runner.derivation.shaping import within
-from runner.derivation.site import NotStatic, Site
+from runner.derivation.calls import UNKNOWN, Argument, Call, NotStatic, is_number
+from runner.derivation.lookups import entries, looked_up, subscript
+from runner.derivation.registry import Way, rule_for
+from runner.derivation.rules import Rule, every
+from runner.derivation.site import Site
 from runner.derivation.trees import built, constant, divided
-from runner.dtypes import NAMES, dtype
-from runner.layout import Spec
-
-
-def entries(node: ast.Subscript) -> list[ast.expr]:
-    """What stands between the brackets, dimension by dimension."""
-    return list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
 
 
 @dataclass(frozen=True)
 class Taken:
     """What is taken of one dimension: `count` elements from `start` on, every `step`-th.
 
-    - `count`: None where all of it is taken; `start`: a number, or what the devices compute, already in range;
-      None where it is not known, and the dimension has to be whole.
-    - `drops`: the result lacks the dimension.
+    - `count`: None where all of it is taken; `start`: None where only the devices know it: that of the argument
+      `given`, already in range, or, where there is none, one of which nothing is known: the dimension has to be whole.
+    - `drops`: the result lacks the dimension; `place`: of brackets, what stands there for it.
     """
 
     count: int | None = None
-    start: int | ast.expr | None = 0
+    start: int | None = 0
     step: int = 1
     drops: bool = False
+    given: Argument | None = None
+    place: str = ""
 
-    def every(self, size: int) -> bool:
-        """Whether it is every n-th of all, which says the same of each block."""
-        if self.count is None or self.drops or not isinstance(self.start, int):
-            return False
+    def passes(self, size: int) -> bool:
+        """Whether it is all, or every n-th of all, which says the same of each block."""
+        if self.count is None or self.drops or self.start is None:
+            return self.count is None
         return 0 <= self.start < self.step and self.count * self.step == size
 
+    @property
+    def located(self) -> bool:
+        """Whether it is known where it begins, by now or on the devices."""
+        return self.start is not None or self.given is not None
 
-Base = Callable[[list[ast.expr], Assignment, int | None], ast.expr]
+
+Base = Callable[[Site, list[Taken], int | None], ast.expr]
 """What is written of the operand's block, with all of one dimension where that is given."""
 
+Takes = Callable[[Call], tuple[list[Taken], list[int]] | None]
+"""What a call takes of each dimension, and the places in the result of dimensions of size 1 that are new."""
 
-def _read(site: Site, part: ast.expr, value: Value, takes: list[Taken], new: list[int], base: Base) -> Value | None:
-    """Read a part of an array; along a dimension that is cut each device reads what lies in its block, the rest is 0.
 
-    `new` are the places in the result of dimensions of size 1.
-    """
-    typed = site.type_of(part)
-    if typed is None or value.shape is None:
-        return None
-    rank, writer = len(takes), site.writer
-    numbers = typed.dtype in NAMES and dtype(typed.dtype).kind in ("float", "int", "complex")
-    passing = {d for d, each in enumerate(takes) if each.count is None or each.every(typed.shape[d])}
-    read = {d for d, each in enumerate(takes) if d not in passing and each.start is not None and numbers}
-    kept = [d for d in range(rank) if not takes[d].drops]
-    sizes = {d: typed.shape[d] for d in range(rank)}
-    sizes |= {d: takes[d].count or typed.shape[d] for d in passing}
-    # The places that are read of a dimension are a factor of their own.
-    sizes |= {rank + d: takes[d].count or 1 for d in read}
-    dimensions = tuple((d,) if d in passing | read else () for d in range(rank))
-    result: list[tuple[int, ...]] = [(d,) if d in passing else (rank + d,) if d in read else () for d in kept]
-    for at in new:
-        result.insert(at, ())
-    if len(result) != len(site.result.shape):
-        return None
-    # With the neighbours' edges an array is longer than its blocks; what is read of it is not.
-    sizes |= {each[0]: site.result.shape[at] for at, each in enumerate(result) if each}
+def _reads(takes_of: Takes, base: Base) -> Way:
+    """To read a part of an array: along a dimension that is cut each device reads what lies in its block, else 0."""
 
-    def write(trees: list[ast.expr], assignment: Assignment) -> ast.expr:
-        cut = [d for d in read if assignment.get(d)]
+    def split(call: Call, takes: list[Taken]) -> tuple[set[int], set[int]]:
+        shape = call.array.shape
+        passing = {d for d, each in enumerate(takes) if each.passes(shape[d])}
+        return passing, {d for d, each in enumerate(takes) if each.located and is_number(call.array)} - passing
+
+    def rule(call: Call) -> Rule | None:
+        shape, found = call.array.shape, takes_of(call)
+        if found is None:
+            return None
+        takes, new = found
+        passing, read = split(call, takes)
+        rank = len(takes)
+        # The places that are read of a dimension are a factor of their own.
+        sizes = dict(enumerate(shape)) | {d: takes[d].count or shape[d] for d in passing}
+        sizes |= {rank + d: takes[d].count or 1 for d in read}
+        kept = [d for d in range(rank) if not takes[d].drops]
+        result: list[tuple[int, ...]] = [(d,) if d in passing else (rank + d,) if d in read else () for d in kept]
+        for at in new:
+            result.insert(at, ())
+        if len(result) != len(call.result.shape):
+            return None
+        # With the neighbours' edges an array is longer than its blocks; what is read of it is not.
+        sizes |= {each[0]: call.result.shape[at] for at, each in enumerate(result) if each}
+        return Rule(
+            {call.operand.place: tuple((d,) if d in passing | read else () for d in range(rank))},
+            tuple(result),
+            sizes,
+            dict.fromkeys(read, "sum"),
+            single=frozenset(read),
+            within={rank + d: d for d in read},
+            below=call.operand.below,
+        )
+
+    def write(site: Site) -> ast.expr:
+        takes, new = takes_of(site.call) or ([], [])
+        cut = [d for d in split(site.call, takes)[1] if site.over(d)]
         if not cut:
-            return base(trees, assignment, None)
-        writer.ours("the reading of a block")
+            return base(site, takes, None)
+        site.ours("the reading of a block")
         (d,) = cut
-        over, taken = assignment[d], takes[d]
-        n = typed.shape[d] // writer.mesh.axis_size(over)
-        at = _positions(site, taken, assignment.get(rank + d, ()))
-        at = built("{at} - {start}", at=at, start=writer.offset(over, ast.Constant(n)))
-        at = writer.define(writer.fresh(f"{writer.line}_at"), Value(at, None, Spec())).tree
+        over, taken, size, rank = site.over(d), takes[d], site.call.array.shape[d], len(takes)
+        n = size // site.mesh.axis_size(over)
+        at = _positions(site, taken, size, site.over(rank + d))
+        at = site.define("at", built("{at} - {start}", at=at, start=site.start(over, size)))
         axis = sum(not takes[before].drops for before in range(d))
         inside = built("({at} >= 0) & ({at} < {n})", at=at, n=n)
         after = sum(not takes[later].drops for later in range(d + 1, rank))
-        if after and not taken.drops:
-            inside = built("({x})[:, " + ", ".join(["None"] * after) + "]", x=inside)
-        found = built("take({x}, clip({at}, 0, {m}), axis={d})", x=base(trees, assignment, d), at=at, m=n - 1, d=axis)
+        inside = inside if taken.drops else spread(inside, after)
+        block = base(site, takes, d)
+        found = built("take({x}, clip({at}, 0, {m}), axis={d})", x=block, at=at, m=n - 1, d=axis)
         found = built("where({inside}, {found}, 0)", inside=inside, found=found)
         if new:
-            items = ["None" if at in new else ":" for at in range(len(result))]
+            items = ["None" if at in new else ":" for at in range(len(site.call.result.shape))]
             found = built("({x})[" + ", ".join(items) + "]", x=found)
         return found
 
-    def allowed(assignment: Assignment) -> bool:
-        cut = [d for d in read if assignment.get(d)]
-        return len(cut) < 2 and all(d in cut or not assignment.get(rank + d) for d in read)
-
-    rule = Rule((dimensions,), tuple(result), sizes, write, dict.fromkeys(read, "sum"), allowed=allowed)
-    return replace(writer.apply(site, [value], rule), below=value.below)
+    return Way(rule, write)
 
 
-def _positions(site: Site, taken: Taken, over: tuple[str, ...]) -> ast.expr:
+def spread(mask: ast.expr, after: int) -> ast.expr:
+    """A mask of one dimension, for an array with so many dimensions after it."""
+    return built("({x})[:, " + ", ".join(["None"] * after) + "]", x=mask) if after else mask
+
+
+def _positions(site: Site, taken: Taken, size: int, over: tuple[str, ...]) -> ast.expr:
     """The places that are read, where the result is cut over some axes those of one device."""
-    start = constant(taken.start) if isinstance(taken.start, int) else taken.start
-    assert start is not None
+    count = taken.count or 1
+    start = constant(taken.start) if taken.given is None else _clamped(site, taken.given, size, count)
     if taken.drops:
         return start
-    size = taken.count or 1
-    at = within(site, size, over, built("arange({n})", n=size // site.writer.mesh.axis_size(over)))
+    at = site.indices(count, over)
     at = at if taken.step == 1 else built("{at} * {step}", at=at, step=taken.step)
     return at if taken.start == 0 else built("{at} + {start}", at=at, start=start)
 
 
-def subscript(site: Site) -> Value | None:
+def _clamped(site: Site, start: Argument, size: int, count: int) -> ast.expr:
+    """Where `count` of `size` elements begin: JAX counts a negative start from the end, and clamps it."""
+    if start.value is not UNKNOWN:
+        return constant(min(max(start.value + size * (start.value < 0), 0), size - count))
+    tree = site.tree(start.place)
+    return built("clip(where({s} < 0, {s} + {n}, {s}), 0, {last})", s=tree, n=size, last=size - count)
+
+
+# Brackets.
+
+
+def _bracketed(call: Call) -> tuple[list[Taken], list[int]] | None:
     """Slices, numbers and None."""
-    node = site.node
-    assert isinstance(node, ast.Subscript)
-    typed = site.type_of(node.value)
-    if typed is None:
-        return None
-    value = site.value(node.value)
-    halo = value.halo
-    takes: list[Taken] = []
-    items: list[ast.expr] = []
-    new: list[int] = []
-    for item in entries(node):
-        d = len(takes)
-        if isinstance(item, ast.Constant) and item.value is None:
+    shape, items, takes, new = call.array.shape, entries(call), list[Taken](), list[int]()
+    for item in items:
+        if item.value is None:
             new.append(sum(not each.drops for each in takes) + len(new))
-            continue
-        if isinstance(item, ast.Constant) and item.value is ...:
-            here = sum(not (isinstance(each, ast.Constant) and each.value in (None, ...)) for each in entries(node))
-            takes += [Taken()] * (len(typed.shape) - here)
-            items += [ast.Slice() for _ in range(len(typed.shape) - here)]
-            continue
-        index = None if isinstance(item, ast.Slice) else site.type_of(item)
-        if index is not None and (index.shape or index.dtype == "bool"):
+        elif item.value is ...:
+            takes += [Taken()] * (len(shape) - sum(each.value is not None and each.value is not ... for each in items))
+        elif item.kind in ("tuple", "list") or not (item.static or item.kind == "slice" or _is_index(item)):
             return None
-        takes.append(Taken() if d in halo else _item(site, item, typed.shape[d]))
-        items.append(item)
-    takes += [Taken() for _ in range(len(typed.shape) - len(takes))]
-
-    def base(trees: list[ast.expr], assignment: Assignment, whole: int | None) -> ast.expr:
-        replaced: dict[int, ast.expr] = {id(node.value): trees[0]}
-        for d, item in enumerate(items):
-            if isinstance(item, ast.Slice) and assignment.get(d) and d not in halo:
-                step = None if takes[d].count is None else item.step
-                replaced[id(item)] = ast.Slice(item.lower if step else None, None, step)
-        if whole is None:
-            return site.rewritten(replaced)
-        parts = [ast.Slice() if d == whole else replaced.get(id(item), item) for d, item in enumerate(items)]
-        if all(isinstance(part, ast.Slice) and part.lower is part.upper is part.step is None for part in parts):
-            return trees[0]
-        return ast.Subscript(trees[0], ast.Tuple([site.writer.whole(part) for part in parts]))
-
-    return _read(site, node.value, value, takes, new, base)
-
-
-def _item(site: Site, item: ast.expr, size: int) -> Taken:
-    """What stands between brackets for one dimension."""
-    try:
-        if not isinstance(item, ast.Slice):
-            index = site.writer.statics.value(item)
-            known = isinstance(index, int) and -size <= index < size
-            return Taken(1, index % size if known else None, drops=True)
-        given = (item.lower, item.upper, item.step)
-        bounds = [None if part is None else site.writer.statics.value(part) for part in given]
-        return _range(range(size)[slice(*bounds)], size)
-    except NotStatic:
-        return Taken(1, None, drops=not isinstance(item, ast.Slice))
-
-
-def _range(found: range, size: int) -> Taken:
-    if found == range(size):
-        return Taken()
-    return Taken(len(found), found.start if found else None, found.step)
-
-
-def static_slice(site: Site) -> Value | None:
-    """`slice`, `slice_in_dim`, `index_in_dim`: written in brackets where a dimension is cut."""
-    part = site.arguments["operand"]
-    typed = site.type_of(part)
-    if typed is None:
-        return None
-    rank, shape = len(typed.shape), typed.shape
-    takes = [Taken() for _ in range(rank)]
-    if site.name == "slice":
-        strides = site.static("strides") or (1,) * rank
-        bounds = zip(site.static("start_indices"), site.static("limit_indices"), strides, strict=True)
-        takes = [_range(range(n)[slice(*each)], n) for n, each in zip(shape, bounds, strict=True)]
-    else:
-        axis: int = site.static("axis", 0) % rank
-        n = shape[axis]
-        if site.name == "index_in_dim":
-            takes[axis] = Taken(1, site.static("index") % n, drops=not site.static("keepdims", True))
+        elif len(takes) in call.operand.halo:
+            takes.append(Taken(place=item.place))
         else:
-            each = slice(site.static("start_index"), site.static("limit_index"), site.static("stride", 1))
-            takes[axis] = _range(range(n)[each], n)
-
-    def base(trees: list[ast.expr], assignment: Assignment, whole: int | None) -> ast.expr:
-        if not any(assignment.values()):
-            return site.rewritten({id(part): trees[0]})
-        items = [":" if d == whole else _text(site, each, shape[d], assignment.get(d)) for d, each in enumerate(takes)]
-        while items and items[-1] == ":":
-            items.pop()
-        return built("{x}[" + ", ".join(items) + "]", x=trees[0]) if items else trees[0]
-
-    return _read(site, part, site.value(part), takes, [], base)
+            takes.append(_item(item, shape[len(takes)]))
+    return takes + [Taken()] * (len(shape) - len(takes)), new
 
 
-def _text(site: Site, taken: Taken, size: int, over: tuple[str, ...] | None) -> str:
+def _is_index(item: Argument) -> bool:
+    """Whether it is a number that the devices know."""
+    return item.typed is not None and not item.typed.shape and item.typed.dtype != "bool"
+
+
+def _item(item: Argument, size: int) -> Taken:
+    """What stands between brackets for one dimension."""
+    if item.kind == "slice":
+        if item.value is UNKNOWN:
+            return Taken(1, None, place=item.place)
+        bounds: slice = item.value
+        return _range(range(size)[bounds], size, item.place)
+    known = isinstance(item.value, int) and -size <= item.value < size
+    return Taken(1, item.value % size if known else None, drops=True, place=item.place)
+
+
+def _range(found: range, size: int, place: str = "") -> Taken:
+    if found == range(size):
+        return Taken(place=place)
+    return Taken(len(found), found.start if found else None, found.step, place=place)
+
+
+def _in_brackets(site: Site, takes: list[Taken], whole: int | None) -> ast.expr:
+    assert isinstance(site.node, ast.Subscript)
+    given = site.node.slice.elts if isinstance(site.node.slice, ast.Tuple) else [site.node.slice]
+    items = dict(zip((each.place for each in entries(site.call)), given, strict=True))
+    halo = site.call.operand.halo
+    for d, taken in enumerate(takes):
+        item = items.get(taken.place)
+        if isinstance(item, ast.Slice) and site.over(d) and d not in halo:
+            step = None if taken.count is None else item.step
+            items[taken.place] = ast.Slice(item.lower if step else None, None, step)
+    if whole is None:
+        return site.rewritten({place: site.part(place, item) for place, item in items.items()})
+    while takes and not takes[-1].place:
+        takes = takes[:-1]
+    parts = [ast.Slice() if d == whole or not each.place else items[each.place] for d, each in enumerate(takes)]
+    if all(isinstance(part, ast.Slice) and part.lower is part.upper is part.step is None for part in parts):
+        return site.x
+    whole_parts = [site.part(each.place, part) for each, part in zip(takes, parts, strict=True)]
+    return ast.Subscript(site.x, ast.Tuple(whole_parts))
+
+
+rule_for("subscript", write=looked_up, otherwise=_reads(_bracketed, _in_brackets))(subscript)
+
+
+# Static slices.
+
+
+def _sliced(call: Call) -> tuple[list[Taken], list[int]]:
+    shape = call.array.shape
+    rank = len(shape)
+    if call.name == "slice":
+        strides = call.static("strides") or (1,) * rank
+        bounds = zip(call.static("start_indices"), call.static("limit_indices"), strides, strict=True)
+        return [_range(range(n)[slice(*each)], n) for n, each in zip(shape, bounds, strict=True)], []
+    axis: int = call.static("axis", 0) % rank
+    takes, n = [Taken() for _ in range(rank)], shape[axis]
+    if call.name == "index_in_dim":
+        takes[axis] = Taken(1, call.static("index") % n, drops=not call.static("keepdims", True))
+    else:
+        each = slice(call.static("start_index"), call.static("limit_index"), call.static("stride", 1))
+        takes[axis] = _range(range(n)[each], n)
+    return takes, []
+
+
+def _as_brackets(site: Site, takes: list[Taken], whole: int | None) -> ast.expr:
+    """Written in brackets where a dimension is cut."""
+    if not any(site.assignment.values()):
+        return site.rewritten()
+    items = [":" if d == whole else _text(each, site.over(d)) for d, each in enumerate(takes)]
+    while items and items[-1] == ":":
+        items.pop()
+    return built("{x}[" + ", ".join(items) + "]", x=site.x) if items else site.x
+
+
+def _text(taken: Taken, over: tuple[str, ...]) -> str:
     """What is taken of a dimension, in brackets."""
     if taken.count is None:
         return ":"
     if taken.drops:
         return str(taken.start)
-    assert isinstance(taken.start, int)
+    assert taken.start is not None
     end = "" if over else taken.start + taken.step * taken.count
     return f"{taken.start}:{end}" + (f":{taken.step}" if taken.step != 1 else "")
 
 
-def _starts(site: Site, rank: int) -> tuple[list[ast.expr], list[int] | None, int | None]:
-    """The starts of a dynamic operation, the sizes where it names them all, and the one dimension that it names."""
-    if "start_indices" in site.arguments:
-        starts = site.arguments["start_indices"]
-        if not isinstance(starts, ast.Tuple | ast.List) or len(starts.elts) != rank:
+_static = _reads(_sliced, _as_brackets)
+rule_for("slice", "slice_in_dim", "index_in_dim", write=_static.write)(_static.rule)
+
+
+# Dynamic slices: the start is clamped, so that all that is read is in range.
+
+
+def _starts(call: Call, rank: int) -> tuple[tuple[Argument, ...], int | None]:
+    """The starts of a dynamic operation, of all dimensions or of the one that it names."""
+    if "start_indices" in call.arguments:
+        starts = call.arguments["start_indices"].parts
+        if starts is None or len(starts) != rank:
             raise NotStatic
-        sizes = site.static("slice_sizes")
-        return list(starts.elts), None if sizes is None else list(sizes), None
-    axis = site.static("axis", 0) % rank
-    start = site.arguments["start_index" if "start_index" in site.arguments else "index"]
-    return [start], None, axis
+        return starts, None
+    start = call.arguments["start_index" if "start_index" in call.arguments else "index"]
+    return (start,) * rank, call.static("axis", 0) % rank
 
 
-def dynamic_slice(site: Site) -> Value | None:
-    """`dynamic_slice`, …: the start is clamped, so that all that is read is in range."""
-    part = site.arguments["operand"]
-    typed = site.type_of(part)
-    if typed is None:
-        return None
-    rank, shape = len(typed.shape), typed.shape
-    starts, sizes, axis = _starts(site, rank)
-    keeps = site.name != "dynamic_index_in_dim" or site.static("keepdims", True)
-    if sizes is None:
-        assert axis is not None
-        sizes = list(shape)
-        sizes[axis] = 1 if site.name == "dynamic_index_in_dim" else site.static("slice_size")
-        starts = [starts[0] if d == axis else ast.Constant(0) for d in range(rank)]
+def _dynamic(call: Call) -> tuple[list[Taken], list[int]]:
+    shape = call.array.shape
+    starts, axis = _starts(call, len(shape))
+    by_index = call.name == "dynamic_index_in_dim"
+    drops = by_index and not call.static("keepdims", True)
+    sizes = list(shape)
+    if axis is None:
+        sizes = list(call.static("slice_sizes"))
+    else:
+        sizes[axis] = 1 if by_index else call.static("slice_size")
 
     def taken(d: int) -> Taken:
-        drops = d == axis and not keeps
-        if sizes[d] == shape[d] and not drops:
+        if sizes[d] == shape[d] and not (d == axis and drops):
             return Taken()
-        return Taken(sizes[d], _clamped(site, starts[d], shape[d], sizes[d]), drops=drops)
+        return Taken(sizes[d], None, drops=d == axis and drops, given=starts[d])
 
-    def base(trees: list[ast.expr], assignment: Assignment, whole: int | None) -> ast.expr:
-        replaced = {id(part): trees[0]}
-        if whole is not None and "start_indices" not in site.arguments:
-            return trees[0]
-        given = site.arguments.get("slice_sizes")
-        if isinstance(given, ast.Tuple | ast.List):
-            for d, entry in enumerate(given.elts):
-                static = site.writer.statics.tree(entry)
-                assert static is not None
-                replaced[id(entry)] = divided(static, site.writer.mesh.axis_size(assignment.get(d, ())))
-            if whole is not None:
-                replaced[id(given.elts[whole])] = ast.Constant(
-                    shape[whole] // site.writer.mesh.axis_size(assignment.get(whole, ()))
-                )
-                replaced[id(starts[whole])] = ast.Constant(0)
-        elif given is not None and any(assignment.values()):
-            raise NotStatic
-        return site.rewritten(replaced)
-
-    return _read(site, part, site.value(part), [taken(d) for d in range(rank)], [], base)
+    return [taken(d) for d in range(len(shape))], []
 
 
-def _clamped(site: Site, start: ast.expr, size: int, count: int) -> ast.expr:
-    """Where `count` of `size` elements begin: JAX counts a negative start from the end, and clamps it."""
-    tree = site.writer.whole(start)
-    try:
-        number = site.writer.statics.value(start)
-        return constant(min(max(number + size * (number < 0), 0), size - count))
-    except NotStatic:
-        return built("clip(where({s} < 0, {s} + {n}, {s}), 0, {last})", s=tree, n=size, last=size - count)
+def _as_dynamic(site: Site, takes: list[Taken], whole: int | None) -> ast.expr:
+    given = site.argument("slice_sizes")
+    if given is None:
+        return site.rewritten() if whole is None else site.x
+    literal = isinstance(given, ast.Tuple | ast.List)
+    sizes = given.elts if literal else map(constant, site.call.static("slice_sizes"))
+    local = [divided(site.part("", size), site.parts((d,))) for d, size in enumerate(sizes)]
+    if whole is None:
+        return site.rewritten({"slice_sizes": ast.Tuple(local)} if any(site.assignment.values()) else {})
+    local[whole] = ast.Constant(site.call.array.shape[whole] // site.parts((whole,)))
+    return site.rewritten({"slice_sizes": ast.Tuple(local), f"start_indices[{whole}]": ast.Constant(0)})
 
 
-def dynamic_update(site: Site) -> Value | None:
-    """An update: along a dimension that is cut, each device takes what falls into its block."""
-    part, new = site.arguments["operand"], site.arguments["update"]
-    typed, update = site.type_of(part), site.type_of(new)
-    if typed is None or update is None:
-        return None
-    rank, writer = len(typed.shape), site.writer
-    starts, _, axis = _starts(site, rank)
-    lost = rank - len(update.shape)
+_moving = _reads(_dynamic, _as_dynamic)
+rule_for("dynamic_slice", "dynamic_slice_in_dim", "dynamic_index_in_dim", write=_moving.write)(_moving.rule)
+
+
+# Updates.
+
+
+def _updated(call: Call) -> tuple[list[int], dict[int, int], list[int]]:
+    """The dimensions that the update has only a part of, how long it is along each, and those that are its own."""
+    shape, update = call.array.shape, call.type_of("update").shape
+    rank = len(shape)
+    _, axis = _starts(call, rank)
+    lost = rank - len(update)
     if lost not in (0, 1) or (lost and axis is None):
-        return None
+        raise NotStatic
     own = [d for d in range(rank) if not (lost and d == axis)]
-    short = dict(zip(own, update.shape, strict=True)) | ({axis: 1} if lost and axis is not None else {})
-    partial = [d for d in range(rank) if short[d] != typed.shape[d] or (axis == d and axis is not None)]
-    dimensions = tuple((d,) for d in range(rank))
-    operands = (dimensions, tuple((d,) if d not in partial else () for d in own))
-    start_of = dict.fromkeys(range(rank), starts[0]) if axis is not None else dict(enumerate(starts))
+    short = dict(zip(own, update, strict=True)) | ({axis: 1} if lost and axis is not None else {})
+    return [d for d in range(rank) if short[d] != shape[d] or d == axis], short, own
 
-    def write(trees: list[ast.expr], assignment: Assignment) -> ast.expr:
-        cut = [d for d in partial if assignment.get(d)]
-        if not cut:
-            return site.rewritten({id(part): trees[0], id(new): trees[1]})
-        writer.ours("the update of a block")
-        d = cut[0]
-        over, size = assignment[d], typed.shape[d]
-        fresh = trees[1] if not lost else built("expand_dims({x}, {d})", x=trees[1], d=d)
-        n = size // writer.mesh.axis_size(over)
-        first = _clamped(site, start_of[d], size, short[d])
-        positions = within(site, size, over, built("arange({n})", n=n))
-        at = built("{positions} - {first}", positions=positions, first=first)
-        at = writer.define(writer.fresh(f"{site.writer.line}_at"), Value(at, None, Spec())).tree
-        template = "take({x}, clip({at}, 0, {last}), axis={d})"
-        moved = built(template, x=fresh, at=at, last=short[d] - 1, d=d)
-        inside = built("({at} >= 0) & ({at} < {count})", at=at, count=short[d])
-        if rank - d > 1:
-            inside = built("({x})[:, " + ", ".join(["None"] * (rank - d - 1)) + "]", x=inside)
-        return built("where({inside}, {moved}, {x})", inside=inside, moved=moved, x=trees[0])
 
-    def allowed(assignment: Assignment) -> bool:
-        cut = [d for d in partial if assignment.get(d)]
-        return not cut or (len(partial) == 1 and typed.dtype == update.dtype and 0 not in update.shape)
+def _update(site: Site) -> ast.expr:
+    shape = site.call.array.shape
+    partial, short, own = _updated(site.call)
+    cut = [d for d in partial if site.over(d)]
+    if not cut:
+        return site.rewritten()
+    site.ours("the update of a block")
+    (d,) = cut
+    x, new = site.trees.values()
+    new = built("expand_dims({x}, {d})", x=new, d=d) if d not in own else new
+    first = _clamped(site, _starts(site.call, len(shape))[0][d], shape[d], short[d])
+    at = built("{positions} - {first}", positions=site.indices(shape[d], site.over(d)), first=first)
+    at = site.define("at", at)
+    moved = built("take({x}, clip({at}, 0, {last}), axis={d})", x=new, at=at, last=short[d] - 1, d=d)
+    inside = spread(built("({at} >= 0) & ({at} < {count})", at=at, count=short[d]), len(shape) - d - 1)
+    return built("where({inside}, {moved}, {x})", inside=inside, moved=moved, x=x)
 
-    rule = Rule(operands, dimensions, dict(enumerate(typed.shape)), write, allowed=allowed)
-    return writer.apply(site, [site.value(part), site.value(new)], rule)
+
+@rule_for("dynamic_update_slice", "dynamic_update_slice_in_dim", "dynamic_update_index_in_dim", write=_update)
+def dynamic_update(call: Call) -> Rule | None:
+    """Along a dimension that is cut, each device takes what falls into its block."""
+    shape, update = call.array.shape, call.type_of("update")
+    partial, _, own = _updated(call)
+    masked = len(partial) == 1 and call.array.dtype == update.dtype and 0 not in update.shape
+    return Rule(
+        {"operand": every(shape), "update": tuple((d,) if d not in partial else () for d in own)},
+        every(shape),
+        dict(enumerate(shape)),
+        whole=frozenset(() if masked else partial),
+    )

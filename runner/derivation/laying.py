@@ -8,28 +8,22 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from runner import dtypes
-from runner.derivation.rules import NUMBERS, Value
-from runner.derivation.scopes import Binding, Names, Parts
+from runner.derivation.calls import itemsize
+from runner.derivation.scopes import Binding, Names
 from runner.derivation.trees import built, constant
-from runner.experiment.model import Experiment
+from runner.derivation.values import Unmade, Value
 from runner.language.trees import text
 from runner.layout import Spec
 from runner.sharding import moves
 
-
-class Unmade(Exception):
-    """A layout that an expression without arrays cannot be written in."""
-
-
 _MOVED = {"all-gather": "gathered", "all-to-all": "exchanged", "collective-permute": "permuted"}
 
 
-class Layouts(Names):
-    """The names, and the layouts in which their values are held; `cost` is what a device sends in all."""
+class Layouts:
+    """The layouts in which the values of names are held; `cost` is what a device sends in all."""
 
-    def __init__(self, experiment: Experiment, parts: Parts, *, invarying: bool) -> None:
-        super().__init__(experiment, parts)
+    def __init__(self, names: Names, *, invarying: bool) -> None:
+        self.names, self.mesh = names, names.mesh
         self.cost: float = 0.0
         self.asked: dict[tuple[str, str], Spec] = {}
         """For lines whose results are laid out anew, by path and place, the first layout that is asked for."""
@@ -38,9 +32,17 @@ class Layouts(Names):
         self.invarying = ", to='invarying'" if invarying else ""
         """What a gather says of its result, which all devices then have."""
 
+    def copied(self) -> tuple[float, set[str], dict[tuple[str, str], Spec]]:
+        """What can be gone back to: how much is sent, and what was laid out anew."""
+        return self.cost, set(self.moved), dict(self.asked)
+
+    def restore(self, copied: tuple[float, set[str], dict[tuple[str, str], Spec]]) -> None:
+        """Go back to how it was."""
+        self.cost, self.moved, self.asked = copied
+
     def spend(self, sent: float) -> None:
         """Count bytes that a device sends."""
-        self.cost += sent * self.scopes[-1].steps
+        self.cost += sent * self.names.scopes[-1].steps
 
     def cost_of(self, value: Value, spec: Spec) -> float:
         """The bytes that a device sends to have a value in another layout."""
@@ -48,12 +50,12 @@ class Layouts(Names):
             return 0.0
         if value.halo:
             return math.inf
-        binding = self.bound_to(value)
+        binding = self.names.bound_to(value)
         if binding is not None and spec in binding[1].held:
             return 0.0
         steps = 1 if binding is None else binding[0].steps
         sent = moves.sent(self.mesh, value.shape, itemsize(value.dtype), value.spec, spec)
-        return sent * steps / self.scopes[-1].steps
+        return sent * steps / self.names.scopes[-1].steps
 
     def reshard(self, value: Value, spec: Spec) -> Value:
         """The same value in another layout; a name keeps what it costs to lay it out anew."""
@@ -64,7 +66,7 @@ class Layouts(Names):
                 return replace(value, tree=value.make(spec), spec=spec)
             except Unmade:
                 pass  # then the whole is cut
-        binding = self.bound_to(value)
+        binding = self.names.bound_to(value)
         if binding is not None and binding[1].made is not None:
             self.asked.setdefault(binding[1].made, spec)
         if binding is not None and spec in binding[1].held:
@@ -72,12 +74,12 @@ class Layouts(Names):
         steps = moves.moves(self.mesh, value.shape, itemsize(value.dtype), value.spec, spec)
         moved = replace(value, tree=self._moved(value, steps), spec=spec, make=None)
         communicates = any(step.kind != "slice" for step in steps)
-        scope = self.scopes[-1] if binding is None else binding[0]
+        scope = self.names.scopes[-1] if binding is None else binding[0]
         self.cost += sum(step.sent for step in steps) * scope.steps
         if binding is None or not communicates:
             return moved
         kind = next(step.kind for step in steps if step.kind != "slice")
-        name = self.fresh(f"{text(value.tree).replace('.', '_')}_{_MOVED[kind]}")
+        name = self.names.fresh(f"{text(value.tree).replace('.', '_')}_{_MOVED[kind]}")
         scope.put(name, moved.tree)
         self.moved.add(name)
         named = replace(moved, tree=ast.Name(name))
@@ -107,6 +109,12 @@ class Layouts(Names):
                     tree = built("ppermute({x}, {over}, perm={pairs})", x=tree, over=axes, pairs=pairs)
         return tree
 
+    def whole(self, value: Value) -> ast.expr:
+        """What every device has the whole of; of a tuple, of each of its arrays."""
+        if any(any(element.spec) for element in value.elements):
+            return ast.Tuple([self.whole(element) for element in value.elements])
+        return value.tree if value.shape is None else self.reshard(value, Spec().padded(len(value.shape))).tree
+
     def offset(self, axes: tuple[str, ...], size: ast.expr) -> ast.expr:
         """Where the block of this device begins: `axis_index('x') * 16`."""
         if isinstance(size, ast.Constant) and size.value == 1:
@@ -122,8 +130,3 @@ def _together(steps: Sequence[moves.Move]) -> Iterator[list[moves.Move]]:
         else:
             for step in group:
                 yield [step]
-
-
-def itemsize(dtype: str) -> int:
-    """The bytes of an element; of a random key, about as many."""
-    return dtypes.dtype(dtype).itemsize if dtype in dtypes.NAMES else 2 * NUMBERS

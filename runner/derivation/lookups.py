@@ -9,96 +9,41 @@ import ast
 from collections.abc import Callable
 from typing import Literal
 
-from runner.derivation.indexing import entries
-from runner.derivation.rules import Assignment, Rule, Value
+from runner.derivation.calls import Argument, Call, is_number
+from runner.derivation.registry import rule_for, whole
+from runner.derivation.rules import Reduction, Rule, every
 from runner.derivation.site import Site
 from runner.derivation.trees import built
-from runner.dtypes import NAMES, dtype
 from runner.language.trees import text
-from runner.layout import Spec
-from runner.programs.types import Typed
 
 Outside = Literal["none", "clamped", "nan"]
 """What becomes of an index that is out of range: there is none, it is the nearest that is not, it gives NaN."""
 
 
-def take(site: Site) -> Value | None:
-    """`take` along one dimension."""
-    axis = site.static("axis")
-    table = site.type_of(site.arguments["a"])
-    if not isinstance(axis, int) or table is None or site.given("mode", "fill_value"):
+def entries(call: Call) -> tuple[Argument, ...]:
+    """What stands between the brackets, dimension by dimension."""
+    index = call.arguments["index"]
+    return index.parts or () if index.kind == "tuple" else (index,)
+
+
+def _outside(call: Call, indices: Argument, axis: int) -> Outside | None:
+    """What becomes of indices that are out of range; None where that is more than a sum over devices can say."""
+    if not is_number(call.array):
         return None
-    return _lookup(site, site.arguments["a"], site.arguments["indices"], axis % len(table.shape), clamps=False)
-
-
-def subscript(site: Site) -> Value | None:
-    """`table[tokens]`, `x[:, tokens]`: one array of indices, all other dimensions whole as they are."""
-    assert isinstance(site.node, ast.Subscript)
-    items = entries(site.node)
-    typed = [site.type_of(item) for item in items]
-    arrays = [at for at, each in enumerate(typed) if each is not None]
-    others = [item for at, item in enumerate(items) if at not in arrays]
-    if len(arrays) != 1 or not all(isinstance(i, ast.Slice) and i.lower is i.upper is i.step is None for i in others):
-        return None
-    return _lookup(site, site.node.value, items[arrays[0]], arrays[0], clamps=True)
-
-
-def _lookup(site: Site, part: ast.expr, indices: ast.expr, axis: int, *, clamps: bool) -> Value | None:
-    table, ids = site.type_of(part), site.type_of(indices)
-    if table is None or ids is None or ids.dtype == "bool":
-        return None
-    rank, count, writer = len(table.shape), len(ids.shape), site.writer
-    size = table.shape[axis]
-    # The factors: the table's dimensions, then those of the indices.
-    dimensions = tuple((d,) for d in range(rank))
-    places = tuple((rank + d,) for d in range(count))
-    result = (*dimensions[:axis], *places, *dimensions[axis + 1 :])
-    sizes = dict(enumerate((*table.shape, *ids.shape)))
-    at = site.value(indices)
-    outside = _outside(at, table, axis, clamps=clamps)
-
-    def found(x: ast.expr, i: ast.expr) -> ast.expr:
-        if isinstance(site.node, ast.Subscript):
-            return site.rewritten({id(part): x, id(indices): i})
-        return built("take({x}, {i}, axis={d})", x=x, i=i, d=axis)
-
-    def write(trees: list[ast.expr], assignment: Assignment) -> ast.expr:
-        over = assignment.get(axis, ())
-        if not over:
-            return site.rewritten({id(part): trees[0], id(indices): trees[1]})
-        after = rank - axis - 1
-        index = "[" + ", ".join([":"] * count + ["None"] * after) + "]" if after and count else ""
-        assert outside is not None
-        return _masked(site, trees, size, over, outside, found, index)
-
-    rule = Rule(
-        (dimensions, places),
-        result,
-        sizes,
-        write,
-        {axis: "sum"},
-        allowed=lambda assignment: not assignment.get(axis) or outside is not None,
-    )
-    return writer.apply(site, [site.value(part), at], rule)
+    if indices.below is not None and indices.below <= call.array.shape[axis]:
+        return "none"
+    return "clamped" if call.name == "subscript" else "nan" if is_number(call.array, "float") else None
 
 
 def _masked(
-    site: Site,
-    trees: list[ast.expr],
-    size: int,
-    over: tuple[str, ...],
-    outside: Outside,
-    found: Callable[[ast.expr, ast.expr], ast.expr],
-    index: str = "",
+    site: Site, indices: Argument, axis: int, found: Callable[[ast.expr, ast.expr], ast.expr], index: str = ""
 ) -> ast.expr:
     """What `found` finds in this device's block, and 0 for what lies in another's; `index` spreads the mask."""
-    writer, wish = site.writer, site.writer.line
-    writer.ours("the lookup in a block")
-    table, ids = trees
-    n = size // writer.mesh.axis_size(over)
-    rest = "0"
+    site.ours("the lookup in a block")
+    over, size, outside = site.over(axis), site.call.array.shape[axis], _outside(site.call, indices, axis)
+    ids, n, rest = site.trees[indices.place], size // site.mesh.axis_size(over), "0"
     if outside != "none":
-        ids = writer.named(Value(ids, None, Spec()), f"{wish}_ids").tree
+        ids = site.named("ids", ids)
         valid = built("({i} >= {low}) & ({i} < {size})", i=ids, low=-size, size=size)
         ids = built("where({i} < 0, {i} + {size}, {i})", i=ids, size=size)
         if outside == "clamped":
@@ -106,118 +51,138 @@ def _masked(
         else:
             # Every device has NaN then, and so has their sum.
             rest = text(built("where({v}" + index + ", 0, inf - inf)", v=valid))
-    local = built("{ids} - {start}", ids=ids, start=writer.offset(over, ast.Constant(n)))
-    local = writer.define(writer.fresh(f"{wish}_local"), Value(local, None, Spec())).tree
+    local = site.define("local", built("{ids} - {start}", ids=ids, start=site.start(over, size)))
     inside = built("({local} >= 0) & ({local} < {n})", local=local, n=n)
     inside = built("{x}" + index, x=inside) if index else inside
-    here = found(table, built("clip({local}, 0, {last})", local=local, last=n - 1))
+    here = found(site.x, built("clip({local}, 0, {last})", local=local, last=n - 1))
     return built("where({inside}, {found}, " + rest + ")", inside=inside, found=here)
 
 
-def _outside(at: Value, table: Typed, axis: int, *, clamps: bool) -> Outside | None:
-    """What becomes of indices that are out of range; None where that is more than a sum over devices can say."""
-    if not _numbers(table):
-        return None
-    if at.below is not None and at.below <= table.shape[axis]:
-        return "none"
-    return "clamped" if clamps else "nan" if dtype(table.dtype).kind == "float" else None
+def _indices(call: Call) -> tuple[Argument, int]:
+    """The array of indices, and the dimension that they are of."""
+    if call.name == "subscript":
+        return next((item, d) for d, item in enumerate(entries(call)) if item.typed is not None)
+    return call.arguments["indices"], call.static("axis") % len(call.array.shape)
 
 
-def _numbers(typed: Typed) -> bool:
-    """Whether a sum over the devices may complete it."""
-    return typed.dtype in NAMES and dtype(typed.dtype).kind in ("float", "int", "complex")
-
-
-def along_axis(site: Site) -> Value | None:
-    """`take_along_axis`: along a dimension that is cut, each device finds what lies in its block."""
-    part, indices = site.arguments["arr"], site.arguments["indices"]
-    table, ids = site.type_of(part), site.type_of(indices)
-    axis = site.static("axis", -1)
-    if table is None or ids is None or not isinstance(axis, int) or site.given("mode", "fill_value"):
-        return None
-    rank, writer = len(table.shape), site.writer
-    axis %= rank
-    if len(ids.shape) != rank:
-        return None
-    shape = site.result.shape
-    dimensions = tuple((d,) if d == axis or table.shape[d] == shape[d] else () for d in range(rank))
-    places = tuple((rank,) if d == axis else (d,) if ids.shape[d] == shape[d] else () for d in range(rank))
-    result = tuple((rank,) if d == axis else (d,) for d in range(rank))
-    sizes = {**dict(enumerate(shape)), axis: table.shape[axis], rank: ids.shape[axis]}
-    at = site.value(indices)
-    outside = _outside(at, table, axis, clamps=False)
+def looked_up(site: Site) -> ast.expr:
+    """A lookup of one dimension, block by block where it is cut."""
+    indices, axis = _indices(site.call)
+    if not site.over(axis):
+        return site.rewritten()
+    count, after = len(Call.type(indices).shape), len(site.call.array.shape) - axis - 1
 
     def found(x: ast.expr, i: ast.expr) -> ast.expr:
-        return site.rewritten({id(part): x, id(indices): i})
+        if site.call.name == "subscript":
+            return site.rewritten({site.call.operand.place: x, indices.place: i})
+        return built("take({x}, {i}, axis={d})", x=x, i=i, d=axis)
 
-    def write(trees: list[ast.expr], assignment: Assignment) -> ast.expr:
-        over = assignment.get(axis, ())
-        if not over:
-            return site.rewritten({id(part): trees[0], id(indices): trees[1]})
-        assert outside is not None
-        return _masked(site, trees, table.shape[axis], over, outside, found)
+    index = "[" + ", ".join([":"] * count + ["None"] * after) + "]" if after and count else ""
+    return _masked(site, indices, axis, found, index)
 
-    rule = Rule(
-        (dimensions, places),
-        result,
-        sizes,
-        write,
+
+def _lookup(call: Call) -> Rule | None:
+    indices, axis = _indices(call)
+    shape, ids = call.array.shape, Call.type(indices)
+    if ids.dtype == "bool":
+        return None
+    # The factors: the table's dimensions, then those of the indices.
+    dimensions = every(shape)
+    places = tuple((len(shape) + d,) for d in range(len(ids.shape)))
+    return Rule(
+        {call.operand.place: dimensions, indices.place: places},
+        (*dimensions[:axis], *places, *dimensions[axis + 1 :]),
+        dict(enumerate((*shape, *ids.shape))),
         {axis: "sum"},
-        allowed=lambda assignment: not assignment.get(axis) or outside is not None,
+        whole=frozenset({axis} if _outside(call, indices, axis) is None else ()),
     )
-    return writer.apply(site, [site.value(part), at], rule)
 
 
-_SEGMENTS = {"segment_sum": "sum", "segment_prod": "prod", "segment_max": "max", "segment_min": "min"}
+@rule_for("take", write=looked_up)
+def take(call: Call) -> Rule | None:
+    """Along one dimension."""
+    return _lookup(call) if isinstance(call.static("axis"), int) and not call.given("mode", "fill_value") else None
 
 
-def segments(site: Site) -> Value | None:
-    """`segment_sum`, …: the data of each device by itself; an id that lies in another block of segments is dropped."""
-    data, ids = site.arguments["data"], site.arguments["segment_ids"]
-    one, other = site.type_of(data), site.type_of(ids)
-    if one is None or other is None or len(other.shape) != 1 or one.shape[:1] != other.shape or not one.shape:
+def subscript(call: Call) -> Rule | None:
+    """`table[tokens]`, `x[:, tokens]`: one array of indices, all other dimensions whole as they are."""
+    items = entries(call)
+    others = [item for item in items if item.typed is None]
+    return _lookup(call) if len(others) == len(items) - 1 and all(item.is_all for item in others) else None
+
+
+def _along_axis(site: Site) -> ast.expr:
+    indices, axis = site.call.arguments["indices"], _axis(site.call)
+    if not site.over(axis):
+        return site.rewritten()
+    place = site.call.operand.place
+    return _masked(site, indices, axis, lambda x, i: site.rewritten({place: x, indices.place: i}))
+
+
+def _axis(call: Call) -> int:
+    return call.static("axis", -1) % len(call.array.shape)
+
+
+@rule_for("take_along_axis", write=_along_axis)
+def along_axis(call: Call) -> Rule | None:
+    """Along a dimension that is cut, each device finds what lies in its block."""
+    table, ids, shape = call.array.shape, call.type_of("indices").shape, call.result.shape
+    if not isinstance(call.static("axis", -1), int) or call.given("mode", "fill_value") or len(ids) != len(table):
         return None
-    count, given, writer = site.static("num_segments"), site.arguments.get("num_segments"), site.writer
-    if not isinstance(count, int) or given is None or not _numbers(one) or 0 in one.shape:
-        return None
-    rank = len(one.shape)
-    rest = tuple((d,) for d in range(1, rank))
-
-    def write(trees: list[ast.expr], assignment: Assignment) -> ast.expr:
-        over = assignment.get(rank, ())
-        replaced = {id(data): trees[0], id(ids): trees[1]}
-        if over:
-            writer.ours("the scattering into a block")
-            n = count // writer.mesh.axis_size(over)
-            local = built("{ids} - {start}", ids=trees[1], start=writer.offset(over, ast.Constant(n)))
-            replaced |= {id(ids): local, id(given): ast.Constant(n)}
-        return site.rewritten(replaced)
-
-    rule = Rule(
-        (((0,), *rest), ((0,),)),
-        ((rank,), *rest),
-        dict(enumerate((*one.shape, count))),
-        write,
-        {0: _SEGMENTS[site.name]},
+    rank, axis = len(table), _axis(call)
+    return Rule(
+        {
+            "arr": tuple((d,) if d == axis or table[d] == shape[d] else () for d in range(rank)),
+            "indices": tuple((rank,) if d == axis else (d,) if ids[d] == shape[d] else () for d in range(rank)),
+        },
+        tuple((rank,) if d == axis else (d,) for d in range(rank)),
+        {**dict(enumerate(shape)), axis: table[axis], rank: ids[axis]},
+        {axis: "sum"},
+        whole=frozenset({axis} if _outside(call, call.arguments["indices"], axis) is None else ()),
     )
-    return writer.apply(site, [site.value(data), site.value(ids)], rule)
 
 
-def counted(site: Site) -> Value | None:
-    """`bincount`: what each device counts is added up."""
-    x, weights = site.arguments["x"], site.arguments.get("weights")
-    typed = site.type_of(x)
-    if typed is None or site.static("length") is None or (weights is not None and site.type_of(weights) is None):
+_SEGMENTS: dict[str, Reduction] = {
+    "segment_sum": "sum", "segment_prod": "prod", "segment_max": "max", "segment_min": "min",
+}  # fmt: skip
+
+
+def _segments(site: Site) -> ast.expr:
+    rank, ids = len(site.call.array.shape), site.trees["segment_ids"]
+    over, count = site.over(rank), site.rule.sizes[rank]
+    if not over:
+        return site.rewritten()
+    site.ours("the scattering into a block")
+    local = built("{ids} - {start}", ids=ids, start=site.start(over, count))
+    return site.rewritten({"segment_ids": local, "num_segments": ast.Constant(count // site.mesh.axis_size(over))})
+
+
+@rule_for(*_SEGMENTS, write=_segments)
+def segments(call: Call) -> Rule | None:
+    """The data of each device by itself; an id that lies in another block of segments is dropped."""
+    shape, ids, count = call.array.shape, call.type_of("segment_ids").shape, call.static("num_segments")
+    if len(ids) != 1 or shape[:1] != ids or 0 in shape or not isinstance(count, int) or not is_number(call.array):
         return None
-    parts = [x] if weights is None else [x, weights]
-    return site.run([(part, ((0,),)) for part in parts], ((),), {0: typed.shape[0]}, {0: "sum"})
+    rank, rest = len(shape), tuple((d,) for d in range(1, len(shape)))
+    operands = {"data": every(shape), "segment_ids": ((0,),)}
+    return Rule(operands, ((rank,), *rest), dict(enumerate((*shape, count))), {0: _SEGMENTS[call.name]})
 
 
-def searched(site: Site) -> Value | None:
-    """`searchsorted`, `digitize`, `interp`, `polyval`: element by element, of a table that every device has."""
-    part = site.arguments["v" if site.name == "searchsorted" else "x"]
-    typed = site.type_of(part)
-    if typed is None:
+@rule_for("bincount")
+def counted(call: Call) -> Rule | None:
+    """What each device counts is added up."""
+    if call.static("length") is None:
         return None
-    dimensions = tuple((d,) for d in range(len(typed.shape)))
-    return site.run([(part, dimensions)], dimensions, dict(enumerate(typed.shape)))
+    parts = {name: ((0,),) for name in ("x", "weights") if name in call.arguments and call.type_of(name)}
+    return Rule(parts, ((),), {0: call.type_of("x").shape[0]}, {0: "sum"})
+
+
+@rule_for("searchsorted", "digitize", "interp", "polyval")
+def searched(call: Call) -> Rule | None:
+    """Element by element, of a table that every device has."""
+    place = "v" if call.name == "searchsorted" else "x"
+    shape = call.type_of(place).shape
+    return Rule({place: every(shape)}, every(shape), dict(enumerate(shape)))
+
+
+whole("isin", "unravel_index", "cumulative_sum", because="each element of the result may hang on all of them")

@@ -1,17 +1,19 @@
-"""How one operation's dimensions belong together, and how its operands lie, in; the cheapest way to run it on shards.
+"""What there is to know of one operation on shards, as data, in; what an assignment of mesh axes asks and costs out.
 
 A dimension is a product of factors, the slowest first, as in Shardy's sharding rules. A factor runs along dimensions of
 operands and of the result; split over mesh axes, every device computes with its share. A dimension without factors has
 to be whole. Where a factor is `reduced`, the devices' results are partial until a collective completes them.
+
+Nothing here writes a program: what an assignment costs is known without one.
 """
 
 from __future__ import annotations
 
-import ast
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from runner.layout import Mesh, Spec
 from runner.sharding import moves
@@ -21,64 +23,118 @@ Dimensions = tuple[Factors, ...]
 Assignment = Mapping[int, tuple[str, ...]]
 """For each factor the mesh axes that split it, the first one slowest; a factor that is not there is whole."""
 
-NUMBERS = 4
-"""As many bytes as a number has whose dtype is not known."""
+Reduction = Literal["sum", "mean", "max", "min", "any", "all", "prod"]
+
+
+def every(shape: Iterable[int], *, but: Iterable[int] = ()) -> Dimensions:
+    """The dimensions of an array, each a factor of its own; those of `but` whole."""
+    return tuple((d,) if d not in but else () for d, _ in enumerate(shape))
 
 
 @dataclass(frozen=True)
-class Value:
-    """An array as one device has it: the expression, the whole shape, and how the whole lies.
+class Sent:
+    """What a device sends while it computes, if the factors `over` are split.
 
-    - `shape` is None for what is no array: it is the same on every device.
-    - `make` writes it under any layout without communication, since no array enters it.
-    - `below` is a bound that every integer of it lies under, from 0, where that is known.
-    - `halo`: the dimensions of which a device has its block and its neighbours' edges.
-    - `elements`: of a tuple of arrays, each of them; `free`: no array entered it.
+    - `kind`: a reduction or a gather over their axes; a block to one other device; of a `shift`, what leaves a block
+      of a dimension of `size` elements that is shifted by `shift`.
+    - `of`: the dimensions of what is sent, as a whole: how long, of which factors, and how much longer it is on each
+      device where one of these is split; `width`: the bytes of an element.
     """
 
-    tree: ast.expr
-    shape: tuple[int, ...] | None
-    spec: Spec
-    dtype: str = "float32"
-    make: Callable[[Spec], ast.expr] | None = None
-    static: bool = False
-    below: int | None = None
-    halo: frozenset[int] = frozenset()
-    elements: tuple[Value, ...] = ()
-    free: bool = False
+    kind: Literal["all-reduce", "all-gather", "permute", "shift"]
+    over: Factors
+    of: tuple[tuple[int, Factors, int], ...]
+    width: int
+    shift: int = 0
+    size: int = 0
+
+    def bytes(self, mesh: Mesh, assignment: Assignment) -> float:
+        """As many as a device sends on a ring."""
+        n = _parts(mesh, self.over, assignment)
+        if n == 1:
+            return 0.0
+        held = float(self.width)
+        for size, factors, more in self.of:
+            parts = _parts(mesh, factors, assignment)
+            held *= size / parts + (more if parts > 1 else 0)
+        match self.kind:
+            case "all-reduce":
+                return 2 * (n - 1) / n * held
+            case "all-gather":
+                return (n - 1) * held
+            case "permute":
+                return held
+            case "shift":
+                block = self.size // n
+                blocks, rest = divmod(self.shift, block)
+                return ((rest if (blocks + 1) % n else 0) + (block - rest if blocks % n else 0)) * held
 
 
 @dataclass(frozen=True)
 class Rule:
     """One operation on shards.
 
-    - `operands`, `result`: the factors of each dimension; `sizes`: of each factor.
-    - `reduced`: for the factors that the result lacks, what completes it: `sum`, `mean`, `max`, `min`.
-    - `write`: from the operands' expressions and the assignment, the expression of one device, not completed.
-    - `inner`: the bytes that a device sends inside of what `write` writes.
-    - `allowed`: whether it can be written for an assignment.
+    - `operands`: for each operand, by its place in the call, the factors of its dimensions; `result`: of the result's;
+      `sizes`: of each factor.
+    - `reduced`: for the factors that the result lacks, what completes it.
+    - `whole`: the factors that no axis may split; `permuted`: those whose blocks are given to other devices, so that
+      their axes stand in the mesh's order; `least`: how long a block has to be.
+    - `single`: of these factors one at most is split; `within`: a factor that is split only where another one is.
+    - `halo`: for a factor, how many elements of the blocks before and after a device needs.
+    - `edges`: the dimensions of the result of which, where they are split, a device keeps the neighbours' edges.
+    - `inside`: what a device sends while it computes; `below`: a bound that every integer of the result lies under.
     """
 
-    operands: tuple[Dimensions, ...]
+    operands: Mapping[str, Dimensions]
     result: Dimensions
     sizes: Mapping[int, int]
-    write: Callable[[list[ast.expr], Assignment], ast.expr]
-    reduced: Mapping[int, str] = field(default_factory=dict[int, str])
-    inner: Callable[[Assignment], float] = lambda _: 0.0
-    allowed: Callable[[Assignment], bool] = lambda _: True
+    reduced: Mapping[int, Reduction] = field(default_factory=dict[int, Reduction])
+    whole: frozenset[int] = frozenset()
+    permuted: frozenset[int] = frozenset()
+    least: Mapping[int, int] = field(default_factory=dict[int, int])
+    single: frozenset[int] = frozenset()
+    within: Mapping[int, int] = field(default_factory=dict[int, int])
+    halo: Mapping[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    edges: frozenset[int] = frozenset()
+    inside: tuple[Sent, ...] = ()
+    below: int | None = None
+
+    def possible(self, mesh: Mesh, assignment: Assignment) -> bool:
+        """Whether the operation can be written for an assignment."""
+        for factor, axes in assignment.items():
+            if axes and (
+                factor in self.whole
+                or (factor in self.permuted and list(axes) != sorted(axes, key=mesh.axes.index))
+                or self.sizes[factor] // mesh.axis_size(axes) < self.least.get(factor, 0)
+                or (factor in self.within and not assignment.get(self.within[factor]))
+            ):
+                return False
+        return len(self.single) < 2 or sum(bool(assignment.get(factor)) for factor in self.single) < 2
+
+    def sent(self, mesh: Mesh, assignment: Assignment) -> float:
+        """The bytes that a device sends while it computes."""
+        return sum(each.bytes(mesh, assignment) for each in self.inside)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """An assignment, the layouts that it asks of operands, that of the result, and what completes the result."""
+def halo_sent(
+    shape: tuple[int, ...], dimensions: Dimensions, halo: Mapping[int, tuple[int, int]], width: int
+) -> tuple[Sent, ...]:
+    """The edges of an array's blocks, one dimension after the other: those of the later ones have edges already."""
+    of = [(size, factors, 0) for size, factors in zip(shape, dimensions, strict=True)]
+    found: list[Sent] = []
+    for d, factors in enumerate(dimensions):
+        edges = sum(map(sum, (halo[factor] for factor in factors if factor in halo)))
+        if edges:
+            found.append(Sent("permute", factors, (*of[:d], (edges, (), 0), *of[d + 1 :]), width))
+            of[d] = (shape[d], factors, edges)
+    return tuple(found)
 
-    assignment: Assignment
-    operands: tuple[Spec, ...]
-    partial: Spec
-    over: Mapping[str, tuple[str, ...]]
-    scattered: tuple[tuple[int, tuple[str, ...]], ...]
-    spec: Spec
-    cost: float
+
+def _parts(mesh: Mesh, factors: Factors, assignment: Assignment) -> int:
+    n = 1
+    for factor in factors:
+        n *= mesh.axis_size(assignment.get(factor, ()))
+    return n
 
 
 def layout(mesh: Mesh, rule: Rule, dimensions: Dimensions, assignment: Assignment) -> Spec | None:
@@ -116,31 +172,50 @@ def assigned(mesh: Mesh, rule: Rule, dimensions: Dimensions, spec: Spec) -> dict
 
 
 @dataclass(frozen=True)
+class Choice:
+    """An assignment, and all that follows from it.
+
+    - `operands`: the layouts that it asks of these; `partial`: that of the result before it is completed, over the
+      axes of `over` by reductions and along the dimensions and axes of `scattered`; `spec`: after it is.
+    - `cost`: the bytes that a device sends to compute and to complete the result, and to have it as it is wanted.
+    """
+
+    assignment: Assignment
+    operands: tuple[Spec, ...]
+    partial: Spec
+    over: Mapping[Reduction, tuple[str, ...]]
+    scattered: tuple[tuple[int, tuple[str, ...]], ...]
+    spec: Spec
+    cost: float
+
+
+@dataclass(frozen=True)
 class Question:
     """How to run an operation by `rule`.
 
-    `shape` and `itemsize` are those of its result, `wanted` is the layout in which it has to end; `cost_of` says what a
-    device sends to have a value in another layout.
+    - `lying`: how the operands lie; `moving`: what a device sends to have one of them, by its number, in a layout.
+    - `shape` and `itemsize`: those of the result; `wanted`: the layout in which it has to end.
     """
 
     mesh: Mesh
     rule: Rule
-    values: Sequence[Value]
+    lying: tuple[Spec, ...]
+    moving: Callable[[int, Spec], float]
     shape: tuple[int, ...]
     itemsize: int
     wanted: Spec | None
-    cost_of: Callable[[Value, Spec], float]
 
 
 def choose(asked: Question) -> Choice:
     """The way to run the operation for which a device sends the fewest bytes, and of these the one with most shards."""
-    rule, best = asked.rule, None
+    mesh, best = asked.mesh, None
     for order, assignment in enumerate(_candidates(asked)):
-        choice = _evaluate(asked, assignment)
+        choice = followed(mesh, asked.rule, assignment, asked.shape, asked.itemsize, asked.wanted)
         if choice is None:
             continue
-        work = math.prod(rule.sizes.values()) / math.prod(asked.mesh.axis_size(axes) for axes in assignment.values())
-        key = (round(choice.cost, 3), work, order)
+        cost = choice.cost + sum(itertools.starmap(asked.moving, enumerate(choice.operands)))
+        shards = math.prod(mesh.axis_size(axes) for axes in assignment.values())
+        key = (round(cost, 3), 1 / shards, order)
         if best is None or key < best[0]:
             best = key, choice
     assert best is not None  # nothing split is always possible
@@ -148,11 +223,12 @@ def choose(asked: Question) -> Choice:
 
 
 def _candidates(asked: Question) -> Iterator[dict[int, tuple[str, ...]]]:
-    mesh, rule, values, wanted = asked.mesh, asked.rule, asked.values, asked.wanted
+    """The assignments that operands and the wanted result have, merged in any order, and parts of these."""
+    mesh, rule, wanted = asked.mesh, asked.rule, asked.wanted
     sources = [
-        assigned(mesh, rule, dimensions, value.spec)
-        for value, dimensions in zip(values, rule.operands, strict=True)
-        if any(value.spec)
+        assigned(mesh, rule, dimensions, spec)
+        for spec, dimensions in zip(asked.lying, rule.operands.values(), strict=True)
+        if any(spec)
     ]
     if wanted is not None and any(wanted):
         sources.append(assigned(mesh, rule, rule.result, wanted))
@@ -177,23 +253,23 @@ def _candidates(asked: Question) -> Iterator[dict[int, tuple[str, ...]]]:
         yield {}
 
 
-def _evaluate(asked: Question, assignment: dict[int, tuple[str, ...]]) -> Choice | None:
-    mesh, rule, values, wanted = asked.mesh, asked.rule, asked.values, asked.wanted
-    if not rule.allowed(assignment):
+def followed(
+    mesh: Mesh, rule: Rule, assignment: Assignment, shape: tuple[int, ...], itemsize: int, wanted: Spec | None
+) -> Choice | None:
+    """What an assignment asks of the operands, gives as the result and costs; None where it cannot be written."""
+    if not rule.possible(mesh, assignment):
         return None
-    operands = [layout(mesh, rule, dimensions, assignment) for dimensions in rule.operands]
     partial = layout(mesh, rule, rule.result, assignment)
-    if partial is None:
+    operands = [layout(mesh, rule, dimensions, assignment) for dimensions in rule.operands.values()]
+    needed = tuple(spec for spec in operands if spec is not None)
+    if partial is None or len(needed) < len(operands):
         return None
-    needed = [spec for spec in operands if spec is not None]
-    if len(needed) < len(operands):
-        return None
-    cost = sum(asked.cost_of(value, spec) for value, spec in zip(values, needed, strict=True)) + rule.inner(assignment)
-    over: dict[str, tuple[str, ...]] = {}
+    cost = rule.sent(mesh, assignment)
+    over: dict[Reduction, tuple[str, ...]] = {}
     for factor, kind in rule.reduced.items():
         if assignment.get(factor):
             over[kind] = over.get(kind, ()) + assignment[factor]
-    held = moves.local_bytes(mesh, asked.shape, asked.itemsize, partial)
+    held = moves.local_bytes(mesh, shape, itemsize, partial) if over else 0.0
     spec = partial
     scattered: list[tuple[int, tuple[str, ...]]] = []
     for kind, axes in over.items():
@@ -212,5 +288,5 @@ def _evaluate(asked: Question, assignment: dict[int, tuple[str, ...]]) -> Choice
         cost += 2 * (n - 1) / n * held
         over[kind] = tuple(axis for axis in mesh.axes if axis in rest)
     if wanted is not None:
-        cost += moves.sent(mesh, asked.shape, asked.itemsize, spec, wanted)
-    return Choice(assignment, tuple(needed), partial, over, tuple(scattered), spec, cost)
+        cost += moves.sent(mesh, shape, itemsize, spec, wanted)
+    return Choice(assignment, needed, partial, over, tuple(scattered), spec, cost)

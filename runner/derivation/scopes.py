@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from runner.derivation.rules import Value
-from runner.derivation.site import Statics
+from runner.derivation.statics import Statics
 from runner.derivation.trees import built
+from runner.derivation.values import Value
 from runner.experiment.model import Experiment, Line, Loop, Node, Statement
 from runner.language.operations import CONSTANTS
 from runner.language.syntax import parse, place
@@ -78,11 +78,22 @@ class Names:
         self.beside: Sequence[Statement] = ()
         """The statements of the graph among which it stands."""
         self.prefix = ""
+        self.kept: frozenset[str] = frozenset()
+        """What each step of the loop keeps, to be stacked."""
+        self.notes: list[str] = []
         self.index: frozenset[str] = frozenset()
         """The numbers of the steps of unrolled loops."""
         self.taken: set[str] = {*experiment.dims, *CONSTANTS, *_names(experiment.graph)}
         self.taken |= {array.name for array in experiment.arrays}
         self._parts = parts
+
+    def copied(self) -> tuple[list[Scope], set[str], list[str]]:
+        """What can be gone back to: the lines, the names and the notes, as they are now."""
+        return [scope.copied() for scope in self.scopes], set(self.taken), list(self.notes)
+
+    def restore(self, copied: tuple[list[Scope], set[str], list[str]]) -> None:
+        """Go back to how it was."""
+        self.scopes, self.taken, self.notes = copied
 
     def define(self, written: str, value: Value, name: str | None = None) -> Value:
         """Write a line and let `name` stand for it."""
@@ -135,18 +146,12 @@ class Names:
         where = place(node)
         return None if where is None else self._parts.get(path, {}).get(where)
 
-    def root_of(self, node: ast.expr) -> str | None:
-        """The name of the line of which an expression is the whole."""
-        for statement in self.beside:
-            if isinstance(statement, Node) and statement.expression.tree is node:
-                return statement.name
-        return None
-
-    def readers(self, name: str) -> Iterator[tuple[str, Statement]]:
-        """The statements beside the line that is written that read a name, with their paths."""
-        for statement in self.beside:
-            if name in statement.names:
-                yield f"{self.prefix}{statement.name}", statement
+    def readers(self, node: ast.expr) -> tuple[str, list[tuple[str, Statement]]] | None:
+        """Where an expression is a whole line that only lines beside it read, its name, and these with their paths."""
+        name = next((s.name for s in self.beside if isinstance(s, Node) and s.expression.tree is node), None)
+        if name is None or name in self.kept:
+            return None
+        return name, [(f"{self.prefix}{s.name}", s) for s in self.beside if name in s.names]
 
     def fresh(self, wish: str) -> str:
         """A name that nothing has."""
@@ -156,11 +161,10 @@ class Names:
         self.taken.add(name)
         return name
 
-    def named(self, value: Value, wish: str) -> Value:
-        """The value by a name, so that it can be read twice."""
-        if isinstance(value.tree, ast.Name | ast.Attribute | ast.Constant):
-            return value
-        return self.define(self.fresh(wish), value)
+    def note(self, note: str) -> None:
+        """Say something of the lines, once."""
+        if note not in self.notes:
+            self.notes.append(note)
 
     @property
     def line(self) -> str:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.derivation.rules import Assignment, Dimensions, Rule, Value
-from runner.derivation.site import NotStatic, Site
-from runner.derivation.sliding import edges, ordered
+from runner.derivation.calls import Call, NotStatic, is_number, itemsize
+from runner.derivation.registry import rule_for, whole
+from runner.derivation.rules import Dimensions, Rule, every, halo_sent
+from runner.derivation.site import Site
+from runner.derivation.sliding import edges
 from runner.derivation.trees import constant
-from runner.dtypes import NAMES, dtype
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,17 @@ class Window:
         """How many elements of the next block the last window of a block reaches."""
         return max(self.reach - self.stride - self.low, 0)
 
-    def cuts(self, n: int) -> bool:
-        """Whether n blocks, with their neighbours' edges, give the n blocks of the result."""
-        if self.dilated or self.low < 0 or self.size != self.stride * self.result or self.result % n:
+    @property
+    def cuts(self) -> bool:
+        """Whether blocks of the operand, with their neighbours' edges, give those of the result."""
+        if self.dilated or self.low < 0 or self.size != self.stride * self.result:
             return False
-        size = self.size // n
-        count = (size + self.low + self.after - self.reach) // self.stride + 1
-        return max(self.low, self.after) <= size and count == self.result // n
+        return -self.stride <= self.low + self.after - self.reach < 0
+
+    @property
+    def least(self) -> int:
+        """How long a block of the result has to be, so that its edges are of the next blocks alone."""
+        return -(-max(self.low, self.after) // self.stride)
 
 
 def _pads(padding: Any, windows: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
@@ -63,157 +68,154 @@ def _pads(padding: Any, windows: Sequence[tuple[int, int, int]]) -> list[tuple[i
     return pads
 
 
-def _edged(
-    site: Site, tree: ast.expr, windows: dict[int, Window], assignment: Assignment, factors: dict[int, int], fill: str
-) -> ast.expr:
-    """The block with what its windows reach of its neighbours; `factors` are those of the dimensions."""
-    for d, window in windows.items():
-        over = assignment.get(factors[d], ())
-        if over and (window.low or window.after):
-            site.writer.ours("the exchange of edges")
-            tree = edges(site.writer, tree, len(site.result.shape), d, over, (window.low, window.after), fill)
+def _edged(site: Site, dimensions: Dimensions, fill: str) -> ast.expr:
+    """The first operand's block with what its windows reach of its neighbours."""
+    tree = site.x
+    for d, factors in enumerate(dimensions):
+        over = site.over(*factors)
+        halo = site.rule.halo.get(factors[0], (0, 0)) if factors else (0, 0)
+        if over and any(halo):
+            site.ours("the exchange of edges")
+            tree = edges(site, tree, d, over, halo, fill)
     return tree
 
 
-def _sent(
-    site: Site, typed_shape: tuple[int, ...], dimensions: Dimensions, windows: dict[int, Window], assignment: Assignment
-) -> float:
-    """The elements of the edges that a device sends."""
-    mesh = site.writer.mesh
-    held = [
-        size // mesh.axis_size([axis for f in factors for axis in assignment.get(f, ())])
-        for size, factors in zip(typed_shape, dimensions, strict=True)
-    ]
-    found = 0.0
-    for d, window in windows.items():
-        if any(assignment.get(f) for f in dimensions[d]):
-            found += math.prod(held) / held[d] * (window.low + window.after)
-            held[d] += window.low + window.after
-    return found
+def _windowed(
+    call: Call,
+    operands: dict[str, Dimensions],
+    result: Dimensions,
+    sizes: dict[int, int],
+    reduced: Iterable[int],
+    windows: dict[int, Window],
+) -> Rule:
+    """A rule with windows along factors."""
+    halo = {factor: (window.low, window.after) for factor, window in windows.items()}
+    first = next(iter(operands.values()))
+    return Rule(
+        operands,
+        result,
+        sizes,
+        dict.fromkeys(reduced, "sum"),
+        whole=frozenset(factor for factor, window in windows.items() if not window.cuts),
+        permuted=frozenset(windows),
+        least={factor: window.least for factor, window in windows.items()},
+        halo=halo,
+        inside=halo_sent(call.array.shape, first, halo, itemsize(call.array.dtype)),
+    )
 
 
-def convolved(site: Site) -> Value | None:
-    """`conv_general_dilated`, `conv`: the input features are summed over; groups of features stay together."""
-    lhs, rhs = site.arguments["lhs"], site.arguments["rhs"]
-    one, other = site.type_of(lhs), site.type_of(rhs)
-    if one is None or other is None:
-        return None
-    rank = len(one.shape)
-    numbers = site.static("dimension_numbers")
-    letters = "".join("0123456789"[: rank - 2])
-    left, right, out = numbers or (f"NC{letters}", f"OI{letters}", f"NC{letters}")
+# Convolutions. Factors: 0 the batch, 1 output features, 2 input features or groups, 3 + i space.
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """What a convolution goes over: the letters of its dimensions, and how each dimension of space is padded."""
+
+    left: Sequence[str]
+    right: Sequence[str]
+    out: Sequence[str]
+    pads: list[tuple[int, int]]
+    windows: dict[int, Window]
+    groups: int
+    batches: int
+
+
+def _convolution(call: Call) -> _Convolution:
+    one, other = call.type_of("lhs").shape, call.type_of("rhs").shape
+    letters = "".join("0123456789"[: len(one) - 2])
+    left, right, out = call.static("dimension_numbers") or (f"NC{letters}", f"OI{letters}", f"NC{letters}")
     space = [letter for letter in right if letter not in "OI"]
-    groups, batches = site.static("feature_group_count", 1), site.static("batch_group_count", 1)
-    strides = site.static("window_strides")
-    stretches, holes = (site.static(name) or (1,) * len(space) for name in ("rhs_dilation", "lhs_dilation"))
-    reaches = [(other.shape[right.index(s)] - 1) * by + 1 for s, by in zip(space, stretches, strict=True)]
-    sizes = [one.shape[left.index(s)] for s in space]
-    pads = _pads(site.static("padding"), list(zip(sizes, reaches, strides, strict=True)))
-    windows: dict[int, Window] = {}
-    for at, s in enumerate(space):
-        result = site.result.shape[out.index(s)]
-        windows[left.index(s)] = Window(sizes[at], result, reaches[at], strides[at], *pads[at], holes[at] != 1)
-    # Factors: 0 the batch, 1 output features, 2 input features or groups, 3 + i space.
-    grouped = groups > 1 or batches > 1
-    named = {"N": 0, **{s: 3 + i for i, s in enumerate(space)}}
-    of_left: dict[str, tuple[int, ...]] = {**{c: (f,) for c, f in named.items()}, "C": (2,)}
-    of_out: dict[str, tuple[int, ...]] = {**{c: (f,) for c, f in named.items()}, "C": (2, 1) if grouped else (1,)}
-    of_right: dict[str, tuple[int, ...]] = {"O": (2, 1) if grouped else (1,), "I": () if grouped else (2,)}
-    if batches > 1:
+    strides = call.static("window_strides")
+    stretches, holes = (call.static(name) or (1,) * len(space) for name in ("rhs_dilation", "lhs_dilation"))
+    reaches = [(other[right.index(s)] - 1) * by + 1 for s, by in zip(space, stretches, strict=True)]
+    sizes = [one[left.index(s)] for s in space]
+    pads = _pads(call.static("padding"), list(zip(sizes, reaches, strides, strict=True)))
+    results = [call.result.shape[out.index(s)] for s in space]
+    every = zip(sizes, results, reaches, strides, pads, holes, strict=True)
+    windows = {3 + i: Window(n, end, r, s, p[0], p[1], hole != 1) for i, (n, end, r, s, p, hole) in enumerate(every)}
+    groups, batches = call.static("feature_group_count", 1), call.static("batch_group_count", 1)
+    return _Convolution(left, right, out, pads, windows, groups, batches)
+
+
+def _convolved(site: Site) -> ast.expr:
+    found = _convolution(site.call)
+    replaced = {"lhs": _edged(site, site.rule.operands["lhs"], "0")}
+    if any(site.over(factor) for factor in found.windows):
+        replaced["padding"] = constant([(0, 0) if site.over(3 + i) else pad for i, pad in enumerate(found.pads)])
+    if found.groups * found.batches > 1 and site.over(2):
+        name = "feature_group_count" if found.groups > 1 else "batch_group_count"
+        replaced[name] = constant(found.groups * found.batches // site.parts((2,)))
+    return site.rewritten(replaced)
+
+
+@rule_for("conv_general_dilated", "conv", write=_convolved)
+def convolved(call: Call) -> Rule | None:
+    """The input features are summed over; groups of features stay together."""
+    found, one, other = _convolution(call), call.type_of("lhs").shape, call.type_of("rhs").shape
+    left, right, out, windows = found.left, found.right, found.out, found.windows
+    grouped = found.groups > 1 or found.batches > 1
+    space = [letter for letter in right if letter not in "OI"]
+    named = {"N": (0,), **{s: (3 + i,) for i, s in enumerate(space)}}
+    of_left: dict[str, tuple[int, ...]] = {**named, "C": (2,)}
+    of_out: dict[str, tuple[int, ...]] = {**named, "C": (2, 1) if grouped else (1,)}
+    of_right: dict[str, tuple[int, ...]] = {"O": of_out["C"], "I": () if grouped else (2,)}
+    if found.batches > 1:
         of_left |= {"N": (2,), "C": ()}
         of_out |= {"N": ()}
-    factor_sizes = {0: one.shape[left.index("N")], 1: other.shape[right.index("O")], 2: one.shape[left.index("C")]}
+    sizes = {0: one[left.index("N")], 1: other[right.index("O")], 2: one[left.index("C")]}
     if grouped:
-        factor_sizes |= {2: groups * batches, 1: factor_sizes[1] // (groups * batches)}
-    factor_sizes |= {3 + i: site.result.shape[out.index(s)] for i, s in enumerate(space)}
-    dimensions: Dimensions = tuple(of_left[c] for c in left)
-    factors = {left.index(s): 3 + at for at, s in enumerate(space)}
-
-    def write(trees: list[ast.expr], assignment: Assignment) -> ast.expr:
-        replaced = {id(lhs): _edged(site, trees[0], windows, assignment, factors, "0"), id(rhs): trees[1]}
-        if any(assignment.get(f) for f in factors.values()):
-            left_over = [(0, 0) if assignment.get(3 + at) else pad for at, pad in enumerate(pads)]
-            replaced[id(site.arguments["padding"])] = constant(left_over)
-        n = site.writer.mesh.axis_size(assignment.get(2, ()))
-        if grouped and n > 1:
-            name = "feature_group_count" if groups > 1 else "batch_group_count"
-            replaced[id(site.arguments[name])] = constant(groups * batches // n)
-        return site.rewritten(replaced)
-
-    def inner(assignment: Assignment) -> float:
-        width = dtype(one.dtype).itemsize
-        return width * _sent(site, one.shape, dimensions, windows, assignment)
-
-    rule = Rule(
-        (dimensions, tuple(of_right.get(c, ()) for c in right)),
-        tuple(of_out[c] for c in out),
-        factor_sizes,
-        write,
-        {} if grouped else {2: "sum"},
-        inner,
-        lambda assignment: _possible(site, windows, factors, assignment),
-    )
-    return site.writer.apply(site, [site.value(lhs), site.value(rhs)], rule)
+        groups = found.groups * found.batches
+        sizes |= {2: groups, 1: sizes[1] // groups}
+    sizes |= {factor: window.result for factor, window in windows.items()}
+    operands = {"lhs": tuple(of_left[c] for c in left), "rhs": tuple(of_right.get(c, ()) for c in right)}
+    return _windowed(call, operands, tuple(of_out[c] for c in out), sizes, () if grouped else (2,), windows)
 
 
-def _possible(site: Site, windows: dict[int, Window], factors: dict[int, int], assignment: Assignment) -> bool:
-    cut = {d: assignment.get(factors[d], ()) for d in windows}
-    return all(
-        ordered(site.writer.mesh, over) and windows[d].cuts(site.writer.mesh.axis_size(over))
-        for d, over in cut.items()
-        if over
-    )
-
-
-def transposed(site: Site) -> Value | None:
-    """`conv_transpose`: the batch and the features; space is whole."""
-    lhs, rhs = site.arguments["lhs"], site.arguments["rhs"]
-    one, other = site.type_of(lhs), site.type_of(rhs)
-    if one is None or other is None or site.given("transpose_kernel") or site.static("dimension_numbers") is not None:
+@rule_for("conv_transpose")
+def transposed(call: Call) -> Rule | None:
+    """The batch and the features; space is whole."""
+    one, other = call.type_of("lhs").shape, call.type_of("rhs").shape
+    if call.given("transpose_kernel") or call.static("dimension_numbers") is not None:
         return None
-    between = ((),) * (len(one.shape) - 2)
-    sizes = {0: one.shape[0], 1: other.shape[-1], 2: one.shape[-1]}
-    dimensions = [(lhs, ((0,), *between, (2,))), (rhs, (*between, (2,), (1,)))]
-    return site.run(dimensions, ((0,), *between, (1,)), sizes, {2: "sum"})
+    between = ((),) * (len(one) - 2)
+    operands: dict[str, Dimensions] = {"lhs": ((0,), *between, (2,)), "rhs": (*between, (2,), (1,))}
+    return Rule(operands, ((0,), *between, (1,)), {0: one[0], 1: other[-1], 2: one[-1]}, {2: "sum"})
 
 
 _IDENTITY = {"add": "0", "mul": "1", "max": "-inf", "min": "inf"}
 
 
-def reduced(site: Site) -> Value | None:
-    """`reduce_window`: what no window crosses stays, along the rest the neighbours' edges."""
-    part = site.arguments["operand"]
-    typed = site.type_of(part)
-    if typed is None or typed.dtype not in NAMES or dtype(typed.dtype).kind != "float":
-        return None
-    ones = (1,) * len(typed.shape)
-    given = [site.static(name) or ones for name in ("window_strides", "base_dilation", "window_dilation")]
-    strides, holes, stretches = (tuple(each) for each in given)
-    shape, computation = site.static("window_dimensions"), site.static("computation")
-    reaches = [(size - 1) * by + 1 for size, by in zip(shape, stretches, strict=True)]
-    pads = _pads(site.static("padding", "VALID"), list(zip(typed.shape, reaches, strides, strict=True)))
-    every = zip(typed.shape, site.result.shape, reaches, strides, pads, holes, strict=True)
+def _window(call: Call) -> tuple[dict[int, Window], list[tuple[int, int]]]:
+    """The dimensions over which windows go, and how all are padded."""
+    shape = call.array.shape
+    given = [call.static(name) or (1,) * len(shape) for name in ("window_strides", "base_dilation", "window_dilation")]
+    strides, holes, stretches = given
+    reaches = [(n - 1) * by + 1 for n, by in zip(call.static("window_dimensions"), stretches, strict=True)]
+    pads = _pads(call.static("padding", "VALID"), list(zip(shape, reaches, strides, strict=True)))
+    every = zip(shape, call.result.shape, reaches, strides, pads, holes, strict=True)
     windows = {d: Window(n, end, r, s, p[0], p[1], hole != 1) for d, (n, end, r, s, p, hole) in enumerate(every)}
-    windows = {d: window for d, window in windows.items() if not window.passes}
-    dimensions = tuple((d,) for d in range(len(ones)))
-    factors = {d: d for d in windows}
+    return {d: window for d, window in windows.items() if not window.passes}, pads
 
-    def write(trees: list[ast.expr], assignment: Assignment) -> ast.expr:
-        replaced = {id(part): _edged(site, trees[0], windows, assignment, factors, _IDENTITY[computation])}
-        if "padding" in site.arguments and any(assignment.get(d) for d in windows):
-            left_over = [(0, 0) if assignment.get(d) and d in windows else pad for d, pad in enumerate(pads)]
-            replaced[id(site.arguments["padding"])] = constant(left_over)
-        return site.rewritten(replaced)
 
-    def inner(assignment: Assignment) -> float:
-        return dtype(typed.dtype).itemsize * _sent(site, typed.shape, dimensions, windows, assignment)
+def _reduced(site: Site) -> ast.expr:
+    windows, pads = _window(site.call)
+    (dimensions,) = site.rule.operands.values()
+    replaced = {"operand": _edged(site, dimensions, _IDENTITY[site.call.static("computation")])}
+    if "padding" in site.call.arguments and any(site.over(d) for d in windows):
+        replaced["padding"] = constant([(0, 0) if site.over(d) and d in windows else p for d, p in enumerate(pads)])
+    return site.rewritten(replaced)
 
-    rule = Rule(
-        (dimensions,),
-        dimensions,
-        dict(enumerate(site.result.shape)),
-        write,
-        inner=inner,
-        allowed=lambda assignment: _possible(site, windows, factors, assignment),
-    )
-    return site.writer.apply(site, [site.value(part)], rule)
+
+@rule_for("reduce_window", write=_reduced)
+def reduced(call: Call) -> Rule | None:
+    """What no window crosses stays, along the rest the neighbours' edges."""
+    if not is_number(call.array, "float") or call.static("computation") not in _IDENTITY:
+        return None
+    shape = call.result.shape
+    return _windowed(call, {"operand": every(shape)}, every(shape), dict(enumerate(shape)), (), _window(call)[0])
+
+
+whole(
+    "convolve", "correlate",
+    because="each element of the result reaches over as much of one signal as the other one is long",
+)  # fmt: skip

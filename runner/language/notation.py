@@ -1,7 +1,7 @@
 """The operands of a contraction in; einsum's notation for it out: which dimensions it sums over, which it keeps.
 
-The operands are those of a call, in its order: an array has a `shape`. Each function gives None for operands of whose
-dimensions it cannot say what becomes of them.
+The operands are those of a call, in its order, tuples taken apart: an array has a `shape`. Each function gives None
+for operands of whose dimensions it cannot say what becomes of them.
 """
 
 from __future__ import annotations
@@ -47,13 +47,20 @@ def einsum(operands: Sequence[Any]) -> Labels | None:
 
 
 def tensordot(operands: Sequence[Any]) -> Labels | None:
-    """`tensordot(x, y, axes=2)`: the last dimensions of one with the first of the other, if `axes` is a number."""
+    """`tensordot(x, y, axes=2)`: the last dimensions of one with the first of the other, or those that `axes` pairs."""
     ranks = _two(operands)
-    if ranks is None or not isinstance(operands[-1], int):
+    axes: Sequence[Any] = [each for each in operands[2:] if isinstance(each, int) or is_sequence(each)] or [2]
+    if ranks is None or len(axes) > 2:
         return None
-    summed = _SUMMED[: operands[-1]]
-    rows, columns = _ROWS[: ranks[0] - len(summed)], _COLUMNS[: ranks[1] - len(summed)]
-    return [rows + summed, summed + columns], rows + columns
+    if len(axes) == 1:
+        axes = range(ranks[0] - axes[0], ranks[0]), range(axes[0])
+    of_both = [[each] if isinstance(each, int) else list(each) for each in axes]
+    summed = [dict(zip((d % rank for d in of), _SUMMED, strict=False)) for rank, of in zip(ranks, of_both, strict=True)]
+    inputs = [
+        "".join(paired.get(d) or letters[d] for d in range(rank))
+        for rank, paired, letters in zip(ranks, summed, (_ROWS, _COLUMNS), strict=True)
+    ]
+    return inputs, "".join(c for labels in inputs for c in labels if c not in _SUMMED)
 
 
 def dot_general(operands: Sequence[Any]) -> Labels | None:
@@ -97,13 +104,35 @@ def vdot(operands: Sequence[Any]) -> Labels | None:
     return (["k", "k"], "") if _two(operands) == (1, 1) else None
 
 
+def vecdot(operands: Sequence[Any]) -> Labels | None:
+    """`vecdot(x, y)`: the last dimensions with each other, the ones before them broadcast."""
+    return _broadcast(operands, "k", "k") if len(operands) < 3 or operands[2] == -1 else None
+
+
+def matvec(operands: Sequence[Any]) -> Labels | None:
+    """`matvec(x, y)`: each matrix with a vector."""
+    return _broadcast(operands, "rk", "k")
+
+
+def vecmat(operands: Sequence[Any]) -> Labels | None:
+    """`vecmat(x, y)`: each vector with a matrix."""
+    return _broadcast(operands, "k", "kc")
+
+
+def _broadcast(operands: Sequence[Any], one: str, other: str) -> Labels | None:
+    """The last dimensions as they are labelled; those before them are broadcast against each other."""
+    ranks = _two(operands)
+    if ranks is None:
+        return None
+    first, second = (rank - len(own) for rank, own in zip(ranks, (one, other), strict=True))
+    batch = _BATCH[: max(first, second)]
+    inputs = [batch[len(batch) - first :] + one, batch[len(batch) - second :] + other]
+    return inputs, batch + "".join(c for c in one + other if c != "k")
+
+
 def matmul(operands: Sequence[Any]) -> Labels | None:
     """`x @ y`: the leading dimensions of both are broadcast against each other."""
     ranks = _two(operands)
     if ranks is None or max(ranks) <= 2:
         return dot(operands)
-    first, second = ranks
-    batch = _BATCH[: max(first, second) - 2]
-    left, right = batch[len(batch) - max(first - 2, 0) :], batch[len(batch) - max(second - 2, 0) :]
-    rows, columns = ("r" if first > 1 else ""), ("c" if second > 1 else "")
-    return [f"{left}{rows}k", f"{right}k{columns}"], f"{batch}{rows}{columns}"
+    return _broadcast(operands, "rk" if ranks[0] > 1 else "k", "kc" if ranks[1] > 1 else "k")

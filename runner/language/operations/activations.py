@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import Any
 
 from runner.language.counterparts import activations, algebra
 from runner.language.counterparts.arithmetic import logistic
-from runner.language.operations.row import Known, Operation, array
+from runner.language.operations.row import Operation, array
 
 
-def activation(name: str, numpy: Callable[..., Any], arguments: str = "x", **known: Unpack[Known]) -> Operation:
-    """A function of `jax.nn`."""
-    return array(name, arguments, numpy, f"jax.nn.{name}", **known)
+def activation(name: str, numpy: Callable[..., Any], arguments: str = "x") -> Operation:
+    """A function of `jax.nn`, element by element."""
+    return array(name, arguments, numpy, f"jax.nn.{name}", elementwise=True)
 
 
 ROWS = (
@@ -38,16 +38,21 @@ ROWS = (
     activation("sparse_sigmoid", activations.sparse_sigmoid),
     activation("squareplus", activations.squareplus, "x, b=4"),
     activation("mish", activations.mish),
-    activation("glu", activations.glu, "x, axis=-1"),
-    activation("softmax", activations.softmax, "x, axis=-1, where=None"),
-    activation("log_softmax", activations.log_softmax, "x, axis=-1, where=None"),
-    activation(
-        "standardize", activations.standardize, "x, axis=-1, mean=None, variance=None, epsilon=1e-05, where=None"
+    # Along a dimension.
+    array("glu", "x, axis=-1", activations.glu, "jax.nn.glu"),
+    array("softmax", "x, axis=-1, where=None", activations.softmax, "jax.nn.softmax"),
+    array("log_softmax", "x, axis=-1, where=None", activations.log_softmax, "jax.nn.log_softmax"),
+    array(
+        "standardize",
+        "x, axis=-1, mean=None, variance=None, epsilon=1e-05, where=None",
+        activations.standardize,
+        "jax.nn.standardize",
     ),
-    activation(
+    array(
         "dot_product_attention",
-        algebra.dot_product_attention,
         "query, key, value, bias=None, mask=None, *, scale=None, is_causal=False",
+        algebra.dot_product_attention,
+        "jax.nn.dot_product_attention",
         wide=2,
     ),
 )

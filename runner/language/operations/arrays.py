@@ -30,8 +30,8 @@ ROWS = (
     array("broadcasted_iota", "dtype, shape, dimension", shaping.broadcasted_iota, jax="jax.lax.broadcasted_iota"),
     array("array", "object, dtype=None, *, ndmin=0", shaping.array_),
     array("asarray", "a, dtype=None", shaping.asarray),
-    array("copy", "a", shaping.asarray),
-    array("astype", "x, dtype, /", arithmetic.astype, decides="threshold"),
+    array("copy", "a", shaping.asarray, elementwise=True),
+    array("astype", "x, dtype, /", arithmetic.astype, decides="threshold", elementwise=True),
     array("meshgrid", "*xi, sparse=False, indexing='xy'", shaping.meshgrid),
     # Shape.
     array("reshape", "a, shape, order='C'", shaping.moved(np.reshape), out_sharding=True),
@@ -129,7 +129,7 @@ ROWS = (
     ),
     array("take", "a, indices, axis=None, *, mode=None, fill_value=None", indexing.take),
     array("take_along_axis", "arr, indices, axis=-1, mode=None, fill_value=None", indexing.take_along_axis),
-    array("where", "condition, x, y, /", arithmetic.where, pair=("x", "y")),
+    array("where", "condition, x, y, /", arithmetic.where, pair=("x", "y"), elementwise=True),
     array("select", "condlist, choicelist, default=0", indexing.select),
     array("one_hot", "x, num_classes, *, dtype=None, axis=-1", activations.one_hot, jax="jax.nn.one_hot"),
     # Order and counting.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from runner.language.counterparts import arithmetic
@@ -15,7 +17,7 @@ def _special(name: str, arguments: str) -> Operation:
     return array(name, arguments, arithmetic.special(name), jax=f"jax.scipy.special.{name}")
 
 
-ROWS = (
+_ELEMENTWISE = (
     # Arithmetic.
     array("add", "x, y, /", arithmetic.add),
     array("subtract", "x, y, /", arithmetic.subtract),
@@ -128,13 +130,6 @@ ROWS = (
     array("greater", "x, y, /", promoted(np.greater), decides="comparison"),
     array("greater_equal", "x, y, /", promoted(np.greater_equal), decides="comparison"),
     array("isclose", "a, b, rtol=1e-05, atol=1e-08, equal_nan=False", arithmetic.isclose, decides="comparison"),
-    array("allclose", "a, b, rtol=1e-05, atol=1e-08, equal_nan=False", arithmetic.allclose, decides="comparison"),
-    array(
-        "array_equal",
-        "a1, a2, equal_nan=False",
-        np.array_equal,
-        decides="equality",
-    ),
     array("isnan", "x, /", in_floats(np.isnan)),
     array("isinf", "x, /", in_floats(np.isinf)),
     array("isfinite", "x, /", in_floats(np.isfinite)),
@@ -155,4 +150,11 @@ ROWS = (
     array("right_shift", "x1, x2, /", arithmetic.right_shift),
     array("bitwise_left_shift", "x, y, /", arithmetic.left_shift),
     array("bitwise_right_shift", "x1, x2, /", arithmetic.right_shift),
+)
+
+ROWS = (
+    *(replace(row, elementwise=True) for row in _ELEMENTWISE),
+    # Of all elements.
+    array("allclose", "a, b, rtol=1e-05, atol=1e-08, equal_nan=False", arithmetic.allclose, decides="threshold"),
+    array("array_equal", "a1, a2, equal_nan=False", np.array_equal, decides="equality"),
 )

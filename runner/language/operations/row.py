@@ -80,6 +80,7 @@ class Known(TypedDict, total=False):
     wide: int
     draws: str
     constant: bool
+    elementwise: bool
     indices: str
     contraction: Callable[[Sequence[Any]], Labels | None]
     completed_by: str
@@ -103,6 +104,7 @@ class Operation:
     - `wide`: of floats with at least so many bytes JAX computes it in float32, and rounds once; 0: of none.
     - `draws`: of an operation that draws random numbers, the argument whose dtype says which.
     - `constant`: whether its result is a constant to whoever differentiates.
+    - `elementwise`: whether each element of the result is made of those that broadcasting puts beside each other.
     - `indices`: the argument with indices that JAX wants of one dtype, though each may be traced or a number.
     - `contraction`: of a product that sums over dimensions, the labels of its operands, as a call has them (an array
       has a `shape`), and of its result; it gives None for operands of which it cannot say them.
@@ -123,6 +125,7 @@ class Operation:
     wide: int = 0
     draws: str | None = None
     constant: bool = False
+    elementwise: bool = False
     indices: str | None = None
     contraction: Callable[[Sequence[Any]], Labels | None] | None = None
     completed_by: str | None = None

@@ -1,0 +1,176 @@
+"""An expression of the graph in; what one device computes in its place, and how that lies, out.
+
+Each operation runs on shards in the way for which a device sends the fewest bytes (`rules.py`), towards the layout that
+the plan has for its result. An operation without a rule of its own gets whole operands, which is always right.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from runner.derivation.calls import NotStatic, itemsize
+from runner.derivation.completing import completed
+from runner.derivation.facts import call_of, leaves
+from runner.derivation.laying import Layouts
+from runner.derivation.operations import WAYS
+from runner.derivation.registry import Write, as_written
+from runner.derivation.rules import Question, Rule, assigned, choose, followed
+from runner.derivation.site import Site
+from runner.derivation.trees import built, name_of
+from runner.derivation.values import Unmade, Value
+from runner.language.syntax import place
+from runner.layout import Spec
+from runner.programs.types import Typed
+from runner.sharding import moves
+
+Hints = Mapping[str, Mapping[str, Spec]]
+"""How the plan has the parts of expressions lie: for each line, by their places."""
+
+
+class Expressions:
+    """Writes expressions, with the lines that these need; `differentiated`: whether JAX takes a gradient of them."""
+
+    def __init__(self, layouts: Layouts, hints: Hints, *, differentiated: bool) -> None:
+        self.layouts, self.names, self.mesh = layouts, layouts.names, layouts.mesh
+        self.differentiated = differentiated
+        self._hints = hints
+
+    def value(self, node: ast.expr, goal: Spec | None = None, *, alone: bool = False) -> Value:
+        """An expression as one device computes it, laid out as is cheapest on the way to `goal` or to the plan's.
+
+        `alone`: whether the first of several arrays is all that is read.
+        """
+        names, statics = self.names, self.names.statics
+        static = statics.tree(node)
+        if static is not None:
+            return Value(static, None, Spec(), static=True)
+        match node:
+            case ast.Name(id=name):
+                return names.binding(name).value
+            case ast.Attribute(value=ast.Name(id=loop), attr=carried) if carried != "T" or names.is_bound(f"{loop}.T"):
+                return names.binding(f"{loop}.{carried}").value
+            case ast.Tuple() | ast.List():
+                return Value(type(node)([self.whole(element) for element in node.elts]), None, Spec())
+            case ast.Subscript(value=value) if names.type_of(value) is None and statics.tree(value) is None:
+                return self._element(node, goal)
+            case _:
+                pass
+        values = {place: self.value(tree) for place, tree in leaves(statics, node)}
+        return self._operation(node, values, goal, alone=alone)
+
+    def _element(self, node: ast.Subscript, goal: Spec | None) -> Value:
+        """`parts[1]`: the array, as it lies."""
+        names, index = self.names, None
+        with contextlib.suppress(NotStatic):
+            index = names.statics.value(node.slice)
+        typed = names.type_of(node)
+        wanted = None if typed is None else self._wanted(node, (typed,), goal)
+        alone = index == 0 and isinstance(node.value, ast.Call) and name_of(node.value) == "top_k"
+        value = self.value(node.value, wanted, alone=alone)
+        if value.elements and isinstance(index, int):
+            return value.elements[index]
+        rest = {place: self.value(tree) for place, tree in leaves(names.statics, node) if place != "x"}
+        return self._operation(node, {"x": value, **rest}, goal)
+
+    def _operation(
+        self, node: ast.expr, values: Mapping[str, Value], goal: Spec | None, *, alone: bool = False
+    ) -> Value:
+        """An operation in the first way whose rule covers it, or on whole operands."""
+        statics = self.names.statics
+        call = call_of(self.names, node, values, free=goal is None, alone=alone)
+        if call.typed is not None or call.elements:
+            for way in WAYS.get(call.name, ()):
+                try:
+                    rule = way.rule(call)
+                except NotStatic:
+                    continue
+                if rule is not None:
+                    return self._applied(Site(call, rule, node, values, self.layouts, statics), way.write, goal)
+        shape = () if call.typed is None else call.typed.shape
+        site = Site(call, Rule({}, ((),) * len(shape), {}), node, values, self.layouts, statics)
+        if call.typed is None:
+            return Value(site.rewritten(), None, Spec())
+        return self._applied(site, as_written, goal)
+
+    def _applied(self, site: Site, write: Write, goal: Spec | None) -> Value:
+        """Run an operation by its rule."""
+        call, rule, layouts, typed = site.call, site.rule, self.layouts, site.call.result
+        # With its neighbours' edges a block is no part of the whole: it stays as it lies.
+        wanted = None if rule.edges else self._wanted(site.node, call.elements or (typed,), goal)
+        width, operands = itemsize(typed.dtype), [site.values[place] for place in rule.operands]
+
+        def moving(at: int, spec: Spec) -> float:
+            return layouts.cost_of(operands[at], spec)
+
+        lying = tuple(value.spec for value in operands)
+        choice = choose(Question(self.mesh, rule, lying, moving, typed.shape, width, wanted))
+        laid = [layouts.reshard(value, spec).tree for value, spec in zip(operands, choice.operands, strict=True)]
+        trees = dict(zip(rule.operands, laid, strict=True))
+        tree = write(replace(site, assignment=choice.assignment, trees=trees))
+        tree = completed(layouts, tree, choice, typed, differentiated=self.differentiated)
+        layouts.spend(rule.sent(self.mesh, choice.assignment))
+        if call.elements:
+            each = tree.elts if isinstance(tree, ast.Tuple) else None
+            each = each or [built("{x}[{i}]", x=tree, i=i) for i in range(len(call.elements))]
+            specs = [choice.spec.padded(len(t.shape)) for t in call.elements]
+            parts = zip(each, call.elements, specs, strict=True)
+            elements = tuple(Value(part, t.shape, spec, t.dtype) for part, t, spec in parts)
+            return Value(tree, None, Spec(), elements=elements)
+        make = self._maker(site, write)
+        halo = frozenset(d for d in rule.edges if choice.spec[d])
+        value = Value(tree, typed.shape, choice.spec, typed.dtype, make)
+        value = replace(value, below=rule.below, halo=halo, free=make is not None)
+        if wanted is not None and wanted != choice.spec:
+            steps = moves.moves(self.mesh, typed.shape, width, choice.spec, wanted)
+            if all(step.kind == "slice" for step in steps):
+                return layouts.reshard(value, wanted)
+        return value
+
+    def _maker(self, site: Site, write: Write) -> Callable[[Spec], ast.expr] | None:
+        """What no array enters can be written under any layout."""
+        rule, mesh = site.rule, self.mesh
+        makers = {place: site.values[place].make for place in rule.operands}
+        if rule.reduced or None in makers.values():
+            return None
+
+        def make(spec: Spec) -> ast.expr:
+            assignment = assigned(mesh, rule, rule.result, spec)
+            choice = followed(mesh, rule, assignment, site.call.result.shape, 1, None)
+            if choice is None or choice.spec != spec or choice.cost:
+                raise Unmade
+            needed = zip(makers.items(), choice.operands, strict=True)
+            trees = {place: maker(each) for (place, maker), each in needed if maker is not None}
+            return write(replace(site, assignment=assignment, trees=trees))
+
+        return make
+
+    def whole(self, node: ast.expr) -> ast.expr:
+        """An expression of which every device has the whole; of tuples and lists, each element."""
+        if isinstance(node, ast.Tuple | ast.List):
+            return type(node)([self.whole(element) for element in node.elts])
+        return self.layouts.whole(self.value(node))
+
+    def _wanted(self, node: ast.expr, results: Sequence[Typed], goal: Spec | None) -> Spec | None:
+        """The layout in which the result of an operation has to end, or in which the plan has it."""
+        shape = results[0].shape
+        if any(each.shape != shape for each in results):
+            return None
+        if goal is not None and len(goal) <= len(shape):
+            return moves.plain(self.mesh, goal, len(shape))
+        return self.hint(node, shape, self.names.path)
+
+    def hint(self, node: ast.expr, shape: tuple[int, ...], path: str) -> Spec | None:
+        """How the plan has an expression lie, as far as its dimensions can be split so."""
+        where = place(node)
+        hint = None if where is None else self._hints.get(path, {}).get(where)
+        if hint is None or len(hint) != len(shape):
+            return None
+        spec: list[tuple[str, ...]] = []
+        for size, axes in zip(shape, moves.plain(self.mesh, hint, len(shape)), strict=True):
+            while axes and size % self.mesh.axis_size(axes):
+                axes = axes[:-1]
+            spec.append(axes)
+        return Spec(spec)

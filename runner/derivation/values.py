@@ -1,0 +1,36 @@
+"""What one device has of an array."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from runner.layout import Spec
+
+
+class Unmade(Exception):
+    """A layout that an expression without arrays cannot be written in."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """An array as one device has it: the expression, the whole shape, and how the whole lies.
+
+    - `shape` is None for what is no array: it is the same on every device.
+    - `make` writes it under any layout without communication, since no array enters it; or raises `Unmade`.
+    - `below` is a bound that every integer of it lies under, from 0, where that is known.
+    - `halo`: the dimensions of which a device has its block and its neighbours' edges.
+    - `elements`: of a tuple of arrays, each of them; `free`: no array entered it.
+    """
+
+    tree: ast.expr
+    shape: tuple[int, ...] | None
+    spec: Spec
+    dtype: str = "float32"
+    make: Callable[[Spec], ast.expr] | None = None
+    static: bool = False
+    below: int | None = None
+    halo: frozenset[int] = frozenset()
+    elements: tuple[Value, ...] = ()
+    free: bool = False

@@ -15,7 +15,7 @@ from runner.evidence.counts import Counts
 from runner.evidence.flow import MOVES, Flow
 from runner.evidence.hlo import Computation, Instruction, Module, size_of
 from runner.evidence.model import Between, Collective
-from runner.evidence.nodes import Origin, Origins, asked, backward, stacks
+from runner.evidence.nodes import Origin, Origins, again, asked, backward, stacks
 from runner.evidence.opcodes import (
     DONE,
     HEAVY,
@@ -246,6 +246,7 @@ class _Reader:
             instruction=instruction.name,
             reduction=self._reduction(place),
             alone=devices == 1,
+            again=bool(names) and all(again(stack) for name in names for stack in stacks(name)),
         )
 
     def _reduction(self, place: _Place) -> str | None:

@@ -60,6 +60,7 @@ class Collective:
     - `overlapped`: of an asynchronous one what is computed meanwhile; null where the module has no schedule.
     - `why`: the reason that it is there; `alone`: whether no device has a partner, since the axes have size 1: it moves
       nothing, and counts as nothing.
+    - `again`: whether it is of what `jax.checkpoint` computes again in the backward pass.
     """
 
     kind: str
@@ -83,6 +84,7 @@ class Collective:
     reduction: str | None = None
     why: Reason | None = None
     alone: bool = False
+    again: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

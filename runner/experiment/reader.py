@@ -103,7 +103,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
     grad = read_gradient(config["grad"], arrays, outputs, sections)
     check_outputs(outputs, sections, grad)
     check_gradients(grad, sections)
-    outputs |= undeclared(grad, arrays, outputs)
+    implied = undeclared(grad, arrays, outputs)
+    outputs |= implied
     constraints = read_specs(config["constraints"], "constraints", specs)
     known = {name for _, name in paths(sections["graph"])} | values
     check_constraints(constraints, known, sections["per_device"] if automatic else (), mesh, automatic)
@@ -134,6 +135,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         left_out=left_out,
         chosen=chosen,
         grad=grad,
+        implied=frozenset(implied),
         tested=tested(config),
         approximate=read_approximate(config["expect"]["sections"] or {}, outputs, sections),
         weak=read_weak(config["expect"]["weak"], outputs),

@@ -155,6 +155,12 @@ def trip_count(loop: Any) -> int | None:
     return max(0, math.ceil((end - start) / step)) if step and step > 0 else None
 
 
+def unchanged(loop: Any, at: int) -> bool:
+    """Whether the body of a `stablehlo.while` hands on one of its values as it is."""
+    body = loop.regions[-1].blocks[0]
+    return _argument(body, _last(body).operands[at]) == at
+
+
 def _last(block: Any) -> Any:
     return list(block.operations)[-1].operation
 

@@ -34,7 +34,6 @@ from runner.experiment.model import Experiment  # noqa: E402
 from runner.experiment.program import Program  # noqa: E402
 from runner.experiment.reader import read  # noqa: E402
 from runner.faults import InvalidExperiment  # noqa: E402
-from runner.untyped import is_list  # noqa: E402
 
 TRUE, FALSE, UNTRIED, UNEXPLAINED = "true", "false", "not tried", "not explained"
 
@@ -76,7 +75,8 @@ class _Tries:
     def __init__(self, plain: Mapping[str, Any], program: Program, folder: Path) -> None:
         self._plain, self._program, self._folder = plain, program, folder
         self._known: dict[tuple[frozenset[str], frozenset[str]], list[Collective] | str] = {}
-        self.original = [one for _, one in compiled_collectives(read(_only(plain, program)), folder)]
+        self.experiment = read(_only(plain, program))
+        self.original = [one for _, one in compiled_collectives(self.experiment, folder)]
 
     def without(self, keys: frozenset[str], axes: frozenset[str]) -> list[Collective] | str:
         """Those that there are where `keys` do not have `axes`; the reason where that cannot be compiled."""
@@ -87,18 +87,19 @@ class _Tries:
 
     def _compiled(self, keys: frozenset[str], axes: frozenset[str]) -> list[Collective] | str:
         plain = _only(self._plain, self._program)
-        if self._program.whole:
-            # The lines of one device hold for the layouts as they are.
-            plain["per_device"] = {}
-        for key in keys:
-            if not _dropped(plain, key, axes):
-                return f"{key} has no {' and '.join(sorted(axes))}"
-        try:
-            experiment = read(plain)
-            found = list(compiled_collectives(experiment, self._folder, refused=True))
-        except InvalidExperiment as refused:
-            return f"refused: {str(refused).splitlines()[0]}"
-        return [one for _, one in found]
+        # A key that asks for a whole dimension has none of the axes: what shards it elsewhere is what is taken away.
+        dropped = [_dropped(plain, self.experiment, key, axes) for key in sorted(keys)]
+        if not any(dropped):
+            return f"none of {', '.join(sorted(keys))} has {' and '.join(sorted(axes))}"
+        refused = ""
+        # The lines of one device hold for the layouts as they are.
+        for lines in [plain["per_device"], {}] if self._program.whole else [plain["per_device"]]:
+            try:
+                experiment = read({**plain, "per_device": lines})
+                return [one for _, one in compiled_collectives(experiment, self._folder, refused=True)]
+            except InvalidExperiment as error:
+                refused = refused or f"refused: {str(error).splitlines()[0]}"
+        return refused
 
 
 def _only(plain: Mapping[str, Any], program: Program) -> dict[str, Any]:
@@ -107,26 +108,19 @@ def _only(plain: Mapping[str, Any], program: Program) -> dict[str, Any]:
     return only
 
 
-def _dropped(plain: dict[str, Any], key: str, axes: frozenset[str]) -> bool:
+def _dropped(plain: dict[str, Any], experiment: Experiment, key: str, axes: frozenset[str]) -> bool:
     """Take axes out of the spec that a key has; False where it has none of them."""
     section, _, rest = key.partition(".")
     if section == "arrays":
         name = rest.removesuffix(".spec")
-        holder, at = plain["arrays"].get(name), "spec"
+        spec = experiment.array(name).layout.spec
+        holder, at = plain["arrays"][name], "spec"
     else:
-        holder, at = plain.get(section), rest
-    if holder is None or at not in holder:
-        return False
-    spec = holder[at]
-    left = [_less(entry, axes) for entry in spec or []]
-    holder[at] = left
-    return left != spec
-
-
-def _less(entry: Any, axes: frozenset[str]) -> Any:
-    if is_list(entry):
-        return [axis for axis in entry if axis not in axes]
-    return None if entry in axes else entry
+        spec = (experiment.constraints if section == "constraints" else experiment.outputs)[rest]
+        holder, at = plain[section], rest
+    # A spec with logical names is written with those of the mesh.
+    holder[at] = [[axis for axis in entry if axis not in axes] for entry in spec]
+    return bool(axes & set(spec.axes))
 
 
 def _trial(experiment: Experiment, program: Program, one: Collective, tried: _Tries) -> Trial:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from runner.evidence import custom_calls, groups, megascale
+from runner.evidence import custom_calls, groups, megascale, merged
 from runner.evidence.counts import Counts
 from runner.evidence.flow import MOVES, Flow
 from runner.evidence.hlo import Computation, Instruction, Module, size_of
@@ -247,6 +247,7 @@ class _Reader:
             reduction=self._reduction(place),
             alone=devices == 1,
             again=bool(names) and all(again(stack) for name in names for stack in stacks(name)),
+            parts=merged.parts(self._flow, self._origins, computation, instruction),
         )
 
     def _reduction(self, place: _Place) -> str | None:

@@ -76,7 +76,8 @@ class PlannedCollective:
     - `needed_by`: the number of the operation that needs it, or whose result it reduces; `asked_by`: the key that asks
       for the layout `after`.
     - `reduction`: of an all-reduce and a reduce-scatter, `sum`, `max`, …; `gradient`: it is in the backward pass.
-    - `bytes_in`, `bytes_out`: what one device holds before and after; `bytes_sent`: what it sends, on a ring.
+    - `bytes_in`, `bytes_out`: what one device holds before and after, of that `dtype`; `bytes_sent`: what it sends, on
+      a ring.
     - `count`, `branches`, `alone`: as of what is asked for.
     """
 
@@ -91,6 +92,7 @@ class PlannedCollective:
     bytes_out: int
     reduction: str | None
     gradient: bool
+    dtype: str = ""
     dims: list[str | None] = field(default_factory=list["str | None"])
     origins: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     needed_by: int | None = None
@@ -260,6 +262,7 @@ class Collective:
     bytes_out: int
     reduction: str | None = None
     gradient: bool = False
+    dtype: str = ""
     dims: tuple[str | None, ...] = ()
     origins: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     sent: int | None = None
@@ -284,6 +287,7 @@ class Collective:
             bytes_out=self.bytes_out,
             reduction=self.reduction,
             gradient=self.gradient,
+            dtype=self.dtype,
             dims=list(self.dims),
             origins={axis: list(keys) for axis, keys in self.origins.items()},
             needed_by=self.needed_by,

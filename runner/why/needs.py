@@ -31,6 +31,12 @@ _WORDS = {
 }  # fmt: skip
 _REDUCTIONS = {"sum": "sum", "max": "maximum", "min": "minimum", "prod": "product"}
 
+_WINDOWED = frozenset({"convolution", "reduce_window", "select_and_scatter"})
+"""The operations that reduce over a dimension along which a window slides: they need what lies at its edges."""
+
+_NAMED = 3
+"""Keys, at least, that a reason names in its text."""
+
 NOBODY = frozenset({"", "return"})
 """The operations that only hand a value on."""
 
@@ -76,8 +82,9 @@ def of_operation(operation: PlannedOperation, axes: Iterable[str] | None, *, red
 
     `reducing` is whether what it needs may be a reduction, rather than values of other devices.
     """
+    slid = operation.reduced if operation.name in _WINDOWED else []
     moving = (
-        (operation.permuted, "does not go block by block along {dims}"),
+        ([*operation.permuted, *slid], "does not go block by block along {dims}"),
         (operation.whole, "needs all of {dims}"),
     )
     for factors, says in ((operation.reduced, "reduces over {dims}"),) if reducing else moving:
@@ -110,6 +117,8 @@ def of_sources(
 ) -> Need | None:
     """Why values of these names are moved for some lines."""
     axes = set(one.axes or ())
+    # What is moved within a line may lie otherwise than the line's value.
+    names = [name for name in names if name not in lines]
     values = {array.name: _array(array, experiment) for array in experiment.arrays if array.name in names}
     for operation in plan.operations:
         for value in (*operation.results, *operation.operands):
@@ -212,7 +221,7 @@ def _since(operation: PlannedOperation, axes: set[str], dims: Sequence[str]) -> 
         name = _name(operation, factor)
         if over and name not in dims:
             keys = _keys(operation, [factor], axes)
-            by = f" ({listed(keys)})" if keys else ""
+            by = f" ({_keyed(keys)})" if keys else ""
             return f"; {listed(sorted(over))} shard{'s' if len(over) == 1 else ''} {name} there{by}"
     return ""
 
@@ -242,7 +251,13 @@ def _by(keys: Sequence[str], axes: Sequence[str]) -> str:
     over = listed(axes)
     if not keys:
         return f"which is sharded over {over}"
-    return f"which {listed(keys)} shard{'s' if len(keys) == 1 else ''} over {over}"
+    return f"which {_keyed(keys)} shard{'s' if len(keys) == 1 else ''} over {over}"
+
+
+def _keyed(keys: Sequence[str]) -> str:
+    """The first keys in words; a reason's `keys` has all."""
+    more = len(keys) - _NAMED
+    return listed(list(keys)) if more < 2 else f"{', '.join(keys[:_NAMED])} and {more} other keys"
 
 
 def _places(operation: PlannedOperation, factor: str) -> Iterable[tuple[PlannedValue, int]]:

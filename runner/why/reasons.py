@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from runner import executions
 from runner.evidence import words
-from runner.evidence.model import Collective, Reason
+from runner.evidence.model import Collective, MergedPart, Reason
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.sharding import ring
@@ -75,10 +75,7 @@ class _Inserted:
             found = [self._need(each, one) for each in match.planned]
             if not match.left:
                 return reason_of(found, planned=True)
-            of = (
-                f"; what {bytes_text(match.left)} of its {bytes_text(one.bytes_in)} are, nothing that Shardy plans says"
-            )
-            return reason_of(found, planned=False, more=of)
+            return reason_of(found, planned=False, more=f"; {_beside(match.left)} no sum that Shardy plans")
         instead = self._matching.instead(one, lines)
         moved = needs.of_values(one, self._experiment, self._plan)
         left = self._left(one, lines)
@@ -139,6 +136,14 @@ def _lines_of(one: Collective) -> list[str]:
     """The lines that a collective is between, those that need it first."""
     between = [*one.between.to, *one.between.source] if one.between else []
     return list(dict.fromkeys([*one.nodes, *between]))
+
+
+def _beside(parts: Sequence[MergedPart]) -> str:
+    told = [
+        f"{bytes_text(part.bytes)} of {listed(part.nodes) or 'no line'}{' (backward)' if part.gradient else ''}"
+        for part in parts
+    ]
+    return f"{listed(told)} {'are' if len(told) > 1 else 'is'}"
 
 
 def _article(text: str) -> str:

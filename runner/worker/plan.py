@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,15 @@ from typing import Any
 from runner.evidence.nodes import Origins
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.layout import Mesh, Spec
+from runner.layout import Spec
 from runner.record.files import write_text
 from runner.sharding import ring
 from runner.sharding.plan import CLAUSES, Collective, Operand, Operation, Plan, Planned
 from runner.untyped import is_list
-from runner.worker import shardy
-from runner.worker.modules import Walk, bytes_of, name_of, shape_of, unchanged
+from runner.worker import shardy, told
+from runner.worker.modules import bytes_of, dtype_of, name_of, shape_of, unchanged
 from runner.worker.regions import Nodes, Regions
-from runner.worker.told import Told, automatic, computes, has_plan
+from runner.worker.told import Places, Told, automatic, computes, has_plan
 from runner.worker.versions import propagated
 
 Place = tuple[str | None, str | None, bool]
@@ -52,10 +52,11 @@ def plan(lowered: Any, experiment: Experiment, names: Names) -> Plan:
     modules = propagated(lowered)
     if isinstance(modules, str):
         return Plan(missing=modules)
-    module, told = modules
-    origins = Told(told, experiment.mesh)
+    module, originating = modules
+    origins, counted = Told(originating, experiment.mesh), Places(module, experiment.mesh)
     origins.walk()
-    reader = _Reader(module, experiment, names, origins)
+    counted.walk()
+    reader = _Reader(module, experiment, names, origins, counted)
     reader.walk()
     return reader.plan()
 
@@ -104,13 +105,11 @@ class _Known:
     asked: tuple[tuple[str, Spec], ...] = ()
 
 
-class _Reader(Walk):
-    def __init__(self, module: Any, experiment: Experiment, names: Names, told: Told) -> None:
-        super().__init__(module)
-        self._mesh: Mesh = experiment.mesh
-        self._experiment, self._names, self._told = experiment, names, told
-        self._number = 0
-        self._matched = True
+class _Reader(Places):
+    def __init__(self, module: Any, experiment: Experiment, names: Names, origins: Told, counted: Places) -> None:
+        super().__init__(module, experiment.mesh)
+        self._experiment, self._names, self._told = experiment, names, origins
+        self._counted = counted
         self._regions = Regions()
         self._planned: list[tuple[Operation, list[Nodes], list[Nodes]]] = []
         self._collectives: list[tuple[Collective, Nodes]] = []
@@ -151,7 +150,7 @@ class _Reader(Walk):
             if array is not None:
                 dims = next(one.dims for one in self._experiment.given if one.name == array)
                 known = _Known(array, dims, (self._experiment.key_of_layout(array), spec))
-            self._known[argument] = self._asking(argument, known, (-1, at))
+            self._known[argument] = self._asking(argument, known, (("", "", at), 0))
             self._inputs.append(known.of)
 
     def argument(self, owner: Any, argument: Any, at: int) -> None:
@@ -214,17 +213,17 @@ class _Reader(Walk):
         operands = tuple(self._operand(operand) for operand in operation.operands)
         taken = [self._nodes(operand) for operand in operation.operands]
         self._results(operation, layouts)
-        number, told = self._told_of(operation)
+        where = self._told_of(operation)
         for at, result in enumerate(operation.results):
             known = _Known(line or name, dims[at] if at < len(dims) else ())
-            self._known[result] = known if number is None else self._asking(result, known, (number, at))
+            self._known[result] = known if where is None else self._asking(result, known, (where, at))
         made = [self._nodes(result) for result in operation.results]
         if rule.text is not None:
             self._regions.compute(rule.text, taken, made)
         elif operation.name in ("stablehlo.while", "sdy.sharding_constraint"):
             for one, other in zip(taken, made, strict=False):
                 self._regions.join(one, other)
-        for nodes, keys in zip(made, told, strict=False):
+        for nodes, keys in zip(made, self._told.origins[where] if where else (), strict=False):
             for along in nodes:
                 for axis in along.keys() & keys.keys():
                     key = self._key(keys[axis], axis, line)
@@ -257,16 +256,18 @@ class _Reader(Walk):
     def _nodes(self, value: Any) -> Nodes:
         """The nodes of a value; of one that a key lays out, nodes for each who reads it."""
         known, spec = self._of(value), self._layouts.get(value) or self._replicated(value)
-        number = self._number_of(value) if known.fixed is None else self._regions.number()
+        asked = [*([known.fixed] if known.fixed else []), *known.asked]
+        fixed = known.fixed is not None or any(spec == whole for _, whole in known.asked)
+        number = self._regions.number() if fixed else self._number_of(value)
         nodes = self._regions.nodes(number, spec)
-        for key, asked in (*([known.fixed] if known.fixed else []), *known.asked):
-            self._regions.lie(nodes, asked, key)
+        for key, whole in asked:
+            self._regions.lie(nodes, whole, key)
         return nodes
 
-    def _asking(self, value: Any, known: _Known, where: tuple[int, int]) -> _Known:
+    def _asking(self, value: Any, known: _Known, where: tuple[told.Place, int]) -> _Known:
         """What is known of a value, with the keys that ask for its layout: of constraints that have that place."""
         asked: list[tuple[str, Spec]] = []
-        for name in self._told.constrained.get(where, ()) if self._matched else ():
+        for name in self._told.constrained.get(where, ()):
             stack, given = self._told.constraints[name]
             line = self._names.where(stack)[0]
             key = None if line is None or given is None else _constraint(self._experiment, line, given)
@@ -279,18 +280,13 @@ class _Reader(Walk):
         dims = known.dims if len(known.dims) == len(shape) else (None,) * len(shape)
         return Operand(known.of, shape, dims, self._layouts.get(value) or self._replicated(value), {})
 
-    def _told_of(self, operation: Any) -> tuple[int | None, tuple[Mapping[str, str], ...]]:
-        """The number of an operation, and for each result the mesh axes with what Shardy says of their origins.
-
-        As long as the two modules have the same operations in the same order.
-        """
-        if not computes(operation) or not self._matched:
-            return None, ()
-        number = self._number
-        self._number += 1
-        name, told = self._told.order[number] if number < len(self._told.order) else ("", ())
-        self._matched = name == operation.name
-        return (number, told) if self._matched else (None, ())
+    def _told_of(self, operation: Any) -> told.Place | None:
+        """The place of an operation in the module with the origins; None where there it may be another one's."""
+        if not computes(operation):
+            return None
+        place = self.place(operation)
+        same = self._counted.counts[place[:2]] == self._told.counts[place[:2]]
+        return place if same and place in self._told.origins else None
 
     def _key(self, origin: str, axis: str, line: str | None) -> str | None:
         """The key of the experiment that an origin of Shardy's is; None where that one has no such axis."""
@@ -323,16 +319,19 @@ class _Reader(Walk):
         self._layouts[result] = after
         self._numbers[result] = self._regions.number()
         self._regions.join(taken, self._nodes(result))
-        owner = _consumer(result)
+        owner, calls = self.consumer(result)
         own = self._names.where(self.stack(operation))
-        user = "/".join([*self.inside, name_of(owner)]) if owner is not None else self.stack(operation)
+        user = "/".join([*self.inside, *calls, name_of(owner)]) if owner is not None else self.stack(operation)
         line, _, gradient = self._names.where(user)
         reduces = name in ("all_reduce", "reduce_scatter")
+        made = _producer(operand)
+        if owner is not None and owner.name.endswith(".return") and made is not None:
+            line, _, gradient = self._names.where(self.stack(made))
         if reduces or line is None:
             line, gradient = own[0] or line, own[2] if own[0] else gradient
         if reduces:
             self._value(own[0], own[1], after)
-        source = _producer(operand) if reduces else owner
+        source = made if reduces else owner
         if not reduces and source is not None:
             self._awaited.setdefault(source, []).append(len(self._collectives))
         axes = shardy.collective_axes(operation, name, before, after)
@@ -350,6 +349,7 @@ class _Reader(Walk):
             reduction=shardy.reduction(operation, operand) if reduces else None,
             gradient=gradient,
             dims=self._operand(operand).dims,
+            dtype=dtype_of(operand),
             sent=ring.sent(kind, devices, *sizes),
             count=self.count,
             branches=self.branches,
@@ -380,14 +380,6 @@ class _Reader(Walk):
     def _size(self, axis: str) -> int:
         name, _, part = axis.partition(":")
         return int(part.partition(")")[2]) if part else self._mesh.sizes[name]
-
-
-def _consumer(value: Any) -> Any:
-    """The operation that takes a value in the end, through more collectives of Shardy's; None where none does."""
-    owner = next((use.owner.operation for use in value.uses), None)
-    while owner is not None and owner.name.partition(".")[2] in CLAUSES and owner.name.startswith("sdy."):
-        owner = next((use.owner.operation for use in owner.results[0].uses), None)
-    return owner
 
 
 def _producer(value: Any) -> Any:

@@ -1,8 +1,8 @@
 """How the operations of a module lie in; for each dimension that a mesh axis shards the keys that shard it, out.
 
-What an axis shards is a region: a dimension of a value, and the dimensions that run along it through operations, as far as
-the axis shards these too. Every key that shards a dimension of a region is a reason that all of it is sharded: without one
-of several the others shard it still. A value that a key lays out is the end of a region for those who read it.
+What an axis shards is a region: a dimension of a value, and the dimensions that run along it through operations, as
+far as the axis shards these too. Every key that shards a dimension of a region is a reason that all of it is sharded:
+without one of several the others shard it still. A value that a key lays out is the end of a region for its readers.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from runner.layout import Mesh, Spec
 from runner.worker import shardy
@@ -37,26 +38,51 @@ def automatic(operation: Any, mesh: Mesh) -> tuple[str, ...]:
     return tuple(axis for axis in mesh.axes if f'"{axis}"' not in manual)
 
 
-class Told(Walk):
-    """The origins of the results' shardings, of the operations that compute, in their order; and the constraints.
+Place: TypeAlias = tuple[str, str, int]
+"""An operation's name stack, its name, and how many there were of both before; of an argument `"", "", number`."""
 
-    - `constraints`: the name stacks and the layouts of constraints, by Shardy's names for them.
-    - `constrained`: by the place of a value (the number of its operation and of the result, or -1 and that of an
-      argument of the program), the constraints on it.
+
+class Places(Walk):
+    """The places of the operations of a module, which are the same in two modules that Shardy made of one.
+
+    What the passes copy or fold away has no place: in the two modules there are not equally many of it.
     """
 
     def __init__(self, module: Any, mesh: Mesh) -> None:
         super().__init__(module)
         self._mesh = mesh
-        self.order: list[tuple[str, tuple[Mapping[str, str], ...]]] = []
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def place(self, operation: Any) -> Place:
+        """The place of an operation, each time that it is visited another one."""
+        stack = self.stack(operation)
+        self.counts[stack, operation.name] += 1
+        return stack, operation.name, self.counts[stack, operation.name]
+
+    def operation(self, operation: Any) -> bool:
+        if computes(operation):
+            self.place(operation)
+        return has_plan(operation, self._mesh)
+
+
+class Told(Places):
+    """The origins of the results' shardings, of the operations that compute, by their places; and the constraints.
+
+    - `constraints`: the name stacks and the layouts of constraints, by Shardy's names for them.
+    - `constrained`: by the place of an operation and the number of its result the constraints on that.
+    """
+
+    def __init__(self, module: Any, mesh: Mesh) -> None:
+        super().__init__(module, mesh)
+        self.origins: dict[Place, tuple[Mapping[str, str], ...]] = {}
         self.constraints: dict[str, tuple[str, Spec | None]] = {}
-        self.constrained: dict[tuple[int, int], list[str]] = {}
-        self._where: dict[Any, tuple[int, int]] = {}
+        self.constrained: dict[tuple[Place, int], list[str]] = {}
+        self._where: dict[Any, tuple[Place, int]] = {}
         self._last: list[Any] = []
 
     def enter(self, function: Any) -> None:
         for at, argument in enumerate(function.regions[0].blocks[0].arguments):
-            self._where[argument] = (-1, at)
+            self._where[argument] = ("", "", at), 0
 
     def argument(self, owner: Any, argument: Any, at: int) -> None:
         given = self.bindings.get(argument)
@@ -83,7 +109,8 @@ class Told(Walk):
                 self.constrained.setdefault(where, []).append(name)
                 self._where[operation.results[0]] = where
         if computes(operation):
+            place = self.place(operation)
             for at, result in enumerate(operation.results):
-                self._where[result] = (len(self.order), at)
-            self.order.append((operation.name, shardy.origins(operation)))
+                self._where[result] = place, at
+            self.origins[place] = shardy.origins(operation)
         return has_plan(operation, self._mesh)

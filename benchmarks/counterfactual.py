@@ -34,6 +34,7 @@ from runner.experiment.model import Experiment  # noqa: E402
 from runner.experiment.program import Program  # noqa: E402
 from runner.experiment.reader import read  # noqa: E402
 from runner.faults import InvalidExperiment  # noqa: E402
+from runner.layout import Spec  # noqa: E402
 
 TRUE, FALSE, UNTRIED, UNEXPLAINED = "true", "false", "not tried", "not explained"
 
@@ -108,16 +109,21 @@ def _only(plain: Mapping[str, Any], program: Program) -> dict[str, Any]:
     return only
 
 
+def _spec(experiment: Experiment, key: str) -> Spec:
+    """The spec that a key has."""
+    section, _, rest = key.partition(".")
+    if section == "arrays":
+        return experiment.array(rest.removesuffix(".spec")).layout.spec
+    return (experiment.constraints if section == "constraints" else experiment.outputs)[rest]
+
+
 def _dropped(plain: dict[str, Any], experiment: Experiment, key: str, axes: frozenset[str]) -> bool:
     """Take axes out of the spec that a key has; False where it has none of them."""
     section, _, rest = key.partition(".")
-    if section == "arrays":
-        name = rest.removesuffix(".spec")
-        spec = experiment.array(name).layout.spec
-        holder, at = plain["arrays"][name], "spec"
-    else:
-        spec = (experiment.constraints if section == "constraints" else experiment.outputs)[rest]
-        holder, at = plain[section], rest
+    spec = _spec(experiment, key)
+    holder, at = (
+        (plain["arrays"][rest.removesuffix(".spec")], "spec") if section == "arrays" else (plain[section], rest)
+    )
     # A spec with logical names is written with those of the mesh.
     holder[at] = [[axis for axis in entry if axis not in axes] for entry in spec]
     return bool(axes & set(spec.axes))
@@ -132,7 +138,10 @@ def _trial(experiment: Experiment, program: Program, one: Collective, tried: _Tr
         return Trial(program, one, UNTRIED, "it names no key")
     if one.axes is None:
         return Trial(program, one, UNTRIED, "its groups are of no axis")
-    keys, axes = frozenset(why.keys), frozenset(one.axes)
+    keys = frozenset(why.keys)
+    # What stands in the place of something else may be over other axes than that.
+    named = frozenset(axis for key in keys for axis in _spec(experiment, key).axes)
+    axes = frozenset(one.axes) & named or named
     for key in why.keys:
         misfit = _misfit(experiment, key, axes, why.dims)
         if misfit:

@@ -72,7 +72,8 @@ class PlannedCollective:
 
     - `line`: the line of the operation that needs it, null where the module does not say; `of`: what it moves.
     - `before`, `after`: the entries of the layouts; of an axis that is used in part, as Shardy names the part.
-    - `dims`, `origins`: of what it moves the names of the dimensions, and the keys that shard it `before`.
+    - `shape`, `dims`, `origins`: of what it moves the whole shape, the names of the dimensions, and the keys that shard
+      it `before`.
     - `needed_by`: the number of the operation that needs it, or whose result it reduces; `asked_by`: the key that asks
       for the layout `after`.
     - `reduction`: of an all-reduce and a reduce-scatter, `sum`, `max`, …; `gradient`: it is in the backward pass.
@@ -93,6 +94,7 @@ class PlannedCollective:
     reduction: str | None
     gradient: bool
     dtype: str = ""
+    shape: list[int] = field(default_factory=list[int])
     dims: list[str | None] = field(default_factory=list["str | None"])
     origins: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     needed_by: int | None = None
@@ -263,6 +265,7 @@ class Collective:
     reduction: str | None = None
     gradient: bool = False
     dtype: str = ""
+    shape: tuple[int, ...] = ()
     dims: tuple[str | None, ...] = ()
     origins: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     sent: int | None = None
@@ -288,6 +291,7 @@ class Collective:
             reduction=self.reduction,
             gradient=self.gradient,
             dtype=self.dtype,
+            shape=list(self.shape),
             dims=list(self.dims),
             origins={axis: list(keys) for axis, keys in self.origins.items()},
             needed_by=self.needed_by,

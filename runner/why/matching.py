@@ -40,15 +40,13 @@ class Matching:
         return known if known is not None and (known.planned or one.nodes) else self._match(one, lines)
 
     def instead(self, one: Collective, lines: Sequence[str]) -> list[PlannedCollective]:
-        """What the plan has where this one is, over an axis of its own, and the module has not."""
-        over = [
+        """What the plan has where this one is, and the module has not; of its axes and its value, where there is such."""
+        there = [
             each
             for each in self._planned
-            if id(each) not in self._taken
-            and concerns(each, one, lines)
-            and _directed(each, one)
-            and needs.axes_of(each) & set(one.axes or ())
+            if id(each) not in self._taken and concerns(each, one, lines) and _directed(each, one)
         ]
+        over = [each for each in there if needs.axes_of(each) & set(one.axes or ())] or there
         return [each for each in over if moves(each, one)] or over
 
     def _match(self, one: Collective, lines: Sequence[str]) -> Match:

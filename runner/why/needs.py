@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runner.evidence.model import Collective
 from runner.experiment.model import Array, Experiment
@@ -59,6 +59,11 @@ def promised(experiment: Experiment, program: Program) -> dict[str, str]:
     if program.places:
         keys |= {line: experiment.key_of_layout(line) for line in experiment.outputs}
     return keys
+
+
+def renamed(one: PlannedCollective, names: Mapping[str, str]) -> PlannedCollective:
+    """A collective whose lines are told by their paths, with their `names` instead."""
+    return replace(one, line=names.get(one.line or "", one.line), of=names.get(one.of, one.of))
 
 
 def of_collective(

@@ -113,8 +113,10 @@ class _Inserted:
         ]
         source = set(one.between.source) if one.between else set[str]()
         reading = [operation for operation in there if any(value.of in source for value in operation.operands)]
-        for among in (reading, there):
-            own = (needs.of_operation(operation, one.axes, reducing=reducing) for operation in among)
+        # Of what one device has the partitioner may take a part by a sum, to which others add nothing.
+        tries = [(among, kind) for kind in ([True, False] if reducing else [False]) for among in (reading, there)]
+        for among, kind in tries:
+            own = (needs.of_operation(operation, one.axes, reducing=kind) for operation in among)
             found = [need for need in own if need is not None]
             if found:
                 return list({need.text: need for need in found}.values())[:2]

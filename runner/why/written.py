@@ -210,10 +210,7 @@ def _by_line(plan: Planned, experiment: Experiment) -> Planned:
     names = {line.path: str(line) for line, _ in expressions(experiment.graph)}
     return Planned(
         missing=plan.missing,
-        collectives=[
-            replace(one, line=names.get(one.line or "", one.line), of=names.get(one.of, one.of))
-            for one in plan.collectives or ()
-        ],
+        collectives=[needs.renamed(one, names) for one in plan.collectives or ()],
         operations=[replace(one, line=names.get(one.line or "", one.line)) for one in plan.operations],
     )
 

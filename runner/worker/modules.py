@@ -175,6 +175,14 @@ def dtype_of(value: Any) -> str:
     return _DTYPES.get(match[2], match[2]) if match else ""
 
 
+def producer(value: Any) -> Any:
+    """The operation that made a value, before any collectives of Shardy's; None of an argument."""
+    owner = getattr(value.owner, "operation", None)
+    while owner is not None and owner.name in _HANDING:
+        owner = getattr(owner.operands[0].owner, "operation", None)
+    return owner
+
+
 def trip_count(loop: Any) -> int | None:
     """How often a `stablehlo.while` runs its body, where constants tell: `for (i = start; i < end; i += step)`."""
     condition, body = (region.blocks[0] for region in loop.regions)

@@ -21,7 +21,7 @@ from runner.sharding import ring
 from runner.sharding.plan import CLAUSES, Collective, Operand, Operation, Plan, Planned
 from runner.untyped import is_list
 from runner.worker import shardy, told
-from runner.worker.modules import bytes_of, dtype_of, name_of, shape_of, unchanged
+from runner.worker.modules import bytes_of, dtype_of, name_of, producer, shape_of, unchanged
 from runner.worker.regions import Nodes, Regions
 from runner.worker.told import Places, Told, automatic, computes, has_plan
 from runner.worker.versions import propagated
@@ -89,6 +89,10 @@ def _text(found: Plan) -> str:
 
 def _rows(values: list[Any]) -> str:
     return ",\n".join(f"  {json.dumps(value)}" for value in values)
+
+
+_ALONG = frozenset({"slice", "dynamic_slice", "reshape", "transpose", "convert", "broadcast_in_dim"})
+"""Operations whose result is a part of their operand, or all of it: where they stand in no line it is that value's."""
 
 
 @dataclass(frozen=True)
@@ -214,8 +218,9 @@ class _Reader(Places):
         taken = [self._nodes(operand) for operand in operation.operands]
         self._results(operation, layouts)
         where = self._told_of(operation)
+        of = line or (given[0].of if given and name in _ALONG else name)
         for at, result in enumerate(operation.results):
-            known = _Known(line or name, dims[at] if at < len(dims) else ())
+            known = _Known(of, dims[at] if at < len(dims) else ())
             self._known[result] = known if where is None else self._asking(result, known, (where, at))
         made = [self._nodes(result) for result in operation.results]
         if rule.text is not None:
@@ -324,7 +329,7 @@ class _Reader(Places):
         user = "/".join([*self.inside, *calls, name_of(owner)]) if owner is not None else self.stack(operation)
         line, _, gradient = self._names.where(user)
         reduces = name in ("all_reduce", "reduce_scatter")
-        made = _producer(operand)
+        made = producer(operand)
         if owner is not None and owner.name.endswith(".return") and made is not None:
             line, _, gradient = self._names.where(self.stack(made))
         if reduces or line is None:
@@ -350,6 +355,7 @@ class _Reader(Places):
             gradient=gradient,
             dims=self._operand(operand).dims,
             dtype=dtype_of(operand),
+            shape=shape_of(operand),
             sent=ring.sent(kind, devices, *sizes),
             count=self.count,
             branches=self.branches,
@@ -380,14 +386,6 @@ class _Reader(Places):
     def _size(self, axis: str) -> int:
         name, _, part = axis.partition(":")
         return int(part.partition(")")[2]) if part else self._mesh.sizes[name]
-
-
-def _producer(value: Any) -> Any:
-    """The operation that made a value, before any collectives of Shardy's; None of an argument."""
-    owner = getattr(value.owner, "operation", None)
-    while owner is not None and owner.name.startswith("sdy.") and owner.name.partition(".")[2] in CLAUSES:
-        owner = getattr(owner.operands[0].owner, "operation", None)
-    return owner
 
 
 def _constraint(experiment: Experiment, line: str, given: Spec | None) -> str | None:

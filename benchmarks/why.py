@@ -25,13 +25,14 @@ from runner.config.compose import compose  # noqa: E402
 from runner.evidence import words  # noqa: E402
 from runner.evidence.gather import gather  # noqa: E402
 from runner.evidence.model import Collective  # noqa: E402
+from runner.experiment.model import Experiment  # noqa: E402
 from runner.experiment.program import Program  # noqa: E402
 from runner.experiment.reader import read  # noqa: E402
-from runner.faults import InvalidExperiment  # noqa: E402
+from runner.faults import InvalidExperiment, invalid  # noqa: E402
 from runner.programs import WRITERS  # noqa: E402
 from runner.why.reasons import explained  # noqa: E402
 from runner.worker import calls  # noqa: E402
-from runner.worker.compilation import NotLowered, compile_program, planned  # noqa: E402
+from runner.worker.compilation import NotLowered, asked, compile_program, planned  # noqa: E402
 from runner.worker.job import _load  # noqa: E402
 from runner.worker.specs import structs  # noqa: E402
 from runner.worker.types import infer  # noqa: E402
@@ -45,13 +46,32 @@ def collectives(name: str, folder: Path) -> Iterator[tuple[Program, Collective]]
     """The collectives of the programs of an experiment, each with its reason; none of one that is to be refused."""
     try:
         experiment = read(compose(name, folder).plain)
+    except InvalidExperiment:
+        return
+    yield from compiled_collectives(experiment, folder)
+
+
+def compiled_collectives(
+    experiment: Experiment, folder: Path, *, refused: bool = False
+) -> Iterator[tuple[Program, Collective]]:
+    """The collectives of an experiment's programs, each with its reason.
+
+    None of what JAX's types refuse; where `refused` that is raised, as an `InvalidExperiment`.
+    """
+    try:
         with configurable():
             calls.configure("jax_enable_x64", experiment.x64)
             types = infer(experiment)
     except InvalidExperiment:
+        if refused:
+            raise
         return
     for program in experiment.programs:
-        if program in types.unsupported or not program.on_mesh:
+        if not program.on_mesh:
+            continue
+        if program in types.unsupported:
+            if refused:
+                raise invalid(("program",), f"{program}: {types.unsupported[program]}")
             continue
         written = types.derived if program is Program.DERIVED and types.derived else experiment
         path = folder / f"program_{program}.py"
@@ -64,12 +84,15 @@ def collectives(name: str, folder: Path) -> Iterator[tuple[Program, Collective]]
             try:
                 compiled = compile_program(program, module.program(mesh), operands)
                 compiled.leave(program, folder)
-            except NotLowered:
+            except NotLowered as error:
+                if refused:
+                    raise invalid(("program",), f"{program}: {error}") from error
                 continue
             plan = planned(written, program, compiled, folder)
+            lines = asked(written, program, compiled)
         evidence = gather(written, program, folder, None, compiled.unreadable)
         told = types.derivation if program is Program.DERIVED else None
-        for one in explained(written, program, evidence.collectives or [], plan, told and told.plan):
+        for one in explained(written, program, evidence.collectives or [], plan, told and told.plan, lines):
             yield program, one
 
 

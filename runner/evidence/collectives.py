@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from runner.evidence import custom_calls, groups, megascale
+from runner.evidence import custom_calls, groups, megascale, merged
 from runner.evidence.counts import Counts
 from runner.evidence.flow import MOVES, Flow
 from runner.evidence.hlo import Computation, Instruction, Module, size_of
 from runner.evidence.model import Between, Collective
-from runner.evidence.nodes import Origin, Origins, asked, backward, stacks
+from runner.evidence.nodes import Origin, Origins, again, asked, backward, stacks
 from runner.evidence.opcodes import (
     DONE,
     HEAVY,
@@ -248,6 +248,8 @@ class _Reader:
             reduction=self._reduction(place),
             alone=devices == 1,
             backward=[node for node in nodes if forward and node not in forward],
+            again=bool(names) and all(again(stack) for name in names for stack in stacks(name)),
+            parts=merged.parts(self._flow, self._origins, computation, instruction),
         )
 
     def _reduction(self, place: _Place) -> str | None:

@@ -46,6 +46,15 @@ class Reason:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MergedPart:
+    """One operand of an all-reduce that the compiler merged of several: the lines that it is of, and its bytes."""
+
+    nodes: list[str]
+    gradient: bool
+    bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Collective:
     """One instruction of the compiled module that communicates.
 
@@ -61,6 +70,8 @@ class Collective:
     - `overlapped`: of an asynchronous one what is computed meanwhile; null where the module has no schedule.
     - `why`: the reason that it is there; `alone`: whether no device has a partner, since the axes have size 1: it moves
       nothing, and counts as nothing.
+    - `again`: whether it is of what `jax.checkpoint` computes again in the backward pass.
+    - `parts`: of an all-reduce that the compiler merged of several what each operand is of.
     """
 
     kind: str
@@ -85,6 +96,8 @@ class Collective:
     why: Reason | None = None
     alone: bool = False
     backward: list[str] = field(default_factory=list[str])
+    again: bool = False
+    parts: list[MergedPart] = field(default_factory=list[MergedPart])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,6 +74,11 @@ def backward(stack: str) -> bool:
     return any(part.startswith("transpose(") for part in stack.split("/"))
 
 
+def again(stack: str) -> bool:
+    """Whether a name stack is that of what `jax.checkpoint` computes again in a backward pass."""
+    return "rematted_computation" in stack.split("/")
+
+
 Scope: TypeAlias = "Mapping[str, tuple[str, Scope]]"
 """The scopes that may stand in a name stack, each with its line and the scopes that may stand inside it."""
 

@@ -138,6 +138,8 @@ class Experiment:
     grad: Gradient | None = None
     expected: Mapping[Program, expect.Expectations] = field(default_factory=dict[Program, expect.Expectations])
     """What each program is held to."""
+    implied: frozenset[str] = frozenset()
+    """The gradients that the file does not name among its outputs."""
     probed: frozenset[str] = frozenset()
     """The values of `graph` that are among the outputs only so that the compiler tells their layouts."""
     verify_dims: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -332,6 +334,12 @@ class Experiment:
     def array(self, name: str) -> Array:
         """The operand of that name."""
         return next(array for array in self.arrays if array.name == name)
+
+    def key_of_layout(self, name: str) -> str:
+        """The key of the file that says how an array or an output lies; a gradient lies as its array by default."""
+        if any(array.name == name for array in self.arrays):
+            return f"arrays.{name}.spec"
+        return f"arrays.{name.removeprefix(f'{GRADIENTS}.')}.spec" if name in self.implied else f"outputs.{name}"
 
     def section(self, name: Section) -> tuple[Statement, ...]:
         """The statements of `graph` or of `per_device`."""

@@ -136,6 +136,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         left_out=left_out,
         chosen=chosen,
         grad=grad,
+        implied=frozenset(implied),
         tested=tested(config),
         approximate=read_approximate(config["expect"]["sections"] or {}, outputs, sections),
         weak=read_weak(config["expect"]["weak"], outputs),

@@ -285,7 +285,7 @@ class Findings:
         if not listed or not run.program.on_mesh:
             return listed
         told = self._found.derivation if run.program is Program.DERIVED else None
-        return explained(self._written(run), run.program, listed, run.plan, told and told.plan)
+        return explained(self._written(run), run.program, listed, run.plan, told and told.plan, run.lowered)
 
     def _hold_sections(self, context: Context, ran: list[ProgramRun]) -> SectionsVerdict | NotRun:
         """The two oracles against each other, and what is wrong where they differ."""

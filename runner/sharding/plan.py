@@ -6,7 +6,7 @@ Types in a plan are global, as Shardy's are. A mesh axis that is split stands as
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,14 +30,14 @@ class PlannedValue:
     """An operand or a result: what it is of (an array, a line), and how it lies.
 
     - `dims`: the names of its dimensions; null where one has none.
-    - `origins`: for each mesh axis that cuts it the key of the experiment that says so, where that is known.
+    - `origins`: for each mesh axis that shards it the keys of the experiment that say so, where these are known.
     """
 
     of: str
     shape: list[int]
     dims: list[str | None]
     spec: SpecEntries
-    origins: dict[str, str] = field(default_factory=dict[str, str])
+    origins: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
 
 @dataclass(kw_only=True)
@@ -45,6 +45,7 @@ class PlannedOperation:
     """An operation of StableHLO as Shardy plans it: where it stands, its values, and Shardy's rule for it.
 
     - `line`: the line of the experiment that it comes of; null where the module does not say.
+    - `number`: its place among the operations of the program.
     - `rule`: as Shardy writes it, `([i, k], [k, j])->([i, j])`; `factors` has the sizes of its factors, `names` what
       the experiment calls them.
     - `reduced`: the factors that are summed over, or reduced otherwise; `whole`: those that have to be whole;
@@ -53,6 +54,7 @@ class PlannedOperation:
 
     name: str
     line: str | None
+    number: int = 0
     gradient: bool = False
     operands: list[PlannedValue]
     results: list[PlannedValue]
@@ -70,9 +72,13 @@ class PlannedCollective:
 
     - `line`: the line of the operation that needs it, null where the module does not say; `of`: what it moves.
     - `before`, `after`: the entries of the layouts; of an axis that is used in part, as Shardy names the part.
-    - `dims`, `origins`: of what it moves the names of the dimensions, and the keys that cut it `before`.
+    - `shape`, `dims`, `origins`: of what it moves the whole shape, the names of the dimensions, and the keys that shard
+      it `before`.
+    - `needed_by`: the number of the operation that needs it, or whose result it reduces; `asked_by`: the key that asks
+      for the layout `after`.
     - `reduction`: of an all-reduce and a reduce-scatter, `sum`, `max`, …; `gradient`: it is in the backward pass.
-    - `bytes_in`, `bytes_out`: what one device holds before and after; `bytes_sent`: what it sends, on a ring.
+    - `bytes_in`, `bytes_out`: what one device holds before and after, of that `dtype`; `bytes_sent`: what it sends, on
+      a ring.
     - `count`, `branches`, `alone`: as of what is asked for.
     """
 
@@ -87,8 +93,12 @@ class PlannedCollective:
     bytes_out: int
     reduction: str | None
     gradient: bool
+    dtype: str = ""
+    shape: list[int] = field(default_factory=list[int])
     dims: list[str | None] = field(default_factory=list["str | None"])
-    origins: dict[str, str] = field(default_factory=dict[str, str])
+    origins: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    needed_by: int | None = None
+    asked_by: str | None = None
     bytes_sent: int | None = None
     count: Count = None
     branches: list[InBranch] = field(default_factory=list[InBranch])
@@ -183,7 +193,7 @@ class Operand:
     shape: tuple[int, ...]
     dims: tuple[str | None, ...]
     spec: Spec
-    origins: Mapping[str, str]
+    origins: Mapping[str, Sequence[str]]
 
     def told(self) -> PlannedValue:
         """The value as the record has it."""
@@ -192,7 +202,7 @@ class Operand:
             shape=list(self.shape),
             dims=list(self.dims),
             spec=self.spec.json(),
-            origins=dict(self.origins),
+            origins={axis: list(keys) for axis, keys in self.origins.items()},
         )
 
 
@@ -214,15 +224,16 @@ class Operation:
     permuted: tuple[str, ...] = ()
 
     @property
-    def cut(self) -> bool:
-        """Whether a mesh axis cuts one of its values."""
+    def sharded(self) -> bool:
+        """Whether a mesh axis shards one of its values."""
         return any(value.spec.axes for value in (*self.operands, *self.results))
 
-    def told(self) -> PlannedOperation:
+    def told(self, number: int) -> PlannedOperation:
         """The operation as the record has it."""
         return PlannedOperation(
             name=self.name,
             line=self.line,
+            number=number,
             gradient=self.gradient,
             operands=[value.told() for value in self.operands],
             results=[value.told() for value in self.results],
@@ -253,13 +264,17 @@ class Collective:
     bytes_out: int
     reduction: str | None = None
     gradient: bool = False
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
     dims: tuple[str | None, ...] = ()
-    origins: Mapping[str, str] = field(default_factory=dict[str, str])
+    origins: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     sent: int | None = None
     count: Count = 1
     branches: tuple[InBranch, ...] = ()
     at: int = 0
     alone: bool = False
+    needed_by: int | None = None
+    asked_by: str | None = None
 
     def told(self) -> PlannedCollective:
         """The collective as the record has it."""
@@ -275,8 +290,12 @@ class Collective:
             bytes_out=self.bytes_out,
             reduction=self.reduction,
             gradient=self.gradient,
+            dtype=self.dtype,
+            shape=list(self.shape),
             dims=list(self.dims),
-            origins=dict(self.origins),
+            origins={axis: list(keys) for axis, keys in self.origins.items()},
+            needed_by=self.needed_by,
+            asked_by=self.asked_by,
             bytes_sent=self.sent,
             count=self.count,
             branches=list(self.branches),
@@ -301,18 +320,18 @@ class Plan:
         told = codec.plain(self.summary())
         if self.missing is not None:
             return told
-        return told | {"operations": [codec.plain(operation.told()) for operation in self.operations]}
+        return told | {"operations": [codec.plain(one.told(at)) for at, one in enumerate(self.operations)]}
 
     def summary(self) -> Planned:
         """Its collectives; a slice communicates nothing, and is none. Of its operations those that tell something."""
         if self.missing is not None:
             return Planned(missing=self.missing)
         moving = [one for one in self.collectives if one.kind not in SILENT]
-        beside = {at for one in moving for at in (one.at - 1, one.at)}
+        beside = {at for one in moving for at in (one.at - 1, one.at, one.needed_by)}
         telling = [
-            operation.told()
+            operation.told(at)
             for at, operation in enumerate(self.operations)
-            if operation.cut and (at in beside or operation.reduced or operation.permuted or operation.whole)
+            if operation.sharded and (at in beside or operation.reduced or operation.permuted or operation.whole)
         ]
         return Planned(collectives=[one.told() for one in moving], operations=telling)
 

@@ -104,7 +104,7 @@ def planned(experiment: Experiment) -> tuple[Plan, dict[str, dict[str, Typed | N
         at = list(_PLACE.finditer(stack, found[-1].end()))
         return paths[int(found[-1][1])], f"{at[-1][1]}:{at[-1][2]}" if at else None, False
 
-    arrays = {f"arrays[{at}]": array.name for at, array in enumerate(experiment.arrays)}
+    arrays = {f"arrays[{at}]": array.name for at, array in enumerate(experiment.given)}
     return plan(lowered, experiment, Names(where, arrays.get, tuple(experiment.results))), parts
 
 

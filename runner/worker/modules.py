@@ -11,11 +11,19 @@ from typing import Any
 
 from runner import executions
 from runner.executions import Count, InBranch
+from runner.sharding.plan import CLAUSES
 
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)([^>]+)>")
 _BITS = re.compile(r"(\d+)")
 _NAMED = re.compile(r'loc\("([^"]*)"')
 _INTEGER = re.compile(r"dense<(-?\d+)>")
+
+
+_NAMING = frozenset({"func.call", "sdy.named_computation", "sdy.manual_computation"})
+"""The operations to whose names those inside of them are relative."""
+
+_HANDING = frozenset({f"sdy.{name}" for name in CLAUSES})
+"""The operations that only lay a value out."""
 
 
 class Walk:
@@ -67,6 +75,30 @@ class Walk:
         own = name_of(operation)
         return "/".join([*self.inside, own] if own else self.inside)
 
+    def consumer(self, value: Any) -> tuple[Any, list[str]]:
+        """The operation that takes a value in the end, and the names of the calls that it stands in; None for none.
+
+        Through Shardy's collectives, and into what is called and the bodies of loops.
+        """
+        calls: list[str] = []
+        while True:
+            uses = list(value.uses)
+            # What a loop hands on as it is, it also returns.
+            use = next((one for one in uses if not one.owner.name.endswith(".return")), uses[0] if uses else None)
+            if use is None:
+                return None, calls
+            owner, at = use.owner.operation, use.operand_number
+            if owner.name in _HANDING:
+                value = owner.results[0]
+            elif owner.name == "func.call":
+                called = self._functions[_text(owner.attributes["callee"]).removeprefix("@")]
+                calls += [name for name in (name_of(owner),) if name]
+                value = called.regions[0].blocks[0].arguments[at]
+            elif owner.name == "stablehlo.while" and unchanged(owner, at):
+                value = owner.regions[-1].blocks[0].arguments[at]
+            else:
+                return owner, calls
+
     def _blocks(self, region: Any) -> None:
         for block in region.blocks:
             for inner in block.operations:
@@ -79,6 +111,7 @@ class Walk:
         called = None
         if operation.name == "func.call":
             called = self._functions.get(_text(operation.attributes["callee"]).removeprefix("@"))
+        if operation.name in _NAMING:
             name = name_of(operation)
             self.inside = (*inside, name) if name else inside
         if operation.name == "stablehlo.while":
@@ -133,6 +166,23 @@ def bytes_of(value: Any, parts: int = 1) -> int:
     return math.prod(shape_of(value)) * width // parts
 
 
+_DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i1": "bool"}
+
+
+def dtype_of(value: Any) -> str:
+    """The dtype of a value: JAX's name for it where it is a common one, otherwise MLIR's."""
+    match = _TENSOR.match(str(value.type))
+    return _DTYPES.get(match[2], match[2]) if match else ""
+
+
+def producer(value: Any) -> Any:
+    """The operation that made a value, before any collectives of Shardy's; None of an argument."""
+    owner = getattr(value.owner, "operation", None)
+    while owner is not None and owner.name in _HANDING:
+        owner = getattr(owner.operands[0].owner, "operation", None)
+    return owner
+
+
 def trip_count(loop: Any) -> int | None:
     """How often a `stablehlo.while` runs its body, where constants tell: `for (i = start; i < end; i += step)`."""
     condition, body = (region.blocks[0] for region in loop.regions)
@@ -153,6 +203,12 @@ def trip_count(loop: Any) -> int | None:
         return None
     step = _constant(stepped.operands[1])
     return max(0, math.ceil((end - start) / step)) if step and step > 0 else None
+
+
+def unchanged(loop: Any, at: int) -> bool:
+    """Whether the body of a `stablehlo.while` hands on one of its values as it is."""
+    body = loop.regions[-1].blocks[0]
+    return _argument(body, _last(body).operands[at]) == at
 
 
 def _last(block: Any) -> Any:

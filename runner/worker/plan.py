@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from runner.evidence.nodes import Origins
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.layout import Mesh, Spec
+from runner.layout import Spec
 from runner.record.files import write_text
 from runner.sharding import ring
 from runner.sharding.plan import CLAUSES, Collective, Operand, Operation, Plan, Planned
 from runner.untyped import is_list
-from runner.worker import shardy
-from runner.worker.modules import Walk, bytes_of, name_of, shape_of
+from runner.worker import shardy, told
+from runner.worker.modules import bytes_of, dtype_of, name_of, producer, shape_of, unchanged
+from runner.worker.regions import Nodes, Regions
+from runner.worker.told import Places, Told, automatic, computes, has_plan
 from runner.worker.versions import propagated
 
 Place = tuple[str | None, str | None, bool]
@@ -50,12 +52,13 @@ def plan(lowered: Any, experiment: Experiment, names: Names) -> Plan:
     modules = propagated(lowered)
     if isinstance(modules, str):
         return Plan(missing=modules)
-    module, told = modules
-    origins = _Told(told, experiment.mesh)
+    module, originating = modules
+    origins, counted = Told(originating, experiment.mesh), Places(module, experiment.mesh)
     origins.walk()
-    reader = _Reader(module, experiment, names, origins)
+    counted.walk()
+    reader = _Reader(module, experiment, names, origins, counted)
     reader.walk()
-    return Plan(tuple(reader.planned), tuple(reader.collectives), reader.values)
+    return reader.plan()
 
 
 def of_program(experiment: Experiment, program: Program, lowered: Any, folder: Path) -> Planned:
@@ -88,78 +91,56 @@ def _rows(values: list[Any]) -> str:
     return ",\n".join(f"  {json.dumps(value)}" for value in values)
 
 
-_KEPT = frozenset({"constant", "return", "call"})
-"""What the plan has no entry for: it computes nothing."""
-
-
-def _computes(operation: Any) -> bool:
-    dialect, _, name = operation.name.partition(".")
-    return dialect != "sdy" and name not in _KEPT
-
-
-class _Told(Walk):
-    """The origins of the results' shardings, of the operations that compute, in their order."""
-
-    def __init__(self, module: Any, mesh: Mesh) -> None:
-        super().__init__(module)
-        self._mesh = mesh
-        self.order: list[tuple[str, tuple[Mapping[str, str], ...]]] = []
-        self.constraints: dict[str, tuple[str, Spec | None]] = {}
-        """The name stacks and the layouts of constraints, by Shardy's names for them."""
-
-    def operation(self, operation: Any) -> bool:
-        attributes = operation.attributes
-        if "sdy.sharding_origin_name" in attributes:
-            name = str(attributes["sdy.sharding_origin_name"]).strip('"')
-            given = shardy.one(str(attributes["sharding"])) if "sharding" in attributes else None
-            self.constraints[name] = self.stack(operation), given
-        if _computes(operation):
-            self.order.append((operation.name, shardy.origins(operation)))
-        return _has_plan(operation, self._mesh)
-
-
-def _has_plan(operation: Any, mesh: Mesh) -> bool:
-    """Whether what an operation has in its regions is planned.
-
-    What a reduction does to two numbers is none of the program's operations; nor has a device's code a plan.
-    """
-    if operation.name == "sdy.manual_computation":
-        return bool(_automatic(operation, mesh))
-    return operation.name.partition(".")[2] not in _OF_NUMBERS
-
-
-_OF_NUMBERS = frozenset({"reduce", "scatter", "reduce_window", "sort", "all_reduce", "reduce_scatter"})
-
-
-def _automatic(operation: Any, mesh: Mesh) -> tuple[str, ...]:
-    """The axes that a `shard_map` leaves to the compiler: over these there is a plan of a device's code."""
-    manual = str(operation.attributes["manual_axes"])
-    return tuple(axis for axis in mesh.axes if f'"{axis}"' not in manual)
+_ALONG = frozenset({"slice", "dynamic_slice", "reshape", "transpose", "convert", "broadcast_in_dim"})
+"""Operations whose result is a part of their operand, or all of it: where they stand in no line it is that value's."""
 
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known of a value: what it is of, the names of its dimensions, and the keys that cut it."""
+    """What is known of a value: what it is of, and the names of its dimensions.
+
+    - `fixed`: the key that lays it out, whoever reads it, and how: that of an array.
+    - `asked`: the keys that ask for layouts of it, and these.
+    """
 
     of: str
     dims: tuple[str | None, ...] = ()
-    origins: Mapping[str, str] = field(default_factory=dict[str, str])
+    fixed: tuple[str, Spec] | None = None
+    asked: tuple[tuple[str, Spec], ...] = ()
 
 
-class _Reader(Walk):
-    def __init__(self, module: Any, experiment: Experiment, names: Names, told: _Told) -> None:
-        super().__init__(module)
-        self._mesh: Mesh = experiment.mesh
-        self._experiment, self._names, self._told = experiment, names, told
-        self._order = iter(told.order)
-        self._matched = True
-        self.planned: list[Operation] = []
-        self.collectives: list[Collective] = []
-        self.values: dict[str, dict[str, Spec]] = {}
+class _Reader(Places):
+    def __init__(self, module: Any, experiment: Experiment, names: Names, origins: Told, counted: Places) -> None:
+        super().__init__(module, experiment.mesh)
+        self._experiment, self._names, self._told = experiment, names, origins
+        self._counted = counted
+        self._regions = Regions()
+        self._planned: list[tuple[Operation, list[Nodes], list[Nodes]]] = []
+        self._collectives: list[tuple[Collective, Nodes]] = []
+        self._awaited: dict[Any, list[int]] = {}
+        """The collectives whose results an operation takes that was not visited yet."""
+        self._visited: dict[Any, int] = {}
+        """The numbers of the operations, each as it was visited last."""
+        self._values: dict[str, dict[str, Spec]] = {}
         self._layouts: dict[Any, Spec] = {}
         self._known: dict[Any, _Known] = {}
+        self._numbers: dict[Any, int] = {}
         self._inputs: list[str] = []
         self._last: list[Any] = []
+
+    def plan(self) -> Plan:
+        """What was read, with the keys that shard each value."""
+
+        def named(operands: tuple[Operand, ...], nodes: list[Nodes]) -> tuple[Operand, ...]:
+            found = zip(operands, nodes, strict=True)
+            return tuple(replace(one, origins=self._regions.origins(at)) for one, at in found)
+
+        operations = tuple(
+            replace(one, operands=named(one.operands, taken), results=named(one.results, made))
+            for one, taken, made in self._planned
+        )
+        collectives = tuple(replace(one, origins=self._regions.origins(at)) for one, at in self._collectives)
+        return Plan(operations, collectives, self._values)
 
     def enter(self, function: Any) -> None:
         attributes = function.attributes
@@ -171,22 +152,26 @@ class _Reader(Walk):
             array = self._names.array(found) if found else None
             known = _Known(array or found or f"argument {at}")
             if array is not None:
-                origins = dict.fromkeys(spec.axes, f"arrays.{array}.spec")
-                known = _Known(array, self._experiment.array(array).dims, origins)
-            self._known[argument] = known
+                dims = next(one.dims for one in self._experiment.given if one.name == array)
+                known = _Known(array, dims, (self._experiment.key_of_layout(array), spec))
+            self._known[argument] = self._asking(argument, known, (("", "", at), 0))
             self._inputs.append(known.of)
 
     def argument(self, owner: Any, argument: Any, at: int) -> None:
         given = self.bindings.get(argument)
         carried = self._layouts.get(owner.results[at]) if owner.name == "stablehlo.while" else None
-        if given in self._known:
-            self._known[argument] = self._known[given]
+        known = self._of(given)
         self._layouts[argument] = layout = carried or self._layouts.get(given) or self._replicated(argument)
         if owner.name == "sdy.manual_computation":
-            known, automatic = self._of(given), _automatic(owner, self._mesh)
-            self._layouts[argument] = layout.over(automatic)
-            origins = {axis: key for axis, key in known.origins.items() if axis in automatic}
-            self._known[argument] = replace(known, origins=origins)
+            left = automatic(owner, self._mesh)
+            self._layouts[argument] = layout.over(left)
+        if owner.name == "stablehlo.while" and not unchanged(owner, at):
+            # What a loop computes is laid out by all that it was and will be.
+            known = replace(known, fixed=None)
+            self._numbers[argument] = self._number_of(owner.results[at])
+        elif known.fixed is None:
+            self._numbers[argument] = self._number_of(given)
+        self._known[argument] = known
 
     def operation(self, operation: Any) -> bool:
         dialect, _, name = operation.name.partition(".")
@@ -197,6 +182,10 @@ class _Reader(Walk):
             return False
         if name == "return":
             self._last = list(operation.operands)
+            parent = operation.parent
+            if parent is not None and parent.name != "func.func":
+                for result, value in zip(parent.results, self._last, strict=False):
+                    self._regions.join(self._nodes(result), self._nodes(value))
             return False
         if dialect == "sdy" and name in CLAUSES:
             self._collective(operation, name)
@@ -205,145 +194,182 @@ class _Reader(Walk):
             self._results(operation, self._shardings(operation))
             return True
         self._computed(operation, name)
-        return _has_plan(operation, self._mesh)
+        return has_plan(operation, self._mesh)
 
     def returned(self, owner: Any) -> None:
         for result, value in zip(owner.results, self._last, strict=False):
             if value in self._known:
                 self._known[result] = self._known[value]
+                self._numbers[result] = self._number_of(value)
 
     def _results(self, operation: Any, layouts: list[Spec]) -> None:
         for result, spec in zip(operation.results, layouts, strict=False):
             self._layouts[result] = spec
+            self._numbers[result] = self._regions.number()
 
     def _computed(self, operation: Any, name: str) -> None:
         line, place, gradient = self._names.where(self.stack(operation))
         layouts = self._shardings(operation)
         rule = shardy.rule(operation)
-        named = rule.named([self._of(operand).dims for operand in operation.operands])
-        dims, origins = named.results, self._origins_of(operation)
-        if operation.name == "stablehlo.while":
-            carried = [self._of(operand) for operand in operation.operands]
-            dims, origins = tuple(one.dims for one in carried), tuple(one.origins for one in carried)
+        given = [self._of(operand) for operand in operation.operands]
+        named = rule.named([known.dims for known in given])
+        dims = tuple(known.dims for known in given) if operation.name == "stablehlo.while" else named.results
+        operands = tuple(self._operand(operand) for operand in operation.operands)
+        taken = [self._nodes(operand) for operand in operation.operands]
         self._results(operation, layouts)
+        where = self._told_of(operation)
+        of = line or (given[0].of if given and name in _ALONG else name)
         for at, result in enumerate(operation.results):
-            axes = layouts[at].axes
-            keys = {axis: key for axis, key in origins[at].items() if axis in axes} if at < len(origins) else {}
-            self._known[result] = _Known(line or name, dims[at] if at < len(dims) else (), keys)
+            known = _Known(of, dims[at] if at < len(dims) else ())
+            self._known[result] = known if where is None else self._asking(result, known, (where, at))
+        made = [self._nodes(result) for result in operation.results]
+        if rule.text is not None:
+            self._regions.compute(rule.text, taken, made)
+        elif operation.name in ("stablehlo.while", "sdy.sharding_constraint"):
+            for one, other in zip(taken, made, strict=False):
+                self._regions.join(one, other)
+        for nodes, keys in zip(made, self._told.origins[where] if where else (), strict=False):
+            for along in nodes:
+                for axis in along.keys() & keys.keys():
+                    key = self._key(keys[axis], axis, line)
+                    if key is not None:
+                        self._regions.hint(along[axis], key)
         if not operation.results:
             return
         self._value(line, place, layouts[0])
-        if _computes(operation):
-            self.planned.append(
-                Operation(
-                    name,
-                    line,
-                    place,
-                    gradient,
-                    tuple(self._operand(operand) for operand in operation.operands),
-                    tuple(self._operand(result) for result in operation.results),
-                    rule.text,
-                    rule.sizes,
-                    named.names,
-                    rule.reduced,
-                    rule.whole,
-                    rule.permuted,
-                )
-            )
+        if computes(operation):
+            # Of what is called several times the collectives before each call wait for that one.
+            self._visited[operation] = at = len(self._planned)
+            for each in self._awaited.pop(operation, ()):
+                one, nodes = self._collectives[each]
+                self._collectives[each] = replace(one, needed_by=at), nodes
+            results = tuple(self._operand(result) for result in operation.results)
+            found = Operation(
+                name, line, place, gradient, operands, results, rule.text, rule.sizes, named.names, rule.reduced,
+                rule.whole, rule.permuted,
+            )  # fmt: skip
+            self._planned.append((found, taken, made))
 
     def _of(self, value: Any) -> _Known:
         return self._known.get(value, _Known(""))
 
+    def _number_of(self, value: Any) -> int:
+        if value not in self._numbers:
+            self._numbers[value] = self._regions.number()
+        return self._numbers[value]
+
+    def _nodes(self, value: Any) -> Nodes:
+        """The nodes of a value; of one that a key lays out, nodes for each who reads it."""
+        known, spec = self._of(value), self._layouts.get(value) or self._replicated(value)
+        asked = [*([known.fixed] if known.fixed else []), *known.asked]
+        fixed = known.fixed is not None or any(spec == whole for _, whole in known.asked)
+        number = self._regions.number() if fixed else self._number_of(value)
+        nodes = self._regions.nodes(number, spec)
+        for key, whole in asked:
+            self._regions.lie(nodes, whole, key)
+        return nodes
+
+    def _asking(self, value: Any, known: _Known, where: tuple[told.Place, int]) -> _Known:
+        """What is known of a value, with the keys that ask for its layout: of constraints that have that place."""
+        asked: list[tuple[str, Spec]] = []
+        for name in self._told.constrained.get(where, ()):
+            stack, given = self._told.constraints[name]
+            line = self._names.where(stack)[0]
+            key = None if line is None or given is None else _constraint(self._experiment, line, given)
+            if key is not None and given is not None and len(given) == len(shape_of(value)):
+                asked.append((key, given))
+        return replace(known, asked=tuple(asked))
+
     def _operand(self, value: Any) -> Operand:
         known, shape = self._of(value), shape_of(value)
         dims = known.dims if len(known.dims) == len(shape) else (None,) * len(shape)
-        return Operand(known.of, shape, dims, self._layouts.get(value) or self._replicated(value), known.origins)
+        return Operand(known.of, shape, dims, self._layouts.get(value) or self._replicated(value), {})
 
-    def _origins_of(self, operation: Any) -> tuple[Mapping[str, str], ...]:
-        """For each result the mesh axes, and the keys of the experiment that cut it so.
+    def _told_of(self, operation: Any) -> told.Place | None:
+        """The place of an operation in the module with the origins; None where there it may be another one's."""
+        if not computes(operation):
+            return None
+        place = self.place(operation)
+        same = self._counted.counts[place[:2]] == self._told.counts[place[:2]]
+        return place if same and place in self._told.origins else None
 
-        As Shardy tells it, as long as the two modules have the same operations in the same order; what it does not
-        tell is what the operands have it from.
-        """
-        if not _computes(operation):
-            return ()
-        told: tuple[Mapping[str, str], ...] = ()
-        if self._matched:
-            name, told = next(self._order, ("", ()))
-            self._matched = name == operation.name
-            told = told if self._matched else ()
-        line = self._names.where(self.stack(operation))[0]
-        given: dict[str, str] = {}
-        for operand in operation.operands:
-            given = {**self._of(operand).origins, **given}
-        found: list[Mapping[str, str]] = []
-        for at in range(len(operation.results)):
-            keys = {axis: self._key(text, line) for axis, text in told[at].items()} if at < len(told) else {}
-            found.append(given | {axis: key for axis, key in keys.items() if key is not None})
-        return tuple(found)
-
-    def _key(self, origin: str, line: str | None) -> str | None:
-        """The key of the experiment that an origin of Shardy's is."""
+    def _key(self, origin: str, axis: str, line: str | None) -> str | None:
+        """The key of the experiment that an origin of Shardy's is; None where that one has no such axis."""
         kind, _, number = origin.partition(": ")
+        experiment = self._experiment
         if kind == "input" and int(number) < len(self._inputs):
-            return f"arrays.{self._inputs[int(number)]}.spec"
+            found = next((one for one in experiment.given if one.name == self._inputs[int(number)]), None)
+            spec = found and found.layout.spec
+            return experiment.key_of_layout(found.name) if found and spec and axis in spec.axes else None
         if kind == "output" and int(number) < len(self._names.outputs):
-            return f"outputs.{self._names.outputs[int(number)]}"
+            name = self._names.outputs[int(number)]
+            return experiment.key_of_layout(name) if axis in experiment.outputs[name].axes else None
         given = None
         if origin in self._told.constraints:
             stack, given = self._told.constraints[origin]
             line = self._names.where(stack)[0]
         elif origin != "self":
             return None
-        return None if line is None else _constraint(self._experiment, line, given)
+        if given is not None and axis not in given.axes:
+            return None
+        return None if line is None else _constraint(experiment, line, given)
 
     def _collective(self, operation: Any, name: str) -> None:
         operand, result = operation.operands[0], operation.results[0]
         before = self._layouts.get(operand) or self._replicated(operand)
         after = shardy.one(str(operation.attributes["out_sharding"])) or self._replicated(result)
-        self._known[result] = self._of(operand)
+        known = self._of(operand)
+        taken = self._nodes(operand)
+        self._known[result] = replace(known, fixed=None)
         self._layouts[result] = after
-        owner = _consumer(result)
+        self._numbers[result] = self._regions.number()
+        self._regions.join(taken, self._nodes(result))
+        owner, calls = self.consumer(result)
         own = self._names.where(self.stack(operation))
-        user = "/".join([*self.inside, name_of(owner)]) if owner is not None else self.stack(operation)
+        user = "/".join([*self.inside, *calls, name_of(owner)]) if owner is not None else self.stack(operation)
         line, _, gradient = self._names.where(user)
         reduces = name in ("all_reduce", "reduce_scatter")
+        made = producer(operand)
+        if owner is not None and owner.name.endswith(".return") and made is not None:
+            line, _, gradient = self._names.where(self.stack(made))
         if reduces or line is None:
             line, gradient = own[0] or line, own[2] if own[0] else gradient
         if reduces:
             self._value(own[0], own[1], after)
-        source = operand.owner if reduces else owner
-        source = getattr(source, "operation", source)
+        source = made if reduces else owner
+        if not reduces and source is not None:
+            self._awaited.setdefault(source, []).append(len(self._collectives))
         axes = shardy.collective_axes(operation, name, before, after)
         kind, sizes = CLAUSES[name], (bytes_of(operand, self._parts(before)), bytes_of(result, self._parts(after)))
-        keys = self._of(operand).origins
         devices = math.prod(map(self._size, axes))
-        self.collectives.append(
-            Collective(
-                kind,
-                axes,
-                line,
-                source.name.partition(".")[2] if source is not None and hasattr(source, "name") else "",
-                self._of(operand).of,
-                before,
-                after,
-                *sizes,
-                reduction=shardy.reduction(operation, operand) if reduces else None,
-                gradient=gradient,
-                dims=self._operand(operand).dims,
-                origins={axis: keys[axis] for axis in before.axes if axis in keys},
-                sent=ring.sent(kind, devices, *sizes),
-                count=self.count,
-                branches=self.branches,
-                at=len(self.planned),
-                alone=devices == 1,
-            )
+        found = Collective(
+            kind,
+            axes,
+            line,
+            source.name.partition(".")[2] if source is not None else "",
+            known.of,
+            before,
+            after,
+            *sizes,
+            reduction=shardy.reduction(operation, operand) if reduces else None,
+            gradient=gradient,
+            dims=self._operand(operand).dims,
+            dtype=dtype_of(operand),
+            shape=shape_of(operand),
+            sent=ring.sent(kind, devices, *sizes),
+            count=self.count,
+            branches=self.branches,
+            at=len(self._planned),
+            alone=devices == 1,
+            needed_by=self._visited.get(source) if reduces else None,
+            asked_by=next((key for key, spec in known.asked if spec == after != before), None),
         )
+        self._collectives.append((found, taken))
 
     def _value(self, line: str | None, place: str | None, spec: Spec | None) -> None:
         # The last operation of a place is the one whose result has the place's value.
         if line is not None and place is not None and spec is not None:
-            self.values.setdefault(line, {})[place] = spec
+            self._values.setdefault(line, {})[place] = spec
 
     def _replicated(self, value: Any) -> Spec:
         return Spec().padded(len(shape_of(value)))
@@ -362,14 +388,6 @@ class _Reader(Walk):
         return int(part.partition(")")[2]) if part else self._mesh.sizes[name]
 
 
-def _consumer(value: Any) -> Any:
-    """The operation that takes a value in the end, through more collectives of Shardy's; None where none does."""
-    owner = next((use.owner.operation for use in value.uses), None)
-    while owner is not None and owner.name.partition(".")[2] in CLAUSES and owner.name.startswith("sdy."):
-        owner = next((use.owner.operation for use in owner.results[0].uses), None)
-    return owner
-
-
 def _constraint(experiment: Experiment, line: str, given: Spec | None) -> str | None:
     """The key of the constraint that a program puts on a line; of an output, that of the output.
 
@@ -377,5 +395,5 @@ def _constraint(experiment: Experiment, line: str, given: Spec | None) -> str | 
     """
     for key, specs in (("constraints", experiment.constraints), ("outputs", experiment.outputs)):
         if line in specs and (given is None or specs[line].padded(len(given)) == given):
-            return f"{key}.{line}"
+            return experiment.key_of_layout(line) if key == "outputs" else f"{key}.{line}"
     return None

@@ -1,0 +1,213 @@
+"""How many of the reasons of collectives that a compiler inserted are true, by taking away what they name.
+
+    python benchmarks/counterfactual.py [NAME …] [--folder FOLDER] [--all]
+
+A reason names keys of the file that shard a dimension over the collective's axes. The axes are taken out of these keys,
+of all of them together, the program is written and compiled again, and the collective must be gone: there are fewer of
+its kind, over its axes, in its lines and direction; of one that was merged of several, fewer or smaller ones. Each
+cited need of a merged collective is tried by itself. What cannot be tried so is counted, with why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+import jax  # noqa: E402
+
+from benchmarks.why import DEVICES, compiled_collectives  # noqa: E402
+from runner.config.compose import compose  # noqa: E402
+from runner.evidence import words  # noqa: E402
+from runner.evidence.model import Collective  # noqa: E402
+from runner.experiment.model import Experiment  # noqa: E402
+from runner.experiment.program import Program  # noqa: E402
+from runner.experiment.reader import read  # noqa: E402
+from runner.faults import InvalidExperiment  # noqa: E402
+from runner.layout import Spec  # noqa: E402
+
+TRUE, FALSE, UNTRIED, UNEXPLAINED = "true", "false", "not tried", "not explained"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of one reason: one of the verdicts, and of those that are not true why."""
+
+    program: Program
+    collective: Collective
+    verdict: str
+    why: str = ""
+
+    def __str__(self) -> str:
+        assert self.collective.why is not None
+        said = f"{self.program}: {words.collective(self.collective)}: {words.because(self.collective.why)}"
+        return f"{self.verdict}: {said}" + (f" [{self.why}]" if self.why else "")
+
+
+def trials(name: str, folder: Path, overrides: Sequence[str] = (), config: Path | None = None) -> Iterator[Trial]:
+    """Every reason of an inserted collective of an experiment, tried."""
+    plain = compose(name, config or ROOT / "conf", overrides).plain
+    try:
+        experiment = read(plain)
+    except InvalidExperiment:
+        return
+    for program in experiment.programs:
+        if not program.on_mesh:
+            continue
+        tried = _Tries(plain, program, folder)
+        for one in tried.original:
+            if one.inserted and not one.alone:
+                yield _trial(experiment, program, one, tried)
+
+
+class _Tries:
+    """The collectives of one program as the file is, and without some axes in some keys."""
+
+    def __init__(self, plain: Mapping[str, Any], program: Program, folder: Path) -> None:
+        self._plain, self._program, self._folder = plain, program, folder
+        self._known: dict[tuple[frozenset[str], frozenset[str]], list[Collective] | str] = {}
+        self.experiment = read(_only(plain, program))
+        self.original = [one for _, one in compiled_collectives(self.experiment, folder)]
+
+    def without(self, keys: frozenset[str], axes: frozenset[str]) -> list[Collective] | str:
+        """Those that there are where `keys` do not have `axes`; the reason where that cannot be compiled."""
+        known = self._known.get((keys, axes))
+        if known is None:
+            known = self._known[keys, axes] = self._compiled(keys, axes)
+        return known
+
+    def _compiled(self, keys: frozenset[str], axes: frozenset[str]) -> list[Collective] | str:
+        plain = _only(self._plain, self._program)
+        # A key that asks for a whole dimension has none of the axes: what shards it elsewhere is what is taken away.
+        dropped = [_dropped(plain, self.experiment, key, axes) for key in sorted(keys)]
+        if not any(dropped):
+            return f"none of {', '.join(sorted(keys))} has {' and '.join(sorted(axes))}"
+        refused = ""
+        # The lines of one device hold for the layouts as they are.
+        for lines in [plain["per_device"], {}] if self._program.whole else [plain["per_device"]]:
+            try:
+                experiment = read({**plain, "per_device": lines})
+                return [one for _, one in compiled_collectives(experiment, self._folder, refused=True)]
+            except InvalidExperiment as error:
+                refused = refused or f"refused: {str(error).splitlines()[0]}"
+        return refused
+
+
+def _only(plain: Mapping[str, Any], program: Program) -> dict[str, Any]:
+    only = copy.deepcopy(dict(plain))
+    only |= {"program": str(program), "expect": None, "test": None}
+    return only
+
+
+def _spec(experiment: Experiment, key: str) -> Spec:
+    """The spec that a key has."""
+    section, _, rest = key.partition(".")
+    if section == "arrays":
+        return experiment.array(rest.removesuffix(".spec")).layout.spec
+    return (experiment.constraints if section == "constraints" else experiment.outputs)[rest]
+
+
+def _dropped(plain: dict[str, Any], experiment: Experiment, key: str, axes: frozenset[str]) -> bool:
+    """Take axes out of the spec that a key has; False where it has none of them."""
+    section, _, rest = key.partition(".")
+    spec = _spec(experiment, key)
+    holder, at = (
+        (plain["arrays"][rest.removesuffix(".spec")], "spec") if section == "arrays" else (plain[section], rest)
+    )
+    # A spec with logical names is written with those of the mesh.
+    holder[at] = [[axis for axis in entry if axis not in axes] for entry in spec]
+    return bool(axes & set(spec.axes))
+
+
+def _trial(experiment: Experiment, program: Program, one: Collective, tried: _Tries) -> Trial:
+    why = one.why
+    assert why is not None
+    if why.by is None:
+        return Trial(program, one, UNEXPLAINED)
+    if not why.keys:
+        return Trial(program, one, UNTRIED, "it names no key")
+    if one.axes is None:
+        return Trial(program, one, UNTRIED, "its groups are of no axis")
+    keys = frozenset(why.keys)
+    # What stands in the place of something else may be over other axes than that.
+    named = frozenset(axis for key in keys for axis in _spec(experiment, key).axes)
+    axes = frozenset(one.axes) & named or named
+    for key in why.keys:
+        misfit = _misfit(experiment, key, axes, why.dims)
+        if misfit:
+            return Trial(program, one, FALSE, misfit)
+    left = tried.without(keys, axes)
+    if isinstance(left, str):
+        return Trial(program, one, UNTRIED, left)
+    return Trial(program, one, *_gone(one, tried.original, left))
+
+
+def _misfit(experiment: Experiment, key: str, axes: frozenset[str], dims: Sequence[str]) -> str:
+    """What is wrong with a key by itself: its spec has to have an axis, its array the dimension, where it is named."""
+    section, _, rest = key.partition(".")
+    if section != "arrays":
+        return ""
+    array = experiment.array(rest.removesuffix(".spec"))
+    spec = array.layout.spec.padded(len(array.shape))
+    if not axes & set(spec.axes):
+        return f"{key} has no {' and '.join(sorted(axes))}"
+    mine = {name for name, over in zip(array.dims, spec, strict=True) if axes & set(over)}
+    if None not in mine and dims and all(dim in experiment.dims for dim in dims) and not mine & set(dims):
+        return f"{key} has no {' and '.join(dims)} over {' and '.join(sorted(axes))}"
+    return ""
+
+
+def _gone(one: Collective, before: Sequence[Collective], after: Sequence[Collective]) -> tuple[str, str]:
+    mine = [each for each in before if _alike(each) == _alike(one)]
+    left = [each for each in after if _alike(each) == _alike(one) and not each.alone]
+    if len(left) < len(mine):
+        return TRUE, ""
+    if len(one.nodes) > 1 and sum(each.bytes or 0 for each in left) < sum(each.bytes or 0 for each in mine):
+        return TRUE, ""
+    return FALSE, f"without the axes in {', '.join(one.why.keys if one.why else ())} it is there still"
+
+
+def _alike(one: Collective) -> tuple[Any, ...]:
+    between = (tuple(one.between.source), tuple(one.between.to)) if one.between and len(one.nodes) < 2 else ()
+    return one.kind, frozenset(one.axes or ()), frozenset(one.nodes), one.gradient, one.reduction, between
+
+
+def main() -> None:
+    """Try and count."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--folder", type=Path, help="a folder of experiments besides those of conf")
+    parser.add_argument("--all", action="store_true", help="print the true ones too")
+    arguments = parser.parse_args()
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    place = arguments.folder or ROOT / "conf"
+    names = arguments.names or sorted(path.stem for path in (place / "experiment").glob("*.yaml"))
+    counts: Counter[str] = Counter()
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            for trial in trials(name, Path(folder), config=arguments.folder):
+                counts[trial.verdict] += 1
+                if arguments.all or trial.verdict != TRUE:
+                    print(f"{name} {trial}", flush=True)
+    tried = counts[TRUE] + counts[FALSE]
+    share = f" ({counts[TRUE] / tried:.1%})" if tried else ""
+    print(
+        f"{counts[TRUE]} of {tried} reasons tried are true{share}; {counts[UNTRIED]} were not tried, "
+        f"{counts[UNEXPLAINED]} not explained; jax {jax.__version__}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""An all-reduce that the compiler merged of several in; what each of its operands is of, out."""
+
+from __future__ import annotations
+
+from runner.evidence.flow import Flow
+from runner.evidence.hlo import Computation, Instruction, size_of
+from runner.evidence.model import MergedPart
+from runner.evidence.nodes import Origins
+
+
+def parts(flow: Flow, origins: Origins, computation: Computation, instruction: Instruction) -> list[MergedPart]:
+    """The parts of an instruction in their order; none of one that has a single operand.
+
+    Each is named by what takes its result out of the instruction, otherwise by what made its operand.
+    """
+    if len(instruction.operands) < 2 or not instruction.opcode.startswith("all-reduce"):
+        return []
+    users = computation.users.get(instruction.name, ())
+    taken = {user.index(): user.op_name for user in users if user.opcode == "get-tuple-element"}
+    found: list[MergedPart] = []
+    for index, name in enumerate(instruction.operands):
+        operand = computation.instructions.get(name)
+        of = origins.of(taken.get(index, "")) or flow.producers(computation, [name])
+        found.append(
+            MergedPart(
+                nodes=list(dict.fromkeys(origin.node for origin in of)),
+                gradient=bool(of) and all(origin.gradient for origin in of),
+                bytes=None if operand is None else size_of(operand.shapes),
+            )
+        )
+    return found

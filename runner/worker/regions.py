@@ -1,0 +1,111 @@
+"""How the operations of a module lie in; for each dimension that a mesh axis shards the keys that shard it, out.
+
+What an axis shards is a region: a dimension of a value, and the dimensions that run along it through operations, as
+far as the axis shards these too. Every key that shards a dimension of a region is a reason that all of it is sharded:
+without one of several the others shard it still. A value that a key lays out is the end of a region for its readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from runner.layout import Spec
+from runner.sharding.plan import terms
+
+Node: TypeAlias = tuple[int, int, str]
+"""The number of a value, one of its dimensions, and a mesh axis that shards it."""
+
+Nodes: TypeAlias = tuple[Mapping[str, Node], ...]
+"""For each dimension of a value the axes that shard it."""
+
+
+def whole(axis: str) -> str:
+    """The mesh axis of which an axis of Shardy's may be a part."""
+    return axis.partition(":")[0]
+
+
+class Regions:
+    """The regions of a module, which grow while it is read."""
+
+    def __init__(self) -> None:
+        self._above: dict[Node, Node] = {}
+        self._keys: dict[Node, dict[str, None]] = {}
+        self._hints: dict[Node, dict[str, None]] = {}
+        self._numbers = 0
+
+    def number(self) -> int:
+        """A number for another value."""
+        self._numbers += 1
+        return self._numbers
+
+    def nodes(self, number: int, spec: Spec) -> Nodes:
+        """The nodes of a value that lies so."""
+        return tuple({whole(axis): (number, at, whole(axis)) for axis in axes} for at, axes in enumerate(spec))
+
+    def key(self, node: Node, key: str) -> None:
+        """Note that a key shards a dimension."""
+        self._keys.setdefault(self._top(node), {})[key] = None
+
+    def hint(self, node: Node, key: str) -> None:
+        """Note what may shard a dimension, where no key does for certain."""
+        self._hints.setdefault(self._top(node), {})[key] = None
+
+    def lie(self, nodes: Nodes, spec: Spec, key: str) -> None:
+        """Note that a key asks for a layout, of which the nodes have a part."""
+        for along, axes in zip(nodes, spec, strict=False):
+            for axis in axes:
+                if axis in along:
+                    self.key(along[axis], key)
+
+    def join(self, one: Nodes, other: Nodes) -> None:
+        """Note that two values lie alike, dimension by dimension."""
+        for mine, theirs in zip(one, other, strict=False):
+            for axis in mine.keys() & theirs.keys():
+                self._join(mine[axis], theirs[axis])
+
+    def compute(self, rule: str | None, operands: Sequence[Nodes], results: Sequence[Nodes]) -> None:
+        """Note that an operation's values lie alike along the factors of its rule."""
+        given, _, made = (rule or "").partition("->")
+        first: dict[tuple[str, str], Node] = {}
+        for side, values in ((given, operands), (made, results)):
+            for term, nodes in zip(terms(side), values, strict=False):
+                for factors, along in zip(term, nodes, strict=False):
+                    for axis, node in along.items():
+                        for factor in factors:
+                            self._join(first.setdefault((factor, axis), node), node)
+
+    def origins(self, nodes: Nodes) -> dict[str, list[str]]:
+        """For each axis that shards a value the keys that say so, as far as they are known."""
+        found: dict[str, list[str]] = {}
+        for along in nodes:
+            for axis, node in along.items():
+                top = self._top(node)
+                keys = self._keys.get(top) or self._hints.get(top)
+                if keys:
+                    found[axis] = sorted(keys, key=_file_order)
+        return found
+
+    def _join(self, one: Node, other: Node) -> None:
+        above, below = self._top(one), self._top(other)
+        if above == below:
+            return
+        self._above[below] = above
+        for known in (self._keys, self._hints):
+            if below in known:
+                known.setdefault(above, {}).update(known.pop(below))
+
+    def _top(self, node: Node) -> Node:
+        top = node
+        while top in self._above:
+            top = self._above[top]
+        while node != top:
+            self._above[node], node = top, self._above[node]
+        return top
+
+
+_SECTIONS = ("arrays", "constraints", "outputs")
+
+
+def _file_order(key: str) -> int:
+    return _SECTIONS.index(key.partition(".")[0])

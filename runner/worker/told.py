@@ -1,0 +1,116 @@
+"""A module with the origins of Shardy's shardings in; of its operations, in their order, what they say, out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from runner.layout import Mesh, Spec
+from runner.worker import shardy
+from runner.worker.modules import Walk
+
+_KEPT = frozenset({"constant", "return", "call"})
+"""What the plan has no entry for: it computes nothing."""
+
+_OF_NUMBERS = frozenset({"reduce", "scatter", "reduce_window", "sort", "all_reduce", "reduce_scatter"})
+
+
+def computes(operation: Any) -> bool:
+    """Whether an operation computes something, rather than only handing a value on."""
+    dialect, _, name = operation.name.partition(".")
+    return dialect != "sdy" and name not in _KEPT
+
+
+def has_plan(operation: Any, mesh: Mesh) -> bool:
+    """Whether what an operation has in its regions is planned.
+
+    What a reduction does to two numbers is none of the program's operations; nor has a device's code a plan.
+    """
+    if operation.name == "sdy.manual_computation":
+        return bool(automatic(operation, mesh))
+    return operation.name.partition(".")[2] not in _OF_NUMBERS
+
+
+def automatic(operation: Any, mesh: Mesh) -> tuple[str, ...]:
+    """The axes that a `shard_map` leaves to the compiler: over these there is a plan of a device's code."""
+    manual = str(operation.attributes["manual_axes"])
+    return tuple(axis for axis in mesh.axes if f'"{axis}"' not in manual)
+
+
+Place: TypeAlias = tuple[str, str, int]
+"""An operation's name stack, its name, and how many there were of both before; of an argument `"", "", number`."""
+
+
+class Places(Walk):
+    """The places of the operations of a module, which are the same in two modules that Shardy made of one.
+
+    What the passes copy or fold away has no place: in the two modules there are not equally many of it.
+    """
+
+    def __init__(self, module: Any, mesh: Mesh) -> None:
+        super().__init__(module)
+        self._mesh = mesh
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def place(self, operation: Any) -> Place:
+        """The place of an operation, each time that it is visited another one."""
+        stack = self.stack(operation)
+        self.counts[stack, operation.name] += 1
+        return stack, operation.name, self.counts[stack, operation.name]
+
+    def operation(self, operation: Any) -> bool:
+        if computes(operation):
+            self.place(operation)
+        return has_plan(operation, self._mesh)
+
+
+class Told(Places):
+    """The origins of the results' shardings, of the operations that compute, by their places; and the constraints.
+
+    - `constraints`: the name stacks and the layouts of constraints, by Shardy's names for them.
+    - `constrained`: by the place of an operation and the number of its result the constraints on that.
+    """
+
+    def __init__(self, module: Any, mesh: Mesh) -> None:
+        super().__init__(module, mesh)
+        self.origins: dict[Place, tuple[Mapping[str, str], ...]] = {}
+        self.constraints: dict[str, tuple[str, Spec | None]] = {}
+        self.constrained: dict[tuple[Place, int], list[str]] = {}
+        self._where: dict[Any, tuple[Place, int]] = {}
+        self._last: list[Any] = []
+
+    def enter(self, function: Any) -> None:
+        for at, argument in enumerate(function.regions[0].blocks[0].arguments):
+            self._where[argument] = ("", "", at), 0
+
+    def argument(self, owner: Any, argument: Any, at: int) -> None:
+        given = self.bindings.get(argument)
+        if owner.name != "stablehlo.while" and given in self._where:
+            self._where[argument] = self._where[given]
+        else:
+            self._where.pop(argument, None)
+
+    def returned(self, owner: Any) -> None:
+        for result, value in zip(owner.results, self._last, strict=False):
+            if value in self._where:
+                self._where[result] = self._where[value]
+
+    def operation(self, operation: Any) -> bool:
+        attributes = operation.attributes
+        if operation.name.endswith(".return"):
+            self._last = list(operation.operands)
+        if "sdy.sharding_origin_name" in attributes:
+            name = str(attributes["sdy.sharding_origin_name"]).strip('"')
+            given = shardy.one(str(attributes["sharding"])) if "sharding" in attributes else None
+            self.constraints[name] = self.stack(operation), given
+            where = self._where.get(operation.operands[0])
+            if where is not None:
+                self.constrained.setdefault(where, []).append(name)
+                self._where[operation.results[0]] = where
+        if computes(operation):
+            place = self.place(operation)
+            for at, result in enumerate(operation.results):
+                self._where[result] = place, at
+            self.origins[place] = shardy.origins(operation)
+        return has_plan(operation, self._mesh)

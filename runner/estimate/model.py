@@ -53,7 +53,7 @@ class Estimate:
     - `compute`, `communication`: what the lines and the collectives take; `seconds`: both, without what is `hidden`.
     - `overlapped`: what the run takes at least if everything that communicates were hidden.
     - `bottleneck`: what takes longest, in words; `unknown`: what is not in it.
-    - `fits`: whether the memory that the compiler plans is there; null where one of both is not known.
+    - `fits`: whether the memory that a device needs is there; null where one of both is not known.
     """
 
     hardware: str

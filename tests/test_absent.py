@@ -16,7 +16,7 @@ import yaml
 
 from runner.checks import layout
 from runner.checks.context import Context
-from runner.experiment import topology
+from runner.experiment import effort, topology
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.flow import verification
@@ -165,11 +165,101 @@ def test_the_sections_are_held_against_each_other_where_it_is_verified():
     assert (found.status, found.checks.sections) == ("failed", replace(failed, dims={"I": 8}))
 
 
-def test_where_nothing_is_verified_the_sections_say_so():
-    found = only_compiled()
-    verification.not_run(found, "verify_dims names no sizes to run it at")
-    reason = "v5e:4x4 is not here; verify_dims names no sizes to run it at"
-    assert found.checks == FileChecks(sections=NotRun(reason=reason))
+WRONG = """# @package _global_
+defaults: [{override /mesh: x4}]
+name: wrong
+dims: {I: 8, J: 16, K: 8}
+arrays:
+  A: {shape: [I, J], spec: [null, x]}
+  B: {shape: [J, K], spec: [x, null]}
+  b: {shape: [K], spec: []}
+graph: {C: A @ B + b}
+per_device: {C: "psum(A @ B + b, 'x')"}
+outputs: {C: [null, null]}
+"""
+
+
+def compiled_only(folder: Path, *arguments: str, text: str = WRONG) -> tuple[Any, str, int]:
+    (folder / "experiment").mkdir(exist_ok=True)
+    (folder / "experiment" / "wrong.yaml").write_text(text)
+    start = ("--config-dir", str(folder), "+experiment=wrong", "target=v5e_2x2", "program=[auto,shard_map]")
+    ran = run_command(*start, *arguments, f"hydra.run.dir={folder}/out")
+    return recorded(folder / "out"), ran.stdout, ran.returncode
+
+
+@needs_libtpu
+def test_the_sections_need_no_device(tmp_path):
+    found, said, status = compiled_only(tmp_path)
+    assert (status, found["status"]) == (1, "failed")
+    assert {name: program["status"] for name, program in found["programs"].items()} == {
+        "auto": "passed", "shard_map": "passed"
+    }  # fmt: skip
+    assert found["checks"]["sections"]["status"] == "failed"
+    assert "per_device.C: b is added before the psum over 'x', so that it counts 4 times" in said
+    assert "graph and per_device were compared at their own sizes, without a device" in said
+
+
+GRADIENT = (
+    WRONG.split("graph:")[0]
+    + """
+graph: {C: A @ B + b, loss: sum(C * C)}
+per_device: {C: "psum(A @ B, 'x') + TIMES * b", loss: sum(C * C)}
+grad: {of: loss, wrt: [A]}
+outputs: {C: [null, null], loss: []}
+"""
+)
+
+
+@needs_libtpu
+@pytest.mark.parametrize(("times", "status"), [("1", "passed"), ("2", "failed")])
+def test_sections_with_gradients_need_no_device_either(times, status, tmp_path):
+    found, said, _ = compiled_only(tmp_path, text=GRADIENT.replace("TIMES", times))
+    assert found["checks"]["sections"]["status"] == status, said
+    assert "grad.A" in found["checks"]["sections"]["outputs"] or "loss" in found["checks"]["sections"]["outputs"]
+
+
+@needs_libtpu
+def test_where_comparing_the_sections_takes_too_long_it_is_said(tmp_path):
+    found, said, status = compiled_only(tmp_path, "dims.I=4096", "dims.J=8192", "dims.K=8192")
+    reason = found["checks"]["sections"]["reason"]
+    assert (status, found["checks"]["sections"]["status"]) == (0, "not_run")
+    assert re.fullmatch(
+        r"graph and per_device were not compared: interpreting them takes about \d+ \w+; "
+        "verify_dims names smaller sizes",
+        reason,
+    )
+    assert f"sections was not run: {reason}\n" in said
+
+
+@needs_libtpu
+def test_a_section_that_no_program_reads_is_not_said_to_be_missing(tmp_path):
+    found, said, _ = compiled_only(tmp_path, "program=auto")
+    reason = (
+        "there are graph and per_device, but per_device is not read: auto is of graph alone, "
+        "whose layouts per_device may not be for"
+    )
+    assert found["checks"]["sections"] == {"status": "not_run", "reason": reason}
+    assert f"sections was not run: {reason}\n" in said
+
+
+def test_what_an_interpretation_takes_grows_with_what_is_computed():
+    given = harness.experiment(TEXT, **target("v5e:4x4"))
+    types = harness.infer(given)
+    nodes = {s: {name: (t.shape, t.dtype) for name, t in of.items()} for s, of in types.nodes.items()}
+    small = effort.effort(given, nodes)
+    assert 0 < small.seconds < 1
+    # A device has I·J/4·K/… of the product; all devices together what the graph has, and more where it is replicated.
+    large = effort.effort(given, nodes, flops=1e14)
+    assert large.seconds > 3600
+    assert large.bytes == small.bytes >= 8 * 3 * 64 * 64
+
+
+@needs_libtpu
+def test_a_verification_does_not_wait_for_the_points_after_it(tmp_path):
+    start = ("+experiment=case3_allreduce", "++verify_dims.I=8", "program=auto", "expect.collectives=null")
+    ran = run_command("-m", *start, "target=v5e_2x2,cpu", f"hydra.sweep.dir={tmp_path}")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "2 points: 2 passed" in ran.stdout
 
 
 def test_where_there_is_no_verification_it_is_said_why():

@@ -13,10 +13,11 @@ import numpy as np
 from runner import dtypes
 from runner.checks.compare import EXCUSED, SAME, Beside, Difference, Tolerance, carried, difference
 from runner.checks.context import Context
+from runner.experiment.model import Experiment
 from runner.record.verdicts import DecidingLine, Outcome, SectionsOutput, SectionsVerdict, Undecided
 from runner.reference import PerDevice, magnitude
 from runner.reference.rounding import SAFETY_OF_FLOAT64
-from runner.words import on_devices
+from runner.words import listed, on_devices
 
 TERMS = 1e-12
 """What the order of sums may change in float64, of the largest element."""
@@ -46,6 +47,18 @@ class Comparison:
         if not self.agree:
             return "failed"
         return "weak" if self.between + self.excused > EXCUSED * self.size else "passed"
+
+
+def lacking(experiment: Experiment) -> str | None:
+    """Why there is nothing to compare, if there is not."""
+    if experiment.graph and experiment.per_device:
+        return None
+    if len(experiment.sections) < 2:
+        return f"there is only {experiment.sections[0]}"
+    return (
+        f"there are graph and per_device, but per_device is not read: {listed(experiment.programs)} "
+        f"{'is' if len(experiment.programs) == 1 else 'are'} of graph alone, whose layouts per_device may not be for"
+    )
 
 
 def check(context: Context) -> SectionsVerdict:

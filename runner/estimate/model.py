@@ -54,7 +54,7 @@ class Estimate:
     - `compute`, `communication`: what the lines and the collectives take; `seconds`: both, without what is `hidden`.
     - `overlapped`: what the run takes at least if everything that communicates were hidden.
     - `bottleneck`: what takes longest, in words; `unknown`: what is not in it.
-    - `fits`: whether the memory that the compiler plans is there; null where one of both is not known.
+    - `fits`: whether the memory that a device needs is there; null where one of both is not known.
     - `flops`, `bytes`: of the products, and through the memory, on one device; `intensity`: their ratio.
     - `roof`: which of multiplying, memory and links takes longest if all else were free; `mfu`: the share of `seconds`
       that multiplying alone takes, at most what a run reaches. Null where the hardware does not say how fast it is.

@@ -131,6 +131,8 @@ class Experiment:
     timeout: float
     tested: tuple[str, ...]
     """The targets for which `pytest` runs it: options of the config group `target`."""
+    sections: tuple[Section, ...] = ("graph", "per_device")
+    """The sections that the file has, whether a program is written from them or not."""
     left_out: tuple[Program, ...] = ()
     """The programs that are not compiled for a topology unless they are asked for by name."""
     chosen: bool = False

@@ -129,6 +129,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
         graph=sections["graph"],
         # A user who asks for one program of the graph may sweep layouts that per_device was not written for.
         per_device=sections["per_device"] if any(p.section == "per_device" for p in programs) else (),
+        sections=tuple(name for name, lines in sections.items() if lines),
         constraints=constraints,
         outputs=outputs,
         values=read_values(config["expect"]["values"] or {}, outputs),

@@ -289,13 +289,13 @@ class Findings:
 
     def _hold_sections(self, context: Context, ran: list[ProgramRun]) -> SectionsVerdict | NotRun:
         """The two oracles against each other, and what is wrong where they differ."""
+        if (reason := sections.lacking(context.experiment)) is not None:
+            return NotRun(reason=reason)
         if self._arrays is None:
+            # Until `flow.sections` holds them, or a verification does.
             absent = context.experiment.target.topology
             assert absent is not None
             return NotRun(reason=absent.not_here)
-        if context.graph is None or context.per_device is None:
-            there = "graph" if context.per_device is None else "per_device"
-            return NotRun(reason=f"there is only {there}")
         found = sections.check(context)
         if found.status != "failed":
             return found

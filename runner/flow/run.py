@@ -10,7 +10,7 @@ import functools
 import logging
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -152,7 +152,8 @@ class Running:
         absent = experiment.target.topology
         if absent is None:
             return (yield from self._do(experiment, config, folder, begun))
-        from runner.flow import verification
+        from runner.flow import sections, verification
+        from runner.record import record
 
         topology.require(absent)
         smaller = verification.smaller(config, experiment)
@@ -162,6 +163,10 @@ class Running:
             found.warnings.append(f"there is no profile: nothing runs on {absent.name}, which is not here")
         if isinstance(smaller, str):
             verification.not_run(found, smaller)
+            with self._progress:
+                held = sections.hold(config, experiment, found, self._sources, self._workers, self._part(experiment))
+            found.checks = replace(found.checks, sections=held)
+            found.status = record.worst([found.status, record.of_checks(found.checks)])
             if experiment.trace:
                 found.warnings.append(f"there is no trace: {absent.not_here}; {smaller}")
             return findings
@@ -170,7 +175,7 @@ class Running:
         (folder / verification.FOLDER).mkdir()
         try:
             at = folder / verification.FOLDER
-            for _ in self._do(reduced, config, at, lambda: verified):
+            for _ in self._do(reduced, config, at, lambda: verified, at_once=True):
                 # There is nothing to do meanwhile.
                 continue
         except InvalidExperiment as error:
@@ -178,26 +183,36 @@ class Running:
         verification.adopt(found, verified, experiment.verify_dims)
         return findings
 
+    def _part(self, experiment: Experiment) -> Callable[[str], AbstractContextManager[None]]:
+        """Under what it gives a part of a run is told, and has as long as the experiment's `timeout`."""
+
+        @contextmanager
+        def part(what: str) -> Generator[None]:
+            self._progress.tell(what)
+            with clock.limit(experiment.timeout, what):
+                yield
+
+        return part
+
     def _do(
         self,
         experiment: Experiment,
         config: Mapping[str, Any],
         folder: Path,
         begun: Callable[[], Record],
+        *,
+        at_once: bool = False,
     ) -> Parts[Findings]:
-        """One job for one target: its programs are compiled and, where its devices are here, run and checked."""
+        """One job for one target: its programs are compiled and, where its devices are here, run and checked.
+
+        It is done `at_once` where other runs may have handed over their jobs already.
+        """
         data_folder = data.folder(experiment, self._sources)
         # At the sizes for which hardware is not here, data may be too large for this machine.
         arrays = None
         steps = list(_steps(experiment))
+        part = self._part(experiment)
         with self._progress, tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
-
-            @contextmanager
-            def part(what: str) -> Generator[None]:
-                self._progress.tell(what)
-                with clock.limit(experiment.timeout, what):
-                    yield
-
             if experiment.target.topology is None:
                 memory.check(experiment)
                 with part("making the arrays"):
@@ -205,7 +220,8 @@ class Running:
                 self.held = sum(array.nbytes for array in arrays.values())
             self._progress.tell("the types")
             told = job(config, folder, data_folder, left_here, steps)
-            events = self._workers.submit(told, kind(experiment), experiment.timeout, experiment.target.processes)
+            processes = experiment.target.processes
+            events = self._workers.submit(told, kind(experiment), experiment.timeout, processes, at_once=at_once)
             yield
             from runner.flow import dimensions, naming, reasons, revising, untyped_output
             from runner.flow.findings import Findings

@@ -43,21 +43,24 @@ def smaller(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str
         return f"the mesh has {experiment.mesh.size} devices, and at most {SIMULATED} are simulated"
     # What the file says nothing of, or null, is what nobody says anything of.
     config = schema.completed(schema.said(config))
-    changed = {
-        "dims": {**config["dims"], **experiment.verify_dims},
-        "target": {"platform": "cpu"},
-        "verify_dims": {},
-        # The others are of the whole sizes, and of the hardware that is not here.
-        "expect": {name: config["expect"].get(name) for name in _OF_RESULTS},
-        # How long simulated devices take at other sizes is of no use.
-        "profile": False,
-        "hardware": {},
-    }
-    config = {**config, **changed}
+    dims = {**config["dims"], **experiment.verify_dims}
+    config = {**config, **only_results(config), "dims": dims, "target": {"platform": "cpu"}}
     try:
         return config, reader.read(config)
     except InvalidExperiment as error:
         raise located(error, experiment) from None
+
+
+def only_results(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What changes in a configuration where only results are of interest, at other sizes or on other devices."""
+    return {
+        "verify_dims": {},
+        # The others are of the whole sizes, and of the hardware that is not here.
+        "expect": {name: (config["expect"] or {}).get(name) for name in _OF_RESULTS},
+        # How long simulated devices take at other sizes is of no use.
+        "profile": False,
+        "hardware": {},
+    }
 
 
 def located(error: InvalidExperiment, experiment: Experiment) -> InvalidExperiment:
@@ -79,7 +82,6 @@ def sizes(dims: Mapping[str, int]) -> str:
 
 def not_run(found: Record, reason: str) -> None:
     """Say in every check that needs results why it was not run."""
-    found.checks = replace(found.checks, **_because(found.checks, ("sections",), reason))
     for name, program in found.programs.items():
         checks = replace(program.checks, **_because(program.checks, _EXECUTED, reason))
         found.programs[name] = replace(program, checks=checks)

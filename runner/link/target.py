@@ -180,12 +180,24 @@ def types_of(
 
 
 def types_and_gradients_of(
-    workers: Workers, experiment: Experiment, config: Mapping[str, Any], folder: Path, data_folder: Path
+    workers: Workers,
+    experiment: Experiment,
+    config: Mapping[str, Any],
+    folder: Path,
+    data_folder: Path,
+    *,
+    gradient: bool = False,
+    at_once: bool = False,
 ) -> tuple[Types, GradientsTold | None]:
-    """The same, and the gradients of the unsharded graph where there are any."""
+    """The same, and the gradients of the unsharded graph where there are any.
+
+    For hardware that is not here they are computed where `gradient` asks for them. `at_once` is before the jobs that
+    wait, which another experiment may have.
+    """
     with tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
-        told = job(config, folder, data_folder, left_here)
-        for event in workers.submit(told, kind(experiment), experiment.timeout, experiment.target.processes):
+        told = {**job(config, folder, data_folder, left_here), "gradient": gradient}
+        processes = experiment.target.processes
+        for event in workers.submit(told, kind(experiment), experiment.timeout, processes, at_once=at_once):
             match event:
                 case Invalid():
                     raise InvalidExperiment(event.fault)

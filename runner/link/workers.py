@@ -107,15 +107,16 @@ class Workers:
         """How many processes there have been."""
 
     def submit(
-        self, job: dict[str, Any], kind: str, timeout: float, processes: int = 1
+        self, job: dict[str, Any], kind: str, timeout: float, processes: int = 1, *, at_once: bool = False
     ) -> Generator[Event, None, None]:
         """Hand over a job; return its events, which are to be heard job by job, in the order of `submit`.
 
         `timeout` is after how many silent seconds the process that does it is ended. A program that ends its process
         yields a `finished` event with an `error` like any other. At the end comes what was logged, as the event `log`.
-        Several `processes` do it together.
+        Several `processes` do it together. A job that is to be done `at_once` is heard before all that wait: a process
+        does it that has no other, and is started where there is none.
         """
-        line, ticket = self._line(kind, processes), _Ticket(job, timeout)
+        line, ticket = self._line(kind, processes, at_once=at_once), _Ticket(job, timeout)
         line.waiting.append(ticket)
         self._send(line)
         return self._events(line, ticket)
@@ -137,13 +138,16 @@ class Workers:
             self._aside = Workers(start=self._start)
         return self._aside
 
-    def _line(self, kind: str, processes: int) -> _Line:
-        """The line of that kind with the fewest jobs; one more as long as all are busy and there may be more."""
+    def _line(self, kind: str, processes: int, *, at_once: bool) -> _Line:
+        """The line of that kind with the fewest jobs; one more as long as all are busy and there may be more.
+
+        Where it has to be free it is one more if all are busy, however many there may be.
+        """
         if processes > 1:
             self._end_others(kind)
         ours = [line for line in self._lines if line.kind in (None, kind) and line.processes == processes]
         line = min(ours, key=lambda line: len(line.waiting), default=None)
-        if line is None or (line.waiting and len(ours) < self.count):
+        if line is None or (line.waiting and (at_once or len(ours) < self.count)):
             line = _Line(None, processes=processes)
             self._lines.append(line)
         line.kind = kind

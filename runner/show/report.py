@@ -16,7 +16,7 @@ from runner.link.events import Devices, Timing
 from runner.printable import Page
 from runner.record.folders import PAGE
 from runner.record.model import CompiledProgram, MeshShape, Pictures, Record
-from runner.record.verdicts import AgreementVerdict, Checks, Undecided, ValueOutput, ValueVerdict, Verdict
+from runner.record.verdicts import AgreementVerdict, Checks, NotRun, Undecided, ValueOutput, ValueVerdict, Verdict
 from runner.show import collectives, figures, keeping, logical, modes, refused, values
 from runner.show.console import PLAIN, print_table, room, say, show_lines
 from runner.show.table import Cell
@@ -298,10 +298,16 @@ def _not_here(found: Record, target: Devices) -> None:
         dims = ", ".join(f"{name}={size}" for name, size in verified.dims.items())
         count = verified.target.devices
         say(f"only compiled; values, replicas and agreement are those at {dims} on {count} simulated CPU devices")
-        return
-    reasons = [check.reason for p in found.programs.values() for check in p.checks if check.status == "not_run"]
-    if reasons:
-        say(f"values, replicas and agreement were not run: {reasons[0]}")
+    else:
+        reasons = [check.reason for p in found.programs.values() for check in p.checks if check.status == "not_run"]
+        if reasons:
+            say(f"values, replicas and agreement were not run: {reasons[0]}")
+    sections = found.checks.sections
+    if isinstance(sections, NotRun):
+        say(f"sections was not run: {sections.reason}")
+    elif sections is not None and not verified:
+        at = ", ".join(f"{name}={size}" for name, size in (sections.dims or {}).items())
+        say(f"graph and per_device were compared at {at or 'their own sizes'}, without a device")
 
 
 def failures(found: Record) -> list[tuple[Cell, list[str]]]:

@@ -50,7 +50,8 @@ def run(job: dict[str, Any], emit: Emit) -> None:
     """Run one job, whatever was run before it in this process; the last event is `done`.
 
     `job` holds `config` (the resolved configuration), `folder` (for the programs), `data` (where `load` looks),
-    `arrays` (where outputs are left for the parent) and `steps` (a profile's stands after that of its program).
+    `arrays` (where outputs are left for the parent) and `steps` (a profile's stands after that of its program);
+    `gradient`, where the oracle of gradients is asked for though the hardware is not here.
     """
     phases.told_by(emit)
     _run(job, emit)
@@ -90,7 +91,7 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
         emit(Invalid(fault=error.fault))
         return
     told = _told(types, target)
-    if experiment.grad and not absent and processes.ours.first:
+    if experiment.grad and (absent is None or job.get("gradient")) and processes.ours.first:
         phases.tell("JAX was differentiating the graph")
         told.gradient = _oracle(experiment, data_folder, arrays, types.floats["graph"])
     emit(told)

@@ -1,0 +1,103 @@
+"""An experiment and the shapes of its values in; what it takes to interpret its sections, as an estimate, out.
+
+It decides whether an interpretation is worth beginning, and is no more exact than that needs: operations inside a line
+count as its largest value, and a product as one of matrices.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from runner.experiment.model import Experiment, Node, Section, Statement
+from runner.language.operations import OPERATIONS
+from runner.language.syntax import name_of
+
+Shapes = Mapping[str, tuple[tuple[int, ...], str]]
+"""Of each line, by its path, the shape and the dtype of its value."""
+
+_PASSES = 6
+"""How often a section is interpreted: in float64, as the target rounds, and with what rounding does to float64."""
+
+_WITH_GRADIENTS = 4
+"""How much longer it takes with gradients: JAX has them on one device, and they are held to differences."""
+
+_ELEMENTS = 3e7
+"""Elements that NumPy computes in a second, of a line of a few operations; seen on two cores of a server."""
+
+_FLOPS = 2e9
+"""Of a product the same, since sums are added in a compiler's orders too."""
+
+_VALUES_AT_ONCE = 8
+"""So many values as large as the largest are held together: operands, results, and what they are compared with."""
+
+_ITEM = 8
+"""Bytes of an element in float64."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Seconds of NumPy on this machine, and bytes of memory, at least."""
+
+    seconds: float
+    bytes: int
+
+
+def effort(experiment: Experiment, types: Mapping[str, Shapes], flops: float = 0.0) -> Effort:
+    """What it takes to interpret both sections; `flops` are those of a compiled program, on all devices, if known."""
+    elements, products, largest = 0.0, 0.0, 0
+    sections: tuple[tuple[Section, int], ...] = (("graph", 1), ("per_device", experiment.mesh.size))
+    for section, devices in sections:
+        shapes = types.get(section, {})
+        sizes = {
+            array.name: math.prod(array.shape if section == "graph" else array.layout.shard_shape)
+            for array in experiment.arrays
+        }
+        for times, node in _lines(experiment.section(section)):
+            size = math.prod(shapes[node.line.path][0]) if node.line.path in shapes else 0
+            read = sorted((sizes.get(name, 0) for name in node.names), reverse=True)
+            widest = max([size, *read[:1]])
+            elements += times * devices * widest
+            largest = max(largest, devices * widest)
+            if _multiplies(node):
+                # Of matrices of m×k, k×n and m×n the product of the sizes is (m·k·n)².
+                others = [*read[:2], 1, 1][:2]
+                products += times * devices * 2 * math.sqrt(max(size, 1) * math.prod(map(float, others)))
+            sizes[node.name] = size
+    operands = sum(
+        math.prod(array.shape) + experiment.mesh.size * math.prod(array.layout.shard_shape)
+        for array in experiment.arrays
+    )
+    passes = _PASSES * (_WITH_GRADIENTS if experiment.grad else 1)
+    seconds = passes * (elements / _ELEMENTS + max(products, flops) / _FLOPS)
+    return Effort(seconds, _ITEM * (2 * operands + _VALUES_AT_ONCE * largest))
+
+
+def _lines(statements: Iterable[Statement], times: int = 1) -> Iterator[tuple[int, Node]]:
+    """The lines, with how often each of them is interpreted."""
+    for statement in statements:
+        if isinstance(statement, Node):
+            yield times, statement
+        else:
+            yield from _lines(statement.body, times * max(statement.steps, 1))
+
+
+def _multiplies(node: Node) -> bool:
+    """Whether a line has a product of matrices, a convolution, or what costs as much."""
+    for part in ast.walk(node.expression.tree):
+        if isinstance(part, ast.MatMult):
+            return True
+        name = name_of(part.func) if isinstance(part, ast.Call) else None
+        row = None if name is None else OPERATIONS.get(name)
+        if row is not None and (row.contraction is not None or name in _COSTLY):
+            return True
+    return False
+
+
+_COSTLY = frozenset((
+    "ragged_dot", "matvec", "vecmat", "vecdot", "conv_general_dilated", "conv", "conv_transpose", "inv", "det",
+    "slogdet", "solve", "cholesky", "solve_triangular", "qr", "eigh", "svd", "svdvals", "eigvalsh", "matrix_power",
+))  # fmt: skip
+"""Operations that cost more than their values have elements, and say nothing of what they contract."""

@@ -1,0 +1,149 @@
+"""An experiment that is only compiled in; whether its sections say the same, or why that was not looked at, out.
+
+`sections` needs no program and no device. Where the experiment is verified it is a check of that run; else both
+sections are interpreted here, at `verify_dims` or at the file's own sizes, where memory and time allow.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.experiment import data, effort, memory, reader
+from runner.experiment.model import Experiment
+from runner.faults import InvalidExperiment
+from runner.flow import clock, verification
+from runner.link.events import Types
+from runner.link.target import GradientsTold, types_and_gradients_of
+from runner.link.workers import Workers
+from runner.record.model import Record
+from runner.record.verdicts import NotRun, SectionsVerdict
+from runner.words import bytes_text
+
+if TYPE_CHECKING:
+    from runner.config.sources import Sources
+
+SECONDS = 60.0
+"""So long the interpretation may take, by the estimate, where nobody asked for a run."""
+
+
+def hold(
+    config: Mapping[str, Any],
+    experiment: Experiment,
+    found: Record,
+    sources: Callable[[], Sources],
+    workers: Workers,
+    part: Callable[[str], AbstractContextManager[None]],
+) -> SectionsVerdict | NotRun:
+    """The verdict of `sections` on an experiment that is not run; `found` has what was compiled of it.
+
+    Raises `InvalidExperiment` for values that tell a line to move what is not there.
+    """
+    from runner.checks import sections
+
+    if (reason := sections.lacking(experiment)) is not None:
+        return NotRun(reason=reason)
+    config, dims = {**config, **verification.only_results(config)}, dict(experiment.verify_dims)
+    config["dims"] = {**config["dims"], **dims}
+    try:
+        held = _held(config, found if not dims else None, sources, workers, part)
+    except InvalidExperiment as error:
+        raise verification.located(error, experiment) if dims else error from None
+    return replace(held, dims=dims) if dims and isinstance(held, SectionsVerdict) else held
+
+
+def _held(
+    config: Mapping[str, Any],
+    compiled: Record | None,
+    sources: Callable[[], Sources],
+    workers: Workers,
+    part: Callable[[str], AbstractContextManager[None]],
+) -> SectionsVerdict | NotRun:
+    """The sections at the sizes of a configuration, at which it was `compiled` or not."""
+    experiment = reader.read(config)
+    try:
+        memory.check(experiment)
+        types, _ = _told(config, experiment, workers, sources, gradient=False)
+        memory.check_values(experiment, types.nodes)
+    except InvalidExperiment as error:
+        return NotRun(reason=f"graph and per_device were not compared: {error.fault.message}")
+    if (reason := _too_much(effort.effort(experiment, types.nodes, _flops(compiled)))) is not None:
+        return NotRun(reason=f"graph and per_device were not compared: {reason}")
+    try:
+        with part("comparing graph and per_device"):
+            return _compared(config, experiment, types, sources, workers)
+    except (clock.TimedOut, MemoryError) as error:
+        reason = str(error) if isinstance(error, clock.TimedOut) else "the system gave no more memory"
+        return NotRun(reason=f"graph and per_device were not compared: {reason}; verify_dims names smaller sizes")
+
+
+def _flops(compiled: Record | None) -> float:
+    """What the compiled programs compute on all devices, as far as that is known; the most of them."""
+    if compiled is None or compiled.mesh is None:
+        return 0.0
+    devices = compiled.target.devices if compiled.target else 1
+    costs = [program.cost.total_flops for program in compiled.compiled.values() if program.cost is not None]
+    return devices * max([cost for cost in costs if cost is not None], default=0.0)
+
+
+def _too_much(needed: effort.Effort) -> str | None:
+    """Why the sections are not interpreted, if that would take too long or too much memory."""
+    free = memory.available()
+    if free is not None and needed.bytes > free:
+        return (
+            f"interpreting them takes about {bytes_text(needed.bytes)} of memory, and {bytes_text(free)} are free; "
+            "verify_dims names smaller sizes"
+        )
+    if needed.seconds > SECONDS:
+        return f"interpreting them takes about {_long(needed.seconds)}; verify_dims names smaller sizes"
+    return None
+
+
+def _long(seconds: float) -> str:
+    """`2 minutes`, `5 hours`, `3 days`."""
+    size, unit = next((size, unit) for size, unit in _UNITS if seconds >= size)
+    count = round(seconds / size)
+    return f"{count} {unit}{'' if count == 1 else 's'}"
+
+
+_UNITS = ((86_400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (0.0, "second"))
+
+
+def _told(
+    config: Mapping[str, Any],
+    experiment: Experiment,
+    workers: Workers,
+    sources: Callable[[], Sources],
+    *,
+    gradient: bool,
+) -> tuple[Types, GradientsTold | None]:
+    """The types, and the gradients of the unsharded graph where these are asked for."""
+    with tempfile.TemporaryDirectory(prefix="shardproof-") as scratch:
+        folder = data.folder(experiment, sources)
+        return types_and_gradients_of(
+            workers, experiment, config, Path(scratch), folder, gradient=gradient, at_once=True
+        )
+
+
+def _compared(
+    config: Mapping[str, Any],
+    experiment: Experiment,
+    types: Types,
+    sources: Callable[[], Sources],
+    workers: Workers,
+) -> SectionsVerdict:
+    from runner.checks import diagnosis, oracles, sections
+
+    arrays = data.make(experiment, data.folder(experiment, sources))
+    gradients = None
+    if experiment.grad:
+        types, gradients = _told(config, experiment, workers, sources, gradient=True)
+    context = oracles.consult(experiment, arrays, types.outputs, types.floats)
+    if gradients is not None:
+        oracles.consult_gradients(context, *gradients)
+    found = sections.check(context)
+    return replace(found, diagnosis=diagnosis.diagnose(context)) if found.status == "failed" else found

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.config.compose import InvalidConfiguration
+from runner.record import plain
 from runner.record.files import write_text
 from runner.untyped import is_dict, is_list
 
@@ -37,14 +38,14 @@ def read(overrides: Sequence[str]) -> Resumed | None:
         others = " ".join(override for override in overrides if override not in named)
         raise _refused(named[0], f"the sweep goes on as it was begun: leave out {others or named[1:]}")
     try:
-        told = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        told = plain.read(folder / FILE)
     except FileNotFoundError:
         what = (
             "there is no such folder" if not folder.is_dir() else f"it has no {FILE}: it is not the folder of a sweep"
         )
         raise _refused(named[0], what) from None
-    except ValueError as error:
-        raise _refused(named[0], f"{folder / FILE} is not JSON: {error}") from None
+    except plain.NotJson as error:
+        raise _refused(named[0], f"{folder / FILE} is {error}") from None
     arguments = told.get("arguments") if is_dict(told) else None
     if not is_list(arguments) or not all(isinstance(argument, str) for argument in arguments):
         raise _refused(named[0], f"{folder / FILE} does not say with which arguments the sweep was begun")

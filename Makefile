@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 WORKERS ?= auto
 # The tests start hundreds of processes, each of which would compile the runner anew.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS)
-FAULTS = tests/test_faults.py tests/test_hostile.py tests/test_kills.py
+FAULTS = tests/test_faults.py tests/test_hostile.py tests/test_kills.py tests/test_bad_records.py
 
 .PHONY: run test whole experiments faults lint docs schema bench fuzz studies clean
 

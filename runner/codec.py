@@ -108,11 +108,16 @@ def build(kind: type[T], data: Any) -> T:
     return _build(kind, data, "")
 
 
+def build_at(kind: type[T], data: Any, at: str) -> T:
+    """The same of what stands `at` a place of something larger. Raises `Misfit`."""
+    return _build(kind, data, at)
+
+
 def _build(kind: Any, data: Any, at: str) -> Any:
     if kind is Any:
         return data
     if kind == Numbers:
-        return _numbers(data)
+        return _numbers(data, at)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return _one_of(arguments, data, at)
@@ -182,13 +187,15 @@ def _below(at: str, key: str) -> str:
     return f"{at}.{key}" if at else key
 
 
-def _numbers(data: Any) -> Any:
+def _numbers(data: Any, at: str) -> Any:
     if isinstance(data, list):
-        return [_numbers(item) for item in cast("list[Any]", data)]
+        return [_numbers(item, f"{at}[{i}]") for i, item in enumerate(cast("list[Any]", data))]
     if isinstance(data, dict):
         parts = cast("dict[str, Any]", data)
-        return complex(_numbers(parts["real"]), _numbers(parts["imag"]))
-    return _SPECIAL.get(data, data) if isinstance(data, str) else data
+        _expect(parts.keys() == {"real", "imag"}, data, at, "a number")
+        return complex(*(_build(float, parts[part], _below(at, part)) for part in ("real", "imag")))
+    data = _SPECIAL.get(data, data) if isinstance(data, str) else data
+    return _expect(isinstance(data, int | float), data, at, "a number")
 
 
 # The schema.

@@ -26,10 +26,10 @@ from runner.record.measures import MEASURES, Row
 from runner.record.model import Status
 from runner.record.verdicts import FileChecks, SectionsVerdict
 from runner.show import progress, sweep
-from runner.track import entry
 from runner.show.page import measured
 from runner.show.page import sweep as pages
 from runner.show.page.measured import Point
+from runner.track import entry
 from tests import evidence
 from tests.evidence import collective
 

@@ -126,16 +126,16 @@ def refuse(constant: str) -> None:
 
 
 def test_the_record_is_json_that_any_tool_reads(tmp_path: Path) -> None:
-    values = [1 + 2j, -math.inf, [True, math.nan]]
+    values = [[1 + 2j, -math.inf], [True, math.nan]]
     program = evidence.program(
         checks=replace(evidence.CHECKS, value=evidence.value(max_abs_error=math.inf)),
-        outputs={"é": evidence.output(values=values, text="NaN")},
+        outputs={"é": evidence.output(shape=[2, 2], values=values, text="NaN")},
     )
     path = record.write(evidence.record({"auto": program}), tmp_path)
     text = path.read_text(encoding="utf-8")
     told = json.loads(text, parse_constant=refuse)["programs"]["auto"]
     assert told["checks"]["value"]["max_abs_error"] == "Infinity"
-    assert told["outputs"]["é"]["values"] == [{"real": 1.0, "imag": 2.0}, "-Infinity", [True, "NaN"]]
+    assert told["outputs"]["é"]["values"] == [[{"real": 1.0, "imag": 2.0}, "-Infinity"], [True, "NaN"]]
     assert text.endswith("}\n")
     again = record.read(tmp_path).compiled["auto"]
     assert again.checks.value == program.checks.value

@@ -160,7 +160,11 @@ def test_somebody_elses_result_json_is_no_run(capsys: pytest.CaptureFixture[str]
     ):
         Path(f"outputs/{name}").mkdir(parents=True)
         Path(f"outputs/{name}/result.json").write_text(text)
-    assert said(capsys, "outputs", "--delete", "--yes") == ["no runs"]
+    no_record = "  not a record: it has no 'schema', 'status', 'experiment' and 'overrides'"
+    assert said(capsys, "outputs", "--delete", "--yes") == [
+        *("no runs", "outputs/a/result.json", no_record, "outputs/b/result.json", no_record),
+        *("outputs/c/result.json", "  not JSON: Expecting value: line 1 column 1 (char 0)"),
+    ]
     assert len(list(Path("outputs").rglob("result.json"))) == 3
 
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from runner.config.sources import shown
 from runner.link.events import Devices
-from runner.record import differences, golden, record
+from runner.record import differences, folders, golden, record
 from runner.record.golden import Pinned
 from runner.record.model import ArrayRecord, CompiledProgram, MeshShape, ProgramRecord, Record
 from runner.record.verdicts import ValueVerdict, Verdict
@@ -38,6 +38,14 @@ class Point:
     record: Record | None = None
 
 
+@dataclass(frozen=True)
+class Side:
+    """The points of one argument by name, and how many of its records are `unread`, since they cannot be."""
+
+    points: dict[str, Point]
+    unread: int = 0
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns 0 where nothing differs, 1 where something does, 2 for bad input."""
     parser = argparse.ArgumentParser(
@@ -51,7 +59,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--series", nargs="+", metavar="S", help="of goldens, one for A and one for B: 'jax 0.10'")
     given = parser.parse_args(list(arguments))
     try:
-        pairs = {b: _sides(given.a, b, given.series or []) for b in dict.fromkeys(given.b or [None])}
+        # What cannot be read of A is said once.
+        loaded = {path: _load(path) for path in dict.fromkeys([given.a, *given.b])}
+        pairs = {b: _sides(given.a, b, given.series or [], loaded) for b in dict.fromkeys(given.b or [None])}
     except (InvalidComparison, golden.InvalidGolden) as error:
         print(error, file=sys.stderr)
         return 2
@@ -70,12 +80,13 @@ def main(arguments: Sequence[str]) -> int:
 # What is compared with what.
 
 
-def _sides(a: Path, b: Path | None, series: Sequence[str]) -> tuple[dict[str, Point], dict[str, Point]]:
-    """The points of both sides by name. Raises `InvalidComparison`."""
+def _sides(a: Path, b: Path | None, series: Sequence[str], loaded: Mapping[Path, Side]) -> tuple[Side, Side]:
+    """Both sides. Raises `InvalidComparison`, `golden.InvalidGolden`."""
     if len(series) > 2:
         raise InvalidComparison(f"--series: it takes one series or two, not {len(series)}")
-    before, after = _load(a), _load(b or a)
-    goldens = [all(point.record is None for point in side) for side in (before, after)]
+    sides = loaded[a], loaded[b or a]
+    before, after = ([*side.points.values()] for side in sides)
+    goldens = [all(point.record is None for point in points) for points in (before, after)]
     if series:
         if not any(goldens):
             raise InvalidComparison(f"--series: {shown(a)} and {shown(b or a)} are no goldens")
@@ -95,33 +106,57 @@ def _sides(a: Path, b: Path | None, series: Sequence[str]) -> tuple[dict[str, Po
     if len(before) == len(after) == 1:
         # Two runs are compared whatever their overrides: that is what was asked for.
         before = [replace(before[0], name=after[0].name)]
-    sides = {p.name: p for p in before}, {p.name: p for p in after}
-    if not set(sides[0]) & set(sides[1]):
-        there = [", ".join(sorted(side)[:4]) + (", …" if len(side) > 4 else "") for side in sides]
+    sides = Side({p.name: p for p in before}, sides[0].unread), Side({p.name: p for p in after}, sides[1].unread)
+    if not set(sides[0].points) & set(sides[1].points):
+        there = [", ".join(sorted(side.points)[:4]) + (", …" if len(side.points) > 4 else "") for side in sides]
         raise InvalidComparison(f"{shown(a)} and {shown(b or a)} have nothing in common: {there[0]}; {there[1]}")
     return sides
 
 
-def _load(path: Path) -> list[Point]:
-    """The points that an argument holds. Raises `InvalidComparison`, `golden.InvalidGolden`."""
+def _load(path: Path) -> Side:
+    """The points that an argument holds; what it cannot read of a sweep it says. Raises as `_sides` does."""
     if not path.exists():
         raise InvalidComparison(f"{path}: there is no such file or folder")
     if path.is_file():
-        return [_of_record(path)] if path.name == "result.json" else _of_golden(path, path.stem)
+        return _side([_of_record(path)] if path.name == "result.json" else _of_golden(path, path.stem))
     if (path / "result.json").is_file():
-        return [_of_record(path / "result.json")]
+        return _side([_of_record(path / "result.json")])
     if records := sorted(path.glob("*/result.json")):
-        points = [_of_record(file) for file in records]
+        points, unread = _of_sweep(records)
         names = [point.name for point in points]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise InvalidComparison(f"{shown(path)}: more than one run of {twice[0]}; name one of its folders")
-        return points
+        return _side(points, unread)
     found: list[Point] = []
     for file in sorted(path.rglob("*.json")):
         found += _of_golden(file, file.relative_to(path).with_suffix("").as_posix())
     if not found:
         raise InvalidComparison(f"{shown(path)}: no run folder, no sweep, and no folder of goldens")
-    return found
+    return _side(found)
+
+
+def _side(points: Iterable[Point], unread: int = 0) -> Side:
+    # Goldens of two series pin under one name.
+    return Side({f"{point.name} {point.series}": point for point in points}, unread)
+
+
+def _of_sweep(files: Sequence[Path]) -> tuple[list[Point], int]:
+    """The points of a sweep whose records can be read, and how many cannot, which is said.
+
+    Raises `InvalidComparison` where none can.
+    """
+    points: list[Point] = []
+    unread: list[str] = []
+    for file in files:
+        try:
+            points.append(_of_record(file))
+        except InvalidComparison as error:
+            unread.append(str(error))
+    if not points:
+        raise InvalidComparison("\n".join(unread))
+    for message in unread:
+        print(f"{message}\n  the point is left out", file=sys.stderr)
+    return points, len(unread)
 
 
 def _of_record(file: Path) -> Point:
@@ -158,7 +193,7 @@ def _there(points: Iterable[Point]) -> str:
 
 def _series(points: Iterable[Point]) -> list[str]:
     """The series that there are, the oldest first."""
-    return sorted({p.series for p in points if p.series}, key=lambda text: [int(n) for n in text[4:].split(".")])
+    return sorted({p.series for p in points if p.series}, key=folders.natural)
 
 
 def _two_series(path: Path, points: Sequence[Point], is_golden: bool) -> tuple[str, str]:
@@ -173,13 +208,15 @@ def _two_series(path: Path, points: Sequence[Point], is_golden: bool) -> tuple[s
 # What differs.
 
 
-def _report(before: dict[str, Point], after: dict[str, Point]) -> int:
-    names = list(dict.fromkeys([*before, *after]))
+def _report(before: Side, after: Side) -> int:
+    names = list(dict.fromkeys([*before.points, *after.points]))
     differ = 0
     for name in names:
-        old, new = before.get(name), after.get(name)
+        old, new = before.points.get(name), after.points.get(name)
         if old is None or new is None:
-            lines, notes = ["it appeared: it is only in B" if old is None else "it disappeared: it is only in A"], []
+            what, side, other = ("appeared", "B", before) if old is None else ("disappeared", "A", after)
+            are = f"; {other.unread} of the other's records cannot be read" if other.unread else ""
+            lines, notes = [f"it {what}: it is only in {side}{are}"], []
         else:
             lines, notes = compared(old, new)
         differ += bool(lines)

@@ -12,14 +12,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from runner.config.sources import shown
-from runner.record import folders, manifest, measures, record
+from runner.printable import json_text
+from runner.record import folders, manifest, measures, plain, record
 from runner.record.files import write_text
 from runner.record.folders import PAGE
 from runner.record.model import Record
 from runner.show.page import frame, measured, run, sweep, vega
+from runner.untyped import is_dict
 from runner.words import of_system
 
 EXPORT = "report.vl.json"
@@ -135,24 +138,34 @@ def write_sweep(found: dict[Path, Record], given: Sequence[Path], page: Path, un
         measured.Point(_name(folder, given), each, each.overrides, _link(folder, page))
         for folder, each in found.items()
     ]
-    points += _alike(found, points)
+    unreadable = list(unreadable)
+    points += _alike(found, points, unreadable)
     names = list(dict.fromkeys(each.experiment for each in found.values() if each.experiment))
     name = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "no experiment"
     swept = measured.gather(points)
     export = _export(page)
     text = json.dumps(vega.specification(name, swept), ensure_ascii=False, allow_nan=False)
-    write_text(export, text + "\n")
+    write_text(export, json_text(text) + "\n")
     notes = [f"{' '.join(line.strip() for line in message.splitlines())}" for message in unreadable]
     write_text(page, sweep.page(name, swept, notes, quote(export.name)))
     return page
 
 
-def _alike(found: dict[Path, Record], points: Sequence[measured.Point]) -> Iterator[measured.Point]:
-    """The points that were not run since another one stands for them, as the `results.jsonl` of their sweep has it."""
+def _alike(
+    found: dict[Path, Record], points: Sequence[measured.Point], unreadable: list[str]
+) -> Iterator[measured.Point]:
+    """The points that were not run since another one stands for them, as the `results.jsonl` of their sweep has it.
+
+    Where that cannot be read it is said in `unreadable`.
+    """
     at = {folder: k for k, folder in enumerate(found)}
     for home in dict.fromkeys(folder.parent for folder in found):
         file = home / "results.jsonl"
-        told = [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.is_file() else []
+        try:
+            told = _rows(file)
+        except plain.NotJson as error:
+            unreadable.append(f"{file}\n  {error}")
+            continue
         for number, row in {row["point"]: row for row in told if row.get("same_as") is not None}.items():
             same = at.get(home / str(row["same_as"]))
             if same is not None:
@@ -160,6 +173,20 @@ def _alike(found: dict[Path, Record], points: Sequence[measured.Point]) -> Itera
                 like = points[same]
                 overrides = [*like.overrides, *(f"{key}={row[key]}" for key in keys)]
                 yield replace(like, name=_beside(like.name, str(number)), overrides=overrides, same_as=same)
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    """The rows of a sweep's `results.jsonl`; none where there is no such file. Raises `NotJson`."""
+    if not file.is_file():
+        return []
+    try:
+        rows = [plain.parse(line) for line in file.read_text("utf-8").split("\n") if line]
+    except UnicodeDecodeError as error:
+        raise plain.NotJson(f"not UTF-8: {error.reason}") from None
+    for number, row in enumerate(rows, start=1):
+        if not is_dict(row) or not isinstance(row.get("point"), int):
+            raise plain.NotJson(f"line {number} is not the row of a point")
+    return rows
 
 
 def _beside(name: str, number: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from runner.config import quoting
 from runner.config.compose import InvalidConfiguration
-from runner.record import manifest
+from runner.record import manifest, plain
 from runner.record.files import write_text
 from runner.untyped import is_dict, is_list
 
@@ -55,14 +55,14 @@ def read(overrides: Sequence[str]) -> Resumed | None:
 def _kept(named: str, folder: Path, typed: Sequence[str]) -> list[str]:
     """What of the sweep's own command line goes on; `typed` are the settings of Hydra's that somebody gives now."""
     try:
-        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        content = plain.read(folder / FILE)
     except (FileNotFoundError, NotADirectoryError):
         what = (
             "there is no such folder" if not folder.is_dir() else f"it has no {FILE}: it is not the folder of a sweep"
         )
         raise _refused(named, what) from None
-    except (ValueError, RecursionError) as error:
-        raise _refused(named, f"{folder / FILE} is not JSON: {error}") from None
+    except plain.NotJson as error:
+        raise _refused(named, f"{folder / FILE} is {error}") from None
     arguments = content.get("arguments") if is_dict(content) else None
     if not is_list(arguments) or not all(isinstance(argument, str) for argument in arguments):
         raise _refused(named, f"{folder / FILE} does not say with which arguments the sweep was begun")

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from runner.config.sources import shown
+from runner.printable import json_text
 from runner.record import manifest, shelf
 from runner.record.shelf import Entry
 from runner.show.console import print_table, say
@@ -49,11 +50,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--yes", action="store_true", help="delete without asking")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each")
     given = parser.parse_args(list(arguments))
+    unread: list[str] = []
     try:
-        found = _found(given)
+        found = _found(given, unread)
     except InvalidQuestion as error:
         print(error, file=sys.stderr)
         return 2
+    for message in unread:
+        print(message, file=sys.stderr)
     if given.json:
         _as_json(found)
     else:
@@ -61,8 +65,8 @@ def main(arguments: Sequence[str]) -> int:
     return _delete(found, asked=not given.yes) if given.delete and found else 0
 
 
-def _found(given: argparse.Namespace) -> list[Entry]:
-    """The runs and sweeps that are asked for. Raises `InvalidQuestion`."""
+def _found(given: argparse.Namespace, unread: list[str]) -> list[Entry]:
+    """The runs and sweeps that are asked for; what cannot be read is `unread`. Raises `InvalidQuestion`."""
     wanted = list(_filters(given, datetime.now(UTC)))
     if given.yes and not given.delete:
         raise InvalidQuestion("--yes: it is an answer to --delete, which is not there")
@@ -74,7 +78,7 @@ def _found(given: argparse.Namespace) -> list[Entry]:
     for folder in given.folders or [Path("outputs")]:
         if not folder.is_dir():
             raise InvalidQuestion(f"{folder}: there is no such folder")
-        found.update({entry.folder.resolve(): entry for entry in shelf.entries(folder)})
+        found.update({entry.folder.resolve(): entry for entry in shelf.entries(folder, unread)})
     return [entry for entry in found.values() if all(test(entry) for test in wanted)]
 
 
@@ -151,7 +155,7 @@ def _as_json(found: Sequence[Entry]) -> None:
             "overrides": entry.overrides,
             "bytes": shelf.size(entry),
         }
-        print(json.dumps(told, ensure_ascii=False))
+        print(json_text(json.dumps(told, ensure_ascii=False)))
 
 
 def _delete(found: Sequence[Entry], *, asked: bool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -261,7 +262,10 @@ def passed(folder: Path, overrides: Sequence[str]) -> Record | None:
     """The record that a folder has of a point of these overrides which passed; None where it is to be run."""
     try:
         found = record.read(folder)
-    except (OSError, record.UnreadableRecord):
+    except OSError:
+        return None
+    except record.UnreadableRecord as error:
+        print(f"{error}\n  the point is run again", file=sys.stderr)
         return None
     return found if found.status in measures.DONE and found.overrides == list(overrides) else None
 

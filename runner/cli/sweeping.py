@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from runner.cli.options import NAMES, Options, read
 from runner.cli.point import LOG
 from runner.cli.sweep import Found, Plan, Sweep, Told
 from runner.config.points import Composer
-from runner.record import manifest, measures, record
+from runner.record import consistent, manifest, measures, plain, record
 from runner.record.files import write_text
 from runner.show import sheet
 from runner.show import sweep as shown
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from runner.cli.app import Command
-    from runner.record.model import Pictures, Status
+    from runner.record.model import Pictures, Record, Status
 
 
 class Sweeping:
@@ -66,9 +66,13 @@ class Sweeping:
             if number in self.found.statuses:
                 continue
             try:
-                self.found.add(number, record.read(self.folder / str(number)), overrides)
+                left = record.read(self.folder / str(number))
             except (FileNotFoundError, NotADirectoryError):
                 continue
+            except record.UnreadableRecord as error:
+                print(error, file=sys.stderr)
+                left = _lost(overrides, str(error))
+            self.found.add(number, left, overrides)
 
     def finish(self, *, whole: bool = True) -> None:
         """Show the table of all points, and leave it and their layouts in the folder.
@@ -81,9 +85,7 @@ class Sweeping:
         self._gather()
         for number, overrides in self.points.items():
             if whole and number not in self.found.statuses:
-                lost = record.begun(None, overrides)
-                lost.status, lost.error = "error", "no record: the job died"
-                self.found.add(number, lost, overrides)
+                self.found.add(number, _lost(overrides, "no record: the job died"), overrides)
         statuses: list[Status] = [self.found.statuses[number] for number in sorted(self.found.statuses)]
         self._statuses[:] = statuses
         self.found.leave(self.folder)
@@ -133,16 +135,29 @@ class Sweeping:
         write_text(self.folder / LOG, told)
 
 
+def _lost(overrides: Sequence[str], why: str) -> Record:
+    """The record of a point that left none that can be read."""
+    lost = record.begun(None, overrides)
+    lost.status, lost.error = "error", why
+    return lost
+
+
 def _pictures(folder: Path, numbers: Mapping[int, Any]) -> dict[int, Pictures]:
     from runner import codec
     from runner.record.model import Pictures
 
     found: dict[int, Pictures] = {}
     for number in sorted(numbers):
-        path = folder / str(number) / "result.json"
-        drawn = json.loads(path.read_text(encoding="utf-8")).get("pictures") if path.is_file() else None
-        if drawn is not None:
-            found[number] = codec.build(Pictures, drawn)
+        try:
+            drawn = plain.read(folder / str(number) / "result.json").get("pictures")
+            if drawn is None:
+                continue
+            pictures = codec.build(Pictures, drawn)
+            consistent.require_pictures(pictures)
+        except (OSError, plain.NotJson, AttributeError, codec.Misfit):
+            # Its point has been told to have no record that can be read.
+            continue
+        found[number] = pictures
     return found
 
 

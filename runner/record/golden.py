@@ -105,7 +105,7 @@ def read(path: Path) -> Goldens:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         where = f":{error.lineno}:{error.colno}" if isinstance(error, json.JSONDecodeError) else ""
         what = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         raise InvalidGolden(f"{shown(path)}{where}\n  not JSON: {what}; {_REMEDY}") from None

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from runner import executions
 from runner.executions import Range
 from runner.experiment.expect import KINDS
+from runner.printable import json_text, printable
 from runner.record import outcome
 from runner.record.files import write_text
 from runner.record.model import CompiledProgram, Record
@@ -252,8 +253,10 @@ def leave(found: Sequence[Row], folder: Path) -> None:
     writer = csv.DictWriter(page, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(flat)
-    write_text(folder / "results.csv", page.getvalue())
-    write_text(folder / "results.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in flat))
+    # Columns of a table are shown by terminals; quotes protect line ends alone.
+    write_text(folder / "results.csv", printable(page.getvalue()))
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in flat)
+    write_text(folder / "results.jsonl", json_text(lines))
 
 
 def _flat(row: Row, names: Sequence[str]) -> dict[str, Any]:

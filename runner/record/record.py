@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from runner import __version__, codec
+from runner.printable import json_text
+from runner.record import consistent, plain
 from runner.record.files import write_text
 from runner.record.model import SCHEMA, Environment, Git, Record, Status
 from runner.record.verdicts import Checks, FileChecks
@@ -77,7 +79,7 @@ def of_checks(checks: Checks | FileChecks) -> Status:
 def write(record: Record, folder: Path) -> Path:
     """Write `result.json` into the run folder; return its path."""
     path = folder / "result.json"
-    write_text(path, _text(codec.plain(record)) + "\n")
+    write_text(path, json_text(_text(codec.plain(record))) + "\n")
     return path
 
 
@@ -102,15 +104,20 @@ def _text(value: Any, before: str = "", indent: int = 0) -> str:
 def read(folder: Path) -> Record:
     """Read the record of a run folder.
 
-    Raises `UnreadableRecord` for what is no record, and for one that another version of the runner wrote.
+    Raises `UnreadableRecord` for what is no record, and for one that another version of the runner wrote;
+    `FileNotFoundError` and `NotADirectoryError` where there is none.
     """
     path = folder / "result.json"
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UnreadableRecord(f"{path}\n  not JSON: {error}") from None
+        data = plain.read(path)
+    except plain.NotJson as error:
+        raise UnreadableRecord(f"{path}\n  {error}") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise UnreadableRecord(f"{path}\n  {error.strerror or error}") from None
     number = data.get("schema") if is_dict(data) else None
-    if not isinstance(number, int):
+    if not isinstance(number, int) or isinstance(number, bool):
         raise UnreadableRecord(f"{path}\n  not a record: it has no 'schema'")
     if number != SCHEMA:
         wrote = "an older" if number < SCHEMA else "a newer"
@@ -119,7 +126,9 @@ def read(folder: Path) -> Record:
             "run the experiment again, or read it with the version that environment.runner names"
         )
     try:
-        return codec.build(Record, data)
+        found = codec.build(Record, data)
+        consistent.require(found, data)
+        return found
     except codec.Misfit as misfit:
         raise UnreadableRecord(f"{path}\n  not a record of schema {SCHEMA}: {misfit}") from None
 

@@ -5,14 +5,13 @@ Records of every schema are read here, since what they say in brief has not chan
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from runner.record import folders, manifest
+from runner.record import folders, manifest, plain
 from runner.record.model import Status
 from runner.untyped import is_dict, is_list
 
@@ -41,11 +40,14 @@ class Entry:
         return self.statuses.total()
 
 
-def entries(folder: Path) -> list[Entry]:
-    """The runs and sweeps in a folder, the oldest first; a sweep is one of them, its points are not."""
+def entries(folder: Path, unread: list[str] | None = None) -> list[Entry]:
+    """The runs and sweeps in a folder, the oldest first; a sweep is one of them, its points are not.
+
+    What files called `result.json` cannot be read is appended to `unread`.
+    """
     found: dict[Path, list[tuple[Path, dict[str, Any]]]] = {}
     for run in folders.runs(folder):
-        told = _brief(run)
+        told = _brief(run, unread)
         if told is not None:
             home = run.parent if run != folder and _is_point(run) else run
             found.setdefault(home, []).append((run, told))
@@ -74,14 +76,21 @@ def _entry(home: Path, runs: list[tuple[Path, dict[str, Any]]]) -> Entry:
     )
 
 
-def _brief(folder: Path) -> dict[str, Any] | None:
-    """What a record says first; None where the file is none of ours."""
+def _brief(folder: Path, unread: list[str] | None = None) -> dict[str, Any] | None:
+    """What a record says first; None where the file is none of ours, and why it is none appended to `unread`."""
+    why = "not a record: it has no 'schema', 'status', 'experiment' and 'overrides'"
     try:
-        data = json.loads((folder / folders.RECORD).read_text(encoding="utf-8"))
-    except ValueError:
-        return None
-    ours = is_dict(data) and isinstance(data.get("schema"), int) and data.get("status") in STATUSES
-    return data if ours and "experiment" in data and is_list(data.get("overrides")) else None
+        data = plain.read(folder / folders.RECORD)
+    except plain.NotJson as error:
+        data, why = None, str(error)
+    except OSError as error:
+        data, why = None, f"{error.strerror or error}"
+    ours = is_dict(data) and isinstance(data.get("schema"), int) and data.get("status") in list(STATUSES)
+    if is_dict(data) and ours and "experiment" in data and is_list(data.get("overrides")):
+        return data
+    if unread is not None:
+        unread.append(f"{folder / folders.RECORD}\n  {why}")
+    return None
 
 
 def size(entry: Entry) -> int:

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from runner.printable import json_text
 from runner.show.page.markup import Inside, Markup, tag
 
 GENERATOR = '<meta name="generator" content="Shardproof">'
@@ -58,8 +59,9 @@ def document(title: str, head: Inside, parts: Sequence[Part], data: Any, foot: I
 def _json(data: Any) -> Markup:
     """Data of which no text can end the element that it stands in."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for sign in "<>&\u2028\u2029":
+    for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
+    text = json_text(text)
     return Markup(f'<script type="application/json" id="data">{text}</script>')
 
 

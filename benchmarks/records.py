@@ -1,0 +1,235 @@
+"""Records that nobody should have written, in every command that reads records: `python -m benchmarks.records`.
+
+A point of a sweep of three is replaced by a real record in which one text, number or key is something else. Whatever
+it is may cost that point, and no more: nothing raises, the other points are there, and what cannot be read is named
+with its file. `tests/test_bad_records.py` tries a sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import itertools
+import json
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.cli import compare, report, runs
+from runner.cli.options import Options
+from runner.cli.sweep import passed
+from runner.cli.sweeping import Sweeping
+from runner.record import record, shelf
+from runner.show import html
+
+HOSTILE = (
+    *('""', '"\\u001b[31m\\u0007"', '"\\ud800"', '"\\u202e</script>"', '"' + "x" * 5000 + '"', '"NaN"', '"0"'),
+    *("null", "true", "[]", "{}", "[[[]]]", '{"a": 1}', "-1", "0", "1.5", "7", "1e999", "-1e999", "NaN", "Infinity"),
+    *("1e308", "1" * 400, "9" * 5000, "[" * 100_000 + "]" * 100_000, '{"a":' * 100_000 + "1" + "}" * 100_000),
+)
+"""What stands there instead, as JSON or as what Python takes for JSON."""
+
+POINTS = 3
+
+_HERE = "@@@here@@@"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A record's text, and what was done to it."""
+
+    name: str
+    text: str
+
+
+def places(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Where in plain data a value stands, and where a mapping or a list does."""
+    if path:
+        yield path
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from places(value, (*path, key))
+    elif isinstance(data, list):
+        for number, value in enumerate(data):
+            yield from places(value, (*path, number))
+
+
+def cases(data: Any, first: int = 0) -> Iterator[Case]:
+    """One for each value, which is the next of `HOSTILE` instead; two for each key: without it, and misspelt."""
+    turn = itertools.count(first)
+    for path in places(data):
+        told = ".".join(map(str, path))
+        hostile = HOSTILE[next(turn) % len(HOSTILE)]
+        yield Case(f"{told} = {hostile:.20}", _text(data, path, hostile))
+        if isinstance(path[-1], str):
+            yield Case(f"without {told}", _without(data, path))
+            yield Case(f"{told} misspelt", _without(data, path, f"{path[-1]}\x1b"))
+
+
+def _text(data: Any, path: tuple[str | int, ...], hostile: str) -> str:
+    changed = _copy(data)
+    _at(changed, path)[path[-1]] = _HERE
+    return json.dumps(changed).replace(f'"{_HERE}"', hostile)
+
+
+def _without(data: Any, path: tuple[str | int, ...], instead: str | None = None) -> str:
+    changed = _copy(data)
+    home = _at(changed, path)
+    value = home.pop(path[-1])
+    if instead is not None:
+        home[instead] = value
+    return json.dumps(changed)
+
+
+def _copy(data: Any) -> Any:
+    return json.loads(json.dumps(data))
+
+
+def _at(data: Any, path: tuple[str | int, ...]) -> Any:
+    for part in path[:-1]:
+        data = data[part]
+    return data
+
+
+# What reads records.
+
+
+def _compared(home: Path) -> None:
+    assert compare.main([str(home / "sweep"), str(home / "other")]) in (0, 1, 2)
+    assert compare.main([str(home / "sweep" / "1"), str(home / "other" / "1")]) in (0, 1, 2)
+
+
+def _reported(home: Path) -> None:
+    assert report.main([str(home / "sweep")]) == 0
+    report.main([str(home / "sweep" / "1")])
+
+
+def _listed(home: Path) -> None:
+    assert runs.main([str(home / "sweep")]) == 0
+    assert runs.main([str(home / "sweep"), "--json", "--status", "failed"]) == 0
+
+
+def _resumed(home: Path) -> None:
+    folder = home / "sweep"
+    overrides = {number: _overrides(folder / str(number)) for number in (0, 1, 2)}
+    for number, given in overrides.items():
+        passed(folder / str(number), given)
+    options = Options(where="bytes_sent < 1e6 and run_s > 0", sort="peak_bytes", best=2)
+    sweeping = Sweeping(folder, options, [], report=True)
+    sweeping.points = dict(overrides)
+    sweeping.leave()
+    sweeping.finish()
+
+
+def _overrides(folder: Path) -> list[str]:
+    try:
+        return record.read(folder).overrides
+    except record.UnreadableRecord:
+        return []
+
+
+def _shown(home: Path) -> None:
+    from runner.api import Record
+
+    try:
+        found = record.read(home / "sweep" / "1")
+    except record.UnreadableRecord:
+        return
+    str(Record.of(found, home))
+    html.fragment(found)
+
+
+READERS: dict[str, Callable[[Path], None]] = {
+    "report": _reported,
+    "compare": _compared,
+    "runs": _listed,
+    "resume": _resumed,
+    "shown": _shown,
+}
+
+
+@dataclass
+class Tried:
+    """What came of a case: what was `raised`, and where a reader did not say which file it cannot read, `silent`."""
+
+    raised: list[str]
+    silent: list[str]
+    unreadable: bool
+
+
+class Home:
+    """A folder with a sweep of three points, the second of which is to be hostile, and another sweep like it."""
+
+    def __init__(self, folder: Path, records: tuple[Any, Any, Any]) -> None:
+        self.folder = folder
+        for sweep, point in itertools.product(("sweep", "other"), range(POINTS)):
+            home = folder / sweep / str(point)
+            home.mkdir(parents=True)
+            (home / "result.json").write_text(json.dumps(records[point]), encoding="utf-8")
+
+    def tried(self, case: Case) -> Tried:
+        """What the readers do with it."""
+        bad = self.folder / "sweep" / "1"
+        (bad / "result.json").write_text(case.text, encoding="utf-8")
+        try:
+            record.read(bad)
+            unreadable = False
+        except record.UnreadableRecord:
+            unreadable = True
+        found = Tried([], [], unreadable)
+        for name, read in READERS.items():
+            out, err = io.StringIO(), io.StringIO()
+            try:
+                with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                    read(self.folder)
+            except Exception:
+                found.raised.append(f"{name}: {case.name}\n{traceback.format_exc(limit=-4)}")
+                continue
+            # Of a run a line of `runs` has what is said first, which may be right where the rest is not.
+            if name == "runs" and sum(entry.points for entry in shelf.entries(self.folder / "sweep")) == POINTS:
+                continue
+            if unreadable and name != "shown" and str(bad.relative_to(self.folder)) not in err.getvalue():
+                found.silent.append(f"{name}: {case.name}\n{err.getvalue()}")
+        return found
+
+
+def real(run: Path, sweep: Path) -> tuple[Any, Any, Any]:
+    """The records of a run and of the first two points of a sweep: what is before and after the bad one, and it."""
+    return tuple(json.loads((folder / "result.json").read_text("utf-8")) for folder in (sweep / "0", run, sweep / "1"))  # type: ignore[return-value]
+
+
+def main() -> None:
+    """Try all cases of a run's record and of a point's."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.records")
+    parser.add_argument("run", type=Path, help="the folder of a run")
+    parser.add_argument("sweep", type=Path, help="the folder of a sweep")
+    parser.add_argument("--every", type=int, default=1, help="only every so many-th case")
+    parser.add_argument("--show", type=int, default=10)
+    given = parser.parse_args()
+    first, one, last = real(given.run, given.sweep)
+    raised: list[str] = []
+    silent: list[str] = []
+    count = unreadable = 0
+    with tempfile.TemporaryDirectory(prefix="shardproof-") as folder:
+        for number, data in enumerate((one, first)):
+            home = Home(Path(folder) / str(number), (first, data, last))
+            for case in itertools.islice(cases(data, number), 0, None, given.every):
+                found = home.tried(case)
+                raised += found.raised
+                silent += found.silent
+                count, unreadable = count + 1, unreadable + found.unreadable
+            shutil.rmtree(home.folder)
+    for text in [*raised[: given.show], *silent[: given.show]]:
+        print(text)
+    print(f"{count} records, {unreadable} of them cannot be read: {len(raised)} raised, {len(silent)} unsaid")
+    sys.exit(bool(raised or silent))
+
+
+if __name__ == "__main__":
+    main()

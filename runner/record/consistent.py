@@ -1,0 +1,132 @@
+"""A record whose fields have their types, and the data it was built from, in; what does not fit together in it out.
+
+Whoever shows a record takes for granted that a mesh has a size for each axis, that a picture has its parts, and that
+values have their shape. What the runner writes is so; a file may say anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from runner import codec, dtypes
+from runner.codec import Misfit
+from runner.record.model import ArrayRecord, CompiledProgram, OutputRecord, Pictures, Record
+from runner.untyped import is_list
+
+_LARGEST = 1 << 62
+"""No size, no place and no number of bytes is beyond: sums of some of them still are numbers that a machine has."""
+
+
+def require(record: Record, data: dict[str, Any]) -> None:
+    """Raise `Misfit` for the first of what does not fit together."""
+    _integers(data, "")
+    _programs(record, data)
+    mesh = record.mesh
+    if mesh is not None and len(mesh.axes) != len(mesh.shape):
+        raise Misfit(f"mesh has {len(mesh.axes)} axes and {len(mesh.shape)} sizes")
+    for name, array in record.arrays.items():
+        _array(array, f"arrays.{name}")
+    for program, compiled in record.compiled.items():
+        for name, output in compiled.outputs.items():
+            _array(output, f"programs.{program}.outputs.{name}")
+            _values(output, f"programs.{program}.outputs.{name}")
+    if record.pictures is not None:
+        require_pictures(record.pictures)
+
+
+def _integers(data: Any, at: str) -> None:
+    if isinstance(data, int) and abs(data) > _LARGEST:
+        raise Misfit(f"{at} is {data:.1e}, more than there can be")
+    if isinstance(data, dict):
+        for key, value in data.items():
+            _integers(value, f"{at}.{key}" if at else str(key))
+    elif isinstance(data, list):
+        for number, value in enumerate(data):
+            _integers(value, f"{at}[{number}]")
+
+
+def _programs(record: Record, data: dict[str, Any]) -> None:
+    """A program that was compiled is one, or the record is none; without this it would be one that is not."""
+    for name, program in record.programs.items():
+        if "outputs" in data["programs"][name] and not isinstance(program, CompiledProgram):
+            codec.build_at(CompiledProgram, data["programs"][name], f"programs.{name}")
+
+
+def _array(array: ArrayRecord, at: str) -> None:
+    for number, held in enumerate(array.shards or ()):
+        _ranges(held.index, array.shape, f"{at}.shards[{number}].index")
+
+
+def _ranges(ranges: Sequence[Sequence[int]], shape: Sequence[int], at: str) -> None:
+    whole = len(ranges) == len(shape) and all(
+        len(each) == 2 and 0 <= each[0] <= each[1] <= size for each, size in zip(ranges, shape, strict=True)
+    )
+    if not whole:
+        raise Misfit(f"{at} is {list(map(list, ranges))!r:.60}, which is no part of {list(shape)!r:.60}")
+
+
+def _values(output: OutputRecord, at: str) -> None:
+    if output.dtype not in dtypes.NAMES:
+        raise Misfit(f"{at}.dtype is {output.dtype!r:.60}, which is no dtype")
+    if output.values is not None and not _has_shape(output.values, output.shape):
+        raise Misfit(f"{at}.values has not the shape {output.shape!r:.60}")
+
+
+def _has_shape(values: Any, shape: Sequence[int]) -> bool:
+    if not shape:
+        return not is_list(values)
+    return is_list(values) and len(values) == shape[0] and all(_has_shape(each, shape[1:]) for each in values)
+
+
+# The pictures, which are plain data to the record.
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Mesh:
+    axes: list[str]
+    shape: list[int]
+    device_ids: list[int]
+    platform: str
+    topology: str = ""
+    processes: list[list[int]] = field(default_factory=list[list[int]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shard:
+    ranges: list[tuple[int, int]]
+    devices: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Array:
+    name: str
+    role: Literal["array", "output"]
+    shape: list[int]
+    dtype: str
+    dims: list[str | None]
+    spec: str
+    shards: list[_Shard]
+    itemsize: int
+    platform: str
+    programs: list[str]
+
+
+def require_pictures(pictures: Pictures) -> None:
+    """Raise `Misfit` for pictures that cannot be drawn."""
+    mesh = codec.build_at(_Mesh, pictures.mesh, "pictures.mesh")
+    if len(mesh.axes) != len(mesh.shape) or min(mesh.shape, default=1) < 1:
+        raise Misfit(f"pictures.mesh has {len(mesh.axes)} axes and the sizes {mesh.shape!r:.60}")
+    if math.prod(mesh.shape) != len(mesh.device_ids):
+        raise Misfit(f"pictures.mesh has {len(mesh.device_ids)} devices at {math.prod(mesh.shape)} places")
+    for number, picture in enumerate(pictures.arrays):
+        at = f"pictures.arrays[{number}]"
+        array = codec.build_at(_Array, picture, at)
+        if len(array.dims) != len(array.shape):
+            raise Misfit(f"{at} has {len(array.dims)} dims and the shape {array.shape!r:.60}")
+        if not array.shards or not all(shard.devices for shard in array.shards):
+            raise Misfit(f"{at} has a shard that no device has, or none")
+        for k, shard in enumerate(array.shards):
+            _ranges(shard.ranges, array.shape, f"{at}.shards[{k}].ranges")

@@ -1,0 +1,56 @@
+"""A file of JSON in; its plain data out, whatever stands in it, or why there is none in one line.
+
+Python reads more than JSON: `NaN`, `1e999`, integers of any length. Nothing of ours writes these, and what is computed
+of them later would fail where nobody can say which file they came from.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+_DIGITS = 300
+"""An integer of more is no float64 either."""
+
+
+class NotJson(ValueError):
+    """A text is not JSON; the message says why."""
+
+
+def read(path: Path) -> Any:
+    """The data of a file. Raises `NotJson`; `OSError` where the file cannot be read."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise NotJson(f"not UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def parse(text: str) -> Any:
+    """The data of a text. Raises `NotJson`."""
+    try:
+        return json.loads(text, parse_constant=_refused, parse_float=_float, parse_int=_integer)
+    except NotJson:
+        raise
+    except RecursionError:
+        raise NotJson("not JSON that can be read: it is nested too deeply") from None
+    except ValueError as error:
+        raise NotJson(f"not JSON: {error}") from None
+
+
+def _refused(name: str) -> Any:
+    raise NotJson(f"not JSON: {name} is no number there")
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise NotJson(f"not JSON that can be read: {text:.20} is beyond float64")
+    return number
+
+
+def _integer(text: str) -> int:
+    if len(text) > _DIGITS:
+        raise NotJson(f"not JSON that can be read: an integer of {len(text)} digits")
+    return int(text)

@@ -1,0 +1,100 @@
+"""A record that nobody should have written costs its own point, in every command that reads records.
+
+A session tries a few of the places at which something hostile may stand; `make faults` tries a thousand.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.records import Case, Home, cases, real
+from runner.cli import report, runs
+from runner.record import record, shelf
+from tests.server import command
+
+EVERY = 4
+"""Of the cases of two records so many-th are tried in `make faults`: more than a thousand."""
+
+SAMPLE = 97
+"""And so many-th in every session."""
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
+    folder = tmp_path_factory.mktemp("records")
+    one = command(folder, "+experiment=case3_allreduce", "hydra.run.dir=one")
+    assert one.returncode == 0, one.stderr
+    two = command(
+        folder, "-m", "+experiment=case3_allreduce", "dims.J=4,8", "program=shard_map", "hydra.sweep.dir=sweep"
+    )
+    assert two.returncode == 0, two.stderr
+    return real(folder / "one", folder / "sweep")
+
+
+def _tried(records: tuple[Any, Any, Any], folder: Path, every: int) -> int:
+    first, one, last = records
+    count = 0
+    for number, data in enumerate((one, first)):
+        home = Home(folder / str(number), (first, data, last))
+        for case in itertools.islice(cases(data, number), number, None, every):
+            found = home.tried(case)
+            assert not found.raised, "\n".join(found.raised)
+            assert not found.silent, "\n".join(found.silent)
+            count += 1
+    return count
+
+
+def test_a_hostile_record_costs_its_own_point(records: tuple[Any, Any, Any], tmp_path: Path) -> None:
+    assert _tried(records, tmp_path, SAMPLE) > 40
+
+
+@pytest.mark.whole
+def test_a_thousand_hostile_records_cost_their_own_points(records: tuple[Any, Any, Any], tmp_path: Path) -> None:
+    assert _tried(records, tmp_path, EVERY) > 1000
+
+
+WRONG = {
+    "NaN": ('"time": "', '"more": NaN, "time": "', "not JSON: NaN is no number there"),
+    "1e999": ('"time": "', '"more": 1e999, "time": "', "not JSON that can be read: 1e999 is beyond float64"),
+    "deep": ('"time": "', '"more": ' + "[" * 100_000 + "]" * 100_000 + ', "time": "', "it is nested too deeply"),
+    "digits": ('"time": "', '"more": ' + "9" * 5000 + ', "time": "', "an integer of 5000 digits"),
+    "mesh": ('"axes": ["x", "y"]', '"axes": ["x", "y", "z"]', "mesh has 3 axes and 2 sizes"),
+    "no key": ('"summary": ', '"sumary": ', "it has no 'summary'"),
+    "program": ('"timing": ', '"timeing": ', "programs.shard_map has no 'timing'"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_each_command_says_which_file_and_what(
+    records: tuple[Any, Any, Any], tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new, words = WRONG[name]
+    text = json.dumps(records[0])
+    assert old in text
+    home = Home(tmp_path, (records[0], records[0], records[2]))
+    assert not home.tried(Case(name, text.replace(old, new, 1))).raised
+    with pytest.raises(record.UnreadableRecord, match=r"1/result\.json\n  .*") as error:
+        record.read(tmp_path / "sweep" / "1")
+    assert words in str(error.value)
+    assert report.main([str(tmp_path / "sweep")]) == 0
+    assert f"{tmp_path}/sweep/1/result.json\n  " in capsys.readouterr().err
+    page = (tmp_path / "sweep" / "report.html").read_text("utf-8")
+    assert "0/report.html" in page
+    assert "2/report.html" in page
+    runs.main([str(tmp_path / "sweep")])
+    said = capsys.readouterr()
+    listed = sum(entry.points for entry in shelf.entries(tmp_path / "sweep"))
+    assert listed == 3 or words in said.err
+
+
+def test_what_the_runner_writes_is_read(records: tuple[Any, Any, Any], tmp_path: Path) -> None:
+    home = Home(tmp_path, records)
+    for data in records:
+        found = home.tried(Case("as it is", json.dumps(data)))
+        assert not found.unreadable
+        assert not found.raised

@@ -130,8 +130,11 @@ def beforehand(
 
 def refuse_too_much(overrides: Sequence[str], folders: Sequence[Path]) -> None:
     """Raise `InvalidConfiguration` where an experiment's file is more than one can be; nothing is expanded."""
-    from runner.config import files
+    from runner.config import files, limits
 
+    for override in overrides:
+        if (told := limits.digits(override.partition("=")[2].strip())) is not None:
+            raise InvalidConfiguration(f"command line: {override[:60]}…\n  {told}")
     message = files.too_much(overrides, folders)
     if message is not None:
         raise InvalidConfiguration(message)

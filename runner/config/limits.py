@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -15,6 +16,13 @@ _LEVELS = 100
 
 _NODES = 100_000
 """How many lists, mappings and values there may be when every alias stands for what it names."""
+
+_DIGITS = 1_000
+"""Of how many digits a number may be: Python makes no text of much larger ones, and no dtype has more than 64 bits."""
+
+_NUMBER = re.compile(rf"[-+]?(?:0[xob][0-9a-fA-F_]{{{_DIGITS},}}|[0-9][0-9_:]{{{_DIGITS},}})\Z")
+
+_HALF = r'this is half of a character, and no text: write the character, or one escape of eight digits: "\U0001F600"'
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -33,8 +41,23 @@ def refusal(text: str) -> tuple[int, int, str] | None:
         )
     try:
         return _expanded(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        if mark is not None and "invalid Unicode character" in str(error.problem):
+            # YAML's slower reader makes half a character of it, which is no text.
+            return mark.line + 1, mark.column + 1, _HALF
+        return None
     except yaml.YAMLError:
         return None
+
+
+def digits(text: str) -> str | None:
+    """Why a text that is to be a number is too long for one; None where it is not, or is no number."""
+    if not _NUMBER.match(text):
+        return None
+    return (
+        f"a number of {len(text.lstrip('+-')):,} digits; {_DIGITS:,} are the most, and no dtype has more than 64 bits"
+    )
 
 
 def _expanded(text: str) -> tuple[int, int, str] | None:
@@ -61,6 +84,9 @@ def _expanded(text: str) -> tuple[int, int, str] | None:
                 anchored[anchor] = nodes
         elif isinstance(event, yaml.ScalarEvent):
             nodes = 1
+            # What is quoted is a text.
+            if event.style in (None, "") and (told := digits(event.value)) is not None:
+                return line, column, told
             if event.anchor:
                 anchored[event.anchor] = nodes
         else:

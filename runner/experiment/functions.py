@@ -26,6 +26,9 @@ RESULT = "result"
 CHECKPOINT = "checkpoint"
 """The key that says what is kept of a function for the backward pass."""
 
+_SHOWN = 100
+"""How much of what is no signature a message has."""
+
 _FORM = "write NAME(x, y): EXPRESSION, or NAME: {of: [x, y], result: EXPRESSION}"
 
 
@@ -144,10 +147,15 @@ def _signature(text: str, key: Key) -> inspect.Signature:
     text = on_one_line(text)
     try:
         (function,) = ast.parse(f"def {text}: pass").body
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        # A ValueError of several statements too.
         function = None
-    if not isinstance(function, ast.FunctionDef) or function.returns is not None:
-        raise invalid(key, f"'{text}' is not a name with parameters; {_FORM}")
+    match function:
+        case ast.FunctionDef(returns=None, body=[ast.Pass()]):
+            pass
+        case _:
+            shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+            raise invalid(key, f"'{shown}' is not a name with parameters; {_FORM}")
     arguments = function.args
     given = arguments.args
     if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
@@ -155,15 +163,28 @@ def _signature(text: str, key: Key) -> inspect.Signature:
     defaults: list[Any] = [inspect.Parameter.empty] * (len(given) - len(arguments.defaults))
     for default in arguments.defaults:
         try:
-            defaults.append(ast.literal_eval(default))
-        except ValueError:
+            defaults.append(_default(default))
+        except (ValueError, TypeError, RecursionError, MemoryError):
             message = f"the default '{ast.unparse(default)}' is not a number, a text, or a tuple of them"
             raise invalid(key, message) from None
     parameters: list[inspect.Parameter] = []
-    for parameter, default in zip(given, defaults, strict=True):
+    for position, (parameter, default) in enumerate(zip(given, defaults, strict=True)):
         check_name(parameter.arg, key)
+        if any(parameter.arg == earlier.arg for earlier in given[:position]):
+            raise invalid(key, f"the parameter '{parameter.arg}' stands twice; a name means one thing")
         parameters.append(inspect.Parameter(parameter.arg, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default))
     return inspect.Signature(parameters)
+
+
+def _default(node: ast.expr) -> Any:
+    """The value of a parameter that a call leaves out. Raises `ValueError` for what an expression cannot have."""
+    value = ast.literal_eval(node)
+    for part in ast.walk(node):
+        if isinstance(part, ast.Dict | ast.Set | ast.JoinedStr) or (
+            isinstance(part, ast.Constant) and isinstance(part.value, bytes)
+        ):
+            raise ValueError(ast.unparse(node))
+    return value
 
 
 def _check_names(function: Function, taken: Mapping[str, str]) -> None:

@@ -17,7 +17,7 @@ from runner.language.check import canonical
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.syntax import Expression, SyntaxFault, on_one_line, parse
 from runner.layout import Mesh
-from runner.untyped import is_list
+from runner.untyped import is_list, is_mapping
 from runner.words import listed
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -59,6 +59,19 @@ def parsed(text: object, key: Key) -> Expression:
 def located(key: Key, text: str, fault: SyntaxFault, uses: tuple[Key, ...] = ()) -> Fault:
     """A fault inside the expression `text` that stands at `key`, in a function that the lines at `uses` call."""
     return Fault(key, fault.message, on_one_line(text), fault.start, fault.end, uses)
+
+
+def check_text(value: object, key: Key = ()) -> None:
+    """Raise `InvalidExperiment` for half of a character, as only an escape in YAML or a byte of a shell makes it."""
+    if isinstance(value, str) and (half := next((c for c in value if "\ud800" <= c <= "\udfff"), None)) is not None:
+        raise invalid(key, f'{half!r} in it is half of a character, and no text: write "\\U0001F600", or the character')
+    if is_mapping(value):
+        for name, part in value.items():
+            check_text(name, key)
+            check_text(part, (*key, str(name)))
+    elif is_list(value):
+        for i, part in enumerate(value):
+            check_text(part, (*key, i))
 
 
 def read_size(value: object, key: Key, sizes: Mapping[str, int], mesh: Mesh | None = None) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.config import schema
 from runner.config.folders import misnamed
-from runner.experiment import divergence, expect, hardware, topology
+from runner.experiment import divergence, expect, extent, hardware, topology
 from runner.experiment.checkpoints import check_names
 from runner.experiment.functions import read_functions
 from runner.experiment.layouts import check_blocks, read_array, read_manual, read_mesh, read_specs
@@ -31,6 +31,7 @@ from runner.experiment.model import (
 from runner.experiment.plain import (
     check_name,
     check_required,
+    check_text,
     choices,
     read_dims,
     read_show,
@@ -71,6 +72,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
 
     Raises `InvalidExperiment` with the first fault, in the order in which a reader meets the keys.
     """
+    check_text(config)
     named = config.get("program", "all")
     config = schema.completed({key: value for key, value in config.items() if value is not None})
     config |= {key: spread(config[key], (key,)) for key in ("arrays", "constraints", "outputs")}
@@ -89,6 +91,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     functions = read_functions(config["functions"], taken)
     automatic = read_manual(config["manual"], mesh)
     manual = mesh.without(automatic)
+    counts = {section: extent.check_functions(functions, section) for section in SECTIONS}
     check_functions(functions, Scope("per_device", manual), dims)
     values = {array.name for array in arrays}
     sections: dict[Section, tuple[Statement, ...]] = {}
@@ -96,7 +99,10 @@ def read(config: Mapping[str, Any]) -> Experiment:
         seen = manual if section == "per_device" else mesh
         scope = Scope(section, seen, set(values), dims, loops=gradient_names(config["grad"]))
         scope.lengths = lengths(arrays, section, seen)
-        sections[section] = read_section(of_section(config, section), scope, dims, functions)
+        written = of_section(config, section)
+        extent.check_calls(written, section, counts[section])
+        sections[section] = read_section(written, scope, dims, functions)
+        extent.check_repeats(sections[section], section)
         check_names(sections[section])
     if not sections["graph"] and not sections["per_device"]:
         raise invalid((), "there is nothing to run: the experiment needs a graph, a per_device, or both")

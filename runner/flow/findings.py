@@ -32,7 +32,7 @@ from runner.evidence import planes
 from runner.evidence.gather import gather
 from runner.evidence.model import Collective, Evidence
 from runner.executions import Count, Range
-from runner.experiment import memory, unread
+from runner.experiment import extent, memory, unread
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED
@@ -42,6 +42,7 @@ from runner.faults import invalid
 from runner.flow.dimensions import Names
 from runner.flow.drawing import draw
 from runner.flow.recording import lines, output_of, shards
+from runner.language.check import SECTIONS
 from runner.layout import Layout
 from runner.link.events import Devices, Finished, Profiled, Ran, Traced, Types
 from runner.link.steps import Step, Work
@@ -105,6 +106,8 @@ class Findings:
         self._context.jax = types.jax
         pinned.fit(self._context)
         found.warnings += [*unread.warnings(self._experiment), *types.advice]
+        for section in SECTIONS:
+            found.warnings += extent.warnings(self._experiment.section(section), section)
         if self._arrays is None:
             return
         if types.gradient is not None:

@@ -120,7 +120,7 @@ def parse(text: str) -> Expression:
         if error.lineno not in (None, 1) or not 0 <= start < len(source):
             # Python looked for more where the text ends.
             start, end = len(source) - 1, len(source)
-        raise SyntaxFault(f"not a Python expression: {error.msg}", start, max(end, start + 1)) from None
+        raise SyntaxFault(_not_python(error.msg), start, max(end, start + 1)) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise SyntaxFault(f"not a Python expression: {error}", 0, len(source)) from None
     try:
@@ -136,6 +136,12 @@ def parse(text: str) -> Expression:
     if (at := _comment(source, tree)) is not None:
         raise SyntaxFault("a comment is not part of an expression; write it as a comment of the YAML", at, len(source))
     return expression
+
+
+def _not_python(message: str) -> str:
+    if "integer string conversion" in message:
+        return "a number of more than 4,300 digits; no dtype has an integer of more than 64 bits"
+    return f"not a Python expression: {message}"
 
 
 def on_one_line(text: str) -> str:

@@ -29,7 +29,7 @@ from runner.programs.spelling import ordered, sharding, tuple_of
 
 def header(experiment: Experiment, program: str, names: Names, body: str, *, mesh: bool) -> str:
     """The docstring, the imports, the configuration of JAX and the dims, for a program whose function has this body."""
-    title = textwrap.fill(f"{experiment.name}: {experiment.summary}".rstrip(": "), 110).replace('"""', "'''")
+    title = in_docstring(textwrap.fill(f"{experiment.name}: {experiment.summary}".rstrip(": "), 110))
     lines = [
         f'"""{title}',
         "",
@@ -55,6 +55,15 @@ def header(experiment: Experiment, program: str, names: Names, body: str, *, mes
         lines.append(f'jax.config.update("jax_default_matmul_precision", "{experiment.precision}")')
     sizes = dims(experiment, names, body)
     return "\n".join([*lines, "", sizes] if sizes else lines).rstrip()
+
+
+def in_docstring(text: str) -> str:
+    """Lines of a user's text as they stand in a docstring, which then has exactly that text."""
+    return "\n".join("".join(map(_escaped, line)) for line in text.split("\n")).replace('"""', r"\"\"\"")
+
+
+def _escaped(character: str) -> str:
+    return character if character in "'\"" else repr(character)[1:-1]
 
 
 def _use(experiment: Experiment, program: str, *, mesh: bool) -> str:

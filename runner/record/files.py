@@ -38,7 +38,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _write(handle: int, text: str) -> None:
-    with os.fdopen(handle, "w", encoding="utf-8", closefd=False) as file:
+    # Half of a character outside of the plane is what JSON and Python write as \\ud800, and UTF-8 has no bytes for.
+    with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", closefd=False) as file:
         file.write(text)
 
 

@@ -39,7 +39,7 @@ from runner.untyped import is_list
 class Misfit(ValueError):
     """What a `call` in the expression of a `line` is told to move does not fit what is there."""
 
-    def __init__(self, message: str, line: Line | None, call: ast.Call) -> None:
+    def __init__(self, message: str, line: Line | None, call: ast.expr) -> None:
         super().__init__(message)
         self.line, self.call = line, call
 
@@ -188,13 +188,23 @@ class _Interpreter:
             here = [operand[position] for operand in operands]
             key = tuple(map(id, here))
             if key not in done:
-                done[key] = self._bounded(self.arithmetic.held(function(*here), self.x64, kind))
+                done[key] = self._bounded(self.arithmetic.held(self._computed(function, node, here), self.x64, kind))
                 self.work += getattr(done[key], "size", 0)
             results.append(done[key])
             for operand in operands:
                 operand[position] = None
             here.clear()
         return results
+
+    def _computed(self, function: Callable[..., Any], node: ast.expr | None, operands: list[Any]) -> Any:
+        """What a function of NumPy's gives, which has arrays of fewer dimensions than JAX."""
+        try:
+            return function(*operands)
+        except ValueError as error:
+            if node is None or "maximum supported dimension" not in str(error):
+                raise
+            message = "it has more than 64 dimensions, and NumPy, which computes the reference, has 64 at most"
+            raise Misfit(message, self._at, node) from None
 
     def _kind(self, node: ast.expr) -> str:
         """The dtype that JAX says a floating node has."""

@@ -1,0 +1,136 @@
+"""Functions and lines in; how many lines they come to, each call written out and each unrolled step, out.
+
+It counts and writes nothing, so that what would be without bound is refused before it is begun.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from runner.experiment.functions import Function
+from runner.experiment.lines import Loop, Statement
+from runner.experiment.written import Written, is_choice
+from runner.faults import Fault, InvalidExperiment, invalid
+from runner.language.check import Section
+from runner.language.syntax import on_one_line
+from runner.untyped import is_mapping
+
+LINES = 10_000
+"""To how many lines a section may come, and to how many all functions together: each is read, typed and interpreted."""
+
+DEEPEST = 50
+"""How deep calls of functions may nest: whatever writes them out recurses."""
+
+UNROLLED = 1_000
+"""To how many lines an unrolled repeat may come: each is traced and compiled in each program, XLA slower and slower."""
+
+SLOW = 200
+"""From how many lines on what a repeat is unrolled to is said to cost time."""
+
+STEPS = 1_000_000
+"""How many lines all steps of the repeats of a section may compute: NumPy computes each for the reference."""
+
+
+def check_functions(functions: Mapping[str, Function], section: Section) -> dict[str, int]:
+    """To how many lines each function comes. Raises `InvalidExperiment` where they are too many, or nest too deep."""
+    known: dict[str, int] = {}
+    for name in functions:
+        _count(name, functions, section, known, ())
+    for name, count in known.items():
+        if count > LINES:
+            message = f"a call of '{name}' comes to {count:,} lines, as each call in it is written out"
+            raise invalid(functions[name].key, f"{message}; {LINES:,} are the most: compute once what is called twice")
+    if (together := sum(known.values())) > LINES:
+        message = f"the functions come to {together:,} lines together, as each call in them is written out"
+        raise invalid(("functions",), f"{message}; {LINES:,} are the most: take fewer, or shorter ones")
+    return known
+
+
+def check_calls(lines: Sequence[Written], section: Section, counts: Mapping[str, int]) -> None:
+    """Raise `InvalidExperiment` for the line with whose calls a section is too long."""
+    together = 0
+    for line in lines:
+        count = 1 + sum(counts[name] for name in _called(line.value, section, counts))
+        together += count
+        if together > LINES:
+            message = f"its calls come to {count:,} lines, and {section} to more than {LINES:,}, which are the most"
+            raise invalid(line.key, message)
+
+
+def _count(
+    name: str, functions: Mapping[str, Function], section: Section, known: dict[str, int], path: tuple[str, ...]
+) -> int:
+    if name in known or name in path:
+        # Who reads the lines tells a cycle.
+        return known.get(name, 0)
+    path = (*path, name)
+    if len(path) > DEEPEST:
+        chain = f"{' → '.join(path[:2])} → … → {path[-1]}"
+        message = f"calls of functions nest more than {DEEPEST} deep: {chain}; write some of them as one"
+        raise invalid(functions[path[0]].key, message)
+    called = [each for value in functions[name].lines.values() for each in _called(value, section, functions)]
+    count = len(functions[name].lines) + sum(_count(each, functions, section, known, path) for each in called)
+    known[name] = count
+    return count
+
+
+def _called(value: Any, section: Section, functions: Mapping[str, Any]) -> Iterator[str]:
+    """The functions that a line calls or hands to what calls them, as often as it does."""
+    if is_choice(value):
+        yield from _called(value.get(section), section, functions)
+    elif is_mapping(value):
+        for part in value.values():
+            yield from _called(part, section, functions)
+    elif isinstance(value, str):
+        try:
+            tree = ast.parse(on_one_line(value), mode="eval")
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            # Who reads the line says so.
+            return
+        yield from (node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in functions)
+
+
+def check_repeats(statements: Sequence[Statement], section: Section) -> None:
+    """Raise `InvalidExperiment` for a repeat that has too many steps, or is unrolled to too many lines."""
+    for statement in statements:
+        if not isinstance(statement, Loop):
+            continue
+        unrolled, steps = _unrolled(statement), _steps(statement)
+        key, uses = statement.line.written(section)
+        if unrolled > UNROLLED:
+            each = f"{statement.steps:,} steps" if len(statement.body) == 1 else f"{unrolled:,} lines"
+            message = (
+                f"'{statement.name}' is unrolled: each program would trace and compile its {each} one by one, and "
+                f"{UNROLLED:,} lines are the most; unroll: false compiles one step"
+            )
+            raise InvalidExperiment(Fault(key, message, uses=uses))
+        if steps > STEPS:
+            message = (
+                f"the steps of '{statement.name}' compute {steps:,} lines, and the reference computes each in NumPy; "
+                f"{STEPS:,} are the most"
+            )
+            raise InvalidExperiment(Fault(key, message, uses=uses))
+
+
+def warnings(statements: Sequence[Statement], section: Section) -> list[str]:
+    """What is to be said of each repeat that is unrolled to many lines."""
+    return [
+        f"'{statement.name}' of {section} is unrolled to {count:,} lines, which each program traces and compiles "
+        "one by one; unroll: false compiles one step"
+        for statement in statements
+        if isinstance(statement, Loop) and (count := _unrolled(statement)) > SLOW
+    ]
+
+
+def _unrolled(statement: Statement) -> int:
+    """How many lines a program has of a statement."""
+    if not isinstance(statement, Loop):
+        return 1
+    return (statement.steps if statement.unroll else 1) * sum(map(_unrolled, statement.body))
+
+
+def _steps(statement: Statement) -> int:
+    """How many lines are computed for a statement."""
+    return statement.steps * sum(map(_steps, statement.body)) if isinstance(statement, Loop) else 1

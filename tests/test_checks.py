@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.checks import agreement, layout, oracles, pinned, replicas, sections, value
+from runner.checks import agreement, blame, layout, oracles, pinned, replicas, sections, value
 from runner.checks.context import Context
 from runner.experiment import data
 from runner.experiment.program import Program
@@ -453,3 +453,90 @@ def test_what_cancels_is_weak() -> None:
 def test_a_whole_output_is_put_together_from_its_parts() -> None:
     given = context()
     assert run(given).outputs["C"].whole().tolist() == (given.arrays["A"] @ given.arrays["B"]).tolist()
+
+
+# What nobody is seen to be wrong in.
+
+
+def undecided(given: Context, program: str, change: Any = None) -> tuple[ProgramRun, Any]:
+    """A run, and its verdict: all elements of C hang on decisions, which were seen to lead to twice what they are."""
+    ran = run(given, program, **({f"at{position}": change for position in range(4)} if change else {}))
+    return ran, value.check(given, ran)
+
+
+def twice(given: Context) -> Context:
+    """Where every element may be twice what it is, by a flip."""
+    for oracle in (given.graph, given.per_device):
+        assert oracle is not None
+        exact, rounding = oracle.values["C"], oracle.rounding["C"]
+        rounding.others = ([2 * each for each in exact],)
+        rounding.low, rounding.high = exact, [2 * each for each in exact]
+        rounding.hangs = [np.ones(np.shape(each), bool) for each in exact]
+    return given
+
+
+def test_nobody_is_blamed_where_programs_agree_in_what_is_undecided() -> None:
+    given = twice(context())
+    pairs = [undecided(given, program, lambda part: 1.5 * part) for program in ("auto", "shard_map")]
+    runs = [ran for ran, _ in pairs]
+    values = {ran.program: verdict for ran, verdict in pairs}
+    assert {verdict.status for verdict in values.values()} == {"failed"}
+    judged = blame.unblamed(given, values, runs, alike=True)
+    assert {verdict.status for verdict in judged.values()} == {"weak"}
+    assert judged[Program.AUTO].reason == (
+        "C: 32 of 32 elements are none of what undecided decisions lead to, but auto and shard_map agree in them"
+    )
+
+
+@pytest.mark.parametrize("beside", [2.0, 1.0, 1.25])
+def test_a_program_that_differs_from_the_others_in_what_is_undecided_failed(beside: float) -> None:
+    given = twice(context())
+    pairs = [
+        undecided(given, "auto", lambda part: 1.5 * part),
+        undecided(given, "shard_map", lambda part: beside * part),
+    ]
+    values = {ran.program: verdict for ran, verdict in pairs}
+    judged = blame.unblamed(given, values, [ran for ran, _ in pairs], alike=True)
+    assert judged == values
+    assert judged[Program.AUTO].status == "failed"
+
+
+def test_a_program_that_is_alone_has_nobody_to_agree_with() -> None:
+    given = twice(context())
+    ran, verdict = undecided(given, "auto", lambda part: 1.5 * part)
+    assert blame.unblamed(given, {ran.program: verdict}, [ran], alike=True)[Program.AUTO].status == "failed"
+
+
+def test_what_is_decided_is_wrong_whoever_agrees() -> None:
+    given = context()
+    pairs = [undecided(given, program, off_by_one) for program in ("auto", "shard_map")]
+    values = {ran.program: verdict for ran, verdict in pairs}
+    judged = blame.unblamed(given, values, [ran for ran, _ in pairs], alike=True)
+    assert {verdict.status for verdict in judged.values()} == {"failed"}
+
+
+def test_an_output_that_may_be_anything_is_weak_whatever_the_program_gave() -> None:
+    given = twice(context())
+    for oracle in (given.graph, given.per_device):
+        assert oracle is not None
+        exact = oracle.values["C"]
+        oracle.rounding["C"].others = tuple([share * each for each in exact] for share in (1.2, 1.4, 1.6, 1.8, 2.0))
+    verdict = undecided(given, "shard_map")[1]
+    assert verdict.status == "weak"
+    assert verdict.power > 0.5
+
+
+def test_sections_are_weak_where_too_much_only_lies_between() -> None:
+    given = context(per_device={"C": "psum(A @ B, 'x') * 1.5"})
+    rounding = given.in_float64["graph"]["C"]
+    assert given.graph is not None
+    (exact,) = given.graph.values["C"]
+    rounding.others = tuple([share * exact] for share in (1.2, 1.4, 1.6, 1.8, 2.0))
+    rounding.low, rounding.high = [exact], [2 * exact]
+    found = sections.check(given)
+    assert (found.status, found.reason) == (
+        "weak",
+        "C: 32 of 32 elements only lie between what undecided decisions lead to",
+    )
+    rounding.others = rounding.others[2:]
+    assert sections.check(given).status == "failed"

@@ -193,7 +193,8 @@ def test_a_file_that_holds_no_array_of_the_size_is_a_fault(tmp_path: Path) -> No
     assert fault("load('text.npy')", folder=tmp_path) == "load takes a .npy file, and this is none"
     assert fault("load('many.npz')", folder=tmp_path).startswith("load takes one array, in a .npy file")
     assert fault("load('short.npy')", folder=tmp_path).startswith("it makes 3 values, but 'A' has shape [4, 4]")
-    assert fault("load('.')", folder=tmp_path).startswith("NumPy refuses it: ")
+    none = "load takes a .npy file, and this is none: a folder, a pipe or a device"
+    assert fault("load('.')", folder=tmp_path) == none
 
 
 FAULTS = {

@@ -8,7 +8,7 @@ WORKERS ?= auto
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS)
 FAULTS = tests/test_faults.py tests/test_hostile.py tests/test_kills.py tests/test_bad_records.py
 
-.PHONY: run test whole experiments faults lint docs schema bench fuzz studies clean
+.PHONY: run test whole experiments faults lint docs schema bench fuzz pairs studies clean
 
 run: $(VENV)/.installed
 	$(BIN)/python -m runner +experiment=case3_allreduce
@@ -49,6 +49,11 @@ bench: $(VENV)/.tests
 
 fuzz: $(VENV)/.tests
 	$(BIN)/python -m benchmarks.fuzz --seconds 600
+
+# Features two by two, on every interpreter named: one for each series of JAX. It goes on where it stopped.
+PYTHONS ?= $(BIN)/python
+pairs: $(VENV)/.tests
+	$(BIN)/python -m benchmarks.pairs --out build/pairs $(PYTHONS:%=--python %)
 
 studies: $(VENV)/.installed
 	$(BIN)/python -m experiments

@@ -12,6 +12,7 @@ import pytest
 
 from tests import faults
 from tests.faults import Fault
+from tests.faults.__main__ import THEIRS, kind
 from tests.server import TIMED
 
 FAULTS = faults.read()
@@ -25,6 +26,12 @@ LIMIT = 60.0
 def test_there_are_a_thousand_of_them_and_none_stands_twice() -> None:
     assert len(FAULTS) >= 1000
     assert len(set(FAULTS)) == len(FAULTS)
+
+
+def test_each_has_its_place_or_its_words_pinned_and_about_a_hundred_both() -> None:
+    assert [fault.name for fault in FAULTS if fault.place == faults.NOT_PINNED and not fault.says] == []
+    kinds = {kind(fault.says) for fault in FAULTS if fault.says and not fault.says.startswith(THEIRS)}
+    assert len(kinds) >= 100
 
 
 @pytest.mark.parametrize(
@@ -44,4 +51,6 @@ def test_a_mistake_gets_one_message(
     assert "Traceback" not in told
     assert "bug in shardproof" not in told
     assert fault.says in (done.stderr if fault.status != 1 else told)
+    if fault.place != faults.NOT_PINNED:
+        assert faults.place(fault, done) == fault.place, told
     assert {path.name for path in tmp_path.iterdir()} <= {"conf", "run"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from runner.language.forms import CALLING
@@ -92,7 +93,8 @@ def markdown() -> str:
         "# The operations",
         "",
         "Names, argument names and meaning are JAX's. An argument that JAX has and this table does not is not allowed.",
-        f"There are {len(OPERATIONS)}. This page is what `python -m runner.language` prints.",
+        f"There are {len(OPERATIONS)}: {_counted()}; and {len(CALLING)} calls that take functions. This page is what "
+        "`python -m runner.language` prints.",
     ]
     for kind, title in _TITLES.items():
         lines += ["", f"## {title}", "", "| operation | JAX |", "|---|---|"]
@@ -102,6 +104,12 @@ def markdown() -> str:
     lines += ["| call | JAX |", "|---|---|"]
     lines += [f"| `{name}({arguments})` | `{theirs}` |" for name, (arguments, theirs) in CALLING.items()]
     return "\n".join(lines) + "\n" + _NOT_HERE.format(rows=rows)
+
+
+def _counted() -> str:
+    """`363 of arrays, 13 collectives, 4 static values`: each table's rows."""
+    kinds = Counter(operation.kind for operation in OPERATIONS.values())
+    return f"{kinds['array']} of arrays, {kinds['collective']} collectives, {kinds['static']} static values"
 
 
 def _line(operation: Operation) -> str:

@@ -5,13 +5,15 @@ A line has what is wrong with the good experiment, and what the command has to s
 - `key` and `value`: the YAML that stands there instead; `expression`: a text that does; `overrides`: what is appended
   to the command line; `text`: the bytes of the whole file, in base64.
 - `module`: whose command line it is, `runner` unless it is said.
-- `status`: the exit status, 2 unless it is said; `says`: a part of the message.
+- `status`: the exit status, 2 unless it is said; `place`: the line of the message that says where the mistake is, the
+  key with it; null where it has none. `says`: of about a hundred, one for each kind of message, a part of it.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,12 +47,16 @@ outputs:
 
 _HERE = "@@@"
 
+NOT_PINNED = "?"
+"""The place of an input of which only the words are pinned."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
     """One mistake, and what has to be said of it."""
 
-    says: str
+    says: str = ""
+    place: str | None = "?"
     status: int = 2
     key: str | None = None
     value: str = ""
@@ -94,6 +100,15 @@ class Fault:
         chosen = () if named else ("+experiment=mine",)
         given = ("--config-dir", "conf", *chosen, "hydra.run.dir=run", *self.overrides)
         return command(folder, *given, module=self.module, limit=limit)
+
+
+_PLACE = re.compile(r"(?:\S+\.yaml(?::\d+){0,2}|command line: .*?|the command line)(?:  \S.*)?\Z")
+
+
+def place(fault: Fault, done: Done) -> str | None:
+    """The first line of what a command said that tells where the mistake is: a file, line and column, and the key."""
+    lines = (done.stderr if fault.status != 1 else done.stdout + done.stderr).splitlines()
+    return next((line[:200] for line in lines if _PLACE.match(line)), None)
 
 
 def read() -> list[Fault]:

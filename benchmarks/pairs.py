@@ -1,0 +1,241 @@
+"""Features of the runner two by two: experiment, target, program, option and mode, as users put them together.
+
+    python -m benchmarks.pairs --out FOLDER [--seed 0] [--cases 320] [--python PYTHON ...]
+
+Every two values of two of these stand together in some case, as far as the number of cases goes, chosen by the seed;
+each runs as a command of its own, with the interpreters in turn (one for each series of JAX). What is done stands in
+FOLDER/pairs.jsonl, and another call goes on from there. At the end stands each run that ended in an `error`, with a
+traceback or without a message, or that took more than a minute, with its command. Exits with 1 where one ended so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import resource
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+LONG = 60.0
+"""Seconds after which a run is looked at."""
+
+LIMIT = 600.0
+_TRIED = 40
+"""Of so many random cases the one is taken that has the most new pairs."""
+
+_SLOW = ("collective_", "matrix_layouts", "llama_block", "latent_attention")
+"""Experiments of full size, which take minutes of their own."""
+
+TARGETS = {
+    "cpu": [],
+    "two processes": ["target.processes=2"],
+    "v5e": ["target.topology=v5e:{chips}"],
+    "v5p": ["target.topology=v5p:{cube}"],
+    "hardware h100": ["hardware=h100"],
+}
+"""What is put on the command line for each; a topology is one of as many chips as the mesh has devices."""
+
+CHIPS = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4"}
+CUBES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4"}
+
+PROGRAMS = {"all": [], **{name: [f"program={name}"] for name in
+            ("auto", "constraint", "explicit", "derived", "shard_map", "vmap")}}  # fmt: skip
+
+OPTIONS = {
+    "none": [],
+    "trace": ["trace=true"],
+    "explain": ["explain=true"],
+    "profile": ["profile=true"],
+    "report": ["report=true"],
+    "default precision": ["precision=default"],
+    "no check_vma": ["check_vma=false"],
+    "no expect": ["expect=null"],
+    "another seed": ["seed=7"],
+    "show nothing": ["show=none"],
+    "no grad": ["grad=null"],
+}
+
+MODES = ("run", "sweep", "resume", "api", "report", "compare", "derive", "mutate")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pairs")
+    parser.add_argument("--out", type=Path, required=True, help="the folder of what is done")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cases", type=int, default=320)
+    parser.add_argument("--python", action="append", help="an interpreter that has the runner, several in turn")
+    given = parser.parse_args(arguments)
+    pythons = given.python or [sys.executable]
+    given.out.mkdir(parents=True, exist_ok=True)
+    done = _done(given.out / "pairs.jsonl")
+    chosen = list(itertools.islice(cases(given.seed), given.cases))
+    with (given.out / "pairs.jsonl").open("a", encoding="utf-8") as out:
+        for number, case in enumerate(chosen):
+            if number in done:
+                continue
+            done[number] = tried(case, pythons[number % len(pythons)], given.out)
+            out.write(json.dumps({"number": number, **done[number]}) + "\n")
+            out.flush()
+    return report([done[number] for number in sorted(done)])
+
+
+def values() -> dict[str, list[str]]:
+    """What each of the features can be."""
+    files = sorted((ROOT / "conf" / "experiment").glob("*.yaml"))
+    names = [file.stem for file in files if not file.stem.startswith(_SLOW)]
+    return {
+        "experiment": names,
+        "target": list(TARGETS),
+        "program": list(PROGRAMS),
+        "option": list(OPTIONS),
+        "mode": list(MODES),
+    }
+
+
+def cases(seed: int) -> Iterator[dict[str, str]]:
+    """Cases of which each has as many pairs as can be found that none before has."""
+    rng, known = random.Random(seed), values()
+    seen: set[tuple[tuple[str, str], tuple[str, str]]] = set()
+    while True:
+        some = [{name: rng.choice(each) for name, each in known.items()} for _ in range(_TRIED)]
+        best = max(some, key=lambda case: sum(pair not in seen for pair in itertools.combinations(case.items(), 2)))
+        seen.update(itertools.combinations(best.items(), 2))
+        yield best
+
+
+def overrides(case: Mapping[str, str]) -> list[str]:
+    """The command line of a case, but for its mode."""
+    devices = _devices(case["experiment"])
+    placed = {"chips": CHIPS.get(devices, f"1x{devices}"), "cube": CUBES.get(devices, f"1x1x{devices}")}
+    target = [each.format(**placed) for each in TARGETS[case["target"]]]
+    return [f"+experiment={case['experiment']}", *target, *PROGRAMS[case["program"]], *OPTIONS[case["option"]]]
+
+
+def _devices(experiment: str) -> int:
+    from runner.config.compose import InvalidConfiguration, compose
+    from runner.config.folders import conf_folder
+
+    try:
+        shape = compose(experiment, conf_folder()).plain["mesh"]["shape"]
+    except InvalidConfiguration:
+        return 4
+    number = 1
+    for size in shape or ():
+        number *= size if isinstance(size, int) else 1
+    return number
+
+
+def commands(case: Mapping[str, str], python: str, folder: Path) -> list[list[str]]:
+    """The commands of a case, in their order; what it leaves lies in the folder."""
+    words, here = overrides(case), [f"hydra.run.dir={folder}/run"]
+    swept = [f"hydra.sweep.dir={folder}/sweep"]
+    runner = [python, "-m", "runner"]
+    match case["mode"]:
+        case "sweep":
+            return [[*runner, "-m", *words, "++seed=1,2", *swept]]
+        case "resume":
+            swept += ["++seed=1,2"]
+            return [[*runner, "-m", *words, *swept], [*runner, f"resume={folder}/sweep"]]
+        case "api":
+            name, *rest = words
+            at, experiment = str(folder / "run"), name.partition("=")[2]
+            script = (
+                f"import runner; ran = runner.run({experiment!r}, {rest!r}, folder={at!r}); print(ran); "
+                f"assert runner.read({at!r}) == ran; raise SystemExit(3 if ran.status == 'error' else 0)"
+            )
+            return [[python, "-c", script]]
+        case "report":
+            return [[*runner, *words, *here], [python, "-m", "runner.report", f"{folder}/run"]]
+        case "compare":
+            other = [f"hydra.run.dir={folder}/other"]
+            both = [f"{folder}/run", f"{folder}/other"]
+            return [[*runner, *words, *here], [*runner, *words, *other], [python, "-m", "runner.compare", *both]]
+        case "derive" | "mutate" as module:
+            return [[python, "-m", f"runner.{module}", *words, *here]]
+        case _:
+            return [[*runner, *words, *here]]
+
+
+def tried(case: Mapping[str, str], python: str, out: Path) -> dict[str, Any]:
+    """What became of a case: the status of its commands, the seconds, and why it is to be looked at."""
+    folder = (out / "now").resolve()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    lines = commands(case, python, folder)
+    statuses: list[int] = []
+    why: str | None = None
+    for line in lines:
+        try:
+            ran = subprocess.run(
+                line, cwd=ROOT, capture_output=True, text=True, errors="replace", timeout=LIMIT, check=False
+            )
+        except subprocess.TimeoutExpired:
+            why = f"took more than {LIMIT:.0f} s"
+            break
+        statuses.append(ran.returncode)
+        why = why or _why(ran.returncode, ran.stdout + ran.stderr)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "case": dict(case),
+        "commands": [shlex.join(line).replace(str(folder), "FOLDER") for line in lines],
+        "statuses": statuses,
+        "seconds": round(time.monotonic() - begun, 1),
+        "cpu": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
+        "why": why,
+    }
+
+
+def _why(status: int, told: str) -> str | None:
+    """Why a command is to be looked at: what it said that none should, or that it ended in an error."""
+    if "bug in shardproof" in told or "Traceback" in told:
+        return _last(told, "Traceback")
+    if status not in (0, 1, 2):
+        return _last(told, "error")
+    return None if told.strip() else "it said nothing"
+
+
+def _last(told: str, word: str) -> str:
+    """The end of what a command said, from where it says the word, on a line."""
+    lines = told.strip().splitlines()
+    found = [i for i, line in enumerate(lines) if word in line]
+    return " ⏎ ".join(line.strip() for line in lines[found[-1] if found else -6 :][-12:])[:600]
+
+
+def report(done: Sequence[Mapping[str, Any]]) -> int:
+    """Print what is to be looked at, and how all ended."""
+    errors = [each for each in done if each["why"]]
+    long = [each for each in done if not each["why"] and each["seconds"] > LONG]
+    for each in (*errors, *long):
+        print(f"{each['why'] or 'no error'}; {each['seconds']} s, {each['cpu']} s of CPU")
+        for command in each["commands"]:
+            print(f"  {command}")
+    last = Counter(each["statuses"][-1] if each["statuses"] else "none" for each in done)
+    told = ", ".join(f"status {status}: {count}" for status, count in sorted(last.items(), key=str))
+    pairs = {pair for each in done for pair in itertools.combinations(sorted(each["case"].items()), 2)}
+    print(
+        f"{len(done)} cases, {len(pairs)} pairs ({told}): {len(errors)} errors, {len(long)} of more than {LONG:.0f} s"
+    )
+    return 1 if errors else 0
+
+
+def _done(file: Path) -> dict[int, dict[str, Any]]:
+    if not file.is_file():
+        return {}
+    told = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return {each.pop("number"): each for each in told}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,183 @@
+"""The pages of `docs/` are true: each command in them is run, or stands in the list of those that are not, and why.
+
+`make test` runs those whose output stands on the page and a sample of the others, `make whole` all. They run in a
+folder of their own, in which the names that a page makes up (`my_conf`, a folder of last week) stand for something.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tests.command import ROOT, run_whole
+from tests.server import Done, command
+from tests.test_readme import settled
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+SAMPLE = 6
+"""One of so many is run in every session."""
+
+BEGINNINGS = ("python -m ", "pytest ", "make ", "srun ", "mpirun ", "gcloud ", "pip ")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A command of a page, and what the page says that it prints, if it does."""
+
+    page: str
+    line: str
+    output: str | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.page}: {self.line}"
+
+
+def shown(page: Path) -> list[Shown]:
+    """The commands of a page: what begins like one in a block of code.
+
+    A block of no language that follows in the same section is what the last of them prints, or a part of it.
+    """
+    found: list[Shown] = []
+    for section in re.split(r"^##+ ", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
+        last = None
+        for language, block in _blocks(section):
+            lines = [line.removeprefix("$ ") for line in block.replace("\\\n", " ").splitlines()]
+            commands = [re.sub(r"\s+#.*$", "", line) for line in lines if line.startswith(BEGINNINGS)]
+            found += [Shown(page.name, line, None) for line in commands]
+            if commands:
+                last = len(found) - 1
+            # A command may have its answer in its own block; what begins with a plus is an override to add to one.
+            answer = block if not commands else "\n".join(lines[1:]) if block.startswith("$ ") else ""
+            if answer and not language and last is not None and not answer.startswith("+"):
+                before = found[last].output
+                found[last] = replace(found[last], output=answer if before is None else f"{before}\n…\n{answer}")
+    return found
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str]]:
+    """The blocks of code, with the language that each is said to be in."""
+    inside: list[str] | None = None
+    language = ""
+    for line in text.splitlines():
+        fence = re.match(r"\s*```(\w*)\s*$", line)
+        if fence is None:
+            if inside is not None:
+                inside.append(line.strip())
+        elif inside is None:
+            inside, language = [], fence[1]
+        else:
+            yield language, "\n".join(inside)
+            inside = None
+
+
+COMMANDS = list(dict.fromkeys(each for page in PAGES for each in shown(page)))
+
+
+def not_run() -> dict[str, str]:
+    """The commands that the page of tests says are not run, and why."""
+    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+    table = page.split("## Commands that no test runs")[1].split("\n## ")[0]
+    return dict(re.findall(r"^\| `([^`]+)` \| (.+) \|$", table, re.MULTILINE))
+
+
+NOT_RUN = not_run()
+
+
+def excused(line: str) -> str | None:
+    """Why a command is not run: that of the entry with which it begins."""
+    return next((why for beginning, why in NOT_RUN.items() if line.startswith(beginning)), None)
+
+
+RUN = [each for each in COMMANDS if excused(each.line) is None]
+
+RUNS = {"outputs/mine/2026-11-21_01-30-43-685693": "8", "outputs/mine/2026-11-22_09-12-01-120034": "16"}
+"""The runs that pages compare, and the size that each had."""
+
+SWEEP = "outputs/case3_allreduce/2026-01-31_12-00-00-000000"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the commands run: with what a user of the pages has."""
+    for name in ("conf", "tests/goldens"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
+    shutil.copytree(ROOT / "conf" / "mesh", tmp_path / "my_conf" / "mesh")
+    (tmp_path / "my_conf" / "experiment").mkdir()
+    text = (ROOT / "conf" / "experiment" / "case3_allreduce.yaml").read_text(encoding="utf-8")
+    (tmp_path / "my_conf" / "experiment" / "mine.yaml").write_text(text.replace("case3_allreduce", "mine"))
+    return tmp_path
+
+
+def run(folder: Path, line: str) -> Done:
+    """Do a command of a page, with what it takes for granted."""
+    if SWEEP in line or "FOLDER…" in line:
+        at = "hydra.sweep.dir=" + SWEEP
+        command(folder, "-m", "+experiment=case3_allreduce", "dims.K=8,16", "program=auto", at, limit=600)
+        line = line.replace("FOLDER…", SWEEP)
+    for each, size in RUNS.items():
+        if each in line:
+            command(folder, "+experiment=case3_allreduce", f"dims.K={size}", f"hydra.run.dir={each}", limit=600)
+    words = shlex.split(line.replace(" FOLDER", " build"))
+    if words[0] == "pytest":
+        return command(folder, "-q", "-p", "no:cacheprovider", *words[1:], module="pytest", limit=600)
+    assert words[:2] == ["python", "-m"], line
+    if "target.processes" in line:
+        # Processes of JAX find each other where they are started, not where the server forks.
+        ran = run_whole(*words[3:], folder=folder)
+        return Done(ran.returncode, ran.stdout, ran.stderr, 0.0, 0.0, jax=False)
+    return command(folder, *words[3:], module=words[2], limit=600)
+
+
+def test_every_command_is_run_or_excused_and_every_excuse_is_needed() -> None:
+    assert len(COMMANDS) >= 35
+    assert len(RUN) >= 20
+    stale = [beginning for beginning in NOT_RUN if not any(each.line.startswith(beginning) for each in COMMANDS)]
+    assert stale == []
+    assert all(each.line.startswith(("python -m ", "pytest ")) for each in RUN)
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        pytest.param(each, id=each.name, marks=[pytest.mark.whole] if number % SAMPLE and not each.output else [])
+        for number, each in enumerate(RUN)
+    ],
+)
+def test_a_command_of_a_page_does_what_the_page_says(folder: Path, each: Shown) -> None:
+    done = run(folder, each.line)
+    told = done.stdout + done.stderr
+    assert done.returncode in (0, 1), told
+    assert "Traceback" not in told
+    # Where a page leaves something out it says so by an ellipsis; its lines are as wide as the page.
+    said = flowing(told)
+    for part in filter(None, map(flowing, (each.output or "").split("…"))):
+        assert part in said, f"{part}\n----\n{told}"
+
+
+def flowing(text: str) -> str:
+    """A text without what changes from run to run, as one line."""
+    return " ".join(settled(text).split())
+
+
+def test_the_number_of_operations_is_what_the_readme_says() -> None:
+    from runner.language.operations import OPERATIONS
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"\[the operations\]\(docs/operations.md\) are (\d+)", readme) == [str(len(OPERATIONS))]
+
+
+def test_the_readme_names_commands_that_there_are() -> None:
+    """`runner.mutate` can be run; `runner.cli.mutate` is where it lies."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
+    for page in pages:
+        for module in re.findall(r"python -m ((?:runner|benchmarks|experiments)(?:\.\w+)*)", page.read_text("utf-8")):
+            file = ROOT / module.replace(".", "/")
+            assert file.with_suffix(".py").is_file() or (file / "__main__.py").is_file(), (page.name, module)

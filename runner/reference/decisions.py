@@ -184,17 +184,16 @@ class Taking(Script):
 
     def _turns(self, oracle: Decision, several: list[Any]) -> list[Any]:
         """Which of so many others is taken of each element; -1: none."""
-        if self._draws is None:
+        draws = self._draws
+        if draws is None:
             return [np.minimum(self._turn, count - 1) for count in several]
-        if len({count.shape for count in several}) > 1:
-            share = [self._draws.random()] * len(several)
-        else:
-            drawn = self._draws.random(several[0].shape)
-            if oracle.kind == "order" and drawn.size:
-                first = np.ravel(drawn)[0] if oracle.axis is None else np.take(drawn, [0], oracle.axis)
-                drawn = np.broadcast_to(first, drawn.shape)
-            share = [drawn] * len(several)
-        return [np.floor(each * (count + 1)) - 1 for each, count in zip(share, several, strict=True)]
+        shapes = {np.shape(count) for count in several}
+        # The arrays of a result take what they take together.
+        share: Any = draws.random(*shapes) if len(shapes) == 1 else draws.random()
+        if oracle.kind == "order" and np.size(share):
+            first = np.ravel(share)[0] if oracle.axis is None else np.take(share, [0], oracle.axis)
+            share = first + np.zeros(np.shape(share))
+        return [np.floor(share * (count + 1)) - 1 for count in several]
 
 
 class Replaying(Script):

@@ -12,10 +12,10 @@ from runner.derivation.site import NotStatic, Site
 from runner.derivation.trees import built, constant
 
 Cut = tuple[tuple[str, ...], ...]
-"""For each dimension the mesh axes that cut it."""
+"""For each dimension the mesh axes that shard it."""
 
 Maker = Callable[[Cut], ast.expr]
-"""One device's block of an array that is cut so."""
+"""One device's block of an array that is sharded so."""
 
 
 def created(site: Site) -> Value | None:

@@ -1,4 +1,4 @@
-"""Slices and updates: a dimension that is taken as a whole stays cut, another one has to be whole or is masked."""
+"""Slices and updates: a dimension that is taken as a whole stays sharded, another one has to be whole or is masked."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Base = Callable[[list[ast.expr], Assignment, int | None], ast.expr]
 
 
 def _read(site: Site, part: ast.expr, value: Value, takes: list[Taken], new: list[int], base: Base) -> Value | None:
-    """Read a part of an array; along a dimension that is cut each device reads what lies in its block, the rest is 0.
+    """Read a part of an array; along one that is sharded each device reads what lies in its block, the rest is 0.
 
     `new` are the places in the result of dimensions of size 1.
     """
@@ -102,7 +102,7 @@ def _read(site: Site, part: ast.expr, value: Value, takes: list[Taken], new: lis
 
 
 def _positions(site: Site, taken: Taken, over: tuple[str, ...]) -> ast.expr:
-    """The places that are read, where the result is cut over some axes those of one device."""
+    """The places that are read, where the result is sharded over some axes those of one device."""
     start = constant(taken.start) if isinstance(taken.start, int) else taken.start
     assert start is not None
     if taken.drops:
@@ -179,7 +179,7 @@ def _range(found: range, size: int) -> Taken:
 
 
 def static_slice(site: Site) -> Value | None:
-    """`slice`, `slice_in_dim`, `index_in_dim`: written in brackets where a dimension is cut."""
+    """`slice`, `slice_in_dim`, `index_in_dim`: written in brackets where a dimension is sharded."""
     part = site.arguments["operand"]
     typed = site.type_of(part)
     if typed is None:
@@ -288,7 +288,7 @@ def _clamped(site: Site, start: ast.expr, size: int, count: int) -> ast.expr:
 
 
 def dynamic_update(site: Site) -> Value | None:
-    """An update: along a dimension that is cut, each device takes what falls into its block."""
+    """An update: along a dimension that is sharded, each device takes what falls into its block."""
     part, new = site.arguments["operand"], site.arguments["update"]
     typed, update = site.type_of(part), site.type_of(new)
     if typed is None or update is None:

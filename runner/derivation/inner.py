@@ -1,4 +1,4 @@
-"""Operations that reduce inside: along a dimension that is cut they are written in their parts."""
+"""Operations that reduce inside: along a dimension that is sharded they are written in their parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.layout import Spec
 
 @dataclass(frozen=True)
 class Cut:
-    """The dimensions that are reduced, the mesh axes that cut them, and what a device sends for one sum."""
+    """The dimensions that are reduced, the mesh axes that shard them, and what a device sends for one sum."""
 
     axes: tuple[int, ...]
     over: tuple[str, ...]
@@ -29,7 +29,7 @@ Parts = Callable[[ast.expr, Cut], ast.expr]
 
 
 def _in_parts(site: Site, rounds: int, keeps: bool, parts: Parts, default: int | None = -1) -> Value | None:
-    """Run the operation as it is where its dimension is whole, and in parts, with `rounds` sums, where it is cut."""
+    """Run the operation as it is where its dimension is whole, and in parts, with `rounds` sums, where not."""
     part = operand(site)
     typed = site.type_of(part)
     if typed is None or site.given("where", "b", "mean", "variance", "ddof", "correction", "dtype"):

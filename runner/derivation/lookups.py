@@ -1,4 +1,4 @@
-"""Lookups by arrays of indices: of a table that is cut, each device looks up what it has, and the rest is zero.
+"""Lookups by arrays of indices: of a table that is sharded, each device looks up what it has, and the rest is zero.
 
 What scatters by indices is written the other way about: each device adds up what it has, for the segments that it has.
 """
@@ -129,7 +129,7 @@ def _numbers(typed: Typed) -> bool:
 
 
 def along_axis(site: Site) -> Value | None:
-    """`take_along_axis`: along a dimension that is cut, each device finds what lies in its block."""
+    """`take_along_axis`: along a dimension that is sharded, each device finds what lies in its block."""
     part, indices = site.arguments["arr"], site.arguments["indices"]
     table, ids = site.type_of(part), site.type_of(indices)
     axis = site.static("axis", -1)

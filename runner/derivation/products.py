@@ -104,7 +104,7 @@ def _letters(site: Site, shapes: list[tuple[int, ...]]) -> tuple[list[str], str]
 
 
 def ragged(site: Site) -> Value | None:
-    """`ragged_dot`: rows stay with their groups, columns by themselves, what is summed over may be cut."""
+    """`ragged_dot`: rows stay with their groups, columns by themselves, what is summed over may be sharded."""
     lhs, rhs, sizes = (site.arguments[name] for name in ("lhs", "rhs", "group_sizes"))
     first, second = site.type_of(lhs), site.type_of(rhs)
     if first is None or second is None or site.type_of(sizes) is None:

@@ -1,4 +1,4 @@
-"""Reductions: what is summed over a dimension that is cut is summed on each device, and then over the mesh axes."""
+"""Reductions: what is summed over a dimension that is sharded is summed on each device, and then over the mesh axes."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def chosen(site: Site) -> Value | None:
 def best(
     site: Site, name: str, values: list[Value], axis: int, element: Callable[[list[ast.expr]], ast.expr]
 ) -> Value | None:
-    """The place of the largest or smallest along a dimension; along one that is cut, the first of each device's best.
+    """The place of the largest or smallest along a dimension; along a sharded one, the first of each device's best.
 
     The values are of one shape, the operation's own operand first; `element` is what is compared of their blocks.
     """

@@ -33,7 +33,7 @@ def one_of(site: Site) -> Value | None:
 
 
 def pieces(site: Site) -> Value | None:
-    """`split`, `unstack`, …: whole along the dimension that is cut into pieces."""
+    """`split`, `unstack`, …: whole along the dimension that is sharded into pieces."""
     part = operand(site)
     typed = site.type_of(part)
     if typed is None:
@@ -70,7 +70,7 @@ def grid(site: Site) -> Value | None:
 
 
 def largest(site: Site) -> Value | None:
-    """`top_k`: along a dimension that is cut the largest of each block, and of these the largest."""
+    """`top_k`: along a dimension that is sharded the largest of each block, and of these the largest."""
     part = operand(site)
     typed = site.type_of(part)
     k: int = site.static("k")

@@ -78,7 +78,7 @@ def _slid(
     *,
     permutes: bool,
 ) -> Value:
-    """Run the operation as it is where its dimension is whole; `write` says how from a block where it is cut.
+    """Run the operation as it is where its dimension is whole; `write` says how from a block where it is sharded.
 
     `sent` are the bytes that a device then sends; `permutes` says whether it permutes blocks.
     """
@@ -218,7 +218,7 @@ def edges(
 
 
 def pad(site: Site) -> Value | None:
-    """Zeros around: along a dimension that is cut a device takes its neighbours' edges, if all readers slice them."""
+    """Zeros around: along a sharded dimension a device takes its neighbours' edges, if all readers slice them."""
     part = operand(site)
     typed = site.type_of(part)
     widths = site.static("pad_width")

@@ -143,6 +143,8 @@ def _trial(experiment: Experiment, program: Program, one: Collective, tried: _Tr
     named = frozenset(axis for key in keys for axis in _spec(experiment, key).axes)
     axes = frozenset(one.axes) & named or named
     for key in why.keys:
+        if f"{key} wants" in why.text:
+            continue
         misfit = _misfit(experiment, key, axes, why.dims)
         if misfit:
             return Trial(program, one, FALSE, misfit)
@@ -191,6 +193,8 @@ def main() -> None:
     arguments = parser.parse_args()
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", DEVICES)
+    # XLA's own warnings are none of this; what Python raises is.
+    sys.stderr = os.fdopen(os.dup(2), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     place = arguments.folder or ROOT / "conf"
     names = arguments.names or sorted(path.stem for path in (place / "experiment").glob("*.yaml"))

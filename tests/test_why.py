@@ -60,14 +60,16 @@ def test_a_sum_over_a_dimension_that_specs_cut_names_it_and_them(mlp: harness.Ou
     assert (why.by, why.operation, why.line, why.planned) == ("operation", "dot_general", "out", True)
     assert why.dims == ["F"]
     assert why.keys == ["arrays.w1.spec", "arrays.w2.spec"]
-    assert why.text == "the product in out sums over F, which arrays.w1.spec and arrays.w2.spec cut over y"
+    assert why.text == "the product in out sums over F, which arrays.w1.spec and arrays.w2.spec shard over y"
 
 
 def test_a_gather_names_what_else_the_axis_cuts(mlp: harness.Outcome) -> None:
     why = one(listed(mlp.record), "all-gather", "hidden")
     assert why.dims == ["D"]
     assert why.keys == ["arrays.w1.spec"]
-    assert why.text.startswith("the product in hidden needs all of D of w1, which arrays.w1.spec cuts over x; x cuts B")
+    assert why.text.startswith(
+        "the product in hidden needs all of D of w1, which arrays.w1.spec shards over x; x shards B"
+    )
 
 
 def test_every_collective_has_a_reason_or_says_that_it_has_none(mlp: harness.Outcome) -> None:
@@ -104,7 +106,7 @@ outputs: {s: [x], u: [x, y]}
     plan = harness.run(text, tmp_path, program="constraint").runs["constraint"].plan
     assert plan is not None
     product = next(one for one in plan.operations if one.name == "dot_general")
-    assert product.results[0].origins["y"] == "outputs.u"
+    assert product.results[0].origins["y"] == ["outputs.u"]
 
 
 def test_what_the_plan_has_in_place_is_told_with_what_it_sends(mlp: harness.Outcome) -> None:
@@ -156,7 +158,7 @@ def test_what_the_program_asks_for_is_in_its_line_and_what_is_differentiated_say
 def test_the_terminal_explains_where_it_is_asked_to_and_a_failure_always(tmp_path: Path) -> None:
     told = run_command("+experiment=case3_allreduce", "program=auto", "explain=true", f"hydra.run.dir={tmp_path}/a")
     line = (
-        "auto: all-reduce of C over x: the product in C sums over J, which arrays.A.spec and arrays.B.spec cut over x"
+        "auto: all-reduce of C over x: the product in C sums over J, which arrays.A.spec and arrays.B.spec shard over x"
     )
     assert f"{line}; Shardy plans it too\n" in told.stdout
     assert "arrays.A.spec: conf/experiment/case3_allreduce.yaml:" in told.stdout
@@ -165,7 +167,7 @@ def test_the_terminal_explains_where_it_is_asked_to_and_a_failure_always(tmp_pat
     overrides = ("+experiment=case3_allreduce", "program=auto", "expect.collectives=null", "expect.no_collectives=true")
     ran = run_command(*overrides, f"hydra.run.dir={tmp_path}/c")
     assert ran.returncode == 1
-    assert "    why: the product in C sums over J, which arrays.A.spec and arrays.B.spec cut over x" in ran.stdout
+    assert "    why: the product in C sums over J, which arrays.A.spec and arrays.B.spec shard over x" in ran.stdout
 
 
 def test_an_override_is_the_place_of_what_it_sets(tmp_path: Path) -> None:
@@ -195,6 +197,144 @@ def test_shipped_experiments_are_explained(name: str, tmp_path: Path) -> None:
         assert each.why is not None
         known = each.why.by is not None
         assert known or (name, program) in NOT_EXPLAINED, each.why.text
+
+
+# What a reason is.
+
+BATCHED = """
+dims: {B: 8, D: 4, F: 16}
+arrays:
+  x: {shape: [B, D], spec: [x, null]}
+  y: {shape: [B, F], spec: [x, null]}
+  w: {shape: [D, F], spec: [null, y]}
+graph:
+  out: tanh(x @ w)
+  loss: mean((out - y) ** 2)
+outputs: {loss: []}
+program: auto
+"""
+
+
+def test_every_key_that_shards_what_is_needed_is_named_and_no_other(tmp_path: Path) -> None:
+    """x and y shard B over x, each enough to do so; w shards F over y, and has no B."""
+    found = listed(harness.run(BATCHED, tmp_path).record, "auto")
+    keys = {(tuple(each.axes or ()), tuple(each.why.keys)) for each in found if each.why and each.nodes == ["loss"]}
+    assert keys <= {
+        (("x",), ("arrays.x.spec", "arrays.y.spec")),
+        (("y",), ("arrays.w.spec",)),
+        (("x", "y"), ("arrays.x.spec", "arrays.y.spec", "arrays.w.spec")),
+    }
+    assert keys
+
+
+def test_a_collective_of_other_bytes_is_another_one(mlp: harness.Outcome) -> None:
+    (planned,) = [
+        each for each in listed(mlp.record) if each.kind == "all-reduce" and each.nodes == ["out"] and not each.gradient
+    ]
+    assert planned.why is not None
+    assert planned.why.planned
+    assert planned.bytes_in is not None
+    (why,) = again(mlp, replace(planned, bytes_in=3 * planned.bytes_in, bytes_out=3 * planned.bytes_in))
+    assert not why.planned
+    assert "; instead Shardy planned an all-reduce of out over y" in why.text
+
+
+def test_what_is_in_the_module_is_not_told_as_planned_instead(mlp: harness.Outcome) -> None:
+    (planned,) = [
+        each for each in listed(mlp.record) if each.kind == "all-reduce" and each.nodes == ["out"] and not each.gradient
+    ]
+    other = collective("all-gather", "out", axes=["y"], inserted=True, between={"from": ["w2"], "to": ["out"]})
+    why, _ = again(mlp, other, planned)
+    assert why.instead == []
+
+
+def test_a_part_of_a_merged_sum_that_nothing_plans_is_told(mlp: harness.Outcome) -> None:
+    merged = next(each for each in listed(mlp.record) if each.parts)
+    assert merged.bytes_in == sum(part.bytes or 0 for part in merged.parts)
+    more = replace(merged.parts[0], bytes=12, nodes=["hidden"], gradient=False)
+    (why,) = again(mlp, replace(merged, parts=[*merged.parts, more]))
+    assert why.text.endswith("; 12 B of hidden is no sum that Shardy plans")
+    assert not why.planned
+
+
+CHECKPOINTED = """
+mesh: {axes: [x], shape: [4]}
+arrays:
+  x: {shape: [8, 8], spec: [x]}
+  w: {shape: [2, 8, 8], spec: [null, x]}
+per_device:
+  l:
+    repeat: 2
+    over: {v: w}
+    carry: {h: x}
+    body: {full: "all_gather(v, 'x', tiled=True)", h: tanh(h @ full)}
+    checkpoint: true
+  loss: pmean(mean(l.h ** 2), 'x')
+outputs: {loss: []}
+grad: {of: loss, wrt: [w]}
+program: shard_map
+"""
+
+
+def test_a_gather_that_is_computed_again_is_no_derivative(tmp_path: Path) -> None:
+    found = listed(harness.run(CHECKPOINTED, tmp_path).record, "shard_map")
+    (gather,) = [each for each in found if each.kind == "all-gather" and each.gradient]
+    assert gather.again
+    assert gather.why is not None
+    assert gather.why.text == (
+        "per_device.l.body.full asks for it: all_gather(v, 'x', tiled=True); it is computed again in the backward pass"
+    )
+
+
+def test_what_an_automatic_axis_gathers_for_a_gradient_is_backward_and_explained(tmp_path: Path) -> None:
+    text = """
+mesh: {axes: [x, y], shape: [2, 2]}
+arrays:
+  a: {shape: [8, 8], spec: [x]}
+  w1: {shape: [8, 16], spec: [y]}
+  w2: {shape: [16, 8], spec: [y]}
+per_device: {h: tanh(a @ w1), out: h @ w2, loss: "pmean(mean(out ** 2), 'x')"}
+manual: [x]
+outputs: {loss: []}
+grad: {of: loss, wrt: [w1, w2]}
+program: shard_map
+"""
+    found = listed(harness.run(text, tmp_path).record, "shard_map")
+    backward = [each for each in found if each.gradient and each.inserted]
+    assert backward
+    assert all(each.why and each.why.planned for each in backward), [each.why for each in backward]
+
+
+@pytest.mark.parametrize(
+    ("expression", "arrays"),
+    [("top_k(a, 2)[0]", "a: {shape: [8, 8], spec: [null, x]}"),
+     ("solve_triangular(a, b, lower=True)", "a: {shape: [4, 4], spec: [x]}, b: {shape: [4, 4], spec: [x]}")],
+)  # fmt: skip
+def test_an_operation_that_shardy_has_no_rule_for_needs_what_is_moved(
+    expression: str, arrays: str, tmp_path: Path
+) -> None:
+    text = f'mesh: {{axes: [x], shape: [4]}}\narrays: {{{arrays}}}\ngraph: {{t: "{expression}"}}\n'
+    found = listed(harness.run(text + "outputs: {t: []}\nprogram: auto\n", tmp_path).record, "auto")
+    assert found
+    for each in found:
+        assert each.why is not None
+        assert each.why.text.startswith(("t needs all of dimension", "the "))
+        assert each.why.keys
+
+
+def test_a_gradient_that_lines_read_lies_as_its_array(tmp_path: Path) -> None:
+    text = """
+mesh: {axes: [x], shape: [4]}
+arrays: {a: {shape: [8, 6]}, w: {shape: [6, 8], spec: [null, x]}}
+graph: {loss: "sum(tanh(a @ w) ** 2)", largest: "max(abs(grad.w * 2))"}
+grad: {of: loss, wrt: [w]}
+outputs: {loss: [], largest: []}
+"""
+    found = harness.run(text, tmp_path).record
+    for program in ("auto", "constraint", "derived"):
+        (why,) = [each.why for each in listed(found, program) if each.nodes == ["largest"]]
+        assert why is not None
+        assert "which arrays.w.spec shards over x" in why.text
 
 
 # Rematerializations.
@@ -275,6 +415,41 @@ def test_the_derivation_is_in_the_scaling_books_notation(tmp_path: Path) -> None
     assert out.text == "out[B_x, D] = hidden[B_x, F_y] · w2[F_y, D]"
     assert out.collectives[0].startswith("all-reduce over y, 64 B: the product in out sums over F")
     assert loss.text == "loss = mean(out[B_x, D] ** 2)"
+
+
+NOTED = """
+mesh: {axes: [x], shape: [4]}
+arrays:
+  x: {shape: [8, 6], spec: [x]}
+  k: {shape: [8, 4], spec: [x]}
+  w: {shape: [12, 4], spec: [null, x]}
+functions:
+  twice(x): {a: x * 2, result: a + x}
+graph:
+  y: twice(w.T)
+  z: einsum('xk,kw->xw', y, w)
+  scan: {repeat: 8, over: {v: k}, carry: {h: zeros(4)}, body: {h: h + v}}
+  last: scan.h
+outputs: {z: [], y: [x], last: []}
+program: derived
+"""
+
+
+def test_the_notation_names_what_each_line_reads_where_it_stands(tmp_path: Path) -> None:
+    """A parameter is the argument, a text is none of the names in it, and a step has a slice."""
+    found = harness.run(NOTED, tmp_path).record.derivation
+    assert found is not None
+    told = {line.text for line in found.notation}
+    assert {
+        "y_a[4_x, 12] = y_x[4_x, 12] * 2",
+        "z[4, 4_x] = einsum('xk,kw->xw', y[4_x, 12], w[12, 4_x])",
+        "scan: 8 steps, in each of which",
+        "scan.h[4] = zeros(4) at first",
+        "scan.v[4] = k[8_x, 4][i]",
+        "scan.h[4] = h[4] + v[4]",
+    } <= told
+    moves = [text for line in found.notation for text in line.collectives]
+    assert any("y[4_x, 12] → y[4, 12]" in text for text in moves), moves
 
 
 def test_places_are_told_of_the_keys_that_reasons_name(mlp: harness.Outcome) -> None:

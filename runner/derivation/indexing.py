@@ -1,4 +1,4 @@
-"""Slices and updates: a dimension that is taken as a whole stays cut, another one has to be whole or is masked."""
+"""Slices and updates: a dimension that is taken as a whole stays sharded, another one has to be whole or is masked."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Takes = Callable[[Call], tuple[list[Taken], list[int]] | None]
 
 
 def _reads(takes_of: Takes, base: Base) -> Way:
-    """To read a part of an array: along a dimension that is cut each device reads what lies in its block, else 0."""
+    """To read a part of an array: along a dimension that is sharded each device reads what lies in its block, else 0."""
 
     def split(call: Call, takes: list[Taken]) -> tuple[set[int], set[int]]:
         shape = call.array.shape
@@ -117,7 +117,7 @@ def spread(mask: ast.expr, after: int) -> ast.expr:
 
 
 def _positions(site: Site, taken: Taken, size: int, over: tuple[str, ...]) -> ast.expr:
-    """The places that are read, where the result is cut over some axes those of one device."""
+    """The places that are read, where the result is sharded over some axes those of one device."""
     count = taken.count or 1
     start = constant(taken.start) if taken.given is None else _clamped(site, taken.given, size, count)
     if taken.drops:
@@ -222,7 +222,7 @@ def _sliced(call: Call) -> tuple[list[Taken], list[int]]:
 
 
 def _as_brackets(site: Site, takes: list[Taken], whole: int | None) -> ast.expr:
-    """Written in brackets where a dimension is cut."""
+    """Written in brackets where a dimension is sharded."""
     if not any(site.assignment.values()):
         return site.rewritten()
     items = [":" if d == whole else _text(each, site.over(d)) for d, each in enumerate(takes)]
@@ -332,7 +332,7 @@ def _update(site: Site) -> ast.expr:
 
 @rule_for("dynamic_update_slice", "dynamic_update_slice_in_dim", "dynamic_update_index_in_dim", write=_update)
 def dynamic_update(call: Call) -> Rule | None:
-    """Along a dimension that is cut, each device takes what falls into its block."""
+    """Along a dimension that is sharded, each device takes what falls into its block."""
     shape, update = call.array.shape, call.type_of("update")
     partial, _, own = _updated(call)
     masked = len(partial) == 1 and call.array.dtype == update.dtype and 0 not in update.shape

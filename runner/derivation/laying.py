@@ -65,7 +65,7 @@ class Layouts:
             try:
                 return replace(value, tree=value.make(spec), spec=spec)
             except Unmade:
-                pass  # then the whole is cut
+                pass  # then the whole is sliced
         binding = self.names.bound_to(value)
         if binding is not None and binding[1].made is not None:
             self.asked.setdefault(binding[1].made, spec)

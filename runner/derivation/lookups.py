@@ -1,4 +1,4 @@
-"""Lookups by arrays of indices: of a table that is cut, each device looks up what it has, and the rest is zero.
+"""Lookups by arrays of indices: of a table that is sharded, each device looks up what it has, and the rest is zero.
 
 What scatters by indices is written the other way about: each device adds up what it has, for the segments that it has.
 """
@@ -66,7 +66,7 @@ def _indices(call: Call) -> tuple[Argument, int]:
 
 
 def looked_up(site: Site) -> ast.expr:
-    """A lookup of one dimension, block by block where it is cut."""
+    """A lookup of one dimension, block by block where it is sharded."""
     indices, axis = _indices(site.call)
     if not site.over(axis):
         return site.rewritten()
@@ -125,7 +125,7 @@ def _axis(call: Call) -> int:
 
 @rule_for("take_along_axis", write=_along_axis)
 def along_axis(call: Call) -> Rule | None:
-    """Along a dimension that is cut, each device finds what lies in its block."""
+    """Along a dimension that is sharded, each device finds what lies in its block."""
     table, ids, shape = call.array.shape, call.type_of("indices").shape, call.result.shape
     if not isinstance(call.static("axis", -1), int) or call.given("mode", "fill_value") or len(ids) != len(table):
         return None

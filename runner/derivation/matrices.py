@@ -1,4 +1,4 @@
-"""Matrices: every matrix is whole on the devices that have it, and what is stacked of them stays as it is cut."""
+"""Matrices: every matrix is whole on the devices that have it, and what is stacked of them stays as it is sharded."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def outer(call: Call) -> Rule | None:
 
 @rule_for("ragged_dot")
 def ragged(call: Call) -> Rule | None:
-    """Rows stay with their groups, columns by themselves, what is summed over may be cut."""
+    """Rows stay with their groups, columns by themselves, what is summed over may be sharded."""
     operands: dict[str, Dimensions] = {"lhs": ((), (0,)), "rhs": ((), (0,), (1,)), "group_sizes": ((),)}
     _, rows, columns = [call.type_of(name).shape for name in operands][1]
     return Rule(operands, ((), (1,)), {0: rows, 1: columns}, {0: "sum"})

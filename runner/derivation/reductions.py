@@ -1,4 +1,4 @@
-"""Reductions: what is summed over a dimension that is cut is summed on each device, and then over the mesh axes."""
+"""Reductions: what is summed over a dimension that is sharded is summed on each device, and then over the mesh axes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def best(call: Call, place: str, axis: int) -> Rule:
 
 
 def written_best(site: Site, name: str, axis: int, element: Callable[[], ast.expr] | None = None) -> ast.expr:
-    """Along a dimension that is cut, the first of each device's best; `element` is what is compared in its place."""
+    """Along a dimension that is sharded, the first of each device's best; `element` is what is compared in its place."""
     (dimensions,) = site.rule.operands.values()
     axis %= len(dimensions)
     over = site.over(axis)

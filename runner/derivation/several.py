@@ -20,7 +20,7 @@ def _axis(call: Call) -> int:
 
 @rule_for("split", "array_split", "hsplit", "vsplit", "unstack")
 def pieces(call: Call) -> Rule | None:
-    """Whole along the dimension that is cut into pieces."""
+    """Whole along the dimension that is split into pieces."""
     shape, axis = call.array.shape, _axis(call)
     dimensions = every(shape, but=[axis])
     result = tuple(each for d, each in enumerate(dimensions) if d != axis or call.name != "unstack")
@@ -61,7 +61,7 @@ def _largest(site: Site) -> ast.expr:
 
 @rule_for("top_k", write=_largest, otherwise=Way(pieces))
 def largest(call: Call) -> Rule | None:
-    """Along a dimension that is cut the largest of each block, and of these the largest."""
+    """Along a dimension that is sharded the largest of each block, and of these the largest."""
     shape, k, axis = call.array.shape, call.static("k"), _axis(call)
     if not is_number(call.array, "float", "int"):
         return None

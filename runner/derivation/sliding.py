@@ -35,7 +35,7 @@ def _axis(call: Call) -> int:
 
 
 def _slid(write: Callable[[Site, int, tuple[str, ...]], ast.expr]) -> Write:
-    """The operation as it is where its dimension is whole; `write` says how from a block where it is cut."""
+    """The operation as it is where its dimension is whole; `write` says how from a block where it is sharded."""
 
     def written(site: Site) -> ast.expr:
         axis = _axis(site.call)
@@ -174,7 +174,7 @@ def _pad(site: Site) -> ast.expr:
 
 @rule_for("pad", write=_pad)
 def pad(call: Call) -> Rule | None:
-    """Zeros around: along a dimension that is cut a device takes its neighbours' edges, if all readers slice them."""
+    """Zeros around: along a dimension that is sharded a device takes its neighbours' edges, if all readers slice them."""
     shape, pairs = call.array.shape, _pairs(call)
     if call.static("mode", "constant") != "constant":
         return None

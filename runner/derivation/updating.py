@@ -1,4 +1,4 @@
-"""`x.at[index]`: along a dimension that is cut, each device updates what lies in its block, and drops the rest."""
+"""`x.at[index]`: along a dimension that is sharded, each device updates what lies in its block, and drops the rest."""
 
 from __future__ import annotations
 

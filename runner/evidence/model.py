@@ -26,10 +26,10 @@ class Between:
 class Reason:
     """Why a collective is there; `text` says it, and begins with `not explained` where nothing is known.
 
-    - `by`: who asked for it: the `program` itself, JAX's `differentiation`, an `operation` that a spec cuts; null where
-      it is not explained.
-    - `operation`, `line`: what needs it, and where; `dims`: the dimensions that are cut, by their names or sizes.
-    - `keys`: the keys of the file that cut them, or ask for it.
+    - `by`: who asked for it: the `program` itself, JAX's `differentiation`, an `operation` that needs what a spec
+      shards; null where it is not explained.
+    - `operation`, `line`: what needs it, and where; `dims`: the dimensions that are sharded, by their names or sizes.
+    - `keys`: the keys of the file that shard them, or ask for it.
     - `planned`: whether Shardy plans it too; null where the program asks for it, or there is no plan.
     - `instead`: what the plan has in its place, in words; `instead_sent`: what a device would send for that in all.
     """

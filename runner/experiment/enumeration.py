@@ -28,7 +28,7 @@ def factorisations(devices: int, axes: int) -> Iterator[list[int]]:
 def specs(shape: Sequence[int], mesh: Mesh) -> Iterator[SpecEntries]:
     """Every PartitionSpec that an array may have: each dimension divides by its axes, each axis stands once.
 
-    An axis of size 1 cuts nothing and stands in none. The order of the axes of one dimension counts.
+    An axis of size 1 shards nothing and stands in none. The order of the axes of one dimension counts.
     """
     cutting = tuple(axis for axis, size in mesh.sizes.items() if size > 1)
     for entries in _entries(shape, mesh, cutting):

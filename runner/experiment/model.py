@@ -337,6 +337,13 @@ class Experiment:
         """The operand of that name."""
         return next(array for array in self.arrays if array.name == name)
 
+    @property
+    def layout_keys(self) -> list[str]:
+        """The keys of the file that say how something lies."""
+        keys = [f"arrays.{array.name}.spec" for array in self.arrays]
+        keys += [f"constraints.{name}" for name in self.constraints]
+        return [*keys, *(f"outputs.{name}" for name in self.outputs)]
+
     def key_of_layout(self, name: str) -> str:
         """The key of the file that says how an array or an output lies; a gradient lies as its array by default."""
         if any(array.name == name for array in self.arrays):

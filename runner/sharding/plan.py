@@ -149,7 +149,7 @@ class Reshard:
 class Planned:
     """What Shardy plans of a program: its collectives; null where there is no plan, and `missing` says why.
 
-    `operations` are those next to a collective, and those that reduce, permute or want whole what is cut.
+    `operations` are those next to a collective, and those that reduce, permute or want whole what is sharded.
     """
 
     missing: str | None = None

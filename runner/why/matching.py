@@ -40,7 +40,7 @@ class Matching:
         return known if known is not None and (known.planned or one.nodes) else self._match(one, lines)
 
     def instead(self, one: Collective, lines: Sequence[str]) -> list[PlannedCollective]:
-        """What the plan has where this one is, and the module has not; of its axes and its value, where there is such."""
+        """What the plan has in its place, and the module has not: of its axes and its value, where there is such."""
         there = [
             each
             for each in self._planned

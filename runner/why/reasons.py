@@ -95,7 +95,7 @@ class _Inserted:
 
     def _in_place(self, found: Sequence[Need], instead: Sequence[PlannedCollective]) -> Reason:
         sent = executions.most(ring.total(instead))
-        told = listed(list(dict.fromkeys(_article(words.planned(each)) for each in instead)))
+        told = listed(list(dict.fromkeys(_article(words.planned(each)) + _asking(each) for each in instead)))
         would = f"for which a device would send {bytes_text(sent)}"
         return replace(
             reason_of(found, planned=False, more=f"; instead Shardy planned {told}, {would}"),
@@ -128,6 +128,10 @@ class _Inserted:
             needs.word(operation.name) for operation in self._plan.operations if _ruleless(operation, lines)
         )
         return f", and it has no rule for {listed(list(names))} there" if names else ""
+
+
+def _asking(planned: PlannedCollective) -> str:
+    return f" ({planned.asked_by} asks for it)" if planned.asked_by else ""
 
 
 def _ruleless(operation: PlannedOperation, lines: Sequence[str]) -> bool:

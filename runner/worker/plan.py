@@ -92,7 +92,7 @@ def _rows(values: list[Any]) -> str:
 
 
 _ALONG = frozenset({"slice", "dynamic_slice", "reshape", "transpose", "convert", "broadcast_in_dim"})
-"""Operations whose result is a part of their operand, or all of it: where they stand in no line it is that value's."""
+"""Operations whose result is of their operand: a part of it, or all."""
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,12 @@ class _Reader(Places):
         super().__init__(module, experiment.mesh)
         self._experiment, self._names, self._told = experiment, names, origins
         self._counted = counted
-        self._regions = Regions()
+        self._regions = Regions(experiment.layout_keys)
         self._planned: list[tuple[Operation, list[Nodes], list[Nodes]]] = []
         self._collectives: list[tuple[Collective, Nodes]] = []
+        # The collectives whose results an operation takes that was not visited yet; the numbers of those that were.
         self._awaited: dict[Any, list[int]] = {}
-        """The collectives whose results an operation takes that was not visited yet."""
         self._visited: dict[Any, int] = {}
-        """The numbers of the operations, each as it was visited last."""
         self._values: dict[str, dict[str, Spec]] = {}
         self._layouts: dict[Any, Spec] = {}
         self._known: dict[Any, _Known] = {}
@@ -270,7 +269,7 @@ class _Reader(Places):
         return nodes
 
     def _asking(self, value: Any, known: _Known, where: tuple[told.Place, int]) -> _Known:
-        """What is known of a value, with the keys that ask for its layout: of constraints that have that place."""
+        """What is known of a value, with the keys that ask for its layout by constraints."""
         asked: list[tuple[str, Spec]] = []
         for name in self._told.constrained.get(where, ()):
             stack, given = self._told.constraints[name]
@@ -391,9 +390,11 @@ class _Reader(Places):
 def _constraint(experiment: Experiment, line: str, given: Spec | None) -> str | None:
     """The key of the constraint that a program puts on a line; of an output, that of the output.
 
-    None where the layout that was `given` is not the key's: explicit sharding asks for others on the way.
+    None where the layout `given` is not the key's, but one on the way. What a repeat stacks is constrained after it.
     """
     for key, specs in (("constraints", experiment.constraints), ("outputs", experiment.outputs)):
-        if line in specs and (given is None or specs[line].padded(len(given)) == given):
-            return experiment.key_of_layout(line) if key == "outputs" else f"{key}.{line}"
+        named = [line] if line in specs else [name for name in specs if name.startswith(f"{line}.")]
+        same = [name for name in named if given is None or specs[name].padded(len(given)) == given]
+        if len(same) == 1:
+            return experiment.key_of_layout(same[0]) if key == "outputs" else f"{key}.{same[0]}"
     return None

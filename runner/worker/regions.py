@@ -26,9 +26,10 @@ def whole(axis: str) -> str:
 
 
 class Regions:
-    """The regions of a module, which grow while it is read."""
+    """The regions of a module, which grow while it is read; `keys` are all that there are, in their order."""
 
-    def __init__(self) -> None:
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._order = {key: at for at, key in enumerate(keys)}
         self._above: dict[Node, Node] = {}
         self._keys: dict[Node, dict[str, None]] = {}
         self._hints: dict[Node, dict[str, None]] = {}
@@ -83,7 +84,7 @@ class Regions:
                 top = self._top(node)
                 keys = self._keys.get(top) or self._hints.get(top)
                 if keys:
-                    found[axis] = sorted(keys, key=_file_order)
+                    found[axis] = sorted(keys, key=self._order.__getitem__)
         return found
 
     def _join(self, one: Node, other: Node) -> None:
@@ -102,10 +103,3 @@ class Regions:
         while node != top:
             self._above[node], node = top, self._above[node]
         return top
-
-
-_SECTIONS = ("arrays", "constraints", "outputs")
-
-
-def _file_order(key: str) -> int:
-    return _SECTIONS.index(key.partition(".")[0])

@@ -27,7 +27,7 @@ Dims = tuple[str | None, ...]
 class Rule:
     """A sharding rule: the factors of each dimension of operands and results, their sizes, and what is special.
 
-    - `reduced`: summed over, or reduced otherwise; `whole`: not to be cut; `permuted`: not computed block by block.
+    - `reduced`: summed over, or reduced otherwise; `whole`: not to be sharded; `permuted`: not computed block by block.
     - `names`, `results`: the names of the factors and of the results' dimensions, where the operands' are known.
     """
 

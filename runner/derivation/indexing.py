@@ -50,7 +50,7 @@ Takes = Callable[[Call], tuple[list[Taken], list[int]] | None]
 
 
 def _reads(takes_of: Takes, base: Base) -> Way:
-    """To read a part of an array: along a dimension that is sharded each device reads what lies in its block, else 0."""
+    """To read a part of an array: along a sharded dimension each device reads what lies in its block, else 0."""
 
     def split(call: Call, takes: list[Taken]) -> tuple[set[int], set[int]]:
         shape = call.array.shape

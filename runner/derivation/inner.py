@@ -18,7 +18,7 @@ def _axes(call: Call) -> tuple[int, ...]:
 
 
 def _reducing(call: Call, rounds: int, *, keeps: bool) -> Rule | None:
-    """The operation with `rounds` sums inside, where its dimensions are sharded; `keeps`: whether the result has them."""
+    """The operation with `rounds` sums inside, where dimensions are sharded; `keeps`: whether the result has them."""
     if call.given("where", "b", "mean", "variance", "ddof", "correction", "dtype") or not is_number(
         call.array, "float"
     ):

@@ -104,7 +104,7 @@ def best(call: Call, place: str, axis: int) -> Rule:
 
 
 def written_best(site: Site, name: str, axis: int, element: Callable[[], ast.expr] | None = None) -> ast.expr:
-    """Along a dimension that is sharded, the first of each device's best; `element` is what is compared in its place."""
+    """Along a sharded dimension, the first of each device's best; `element` is what is compared in its place."""
     (dimensions,) = site.rule.operands.values()
     axis %= len(dimensions)
     over = site.over(axis)

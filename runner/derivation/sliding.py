@@ -174,7 +174,7 @@ def _pad(site: Site) -> ast.expr:
 
 @rule_for("pad", write=_pad)
 def pad(call: Call) -> Rule | None:
-    """Zeros around: along a dimension that is sharded a device takes its neighbours' edges, if all readers slice them."""
+    """Zeros around: along a sharded dimension a device takes its neighbours' edges, if all readers slice them."""
     shape, pairs = call.array.shape, _pairs(call)
     if call.static("mode", "constant") != "constant":
         return None

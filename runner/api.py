@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.config.compose import Configuration, InvalidConfiguration
 from runner.config.compose import compose as _compose
-from runner.config.folders import conf_folder
+from runner.config.folders import added, conf_folder
 from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment
 from runner.record import model
@@ -57,10 +57,10 @@ class Record(model.Record):
     def __str__(self) -> str:
         from runner.show import report
 
-        told, wrong = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(wrong):
-            report.run(self, self.folder, brief=False)
-        return wrong.getvalue() + told.getvalue()
+        told = io.StringIO()
+        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+            report.run(self, self.folder, brief=False, show=self.show)
+        return told.getvalue()
 
     def __rich__(self) -> Text:
         from rich.text import Text
@@ -147,7 +147,8 @@ def run(
         try:
             composed = compose(experiment, overrides, config_dir=config_dir)
         except InvalidConfiguration as error:
-            found = record.ended(where, "invalid", str(error), overrides)
+            folders = [] if config_dir is None else added([Path(config_dir)])
+            found = record.ended(where, "invalid", str(error), overrides, folders)
         else:
             found = flow.run(composed.plain, where, lambda: composed.sources, composed.sources.overrides, workers)
     finally:

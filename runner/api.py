@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.config.compose import Configuration, InvalidConfiguration
 from runner.config.compose import compose as _compose
-from runner.config.folders import conf_folder
+from runner.config.folders import added, conf_folder
 from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment
 from runner.printable import Page
@@ -59,7 +59,7 @@ class Record(model.Record):
 
         told, wrong = Page(), Page()
         with contextlib.redirect_stdout(told), contextlib.redirect_stderr(wrong):
-            report.run(self, self.folder, brief=False)
+            report.run(self, self.folder, brief=False, show=self.show)
         return wrong.getvalue() + told.getvalue()
 
     def __rich__(self) -> Text:
@@ -149,7 +149,8 @@ def run(
         try:
             composed = compose(experiment, overrides, config_dir=config_dir)
         except InvalidConfiguration as error:
-            found = record.ended(where, "invalid", str(error), overrides)
+            folders = [] if config_dir is None else added([Path(config_dir)])
+            found = record.ended(where, "invalid", str(error), overrides, folders)
         else:
             found = flow.run(composed.plain, where, lambda: composed.sources, composed.sources.overrides, workers)
         manifest.end(where)

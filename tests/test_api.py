@@ -17,7 +17,7 @@ from rich.console import Console
 import runner
 from runner.show import html
 from tests import evidence
-from tests.command import ROOT
+from tests.command import ROOT, run_command
 
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -108,6 +108,33 @@ def test_a_record_is_told_in_a_word_in_a_page_and_on_a_terminal() -> None:
     with console.capture() as captured:
         console.print(found)
     assert captured.get().rstrip() == str(found).rstrip()
+
+
+SHOWN = """# @package _global_
+defaults: [{override /mesh: x2_y2}]
+name: NAME
+arrays: {A: {shape: [4, 8], spec: [x, y]}, B: {shape: [4, 8], spec: []}}
+graph: {C: GRAPH}
+outputs: {C: [x, y]}
+program: auto
+SHOW
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "graph", "show"),
+    [("one", "A + B", "show: [C]"), ("none", "A + B", "show: none"), ("every", "A + B", ""), ("wrong", "A + D", "")],
+)
+def test_a_record_prints_what_its_run_printed(name: str, graph: str, show: str, tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    text = SHOWN.replace("NAME", name).replace("GRAPH", graph).replace("SHOW", show)
+    (tmp_path / "experiment" / f"{name}.yaml").write_text(text)
+    ran = run_command("--config-dir", str(tmp_path), f"+experiment={name}", f"hydra.run.dir={tmp_path}/out")
+    found = runner.read(tmp_path / "out")
+    assert found.config_folders == [str(tmp_path)]
+    # A stream of its own has what is wrong.
+    assert sorted(str(found).splitlines()) == sorted([*ran.stdout.splitlines(), *ran.stderr.splitlines()])
+    assert runner.run(name, config_dir=tmp_path, folder=tmp_path / "again").config_folders == [str(tmp_path)]
 
 
 def test_a_notebook_shows_verdicts_faults_and_pictures() -> None:

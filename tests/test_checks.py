@@ -15,7 +15,7 @@ from runner.experiment import data
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.link.target import Held, Output, ProgramRun
-from runner.record.verdicts import AgreementVerdict, LayoutVerdict, NotRun, ReplicasVerdict
+from runner.record.verdicts import LayoutVerdict, NotRun, ReplicasVerdict
 from runner.reference.arithmetic import ANY
 from tests.harness import experiment
 
@@ -308,7 +308,7 @@ def test_programs_of_different_dtypes_do_not_agree() -> None:
 
 def test_one_program_alone_agrees_with_nobody() -> None:
     given = context()
-    alone = AgreementVerdict(status="not_run", reason="no other program ran")
+    alone = NotRun(reason="no other program ran")
     assert agreement.check(given, run(given), []) == alone
 
 

@@ -487,10 +487,12 @@ def test_memory_of_one_device_is_checked_too():
 @pytest.mark.parametrize("part", range(3))
 def test_a_part_of_the_memory_that_the_backend_does_not_tell(part):
     sizes = [128, 64, 32]
-    memory = codec.plain(Memory.of(*sizes, 0, -1))
+    memory = codec.plain(Memory.of(sizes[0], sizes[1], sizes[2], 0, -1))
     assert verdicts("max_memory_bytes: 224", memory=memory)["max_memory_bytes"]["found"] == 224
     sizes[part] = -1
-    found = verdicts("max_memory_bytes: 1000", memory=codec.plain(Memory.of(*sizes, 0, -1)))["max_memory_bytes"]
+    found = verdicts("max_memory_bytes: 1000", memory=codec.plain(Memory.of(sizes[0], sizes[1], sizes[2], 0, -1)))[
+        "max_memory_bytes"
+    ]
     assert found == {"status": "failed", "reason": "the backend does not tell the memory"}
 
 

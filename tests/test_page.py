@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -441,6 +442,16 @@ def test_the_answer_is_told_for_each_size() -> None:
     text = Page(sweep.page("mine", found)).text
     assert "For each size of dims.I and by each measure the least, of what passed every check." in text
     assert "dims.I=2 300 B auto mesh=b the most 400 B dims.I=16 100 B auto mesh=a the most 200 B" in text
+
+
+def test_the_command_runs_it_again_from_anywhere() -> None:
+    found = evidence.record(overrides=["+experiment=case", "dims.I=4"])
+    assert run.command(found) == "python -m runner +experiment=case dims.I=4"
+    assert run.command(replace(found, config_folders=["/my conf"])) == (
+        "python -m runner --config-dir '/my conf' +experiment=case dims.I=4"
+    )
+    words = shlex.split(run.command(replace(found, config_folders=["/a", "/b's", "/c"])))
+    assert words[3:6] == ["--config-dir", "/a", "hydra.searchpath=['file:///b\\'s','file:///c']"]
 
 
 def test_what_did_not_pass_is_told_with_its_reason_once(tmp_path: Path) -> None:

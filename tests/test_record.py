@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+import types
+import typing
+from dataclasses import fields, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import runner
 from runner import __version__, codec
 from runner.record import files, record
-from runner.record.model import OutputRecord
+from runner.record.model import (
+    CompiledProgram,
+    Mode,
+    OutputRecord,
+    ProgramRecord,
+    Record,
+    RecordedLine,
+    Trace,
+    Verification,
+)
+from runner.record.verdicts import Checks, FileChecks
 from tests import evidence
-from tests.command import ROOT, run_command
+from tests.command import EXPERIMENTS, LARGE, ROOT, SMALLER, run_command
 
 
 def test_a_file_replaces_the_old_one_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -110,6 +125,99 @@ def test_what_cannot_be_written_leaves_the_old_record(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         record.write(replace(good, summary=object()), tmp_path)  # pyright: ignore[reportArgumentType]
     assert record.read(tmp_path) == good
+
+
+# What is read is what was written.
+
+
+def some(hint: Any) -> st.SearchStrategy[Any]:
+    """Values of a type as the record's classes have it."""
+    if hint == codec.Numbers:
+        return st.none() | st.floats(allow_nan=False) | st.lists(st.integers(), max_size=2)
+    if hint is Any:
+        return st.none() | st.text(max_size=2)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of([some(each) for each in arguments])
+    if origin is typing.Literal:
+        return st.sampled_from(arguments)
+    if origin is list:
+        return st.lists(some(arguments[0]), max_size=2)
+    if origin is tuple and arguments[-1] is ...:
+        return st.lists(some(arguments[0]), max_size=2).map(tuple)
+    if origin is tuple:
+        return st.tuples(*map(some, arguments))
+    if origin is dict:
+        return st.dictionaries(st.text(max_size=2), some(arguments[1]), max_size=2)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        hints = typing.get_type_hints(hint, include_extras=True)
+        return st.builds(hint, **{each.name: st.deferred(lambda h=hints[each.name]: some(h)) for each in fields(hint)})
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return st.sampled_from(list(hint))
+    plain = {str: st.text(max_size=2), int: st.integers(-9, 9), bool: st.booleans(), type(None): st.none()}
+    return st.floats() if hint is float else plain[hint]
+
+
+CLASSES = [FileChecks, Checks, CompiledProgram, ProgramRecord, Verification, Trace, RecordedLine, Mode, Record]
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_what_is_read_is_what_was_written(kind: type[Any]) -> None:
+    @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+    @given(made=some(kind))
+    def same(made: Any) -> None:
+        there = codec.build(kind, json.loads(json.dumps(codec.plain(made))))
+        # NaN is not equal to itself: what is written of both is.
+        assert there == made or codec.plain(there) == codec.plain(made)
+        assert classes(there) == classes(made)
+
+    same()
+
+
+def classes(value: Any) -> Any:
+    """The classes of which a value is made."""
+    if dataclasses.is_dataclass(value):
+        return type(value).__name__, [classes(getattr(value, each.name)) for each in fields(value)]
+    if isinstance(value, dict):
+        return {key: classes(each) for key, each in value.items()}
+    return [classes(each) for each in value] if isinstance(value, list | tuple) else None
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_record_of_a_run_is_the_one_that_is_read(name: str, tmp_path: Path) -> None:
+    overrides = SMALLER if name in LARGE else ()
+    found = runner.run(name, overrides, folder=tmp_path)
+    assert runner.read(tmp_path) == found
+
+
+BROKEN = """# @package _global_
+defaults: [{override /mesh: x4}]
+name: NAME
+arrays: {A: {shape: [8, 16], spec: [null, x]}}
+graph: {C: "GRAPH"}
+per_device: {C: "psum(sum(A, axis=1), 'x')"}
+outputs: {C: [null]}
+"""
+CASES = {
+    "failed": ("sum(A, axis=1) + 1", []),
+    "invalid": ("sum(B, axis=1)", []),
+    "weak": ("sum(A, axis=1) * 0", []),
+    "nan": ("sum(A, axis=1) / 0 * 0", []),
+    "graph_alone": ("sum(A, axis=1)", ["program=auto"]),
+    "not_bound": ("sum(A, axis=1)", ["seed=1", "+expect.values.C=[0]", "expect.collectives={all-reduce:2}"]),
+    "absent": ("sum(A, axis=1)", ["target=v5e_2x2"]),
+    "no_such_device": ("sum(A, axis=1)", ["target=gpu"]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_so_is_the_record_of_a_run_that_did_not_pass(name: str, tmp_path: Path) -> None:
+    graph, overrides = CASES[name]
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / f"{name}.yaml").write_text(BROKEN.replace("NAME", name).replace("GRAPH", graph))
+    found = runner.run(name, overrides, config_dir=tmp_path, folder=tmp_path / "out")
+    assert runner.read(tmp_path / "out") == found
 
 
 def test_others_may_read_the_file(tmp_path: Path) -> None:

@@ -132,6 +132,24 @@ def test_what_goes_wrong_costs_its_point_only_and_resume_runs_just_that(folder: 
     assert {name for name in names if after[name] != before[name]} == set(BAD)
 
 
+def test_a_point_whose_file_has_changed_is_run_again(folder: Path) -> None:
+    names = ("a", "b")
+    for name in names:
+        write(folder, name)
+    first = sweep(folder, "-m", "--config-dir", "conf", "+experiment=a,b", "hydra.sweep.dir=out")
+    assert first.returncode == 0, first.stdout + first.stderr
+    before = written(folder, names)
+    write(folder, "b", seed="1")
+    again = sweep(folder, "resume=out")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "1 of them had passed before" in again.stdout
+    after = written(folder, names)
+    assert [name for name in names if after[name] != before[name]] == ["b"]
+    hashes = [recorded(folder / "out" / str(k))["config_hash"] for k in range(2)]
+    assert len({*hashes}) == 2
+    assert recorded(folder / "out" / "0")["config_folders"] == [str((folder / "conf").resolve())]
+
+
 def test_one_process_serves_points_of_any_number_of_devices(folder: Path) -> None:
     for name, mesh in (("a", "x2_y2"), ("b", "x4_y2"), ("c", "x1_y1"), ("d", "x4_y2")):
         write(folder, name, mesh)

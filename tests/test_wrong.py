@@ -19,7 +19,7 @@ from runner.faults import InvalidExperiment, key_text
 from runner.flow import verification
 from runner.link.target import Held, Output, ProgramRun
 from runner.record import record
-from runner.record.verdicts import AgreementVerdict, Checks
+from runner.record.verdicts import AgreementVerdict, Checks, LeftOut
 from runner.reference.arithmetic import ANY
 from tests.command import ROOT, run_command
 from tests.harness import config, experiment
@@ -222,6 +222,7 @@ def test_agreement_is_of_the_others() -> None:
     auto, explicit = (agreement.check(given, ran, [other for other in runs if other is not ran]) for ran in runs[:2])
     others = ["explicit", "shard_map"]
     assert auto == AgreementVerdict(status="passed", max_abs_error=0.0, others=others, left_out={"C": ["auto"]})
+    assert isinstance(explicit, AgreementVerdict)
     assert (explicit.status, explicit.left_out) == ("passed", {"C": ["auto"]})
     runs[2] = run(given, "shard_map", C=shifted)
     assert agreement.check(given, runs[1], [runs[0], runs[2]]).reason == "C differs from shard_map at 8 of 8 elements"
@@ -231,8 +232,7 @@ def test_agreement_is_of_the_others() -> None:
 
 def test_an_agreement_that_leaves_out_everything_is_not_run() -> None:
     given = context({"auto": ["C", "D"], "explicit": ["D"]})
-    assert agreement.check(given, run(given, "auto"), [run(given, "explicit")]) == AgreementVerdict(
-        status="not_run",
+    assert agreement.check(given, run(given, "auto"), [run(given, "explicit")]) == LeftOut(
         reason="C of auto; D of auto and explicit: known to be wrong (expect.wrong)",
         left_out={"C": ["auto"], "D": ["auto", "explicit"]},
     )

@@ -19,9 +19,10 @@ from yaml import YAMLError
 from hydra_plugins.shardproof_launcher import ShardproofLauncher, asks_for_more
 from runner.cli import enumerated, resume, sweeping
 from runner.cli.app import Command
-from runner.cli.sweep import clear, passed, refused
+from runner.cli.sweep import clear, passed, refused, same_files
 from runner.config import trust
-from runner.config.points import Composer
+from runner.config.points import REFUSALS, Composer
+from runner.record.model import Record
 
 
 class ShardproofSweeper(BasicSweeper):
@@ -105,12 +106,18 @@ class _Sorting(Launcher):
         """Whether a point of a sweep that is resumed has passed before; of one that has not nothing is left."""
         folder = Path(self._config.hydra.sweep.dir) / str(number)
         before = passed(folder, overrides)
-        if before is None:
+        if before is None or not self._same_files(before, number, overrides):
             clear(folder)
             return False
         assert self._command.sweep is not None
         self._command.sweep.found.keep(number, before, overrides)
         return True
+
+    def _same_files(self, before: Record, number: int, overrides: Sequence[str]) -> bool:
+        try:
+            return same_files(before, Composer(self._loader, self._config).point(overrides, number))
+        except REFUSALS:
+            return False
 
     def _refusal(self, overrides: Sequence[str]) -> Exception | None:
         try:

@@ -8,12 +8,14 @@ from runner.checks.compare import SAME, Beside, Difference, Tolerance, carried, 
 from runner.checks.context import Context
 from runner.experiment.model import Section
 from runner.link.target import Output, ProgramRun, Ranges
-from runner.record.verdicts import AgreementVerdict
+from runner.record.verdicts import AgreementVerdict, LeftOut, NotRun
 from runner.reference import magnitude
 from runner.words import listed
 
 
-def check(context: Context, run: ProgramRun, others: list[ProgramRun], *, alike: bool = True) -> AgreementVerdict:
+def check(
+    context: Context, run: ProgramRun, others: list[ProgramRun], *, alike: bool = True
+) -> AgreementVerdict | NotRun:
     """Compare a program's outputs with those of every other program that ran, but for what is known to be wrong.
 
     `alike` is whether the two sections say the same: where they do not, programs of different sections differ.
@@ -23,7 +25,7 @@ def check(context: Context, run: ProgramRun, others: list[ProgramRun], *, alike:
         reason = (
             "no other program ran" if not others else "the other programs are of a section that says something else"
         )
-        return AgreementVerdict(status="not_run", reason=reason)
+        return NotRun(reason=reason)
     left_out = _left_out(context, run, comparable)
     apart: list[str] = []
     largest, compared = 0.0, False
@@ -43,8 +45,9 @@ def check(context: Context, run: ProgramRun, others: list[ProgramRun], *, alike:
                 apart.append(f"{name} differs from {other.program} at {measured.wrong} of {measured.size} elements")
     if not compared:
         reason = "; ".join(f"{name} of {listed(programs)}" for name, programs in left_out.items())
-        reason = f"{reason}: known to be wrong (expect.wrong)" if reason else "no oracle knows an output of theirs"
-        return AgreementVerdict(status="not_run", reason=reason, left_out=left_out)
+        if not reason:
+            return NotRun(reason="no oracle knows an output of theirs")
+        return LeftOut(reason=f"{reason}: known to be wrong (expect.wrong)", left_out=left_out)
     return AgreementVerdict(
         status="failed" if apart else "passed",
         reason="; ".join(apart) or None,

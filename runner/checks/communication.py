@@ -11,7 +11,7 @@ from runner.executions import Count, InBranch, Range
 from runner.experiment.expect import KINDS, Expectations
 from runner.experiment.program import Program
 from runner.record.model import CompiledProgram
-from runner.record.verdicts import CountsVerdict, LimitVerdict, NotRun, Verdict
+from runner.record.verdicts import CountsVerdict, Judged, LimitVerdict, NotRun, Verdict
 from runner.words import bytes_text
 
 OF = ("compiled", "lowered", "planned")
@@ -112,7 +112,7 @@ def _name(of: str, name: str) -> str:
     return name if of == "compiled" else f"{of}_{name}"
 
 
-def _as(kind: type[CountsVerdict] | type[LimitVerdict], verdict: Verdict) -> Verdict:
+def _as(kind: type[CountsVerdict] | type[LimitVerdict], verdict: Judged | NotRun) -> Verdict:
     """A verdict that says why there is nothing to compare, as one of this kind."""
     if isinstance(verdict, NotRun):
         return verdict
@@ -124,12 +124,12 @@ def _kinds(number: Mapping[str, int | Range]) -> str:
     return ", ".join(told) or "no collectives"
 
 
-def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | Verdict:
+def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | Judged | NotRun:
     """The collectives; a verdict where they are not to be had. An expectation that nobody can check is not met."""
     if of == "compiled":
         if compiled.collectives is None:
             unread = compiled.collectives_unknown or ["the backend does not tell the collectives"]
-            return Verdict(status="failed", reason=unread[0], details=unread[1:])
+            return Judged(status="failed", reason=unread[0], details=unread[1:])
         listed = [
             _One(
                 one.kind,
@@ -147,7 +147,7 @@ def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | V
     if of == "lowered" and program.whole:
         return NotRun(reason=f"{program} is written over whole arrays, and asks for no collective itself")
     if compiled.lowered is None:
-        return Verdict(status="failed", reason="what the program asks for is not known")
+        return Judged(status="failed", reason="what the program asks for is not known")
     asked = [
         _One(
             one.kind,
@@ -165,7 +165,7 @@ def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | V
     plan = compiled.plan
     if plan is None or plan.collectives is None:
         missing = "there is no plan" if plan is None else plan.missing
-        return Verdict(status="failed", reason=missing)
+        return Judged(status="failed", reason=missing)
     planned = [
         _One(
             one.kind,

@@ -7,12 +7,12 @@ from dataclasses import replace
 from runner.checks import oracles, sections
 from runner.checks.context import Context
 from runner.experiment.model import Experiment
-from runner.record.verdicts import NotRun, Verdict
+from runner.record.verdicts import Judged, NotRun
 from runner.reference import interpret
 from runner.reference.arithmetic import Arithmetic, Floats
 
 
-def check(context: Context, derived: Experiment, floats: Floats) -> Verdict:
+def check(context: Context, derived: Experiment, floats: Floats) -> Judged | NotRun:
     """Whether the derived lines compute what the graph says, whatever JAX makes of either.
 
     `floats` are the dtypes in them.
@@ -37,5 +37,5 @@ def check(context: Context, derived: Experiment, floats: Floats) -> Verdict:
             if not sections.agree(context, name, graph[name], lines[name], lost=lost[name].error)
         ]  # fmt: skip
     if wrong:
-        return Verdict(status="failed", reason=f"the lines of derived are not graph's in {' and '.join(wrong)}")
-    return Verdict(status="passed")
+        return Judged(status="failed", reason=f"the lines of derived are not graph's in {' and '.join(wrong)}")
+    return Judged(status="passed")

@@ -13,7 +13,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Layout, Mesh, Spec
 from runner.record.model import CompiledProgram
-from runner.record.verdicts import LimitVerdict, NotRun, Verdict
+from runner.record.verdicts import Judged, LimitVerdict, NotRun, Verdict
 from runner.words import bytes_text
 
 
@@ -105,7 +105,7 @@ def _overlap(lines: Iterable[str], wanted: bool, compiled: CompiledProgram, expe
     strays = [one for one in collectives if not one.nodes and _otherwise(one, wanted)]
     wrong += [f"{described(one)}: {_meanwhile(one)}" for one in strays]
     reason = f"expected {'to' if wanted else 'not to'} overlap with computation"
-    return Verdict(status="failed", reason=reason, details=wrong) if wrong else Verdict(status="passed")
+    return Judged(status="failed", reason=reason, details=wrong) if wrong else Judged(status="passed")
 
 
 def _otherwise(one: Collective, wanted: bool) -> bool:
@@ -132,7 +132,7 @@ def _layouts(expected: Expectations, compiled: CompiledProgram, experiment: Expe
         found = Spec.of(there.spec)
         if not _same(spec, found, experiment.mesh, tuple(there.shape)):
             wrong.append(f"{name} lies as {found}, expected {spec}")
-    return Verdict(status="failed", reason="; ".join(wrong)) if wrong else Verdict(status="passed")
+    return Judged(status="failed", reason="; ".join(wrong)) if wrong else Judged(status="passed")
 
 
 def _same(expected: Spec, found: Spec, mesh: Mesh, shape: tuple[int, ...]) -> bool:
@@ -145,10 +145,10 @@ def _same(expected: Spec, found: Spec, mesh: Mesh, shape: tuple[int, ...]) -> bo
 
 _Compare = Callable[[Expectations, CompiledProgram, Experiment], Verdict]
 
-_CHECKS: Iterable[tuple[str, _Compare, str, type[Verdict]]] = (
+_CHECKS: Iterable[tuple[str, _Compare, str, type[Judged]]] = (
     ("max_memory_bytes", _memory, "memory", LimitVerdict),
-    ("overlapped", _overlapped, "collectives", Verdict),
-    ("not_overlapped", _not_overlapped, "collectives", Verdict),
-    ("layouts", _layouts, "layouts", Verdict),
+    ("overlapped", _overlapped, "collectives", Judged),
+    ("not_overlapped", _not_overlapped, "collectives", Judged),
+    ("layouts", _layouts, "layouts", Judged),
 )
 """Of each expectation its name, its check, what it is an expectation of, and the class of its verdict."""

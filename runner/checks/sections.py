@@ -54,7 +54,7 @@ def lacking(experiment: Experiment) -> str | None:
     if experiment.graph and experiment.per_device:
         return None
     if len(experiment.sections) < 2:
-        return f"there is only {experiment.sections[0]}"
+        return f"there is only {listed(experiment.sections)}"
     return (
         f"there are graph and per_device, but per_device is not read: {listed(experiment.programs)} "
         f"{'is' if len(experiment.programs) == 1 else 'are'} of graph alone, whose layouts per_device may not be for"

@@ -388,7 +388,7 @@ def _refused(error: Exception, known: argparse.Namespace, overrides: list[str]) 
 
 def run_one(job: Job, workers: Workers) -> Status:
     """Run one experiment and show what was found. Returns the run's status; never raises."""
-    point = Point(job.folder, job.origin.overrides, job.resolved)
+    point = Point(job.folder, job.origin.overrides, job.resolved, job.origin.folders)
     point.begin(workers)
     found = point.finish()
     if found is None:

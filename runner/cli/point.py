@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.config.compose import Configuration, InvalidConfiguration
+from runner.config.folders import added
 from runner.experiment.showing import Show
 from runner.link.workers import Workers
 from runner.show.progress import Progress
@@ -31,8 +32,15 @@ LOG = "runner.log"
 class Point:
     """A run of what `configure` gives, in a folder. Neither half raises what is wrong with the run."""
 
-    def __init__(self, folder: Path, overrides: Sequence[str], configure: Callable[[], Configuration]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        overrides: Sequence[str],
+        configure: Callable[[], Configuration],
+        config_folders: Sequence[Path] = (),
+    ) -> None:
         self.folder = folder
+        self._config_folders = added(config_folders)
         self.overrides = overrides
         self.show: Show = "auto"
         self._configure = configure
@@ -91,38 +99,40 @@ class Point:
         try:
             half()
         except InvalidConfiguration as error:
-            self._ended = invalid(self.folder, str(error), self.overrides)
+            self._ended = invalid(self.folder, str(error), self.overrides, self._config_folders)
         except OSError as error:
             self._give_up(of_system(error, self.folder))
         except Exception as error:
             # In a sweep the other points still run; alone the traceback is what we need to mend it.
             traceback.print_exc()
             log.exception("a bug in shardproof")
-            self._ended = crashed(self.folder, error, self.overrides)
+            self._ended = crashed(self.folder, error, self.overrides, self._config_folders)
 
     def _give_up(self, message: str) -> None:
         self.close()
         self._running = None
         try:
-            self._ended = ended(self.folder, "error", message, self.overrides)
+            self._ended = ended(self.folder, "error", message, self.overrides, self._config_folders)
         except OSError:
             print(message, file=sys.stderr)
 
 
-def invalid(folder: Path, message: str, overrides: Sequence[str]) -> Record:
+def invalid(folder: Path, message: str, overrides: Sequence[str], config_folders: Sequence[str]) -> Record:
     """The record of a point whose configuration could not be composed."""
-    return ended(folder, "invalid", message, overrides)
+    return ended(folder, "invalid", message, overrides, config_folders)
 
 
-def crashed(folder: Path, error: Exception, overrides: Sequence[str]) -> Record:
+def crashed(folder: Path, error: Exception, overrides: Sequence[str], config_folders: Sequence[str]) -> Record:
     """The record of a run in which the runner itself failed."""
     message = f"this is a bug in shardproof, please report it: {type(error).__name__}: {error}"
-    return ended(folder, "error", message, overrides)
+    return ended(folder, "error", message, overrides, config_folders)
 
 
-def ended(folder: Path, status: Status, message: str, overrides: Sequence[str]) -> Record:
+def ended(
+    folder: Path, status: Status, message: str, overrides: Sequence[str], config_folders: Sequence[str]
+) -> Record:
     """The record of a run that ended with a message before anything was found."""
     from runner.record import record
 
     folder.mkdir(parents=True, exist_ok=True)
-    return record.ended(folder, status, message, overrides)
+    return record.ended(folder, status, message, overrides, config_folders)

@@ -19,6 +19,7 @@ import yaml
 from runner.cli.point import LOG, Point, invalid
 from runner.config import composition
 from runner.config.compose import InvalidConfiguration
+from runner.config.folders import added
 from runner.config.points import REFUSALS, Composed, Composer
 from runner.experiment import enumeration
 from runner.link.workers import Workers
@@ -171,19 +172,21 @@ class Sweep:
     def _begin(self, number: int, overrides: Sequence[str]) -> _Begun | None:
         """Begin a point; None where there is nothing to run."""
         folder = self._plan.folder / str(number)
-        if self._plan.resume:
-            before = passed(folder, overrides)
+        try:
+            before = self._passed(number, overrides) if self._plan.resume else None
             if before is not None:
                 self.found.keep(number, before, overrides)
                 self._note(number, overrides)
                 return None
-            clear(folder)
-        try:
             composed = self._composer.point(overrides, number)
         except REFUSALS as error:
+            if self._plan.resume:
+                clear(folder)
             self.found.add(number, refused(folder, overrides, error, self._plan.folders), overrides)
             return None
-        point = Point(folder, overrides, composed.resolved)
+        if self._plan.resume:
+            clear(folder)
+        point = Point(folder, overrides, composed.resolved, composed.origin.folders)
         same = self._same(number, point)
         if same is not None:
             self.found.stand_for(number, same, overrides)
@@ -194,6 +197,11 @@ class Sweep:
         with _logged(folder):
             point.begin(self._workers, Quiet(""), self._git)
         return _Begun(number, point, overrides)
+
+    def _passed(self, number: int, overrides: Sequence[str]) -> Record | None:
+        """The record of a point that has passed before, of the same overrides and files. Raises one of `REFUSALS`."""
+        before = passed(self._plan.folder / str(number), overrides)
+        return before if before is not None and same_files(before, self._composer.point(overrides, number)) else None
 
     def _note(self, number: int, overrides: Sequence[str]) -> None:
         """Remember what a point is that is there already, so that it can stand for others."""
@@ -228,7 +236,7 @@ class Sweep:
 def refused(folder: Path, overrides: Sequence[str], error: Exception, folders: Sequence[Path]) -> Record:
     """Record a point that could not be composed."""
     manifest.begin(folder, "point")
-    found = invalid(folder, composition.report(error, folders, list(overrides)), overrides)
+    found = invalid(folder, composition.report(error, folders, list(overrides)), overrides, added(folders))
     # Hydra opens a log only where it runs a job.
     write_text(folder / LOG, report.story(found, folder))
     manifest.end(folder)
@@ -268,6 +276,13 @@ def passed(folder: Path, overrides: Sequence[str]) -> Record | None:
         print(f"{error}\n  the point is run again", file=sys.stderr)
         return None
     return found if found.status in measures.DONE and found.overrides == list(overrides) else None
+
+
+def same_files(before: Record, now: Composed) -> bool:
+    """Whether a point says what it said when it was run, whatever has become of its files."""
+    if now.configuration is None:
+        return False
+    return before.config_hash == record.config_hash(now.configuration.plain)
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ class Origin:
         """The files and overrides, to find the places of keys; read only where there is something to report."""
         from runner.config import composition
 
-        return Sources(composition.layers(self.folders, self.choices), self.overrides)
+        return Sources(composition.layers(self.folders, self.choices), self.overrides, self.folders)
 
 
 @dataclass(frozen=True)

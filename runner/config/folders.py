@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
 _LONGEST = 100
+
+
+def added(folders: Iterable[Path]) -> list[str]:
+    """The config folders that a user added to the runner's own, as a record has them: from the root."""
+    own = conf_folder().resolve()
+    return [str(folder) for folder in dict.fromkeys(each.resolve() for each in folders) if folder != own]
 
 
 def conf_folder() -> Path:

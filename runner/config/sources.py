@@ -52,6 +52,8 @@ class Sources:
 
     layers: tuple[Layer, ...] = ()
     overrides: tuple[str, ...] = field(default=())
+    folders: tuple[Path, ...] = ()
+    """The config folders in which they were looked for."""
 
     def place(self, key: Key) -> Place | None:
         """Where the value of `key`, or of the longest part of it that was written, stands in a file."""

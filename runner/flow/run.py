@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from runner.config.folders import added
 from runner.experiment import data, expect, memory, topology
 from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED
@@ -132,6 +133,7 @@ class Running:
         from runner.record import record
 
         found = begun()
+        found.config_folders, found.config_hash = added(self._sources().folders), record.config_hash(config)
         if expected is not None:
             _hold_to_refusal(expected, fault, found)
         found.environment.git = found.environment.git or (self._git or record.git)()
@@ -258,6 +260,7 @@ class Running:
         if not experiment.chosen:
             found.modes = modes(found.programs, folder)
         found.explain = experiment.explain
+        found.show = experiment.show if isinstance(experiment.show, str) else list(experiment.show)
         if experiment.logical:
             found.logical = naming.logical(experiment, self._sources())
         found.places = self._sources().places(reasons.keys(found.compiled.values()))

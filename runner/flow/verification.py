@@ -53,10 +53,11 @@ def smaller(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str
 
 def only_results(config: Mapping[str, Any]) -> dict[str, Any]:
     """What changes in a configuration where only results are of interest, at other sizes or on other devices."""
+    expected: Mapping[str, Any] = config["expect"] or {}
     return {
         "verify_dims": {},
         # The others are of the whole sizes, and of the hardware that is not here.
-        "expect": {name: (config["expect"] or {}).get(name) for name in _OF_RESULTS},
+        "expect": {name: expected.get(name) for name in _OF_RESULTS},
         # How long simulated devices take at other sizes is of no use.
         "profile": False,
         "hardware": {},

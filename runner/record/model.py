@@ -328,6 +328,9 @@ class Record:
     - `modes`: what each program leaves to the compiler, where the programs were not chosen.
     - `lines`: those of `graph`, of `per_device` and of `derived`, as far as there are any.
     - `logical`: the specs that are written with logical names, by their keys: `arrays.w1.spec`.
+    - `config_folders`: the folders that `--config-dir` and `hydra.searchpath` added; `config_hash`: of the resolved
+      configuration, in hexadecimal; null where there was none.
+    - `show`: which pictures were asked for.
     - `explain`: whether the reasons of collectives are to be shown; `places`: where the keys stand that they name.
     """
 
@@ -352,6 +355,9 @@ class Record:
     modes: list[Mode] | None = None
     lines: dict[str, list[RecordedLine]] = field(default_factory=dict[str, list[RecordedLine]])
     logical: dict[str, LogicalSpec] = field(default_factory=dict[str, LogicalSpec])
+    config_folders: list[str] = field(default_factory=list[str])
+    config_hash: str | None = None
+    show: str | list[str] = "auto"
     explain: bool = False
     places: dict[str, str] = field(default_factory=dict[str, str])
     environment: Environment

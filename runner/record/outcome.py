@@ -17,8 +17,8 @@ def of_run(record: Record) -> tuple[Status, str | None]:
 
     A program is no better than that: where `graph` and `per_device` differ, nobody knows which of the two is meant.
     """
-    programs = [program.status for program in record.programs.values()]
-    own = worst([of_checks(record.checks), record.status if record.error else "passed"])
+    programs: list[Status] = [program.status for program in record.programs.values()]
+    own = worst([of_checks(record.checks), *([record.status] if record.error else [])])
     if _rank(record.status) > _rank(worst([own, *programs])):
         # Whatever made it so, it is none of the programs.
         own = record.status

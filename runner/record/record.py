@@ -4,10 +4,11 @@ meaning under one number of the schema.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -48,12 +49,21 @@ def begun(name: str | None, overrides: Sequence[str], summary: str = "") -> Reco
     )
 
 
-def ended(folder: Path, status: Status, message: str, overrides: Sequence[str]) -> Record:
+def ended(
+    folder: Path, status: Status, message: str, overrides: Sequence[str], config_folders: Sequence[str] = ()
+) -> Record:
     """Write and return the record of a run that ended with this message before anything was found."""
     found = begun(None, overrides)
+    found.config_folders = list(config_folders)
     found.status, found.error, found.environment.git = status, message, git()
     write(found, folder)
     return found
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """What tells two resolved configurations apart."""
+    text = json.dumps(config, sort_keys=True, default=str, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def exit_status(status: Status) -> int:

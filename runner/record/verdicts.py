@@ -9,6 +9,9 @@ from typing import Literal, TypeAlias
 from runner.codec import ALWAYS, named
 from runner.executions import Range
 
+Ran: TypeAlias = Literal["passed", "known", "weak", "failed"]
+"""The status of a check that was run."""
+
 Outcome: TypeAlias = Literal["passed", "known", "weak", "failed", "not_run"]
 """The status of a check; `known`: it failed as `expect.wrong` says; `weak`: it passed, but proves too little."""
 
@@ -134,7 +137,21 @@ class NotRun(Verdict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SectionsVerdict(Verdict):
+class LeftOut(NotRun):
+    """`agreement` that was not run since all others are known to be wrong: `left_out` as in `AgreementVerdict`."""
+
+    left_out: dict[str, list[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged(Verdict):
+    """What a check says that was run."""
+
+    status: Ran
+
+
+@dataclass(frozen=True, kw_only=True)
+class SectionsVerdict(Judged):
     """`sections`: whether `graph` and `per_device` say the same."""
 
     outputs: dict[str, SectionsOutput]
@@ -159,14 +176,14 @@ class ValueVerdict(Verdict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayoutVerdict(Verdict):
+class LayoutVerdict(Judged):
     """`layout`: how many parts of operands and outputs lie in the `wrong` place."""
 
     wrong: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplicasVerdict(Verdict):
+class ReplicasVerdict(Judged):
     """`replicas`: how many copies were compared, how many are `wrong`, and then of which outputs."""
 
     copies: int
@@ -175,7 +192,7 @@ class ReplicasVerdict(Verdict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgreementVerdict(Verdict):
+class AgreementVerdict(Judged):
     """`agreement`: the other programs that it was compared with.
 
     `left_out` are per output the programs that `expect.wrong` knows to give it wrong, which were not compared.
@@ -187,7 +204,7 @@ class AgreementVerdict(Verdict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientVerdict(Verdict):
+class GradientVerdict(Judged):
     """`gradient`: per section which oracle its gradients have, and how far directional differences are from it.
 
     `apart` is in units of what is allowed, `rtol` of the sum of the magnitudes and the rounding of the difference.
@@ -200,7 +217,7 @@ class GradientVerdict(Verdict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PinnedVerdict(Verdict):
+class PinnedVerdict(Judged):
     """`values`: the numbers that the file pins."""
 
     max_abs_error: float
@@ -208,7 +225,7 @@ class PinnedVerdict(Verdict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RefusalVerdict(Verdict):
+class RefusalVerdict(Judged):
     """`invalid`: whether the experiment was `refused`, and with what; `expected` is a part of the message."""
 
     expected: str
@@ -216,14 +233,14 @@ class RefusalVerdict(Verdict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountsVerdict(Verdict):
+class CountsVerdict(Judged):
     """An expectation of collectives: how often each kind was `found` to run."""
 
     found: dict[str, int | Range] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class LimitVerdict(Verdict):
+class LimitVerdict(Judged):
     """An expectation of bytes: how many were `found`, and how many are `allowed`."""
 
     found: int | None = None
@@ -263,17 +280,17 @@ class Checks(_Named):
     value: ValueVerdict | NotRun | None = None
     layout: LayoutVerdict | NotRun | None = None
     replicas: ReplicasVerdict | NotRun | None = None
-    agreement: AgreementVerdict | NotRun | None = None
+    agreement: AgreementVerdict | LeftOut | NotRun | None = None
     gradient: GradientVerdict | NotRun | None = None
     values: PinnedVerdict | NotRun | None = None
-    derivation: Verdict | None = None
+    derivation: Judged | NotRun | None = None
     collectives: CountsVerdict | NotRun | None = None
     no_collectives: CountsVerdict | NotRun | None = None
     max_bytes_per_device: LimitVerdict | NotRun | None = None
     max_memory_bytes: LimitVerdict | NotRun | None = None
-    overlapped: Verdict | None = None
-    not_overlapped: Verdict | None = None
-    layouts: Verdict | None = None
+    overlapped: Judged | NotRun | None = None
+    not_overlapped: Judged | NotRun | None = None
+    layouts: Judged | NotRun | None = None
     lowered_collectives: CountsVerdict | NotRun | None = None
     lowered_no_collectives: CountsVerdict | NotRun | None = None
     lowered_max_bytes_per_device: LimitVerdict | NotRun | None = None

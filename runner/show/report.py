@@ -16,7 +16,16 @@ from runner.link.events import Devices, Timing
 from runner.printable import Page
 from runner.record.folders import PAGE
 from runner.record.model import CompiledProgram, MeshShape, Pictures, Record
-from runner.record.verdicts import AgreementVerdict, Checks, NotRun, Undecided, ValueOutput, ValueVerdict, Verdict
+from runner.record.verdicts import (
+    AgreementVerdict,
+    Checks,
+    LeftOut,
+    NotRun,
+    Undecided,
+    ValueOutput,
+    ValueVerdict,
+    Verdict,
+)
 from runner.show import collectives, figures, keeping, logical, modes, refused, values
 from runner.show.console import PLAIN, print_table, room, say, show_lines
 from runner.show.table import Cell
@@ -338,7 +347,7 @@ def _failures(found: Record) -> None:
     left_out: dict[str, list[str]] = {}
     for result in found.programs.values():
         agreement = result.checks.agreement
-        for output, programs in agreement.left_out.items() if isinstance(agreement, AgreementVerdict) else ():
+        for output, programs in agreement.left_out.items() if isinstance(agreement, AgreementVerdict | LeftOut) else ():
             there = left_out.setdefault(output, [])
             there += [program for program in programs if program not in there]
     if left_out:

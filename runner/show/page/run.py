@@ -73,13 +73,17 @@ def _head(found: Record) -> list[Inside]:
         tag("h1", found.experiment or "no experiment", " ", badge(found.status, large=True)),
         tag("p", found.summary, class_="summary") if found.summary else None,
         tag("ul", [tag("li", fact) for fact in facts], class_="facts"),
-        tag("pre", tag("code", command(found.overrides)), class_="command") if found.overrides else None,
+        tag("pre", tag("code", command(found)), class_="command") if found.overrides else None,
     ]
 
 
-def command(overrides: list[str]) -> str:
+def command(found: Record) -> str:
     """The command that runs it again."""
-    return " ".join(["python -m runner", *map(shlex.quote, overrides)])
+    first, others = found.config_folders[:1], found.config_folders[1:]
+    quoted = (folder.replace("\\", "\\\\").replace("'", "\\'") for folder in others)
+    searched = ",".join(f"'file://{folder}'" for folder in quoted)
+    where = [*(["--config-dir", *first] if first else []), *([f"hydra.searchpath=[{searched}]"] if others else [])]
+    return " ".join(["python -m runner", *map(shlex.quote, [*where, *found.overrides])])
 
 
 def _foot(found: Record) -> Inside:

@@ -6,6 +6,7 @@ dimensions it cannot say what becomes of them.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -107,3 +108,11 @@ def matmul(operands: Sequence[Any]) -> Labels | None:
     left, right = batch[len(batch) - max(first - 2, 0) :], batch[len(batch) - max(second - 2, 0) :]
     rows, columns = ("r" if first > 1 else ""), ("c" if second > 1 else "")
     return [f"{left}{rows}k", f"{right}k{columns}"], f"{batch}{rows}{columns}"
+
+
+def in_ascii(subscripts: str) -> str:
+    """Subscripts with letters that NumPy takes, which sort alike: JAX takes any."""
+    if subscripts.isascii():
+        return subscripts
+    names = sorted({name for name in subscripts if name not in " ,.->"})
+    return subscripts.translate(dict(zip(map(ord, names), sorted(string.ascii_letters), strict=False)))

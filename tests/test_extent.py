@@ -142,3 +142,27 @@ def test_a_value_of_more_dimensions_than_numpy_has_is_told_at_its_line(tmp_path:
     text = f"{ARRAYS}graph: {{B: 'reshape(A, ({'1, ' * 68}4, 4))', C: sum(B)}}\n"
     with pytest.raises(InvalidExperiment, match=r"graph\.B: it has more than 64 dimensions"):
         harness.consulted(harness.experiment(text), tmp_path)
+
+
+def test_letters_of_einsum_that_numpy_does_not_take(tmp_path: Path) -> None:
+    text = f"{ARRAYS}graph: {{B: \"einsum('éü,üб', A, A)\", C: \"einsum('éü->', B)\"}}\n"
+    outcome = harness.run(text, tmp_path, program="auto")
+    assert outcome.failures() == []
+
+
+def test_more_elements_than_xla_counts_are_refused_where_they_are_made() -> None:
+    text = f"{ARRAYS}graph: {{B: 'tile(A, (10**9, 10**9))', C: sum(B)}}\n"
+    with pytest.raises(InvalidExperiment, match=r"graph\.B: it has 16,000,000,000,000,000,000 elements"):
+        harness.types(text)
+
+
+def test_a_derived_line_that_would_nest_too_deep_is_not_derived(tmp_path: Path) -> None:
+    outcome = harness.run(f"{ARRAYS}graph: {{C: 'sum(A{'.T' * 99})'}}\n", tmp_path)
+    assert outcome.failures() == []
+    assert "nested more than 100 levels deep" in outcome.types.unsupported["derived"]
+
+
+def test_a_choice_in_a_branch_of_a_choice_of_the_same_name(tmp_path: Path) -> None:
+    functions = "{'f(x)': 'cond(sum(x) > 0, g, h, x)', 'g(x)': 'cond(sum(x) > 1, h, h, x)', 'h(x)': x + 1}"
+    outcome = harness.run(f"{ARRAYS}functions: {functions}\ngraph: {{C: sum(f(A))}}\n", tmp_path)
+    assert outcome.failures() == []

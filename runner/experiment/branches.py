@@ -65,9 +65,12 @@ def together(needing: Sequence[Statement], statements: Sequence[Statement]) -> l
     return [statement for statement in statements if statement in needing or around(statement) in chosen]
 
 
-def choice_of(call: Call, lines: Sequence[Statement]) -> Choice | None:
-    """The choice that the lines of a call are, if they are all there; lines of a function that it stands in are not."""
-    return _whole(lines[0].line.calls[: lines[0].line.calls.index(call) + 1], tuple(lines))
+def choice_of(depth: int, lines: Sequence[Statement]) -> Choice | None:
+    """The choice that the lines of a call are, which stands in `depth` calls, if they are all there.
+
+    A choice in a branch of another one may have the same names as that.
+    """
+    return _whole(lines[0].line.calls[: depth + 1], tuple(lines))
 
 
 def _whole(calls: tuple[Call, ...], lines: tuple[Statement, ...]) -> Choice | None:

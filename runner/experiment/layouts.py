@@ -129,10 +129,17 @@ def check_blocks(experiment: Experiment) -> None:
                 )
 
 
+_RANK = 64
+"""How many dimensions an array of NumPy's may have."""
+
+
 def read_array(name: str, config: Mapping[str, Any], specs: Specs, dims: Mapping[str, int]) -> Array:
     key, config = ("arrays", name), {**schema.ARRAY, **schema.said(config)}
     if config["shape"] is None:
         raise invalid(key, f"the array '{name}' has no shape")
+    if (rank := len(config["shape"])) > _RANK:
+        message = f"'{name}' has {rank} dimensions, and NumPy, which computes the reference, has {_RANK} at most"
+        raise invalid((*key, "shape"), message)
     shape = tuple(read_size(entry, (*key, "shape", i), dims) for i, entry in enumerate(config["shape"]))
     for i, size in enumerate(shape):
         if size < 1:

@@ -6,6 +6,7 @@ for operands of whose dimensions it cannot say what becomes of them.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -136,3 +137,11 @@ def matmul(operands: Sequence[Any]) -> Labels | None:
     if ranks is None or max(ranks) <= 2:
         return dot(operands)
     return _broadcast(operands, "rk" if ranks[0] > 1 else "k", "kc" if ranks[1] > 1 else "k")
+
+
+def in_ascii(subscripts: str) -> str:
+    """Subscripts with letters that NumPy takes, which sort alike: JAX takes any."""
+    if subscripts.isascii():
+        return subscripts
+    names = sorted({name for name in subscripts if name not in " ,.->"})
+    return subscripts.translate(dict(zip(map(ord, names), sorted(string.ascii_letters), strict=False)))

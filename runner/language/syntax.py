@@ -166,6 +166,8 @@ def _check(expression: Expression, node: ast.expr, depth: int = 0) -> None:
         raise expression.fault(f"nested more than {_DEEPEST} levels deep; give a part of it a name", node)
     depth += 1
     match node:
+        case ast.Constant(value=str() as text) if any("\ud800" <= character <= "\udfff" for character in text):
+            raise expression.fault("a part of it is half of a character, and no text", node)
         case ast.Name() | ast.Constant(value=bool() | int() | float() | complex() | str() | None):
             return
         case ast.Constant(value=value) if value is Ellipsis:

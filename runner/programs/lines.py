@@ -88,7 +88,7 @@ class Lines:
         for call, of_call in itertools.groupby(statements, self._called):
             group = list(of_call)
             if call is not None and _is_whole(group, self._depth) and (self._depth or (call,) not in self._split):
-                choice = branches.choice_of(call, group) if call.chooses else None
+                choice = branches.choice_of(self._depth, group) if call.chooses else None
                 if choice is None:
                     self._call(call, group, indent)
                 else:

@@ -13,6 +13,7 @@ An oracle computes in float64. On a `Machine` the same statements round as the p
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +35,9 @@ from runner.reference.arithmetic import ANY, EXACT, Arithmetic, cast
 from runner.reference.decisions import Decision, PerDevice, Script
 from runner.reference.lifetimes import read_later, read_once_more
 from runner.untyped import is_list
+
+_TOO_MANY_DIMENSIONS = re.compile(r"\bdimensions?\b.*\b64\b")
+"""What NumPy says where an array would have more dimensions than it has for one."""
 
 
 class Misfit(ValueError):
@@ -200,8 +204,8 @@ class _Interpreter:
         """What a function of NumPy's gives, which has arrays of fewer dimensions than JAX."""
         try:
             return function(*operands)
-        except ValueError as error:
-            if node is None or "maximum supported dimension" not in str(error):
+        except (ValueError, IndexError) as error:
+            if node is None or not _TOO_MANY_DIMENSIONS.search(str(error)):
                 raise
             message = "it has more than 64 dimensions, and NumPy, which computes the reference, has 64 at most"
             raise Misfit(message, self._at, node) from None

@@ -15,7 +15,7 @@ from runner.derivation.derive import TRIES, NotDerived, derive, settled
 from runner.derivation.scopes import element
 from runner.experiment.model import Experiment, Line
 from runner.language.check import Section
-from runner.language.syntax import Expression, place
+from runner.language.syntax import Expression, SyntaxFault, place
 from runner.layout import Spec
 from runner.programs.types import Floats, Typed
 from runner.sharding.plan import Derivation, Plan, whole_axes
@@ -120,10 +120,14 @@ def derived(
     reason = None
     try:
         hints = settled(experiment, parts, hints)
+        every = [derive(experiment, parts, hints, typing) for typing in TRIES[:1]]
     except NotDerived as error:
         return str(error)
+    except SyntaxFault as fault:
+        # What is derived says more than the line that it is derived from.
+        return f"a line of it would be {fault}"
     for typing in TRIES:
-        one = derive(experiment, parts, hints, typing)
+        one = every.pop() if every else derive(experiment, parts, hints, typing)
         written, floats = one.experiment(experiment), Floats()
         reason = refused(written, floats)
         if reason is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -277,3 +278,9 @@ def _type(x: Any) -> str:
 
 def _plain(groups: Any) -> list[list[int]]:
     return [list(members) for members in groups]
+
+
+def elements(value: Any) -> str | None:
+    """Why XLA cannot count the elements of a value, if it cannot; Shardy's passes then do not end."""
+    count = math.prod(getattr(value, "shape", ()))
+    return None if count < 2**63 else f"it has {count:,} elements, and XLA counts them in 64 bits"

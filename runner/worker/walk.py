@@ -251,9 +251,12 @@ class Walker:
         if self.combining:
             return call(*operands)
         try:
-            return call(*operands)
+            found = call(*operands)
         except (*REFUSALS, AssertionError, NameError) as error:
             raise self._expression.fault(refusal(error, operands), node) from None
+        if (reason := limits.elements(found)) is not None:
+            raise self._expression.fault(reason, node)
+        return found
 
     def value(self, node: ast.expr) -> Any:
         """The value of one node of an expression."""

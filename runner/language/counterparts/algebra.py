@@ -53,7 +53,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, preferred_element_type: Any = No
 def einsum(subscripts: str, /, *operands: Any, preferred_element_type: Any = None) -> Any:
     """`jnp.einsum` with its subscripts in a string: product by product, and what one operand alone has summed first."""
     arrays = preferred(common(*operands), preferred_element_type)
-    terms, result = _spelled_out(subscripts, [each.ndim for each in arrays])
+    terms, result = _spelled_out(subscripts := notation.in_ascii(subscripts), [each.ndim for each in arrays])
     path: list[Any] = [tuple(range(len(arrays)))]
     if len(arrays) > 2:
         path = np.einsum_path(subscripts, *arrays, optimize="greedy")[0][1:]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +20,7 @@ from runner.experiment.naming import TRACED
 from runner.experiment.reader import read
 from runner.faults import Fault, InvalidExperiment, invalid
 from runner.flow import clock
+from runner.link import scratch
 from runner.link.events import Died, Finished, Invalid, Log, Started, Types
 from runner.link.process import Worker
 from runner.link.steps import Step, Work
@@ -190,7 +190,8 @@ class Running:
         # At the sizes for which hardware is not here, data may be too large for this machine.
         arrays = None
         steps = list(_steps(experiment))
-        with self._progress, tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
+        with self._progress, scratch.Folder() as own:
+            left_here = str(own.path)
 
             @contextmanager
             def part(what: str) -> Generator[None]:

@@ -7,7 +7,6 @@ running is recorded with the worker's last words, and a new worker goes on with 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +21,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.layout import Spec
-from runner.link import handover
+from runner.link import handover, scratch
 from runner.link.events import (
     Cost,
     Died,
@@ -183,7 +182,8 @@ def types_and_gradients_of(
     workers: Workers, experiment: Experiment, config: Mapping[str, Any], folder: Path, data_folder: Path
 ) -> tuple[Types, GradientsTold | None]:
     """The same, and the gradients of the unsharded graph where there are any."""
-    with tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
+    with scratch.Folder() as own:
+        left_here = str(own.path)
         told = job(config, folder, data_folder, left_here)
         for event in workers.submit(told, kind(experiment), experiment.timeout, experiment.target.processes):
             match event:

@@ -170,12 +170,12 @@ class _Spare:
         self._status: int | None = None
 
     @classmethod
-    def taken(cls, stderr: IO[bytes]) -> _Spare:
-        """That of this command, which writes its errors to a file from now on."""
+    def taken(cls, stderr: IO[bytes], scratch: Path) -> _Spare:
+        """That of this command, which writes its errors to a file from now on, and has its own temporary folder."""
         spare, cls.waiting = cls.waiting, None
         assert spare is not None
         with spare._ours as ours:
-            socket.send_fds(ours, [b"!"], [stderr.fileno()])
+            socket.send_fds(ours, [os.fsencode(scratch)], [stderr.fileno()])
         return spare
 
     def wait(self, timeout: float | None = None) -> int:
@@ -203,9 +203,11 @@ def _be_worker(parent: int, stdin: int, stdout: int, asked: socket.socket) -> No
 
     try:
         lifeline.die_with(parent)
-        message, descriptors, _, _ = socket.recv_fds(asked, 1, 1)
+        message, descriptors, _, _ = socket.recv_fds(asked, 4096, 1)
         if not message:
             os._exit(0)
+        os.environ["TMPDIR"] = os.fsdecode(message)
+        tempfile.tempdir = None
         sys.modules.update(_WORKERS_OWN)
         # As in a process of its own: the strictness of the command is not its worker's.
         cast("Any", warnings).filters[:] = _FILTERS
@@ -307,6 +309,6 @@ if __name__ == "__main__":
         """A worker that was forked."""
 
         def _started(self, command: Sequence[str], stderr: IO[bytes]) -> Any:
-            return _Spare.taken(stderr)
+            return _Spare.taken(stderr, self._scratch.path)
 
     _serve()

@@ -1,98 +1,87 @@
-"""What an expression makes before any array is there: bounded, and told before it is made."""
+"""A sweep is counted before any of its points is made, and refused where it is more than `sweep.most`."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.language.bounds import check
-from runner.language.syntax import SyntaxFault, parse
+from runner.experiment import enumeration
 from runner.layout import Mesh
+from tests.server import command
 
-MESH = Mesh(("x", "y"), (2, 4))
-SIZES = {"I": 4, "N": 2**40}
+SWEEP = ("-m", "+experiment=case3_allreduce", "program=auto", "hydra.sweep.dir=sweep")
+WHAT_TO_DO = "sweep over fewer values, or set sweep.most to what you mean"
 
-FINE = [
-    "2 ** 63 - 1",
-    "-2 ** 63",
-    "(2 ** 64) // 2 ** 40",
-    "I ** 3 * A",
-    "A ** 2000",
-    "2.0 ** 1000",
-    "(-1) ** 1000000",
-    "2 ** axis_size(('x', 'y'))",
-    "2 ** -1",
-    "1 << 62",
-    "reshape(A, [1] * 8)",
-    "reshape(A, [I, I] + [1])",
-    "'sum' + 'mer'",
-    "True * 10 ** 9",
-    "A * 10 ** 9",
-]
-
-BEYOND = {
-    "9 ** 9 ** 9": ("it makes an integer of about 1,549,681,956 bits, and no dtype has more than 64", "9 ** 9 ** 9"),
-    "A + 10 ** 10 ** 10": (
-        "it makes an integer of about 40,000,000,000 bits, and no dtype has more than 64",
-        "10 ** 10 ** 10",
-    ),
-    "((10 ** 30) ** 30) ** 30": (
-        "it makes an integer of about 3,000 bits, and no dtype has more than 64",
-        "(10 ** 30) ** 30",
-    ),
-    "1 << 10 ** 9": ("it makes an integer of about 1,000,000,001 bits, and no dtype has more than 64", "1 << 10 ** 9"),
-    "N * N * N * N": ("it makes an integer of 162 bits, and no dtype has more than 64", "N * N * N * N"),
-    "I << N": ("it makes an integer of about 1,099,511,627,779 bits, and no dtype has more than 64", "I << N"),
-    "9" * 50: ("the integer has 167 bits, and no dtype has more than 64", "9" * 50),
-    "reshape(A, [1] * 10 ** 9)": (
-        "it makes 1,000,000,000 elements in a list or a text; 1,000,000 are the most",
-        "[1] * 10 ** 9",
-    ),
-    "10 ** 9 * 'a'": ("it makes 1,000,000,000 elements in a list or a text; 1,000,000 are the most", "10 ** 9 * 'a'"),
-    "[(1, 2) * 1000] * 1000": (
-        "it makes 2,000,000 elements in a list or a text; 1,000,000 are the most",
-        "[(1, 2) * 1000] * 1000",
-    ),
-    "(1,) * 2 ** axis_size(('x', 'y')) ** 2": (
-        "it makes 18,446,744,073,709,551,616 elements in a list or a text; 1,000,000 are the most",
-        "(1,) * 2 ** axis_size(('x', 'y')) ** 2",
-    ),
+TOO_MANY = {
+    "seed=range(0,1000000000)": "this would be 1,000,000,000 points, and sweep.most is 10,000: " + WHAT_TO_DO,
+    "seed=range(1000000000,0,-1)": "this would be 1,000,000,000 points, and sweep.most is 10,000: " + WHAT_TO_DO,
+    "seed=shuffle(range(0,1000000000))": "this would be 1,000,000,000 points, and",
+    "seed=range(0,1000) dims.J=range(4,4000,4)": "this would be 1,000 × 999 = 999,000 points, and sweep.most is 10,000",
+    "dims.J=range(0.0,1e9,0.1)": "this would be 10,000,000,000 points, and",
+    "seed=0,1,2,3,4,5,6 sweep.most=6": "this would be 7 points, and sweep.most is 6: " + WHAT_TO_DO,
+    "+experiment=case1_no_communication,case3_allreduce seed=1,2 sweep.most=3": "2 × 2 = 4 points, and sweep.most is 3",
+    "mesh.shape=all target.devices=735134400 mesh.axes=[a,b,c,d]": "this would be 4,300,800 points, and",
+    "mesh.shape=all target.devices=8 sweep.most=3": "this would be 4 points, and sweep.most is 3",
+    "seed=1,2 mesh.shape=all target.devices=8 sweep.most=6": "this would be at least 8 points, and sweep.most is 6",
+    "arrays.A.spec=all arrays.B.spec=all sweep.most=48": "this would be 121 points, and sweep.most is 48",
+    "mesh.shape=all arrays.A.spec=all sweep.most=3": "this would be at least 14 points, and sweep.most is 3",
+    "mesh.shape=all target.devices=1000000000000000000": "there are no 1,000,000,000,000,000,000 devices",
+    "seed=range(0,10,0)": "a range has finite ends and a step that is not 0",
+    "seed=1,2 sweep.most=0": "it is a number of points, of at least 1",
 }
 
 
-@pytest.mark.parametrize("text", FINE)
-def test_what_an_array_can_hold_is_let_through(text: str) -> None:
-    check(parse(text), SIZES, MESH)
+@pytest.mark.parametrize("overrides", TOO_MANY)
+def test_what_is_too_many_is_counted_and_refused(tmp_path: Path, overrides: str) -> None:
+    words = overrides.split(" ")
+    line = [word for word in SWEEP if not (word.startswith("+experiment") and "+experiment" in overrides)]
+    done = command(tmp_path, *line, *words, limit=60)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert TOO_MANY[overrides] in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+    assert done.stderr.startswith("command line: ")
+    assert done.cpu < 20
+    assert not list(tmp_path.rglob("result.json"))
 
 
-@pytest.mark.parametrize("text", BEYOND)
-def test_what_no_array_can_hold_is_refused_where_it_stands(text: str) -> None:
-    message, part = BEYOND[text]
-    with pytest.raises(SyntaxFault) as caught:
-        check(parse(text), SIZES, MESH)
-    assert caught.value.message == message
-    assert text[caught.value.start : caught.value.end] == part
+def test_rank_eight_on_six_axes_is_counted_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "conf" / "experiment" / "large.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        "# @package _global_\nname: large\nmesh: {axes: [a, b, c, d, e, f], shape: [2, 2, 2, 2, 2, 2]}\n"
+        "arrays:\n  A: {shape: [64, 64, 64, 64, 64, 64, 64, 64], init: zeros()}\ngraph: {C: A}\noutputs: {C: []}\n"
+    )
+    done = command(tmp_path, "--config-dir", "conf", "-m", "+experiment=large", "arrays.A.spec=all", limit=60)
+    assert done.returncode == 2, done.stdout + done.stderr
+    # Of k axes in an order, dealt out to 8 dimensions: the sum of 6!/(6-k)! · (k+7)!/(k! 7!).
+    assert "arrays.A.spec=all\n  this would be 1,940,089 points, and sweep.most is 10,000" in done.stderr
+    assert done.cpu < 20
 
 
-numbers = st.recursive(
-    st.integers(0, 99).map(str),
-    lambda inner: st.tuples(
-        inner, st.sampled_from(["+", "-", "*", "**", "<<", "//", "%", "|", "&", "^", ">>"]), inner
-    ).map(lambda parts: f"({parts[0]} {parts[1]} {parts[2]})"),
-    max_leaves=8,
-)
+def test_a_limit_that_is_raised_lets_it_run(tmp_path: Path) -> None:
+    refused = command(tmp_path, *SWEEP, "dims.J=4,8", "sweep.most=1")
+    assert refused.returncode == 2
+    done = command(tmp_path, *SWEEP, "dims.J=4,8", "sweep.most=2")
+    assert done.returncode == 0, done.stderr
+    assert "2 points: 2 passed" in done.stdout
 
 
-@given(numbers)
-def test_what_is_let_through_has_so_many_bits_at_most(text: str) -> None:
-    try:
-        check(parse(text), {})
-    except SyntaxFault:
-        return
-    try:
-        value = eval(text)
-    except (ZeroDivisionError, ValueError, OverflowError):
-        return
-    if isinstance(value, int):
-        assert value.bit_length() <= 129
+SIZES = st.lists(st.sampled_from([1, 2, 2, 3, 4]), max_size=4)
+
+
+@settings(max_examples=150, deadline=None)
+@given(shape=st.lists(st.sampled_from([0, 1, 2, 4, 6, 8, 12]), max_size=3), sizes=SIZES)
+def test_the_specs_are_as_many_as_are_counted(shape: list[int], sizes: list[int]) -> None:
+    mesh = Mesh(tuple("abcd"[: len(sizes)]), tuple(sizes))
+    assert enumeration.count_of_specs(shape, mesh) == sum(1 for _ in enumeration.specs(shape, mesh))
+
+
+@settings(max_examples=100, deadline=None)
+@given(devices=st.integers(1, 2000), axes=st.integers(1, 3))
+def test_the_meshes_are_as_many_as_are_counted(devices: int, axes: int) -> None:
+    assert enumeration.count_of_factorisations(devices, axes) == sum(
+        1 for _ in enumeration.factorisations(devices, axes)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -591,8 +592,35 @@ def test_run_folders_of_what_passed_are_removed(project: Project, monkeypatch: p
     monkeypatch.setenv("TMPDIR", str(scratch))
     project.tell()
     project.pin()
-    project.pytest("--experiments", "my_conf", status=0)
-    assert list(scratch.glob("shardproof-*")) == []
+    project.process("--experiments", "my_conf")
+    assert list(scratch.iterdir()) == []
+
+
+def test_what_a_session_that_was_killed_leaves_goes_with_the_next(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = project.folder / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    project.tell()
+    project.pin()
+    # A run folder of a failure is for its user to look into, one of a session that goes on is in use.
+    for name in ("abandoned", "failed", "used", "new"):
+        (scratch / f"shardproof-run-{name}" / "run").mkdir(parents=True)
+        if name != "new":
+            os.utime(scratch / f"shardproof-run-{name}", (1, 1))
+    (scratch / "shardproof-run-failed" / ".kept").touch()
+    os.utime(scratch / "shardproof-run-failed", (1, 1))
+    (scratch / "shardproof-run-link").symlink_to(project.folder)
+    (scratch / "shardproof-of-somebody-else").mkdir()
+    used = os.open(scratch / "shardproof-run-used", os.O_RDONLY)
+    fcntl.flock(used, fcntl.LOCK_EX)
+    project.process("--experiments", "my_conf")
+    os.close(used)
+    left = {path.name for path in scratch.iterdir()}
+    assert left == {f"shardproof-run-{name}" for name in ("failed", "used", "new", "link")} | {
+        "shardproof-of-somebody-else"
+    }
 
 
 def test_without_experiments_a_session_is_as_if_the_plugin_were_not_there(project: Project) -> None:

@@ -12,7 +12,7 @@ from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -20,6 +20,7 @@ from hydra_plugins.shardproof_launcher import ShardproofLauncher, asks_for_more
 from runner.cli import enumerated, resume, sweeping
 from runner.cli.app import Command
 from runner.cli.sweep import clear, passed, refused, same_files
+from runner.config import sweep as limits
 from runner.config import trust
 from runner.config.points import REFUSALS, Composer
 from runner.record.model import Record
@@ -49,8 +50,10 @@ class ShardproofSweeper(BasicSweeper):
         """The overrides of every point, in batches."""
         assert self.hydra_context is not None
         assert self.config is not None
+        limit = limits.most(overrides, OmegaConf.select(self.config, limits.MOST))
+        limits.require_few(overrides, limit)
         (points,) = super().split_arguments(overrides, None)
-        expanded = enumerated.expanded(points, Composer(self.hydra_context.config_loader, self.config))
+        expanded = enumerated.expanded(points, Composer(self.hydra_context.config_loader, self.config), limit)
         self._command.symmetric = len(expanded) != len(points)
         sweeping.opened(self._command, self.config, expanded)
         return list(self.split_overrides_to_chunks(expanded, max_batch_size))

@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from runner.config.compose import InvalidConfiguration
 from runner.config.points import REFUSALS, Composer
-from runner.config.sweep import WORD
+from runner.config.sweep import WORD, too_many
 from runner.experiment import enumeration
 from runner.experiment.layouts import read_mesh
 from runner.experiment.plain import read_dims, read_size
@@ -22,16 +23,42 @@ from runner.faults import InvalidExperiment
 from runner.layout import Mesh, Spec, SpecEntries
 from runner.untyped import is_list
 
-
-def expanded(points: Sequence[Sequence[str]], composer: Composer) -> list[list[str]]:
-    """The points, in order. Raises `InvalidConfiguration` where there is nothing that `all` could stand for."""
-    return [point for overrides in points for point in _meshes(list(overrides), composer)]
+_MOST_DEVICES = 10**9
+"""Of more devices a mesh's shapes are not looked for: their divisors are."""
 
 
-def _meshes(overrides: list[str], composer: Composer) -> Iterator[list[str]]:
+def expanded(points: Sequence[Sequence[str]], composer: Composer, limit: int) -> list[list[str]]:
+    """The points, in order.
+
+    Raises `InvalidConfiguration` where there is nothing that `all` could stand for, and where it stands for so many
+    layouts that there would be more points than the limit: they are counted before any is made.
+    """
+    found: list[list[str]] = []
+    for overrides in points:
+        for layouts in _meshes(list(overrides), composer):
+            count = len(found) + layouts.count
+            if count > limit:
+                words = " ".join(override for override in overrides if WORD.match(override))
+                # Of each mesh an array has other layouts.
+                words_of_both = all(any(_is(o, what) for o in overrides) for what in ("mesh", "array"))
+                whole = len(points) == 1 and not words_of_both
+                raise too_many(words, f"{'' if whole else 'at least '}{count:,}", limit)
+            found += layouts.points
+    return found
+
+
+@dataclass(frozen=True)
+class _Layouts:
+    """Points that are made one after the other, and how many there will be."""
+
+    count: int
+    points: Iterator[list[str]]
+
+
+def _meshes(overrides: list[str], composer: Composer) -> Iterator[_Layouts]:
     words = [override for override in overrides if _is(override, "mesh")]
     if not words:
-        yield from _specs(overrides, composer)
+        yield _specs(overrides, composer)
         return
     composed = _composed([o for o in overrides if not WORD.match(o)], composer, words[0])
     target: dict[str, Any] = composed["target"] or {}
@@ -44,31 +71,44 @@ def _meshes(overrides: list[str], composer: Composer) -> Iterator[list[str]]:
         devices = math.prod(shape)
     if not isinstance(devices, int) or devices < 1:
         raise _refused(words[0], "of how many devices? Name a mesh, or target.devices=8")
-    for sizes in enumeration.factorisations(devices, len(axes)):
-        text = f"mesh.shape=[{','.join(map(str, sizes))}]"
-        yield from _specs([text if _is(override, "mesh") else override for override in overrides], composer)
+    if devices > _MOST_DEVICES:
+        raise _refused(words[0], f"there are no {devices:,} devices; name at most {_MOST_DEVICES:,}")
+    points = (
+        [f"mesh.shape=[{','.join(map(str, sizes))}]" if _is(override, "mesh") else override for override in overrides]
+        for sizes in enumeration.factorisations(devices, len(axes))
+    )
+    if any(_is(override, "array") for override in overrides):
+        yield from (_specs(point, composer) for point in points)
+    else:
+        yield _Layouts(enumeration.count_of_factorisations(devices, len(axes)), points)
 
 
-def _specs(overrides: list[str], composer: Composer) -> Iterator[list[str]]:
+def _specs(overrides: list[str], composer: Composer) -> _Layouts:
     words = [override for override in overrides if _is(override, "array")]
     if not words:
-        yield overrides
-        return
+        return _Layouts(1, iter([overrides]))
     config = _composed([override for override in overrides if not _is(override, "array")], composer, words[0])
     try:
         mesh, dims = read_mesh(config["mesh"]), read_dims(config["dims"] or {})
-        choices = [_of_array(override, config, mesh, dims) for override in words]
+        shapes = {override: _shape(override, config, dims) for override in words}
     except InvalidExperiment as error:
         raise _refused(words[0], f"{'.'.join(map(str, error.fault.key))}: {error.fault.message}") from None
-    for chosen in itertools.product(*choices):
-        specs = dict(zip(words, chosen, strict=True))
+    count = math.prod(enumeration.count_of_specs(shape, mesh) for shape in shapes.values())
+    return _Layouts(count, _points(overrides, shapes, mesh))
+
+
+def _points(overrides: list[str], shapes: dict[str, list[int]], mesh: Mesh) -> Iterator[list[str]]:
+    """The overrides with every combination of specs that arrays of the shapes may have."""
+    for chosen in itertools.product(*(enumeration.specs(shape, mesh) for shape in shapes.values())):
+        specs = dict(zip(shapes, chosen, strict=True))
         yield [
             override if override not in specs else f"{override.partition('=')[0]}={_text(specs[override])}"
             for override in overrides
         ]
 
 
-def _of_array(override: str, config: Any, mesh: Mesh, dims: dict[str, int]) -> list[SpecEntries]:
+def _shape(override: str, config: Any, dims: dict[str, int]) -> list[int]:
+    """The shape of the array of whose layouts an override speaks."""
     match = WORD.match(override)
     assert match is not None
     arrays: dict[str, dict[str, Any]] = spread(config["arrays"] or {}, ("arrays",))
@@ -77,8 +117,7 @@ def _of_array(override: str, config: Any, mesh: Mesh, dims: dict[str, int]) -> l
         there = ", ".join(arrays) or "none"
         raise _refused(override, f"no array '{match['array']}'; there are {there}")
     key = ("arrays", match["array"], "shape")
-    shape = [read_size(size, (*key, i), dims) for i, size in enumerate(array["shape"])]
-    return list(enumeration.specs(shape, mesh))
+    return [read_size(size, (*key, i), dims) for i, size in enumerate(array["shape"])]
 
 
 def _is(override: str, what: str) -> bool:

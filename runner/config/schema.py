@@ -190,6 +190,14 @@ class TestConfig:
 
 
 @dataclass
+class SweepConfig:
+    """What keeps a sweep within bounds."""
+
+    most: int = 10_000
+    """How many points it may have: more are refused before any is made."""
+
+
+@dataclass
 class ExperimentConfig:
     """One experiment."""
 
@@ -248,6 +256,7 @@ class ExperimentConfig:
     """The number that a point of a sweep returns to Hydra's sweeper: `bytes_sent`, `auto.run_s`."""
     workers: int = 1
     """Of a sweep how many of its points are run at once, in a process each."""
+    sweep: SweepConfig = field(default_factory=SweepConfig)
 
 
 def completed(config: Mapping[str, Any], kind: type[Any] = ExperimentConfig) -> dict[str, Any]:

@@ -1,12 +1,68 @@
-"""The overrides of a sweep in; those out that Hydra cannot compose the whole of it with, only its points."""
+"""The overrides of a sweep in; how many points they are, and which Hydra lays over single points only, out."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from runner.config.compose import InvalidConfiguration
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
+MOST = "sweep.most"
+"""The key of how many points a sweep may have."""
 
 WORD = re.compile(r"\+*(?:(?P<mesh>mesh\.shape)|arrays\.(?P<array>\w+)\.spec)=all\Z")
 """The override that stands for every mesh of the devices, or for every layout of an array."""
+
+
+def most(overrides: Sequence[Override], otherwise: object) -> int:
+    """How many points a sweep may have: what the command line says, or `otherwise`. Raises `InvalidConfiguration`."""
+    given = [override for override in overrides if override.key_or_group == MOST and not override.is_sweep_override()]
+    number = given[-1].value() if given else otherwise
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        where = f"command line: {given[-1].input_line}" if given else f"configuration  {MOST}"
+        raise InvalidConfiguration(f"{where}\n  it is a number of points, of at least 1")
+    return number
+
+
+def require_few(overrides: Sequence[Override], limit: int) -> None:
+    """Raise `InvalidConfiguration` where the product of all choices is more points than the limit; none is made."""
+    counts = {str(o.input_line or o.get_key_element()): _count(o) for o in overrides if o.is_sweep_override()}
+    count = math.prod(counts.values())
+    if count > limit:
+        several = {text: number for text, number in counts.items() if number > 1}
+        product = f"{' × '.join(f'{number:,}' for number in several.values())} = " if len(several) > 1 else ""
+        raise too_many(" ".join(several), f"{product}{count:,}", limit)
+
+
+def too_many(overrides: str, count: str, limit: int) -> InvalidConfiguration:
+    """The refusal of some overrides that would be so many points."""
+    return InvalidConfiguration(
+        f"command line: {overrides}\n  this would be {count} points, and {MOST} is {limit:,}: sweep over fewer values, "
+        f"or set {MOST} to what you mean"
+    )
+
+
+def _count(override: Override) -> int:
+    """How many values a swept key has; those of a range are not made."""
+    from hydra.core.override_parser.types import RangeSweep
+
+    swept: Any = override.value()
+    if not isinstance(swept, RangeSweep):
+        return sum(1 for _ in override.sweep_string_iterator())
+    start, stop, step = swept.start or 0, swept.stop or 0, swept.step
+    if step == 0 or not all(map(math.isfinite, (start, stop, step))):
+        raise InvalidConfiguration(
+            f"command line: {override.input_line}\n  a range has finite ends and a step that is not 0"
+        )
+    # Of integers exactly, however large.
+    whole = all(isinstance(each, int) for each in (start, stop, step))
+    count = -((int(start) - int(stop)) // int(step)) if whole else math.ceil((stop - start) / step)
+    return max(count, 0)
 
 
 def withheld(overrides: Sequence[str]) -> frozenset[str]:

@@ -6,6 +6,7 @@ import ast
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,13 +17,58 @@ from runner.untyped import is_dict, is_list
 
 def factorisations(devices: int, axes: int) -> Iterator[list[int]]:
     """Every way to make a mesh of so many axes, some perhaps of size 1, of the devices."""
+    yield from _of_divisors(devices, axes, _divisors(devices))
+
+
+def _of_divisors(devices: int, axes: int, divisors: Sequence[int]) -> Iterator[list[int]]:
     if axes == 1:
         yield [devices]
         return
-    for first in range(devices, 0, -1):
+    for first in divisors:
         if devices % first == 0:
-            for rest in factorisations(devices // first, axes - 1):
+            for rest in _of_divisors(devices // first, axes - 1, divisors):
                 yield [first, *rest]
+
+
+def count_of_factorisations(devices: int, axes: int) -> int:
+    """How many `factorisations` there are: each prime factor, as often as it is one, goes to some axis."""
+    count, left, prime = 1, devices, 2
+    while left > 1:
+        prime = prime if prime * prime <= left else left
+        times = 0
+        while left % prime == 0:
+            left, times = left // prime, times + 1
+        count *= math.comb(times + axes - 1, axes - 1)
+        prime += 1
+    return count
+
+
+def _divisors(number: int) -> list[int]:
+    """The divisors of a number, the largest first."""
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)}, reverse=True)
+
+
+def count_of_specs(shape: Sequence[int], mesh: Mesh) -> int:
+    """How many `specs` there are; none is made.
+
+    Dimension after dimension it counts the ways to have used each set of axes. Of several axes a dimension has every
+    order.
+    """
+    sizes = [size for size in mesh.sizes.values() if size > 1]
+    # Axes of one size are alike: what counts is how many of each size are left.
+    kinds = Counter(sizes)
+    ways: Counter[tuple[int, ...]] = Counter({tuple(kinds.values()): 1})
+    for length in shape:
+        after: Counter[tuple[int, ...]] = Counter()
+        for left, count in ways.items():
+            for used in itertools.product(*(range(number + 1) for number in left)):
+                if length % math.prod(size**number for size, number in zip(kinds, used, strict=True)) == 0:
+                    chosen = math.prod(math.comb(n, k) for n, k in zip(left, used, strict=True))
+                    rest = tuple(n - k for n, k in zip(left, used, strict=True))
+                    after[rest] += count * chosen * math.factorial(sum(used))
+        ways = after
+    return ways.total()
 
 
 def specs(shape: Sequence[int], mesh: Mesh) -> Iterator[SpecEntries]:

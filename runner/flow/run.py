@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -22,6 +21,7 @@ from runner.experiment.naming import TRACED
 from runner.experiment.reader import read
 from runner.faults import Fault, InvalidExperiment, invalid
 from runner.flow import clock
+from runner.link import scratch
 from runner.link.events import Died, Finished, Invalid, Log, Started, Types
 from runner.link.process import Worker
 from runner.link.steps import Step, Work
@@ -214,7 +214,8 @@ class Running:
         arrays = None
         steps = list(_steps(experiment))
         part = self._part(experiment)
-        with self._progress, tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
+        with self._progress, scratch.Folder() as own:
+            left_here = str(own.path)
             if experiment.target.topology is None:
                 memory.check(experiment)
                 with part("making the arrays"):

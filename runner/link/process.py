@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import IO, TYPE_CHECKING, TypeAlias
 
+from runner.link import scratch
+
 if TYPE_CHECKING:
     from runner.link.events import Said
 
@@ -37,6 +39,8 @@ class Worker:
     def __init__(self, command: Sequence[str] = COMMAND, membership: Sequence[str] = ()) -> None:
         """`membership` says which of several processes it is, as `runner/worker/processes.py` reads it."""
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+        self._scratch = scratch.Folder()
+        """Where the process has its temporary files: libtpu leaves its logs there."""
         self._process = self._started([*command, str(os.getpid()), *membership], self._stderr)
         self._events: queue.Queue[Said | Exception | None] = queue.Queue()
         self._hear: Hear = self._events.put
@@ -53,6 +57,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
+            env={**os.environ, "TMPDIR": str(self._scratch.path)},
             text=True,
             encoding="utf-8",
             errors="replace",
@@ -137,6 +142,8 @@ class Worker:
                 except BrokenPipeError:
                     # What was still to be written to it is of no use any more.
                     continue
+
+        self._scratch.remove()
 
     def log(self) -> str:
         """What it wrote in the job that is done, or in which it ended, and what on standard output was no event.

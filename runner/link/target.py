@@ -7,7 +7,6 @@ running is recorded with the worker's last words, and a new worker goes on with 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +21,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.layout import Spec
-from runner.link import handover
+from runner.link import handover, scratch
 from runner.link.events import (
     Cost,
     Died,
@@ -194,7 +193,8 @@ def types_and_gradients_of(
     For hardware that is not here they are computed where `gradient` asks for them. `at_once` is before the jobs that
     wait, which another experiment may have.
     """
-    with tempfile.TemporaryDirectory(prefix="shardproof-") as left_here:
+    with scratch.Folder() as own:
+        left_here = str(own.path)
         told = {**job(config, folder, data_folder, left_here), "gradient": gradient}
         processes = experiment.target.processes
         for event in workers.submit(told, kind(experiment), experiment.timeout, processes, at_once=at_once):

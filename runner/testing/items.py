@@ -259,7 +259,7 @@ class _Check(pytest.Item):
         """Our message, without a traceback: what, where the run folder is, how to see it again."""
         if not isinstance(excinfo.value, _Failure):
             return super().repr_failure(excinfo, style)
-        self.ran.failed = True
+        self.ran.own.keep()
         return f"{excinfo.value}\nrun folder: {self.ran.folder}\nto run it: {self.command()}"
 
     def reportinfo(self) -> tuple[Path, None, str]:

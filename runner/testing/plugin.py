@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +19,7 @@ import pytest
 from runner.config.folders import conf_folder, experiments, is_there
 
 if TYPE_CHECKING:
+    from runner.link.scratch import Folder
     from runner.link.workers import Workers
     from runner.record.model import Record
     from runner.testing.items import ExperimentFile
@@ -59,9 +58,12 @@ class Run:
     """One experiment, run for one target."""
 
     record: Record
-    folder: Path
-    failed: bool = False
-    """Whether some item failed, so that the folder is kept."""
+    own: Folder
+
+    @property
+    def folder(self) -> Path:
+        """The run folder; where some item fails it is kept."""
+        return self.own.path
 
 
 class Session:
@@ -134,11 +136,14 @@ class Session:
         key = file.path, target
         if key not in self._runs:
             from runner.flow import run
+            from runner.link import scratch
 
             composed = file.composed(target)
-            folder = Path(tempfile.mkdtemp(prefix=f"shardproof-{file.path.stem}-"))
-            record = run.run(composed.plain, folder, lambda: composed.sources, composed.sources.overrides, self._kept())
-            self._runs[key] = Run(record, folder)
+            own = scratch.Folder(file.path.stem)
+            record = run.run(
+                composed.plain, own.path, lambda: composed.sources, composed.sources.overrides, self._kept()
+            )
+            self._runs[key] = Run(record, own)
         return self._runs[key]
 
     def _kept(self) -> Workers:
@@ -174,8 +179,7 @@ class Session:
         if self._workers is not None:
             self._workers.close()
         for run in self._runs.values():
-            if not run.failed:
-                shutil.rmtree(run.folder)
+            run.own.remove()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep what was pinned anew for the summary."""

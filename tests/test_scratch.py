@@ -1,0 +1,79 @@
+"""Temporary folders: nothing of a run, of libtpu or of a process that was killed stays in the folder of all."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runner.link import scratch
+from tests.command import ROOT, run_whole
+
+RUN = ("+experiment=case3_allreduce", "program=auto", "show=none", "hydra.run.dir=run")
+
+
+def test_a_run_leaves_nothing_in_the_temporary_folder(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    done = run_whole(*RUN, folder=tmp_path, TMPDIR=str(tmp_path / "tmp"))
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+def test_nor_does_libtpu(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    done = run_whole(*RUN, "target=v5e_2x2", folder=tmp_path, TMPDIR=str(tmp_path / "tmp"))
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+HOLD = """
+import sys, time
+from runner.link import scratch
+print(scratch.Folder("held").path, flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_folder_of_a_process_that_was_killed_goes_with_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert holder.stdout is not None
+    held = Path(holder.stdout.readline().strip())
+    os.utime(held, (1, 1))
+    scratch.remove_abandoned.cache_clear()
+    scratch.Folder().remove()
+    assert held.is_dir()
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    holder.stdout.close()
+    scratch.remove_abandoned.cache_clear()
+    scratch.Folder().remove()
+    assert not held.exists()
+
+
+def test_what_is_kept_or_new_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    kept = scratch.Folder("kept")
+    kept.keep()
+    kept.remove()
+    new = tmp_path / f"{scratch.PREFIX}new"
+    new.mkdir()
+    os.utime(kept.path, (time.time() - 3600,) * 2)
+    scratch.remove_abandoned.cache_clear()
+    scratch.Folder().remove()
+    assert {path.name for path in tmp_path.iterdir()} == {kept.path.name, new.name}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from runner.checks.diagnosis import File
 from runner.experiment.program import Program
 from runner.experiment.reader import read
+from runner.link import scratch
 from runner.link.events import Died, Invalid, Types
 from runner.link.target import job, kind
 from runner.link.workers import Workers
@@ -26,8 +26,8 @@ def file(config: Mapping[str, Any], workers: Workers, data_folder: Path) -> File
         asked = {**revised, "target": {**revised["target"], **_HERE}, "program": [program], "expect": {}}
         experiment = read(asked)
         which = kind(experiment)
-        with tempfile.TemporaryDirectory(prefix="shardproof-") as folder:
-            told = job(asked, Path(folder), data_folder, folder)
+        with scratch.Folder() as own:
+            told = job(asked, own.path, data_folder, str(own.path))
             found: str | None = "the worker told no types"
             for event in workers.aside(which).submit(told, which, experiment.timeout):
                 match event:

@@ -6,17 +6,16 @@ sections are interpreted here, at `verify_dims` or at the file's own sizes, wher
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.experiment import data, effort, memory, reader
 from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment
 from runner.flow import clock, verification
+from runner.link import scratch
 from runner.link.events import Types
 from runner.link.target import GradientsTold, types_and_gradients_of
 from runner.link.workers import Workers
@@ -122,11 +121,9 @@ def _told(
     gradient: bool,
 ) -> tuple[Types, GradientsTold | None]:
     """The types, and the gradients of the unsharded graph where these are asked for."""
-    with tempfile.TemporaryDirectory(prefix="shardproof-") as scratch:
+    with scratch.Folder() as own:
         folder = data.folder(experiment, sources)
-        return types_and_gradients_of(
-            workers, experiment, config, Path(scratch), folder, gradient=gradient, at_once=True
-        )
+        return types_and_gradients_of(workers, experiment, config, own.path, folder, gradient=gradient, at_once=True)
 
 
 def _compared(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.codec import Misfit
-from runner.link import key, messages, together, wire
+from runner.link import key, messages, scratch, together, wire
 from runner.link.cluster import Place, Unmet, introduced
 from runner.link.events import Done, Finished, Said, said
 from runner.link.messages import Bid
@@ -78,7 +77,7 @@ class _Lent:
     wire: Wire
     data_folder: DataFolder
     worker: Worker = field(init=False)
-    jobs: deque[tempfile.TemporaryDirectory[str]] = field(default_factory=deque[tempfile.TemporaryDirectory[str]])
+    jobs: deque[scratch.Folder] = field(default_factory=deque[scratch.Folder])
     unreadable: str | None = None
     """What the worker told that cannot be read, after which it was ended."""
 
@@ -104,10 +103,10 @@ class _Lent:
         worker.listened_to_by(lambda event: self._tell(worker, event))
 
     def _submit(self, job: dict[str, Any]) -> None:
-        here = tempfile.TemporaryDirectory(prefix="shardproof-")
+        here = scratch.Folder()
         self.jobs.append(here)
         data = self.data_folder(job["config"])
-        self.worker.submit(json.dumps({**job, "folder": here.name, "arrays": here.name, "data": str(data)}))
+        self.worker.submit(json.dumps({**job, "folder": str(here.path), "arrays": str(here.path), "data": str(data)}))
 
     def _tell(self, worker: Worker, event: Said | Exception | None) -> None:
         """Tell process 0 what the worker has told, and the values that it left before that."""
@@ -118,7 +117,7 @@ class _Lent:
             self.unreadable = f"told what cannot be read: {event}"
             worker.kill()
         elif isinstance(event, Done):
-            self.jobs.popleft().cleanup()
+            self.jobs.popleft().remove()
             self.wire.send({"event": said(event), "log": worker.log()})
         else:
             if isinstance(event, Finished):
@@ -126,13 +125,13 @@ class _Lent:
             self.wire.send({"event": said(event)})
 
     def _send_values(self) -> None:
-        for file in sorted(together.folder(Path(self.jobs[0].name), self.place.number).glob("*.bin")):
+        for file in sorted(together.folder(self.jobs[0].path, self.place.number).glob("*.bin")):
             self.wire.send({"file": file.name}, file)
             file.unlink()
 
     def _clear(self) -> None:
         while self.jobs:
-            self.jobs.popleft().cleanup()
+            self.jobs.popleft().remove()
 
     def close(self) -> None:
         """End the worker, and leave nothing behind."""

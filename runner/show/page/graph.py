@@ -92,7 +92,7 @@ def pill(one: Collective, times: int) -> Pill:
     over = "groups of no axis" if one.axes is None else ", ".join(one.axes) or "no axis"
     runs = "" if one.count == 1 else f" × {executions.short(one.count)}"
     several = f"{times} × " if times > 1 else ""
-    size = bytes_text(one.bytes) if one.bytes is not None else "? B"
+    size = bytes_text(one.bytes_sent) if one.bytes_sent is not None else "? B"
     how = "inserted by the compiler" if one.inserted else "of the backward pass" if one.gradient else "as written"
     how = f"{how}, backward" if one.inserted and one.gradient else how
     kind = "inserted" if one.inserted else "backward" if one.gradient else "written"
@@ -111,7 +111,7 @@ def _placed(
     for one in collectives:
         between = (tuple(one.between.source), tuple(one.between.to)) if one.between else None
         where = (between, tuple(one.axes or ()), one.count, tuple(one.branches))
-        key = (one.kind, one.node, one.gradient, one.inserted, one.bytes, *where)
+        key = (one.kind, one.node, one.gradient, one.inserted, one.bytes_sent, *where)
         alike.setdefault(key, []).append(one)
     on_edges: dict[tuple[str, str], list[Pill]] = {}
     at_lines: dict[str, list[Pill]] = {}

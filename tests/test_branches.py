@@ -225,7 +225,7 @@ def test_a_number_is_met_by_that_number_alone_and_a_range_by_what_lies_in_it(
 def test_a_range_is_told_in_words() -> None:
     failed = verdict({"all-reduce": 1}, ONE)
     assert failed.reason == "expected 1 all-reduce, found between 0 and 1 all-reduce"
-    assert failed.details == ["between 0 and 1 (in a branch) × all-reduce of C over x: 64 B per device"]
+    assert failed.details == ["between 0 and 1 (in a branch) × all-reduce of C over x: a device sends 64 B"]
     assert evidence.as_json(failed)["found"] == {"all-reduce": {"min": 0, "max": 1}}
     none = communication.counts(
         Expectations(no_collectives=True), Program.SHARD_MAP, evidence.program(ONE), "compiled", none=True

@@ -245,7 +245,7 @@ def test_a_collective_that_the_compiler_inserted_is_explained():
     moved = inserted("all-gather", "w", "C", axes=["y"], bytes_out=2_100_000, bytes=2_100_000)
     found = verdicts("collectives: {all-reduce: 1}", collective(), moved)["collectives"]
     assert found["reason"] == "expected 1 all-reduce, found 1 all-reduce, 1 all-gather"
-    assert found["details"] == ["1 × all-gather of w for C over y: 2.1 MB per device, inserted by the compiler"]
+    assert found["details"] == ["1 × all-gather of w for C over y: a device sends 2.1 MB, inserted by the compiler"]
 
 
 def test_every_collective_of_a_kind_that_was_miscounted_is_shown():
@@ -253,9 +253,9 @@ def test_every_collective_of_a_kind_that_was_miscounted_is_shown():
     found = verdicts("collectives: {all-reduce: 1}", collective(), other, collective("all-gather", "D"))["collectives"]
     assert found["reason"] == "expected 1 all-reduce, found 6 all-reduce, 1 all-gather"
     assert found["details"] == [
-        "1 × all-reduce of C over x: 64 B per device",
-        "5 × all-reduce of ring.h (backward) over x, y: 64 B per device",
-        "1 × all-gather of D over x: 64 B per device",
+        "1 × all-reduce of C over x: a device sends 64 B",
+        "5 × all-reduce of ring.h (backward) over x, y: a device sends 64 B",
+        "1 × all-gather of D over x: a device sends 64 B",
     ]
 
 
@@ -296,7 +296,7 @@ def test_no_collectives():
     assert verdicts("no_collectives: true", inserted(to=None))["no_collectives"] == {
         "status": "failed",
         "reason": "expected no collectives, found 1 all-reduce",
-        "details": ["1 × all-reduce of C over x: 64 B per device, inserted by the compiler"],
+        "details": ["1 × all-reduce of C over x: a device sends 64 B, inserted by the compiler"],
         "found": {"all-reduce": 1},
     }
     assert verdicts("no_collectives: false", collective()) == {}
@@ -358,7 +358,7 @@ def test_what_is_wrong_whatever_could_not_be_read_is_told_first():
     more: dict[str, Any] = {"collectives_unknown": MISSING, "collectives_missing": MISSING}
     found = verdicts("no_collectives: true", collective(), **more)["no_collectives"]
     assert found["reason"] == "expected no collectives, found 1 all-reduce"
-    assert found["details"] == ["1 × all-reduce of C over x: 64 B per device", *MISSING]
+    assert found["details"] == ["1 × all-reduce of C over x: a device sends 64 B", *MISSING]
 
 
 @pytest.mark.parametrize(
@@ -519,18 +519,18 @@ def test_what_overlaps():
 @pytest.mark.parametrize(
     ("given", "there", "why"),
     [
-        ("overlapped", [behind()], ["1 × all-reduce of C over x: 64 B per device: nothing is computed meanwhile"]),
+        ("overlapped", [behind()], ["1 × all-reduce of C over x: a device sends 64 B: nothing is computed meanwhile"]),
         (
             "overlapped",
             [collective(overlapped=[])],
-            ["1 × all-reduce of C over x: 64 B per device: it is synchronous"],
+            ["1 × all-reduce of C over x: a device sends 64 B: it is synchronous"],
         ),
         (
             "overlapped",
             [behind("D"), behind(count=2), replace(behind(), overlapped=None)],
             [
-                "2 × all-reduce of C over x: 64 B per device: nothing is computed meanwhile",
-                "1 × all-reduce of C over x: 64 B per device: what overlaps with it is not known",
+                "2 × all-reduce of C over x: a device sends 64 B: nothing is computed meanwhile",
+                "1 × all-reduce of C over x: a device sends 64 B: what overlaps with it is not known",
             ],
         ),
         ("overlapped", [behind("C", node="D")], ["C has no collective"]),
@@ -538,22 +538,25 @@ def test_what_overlaps():
             # Nobody knows whose this is.
             "overlapped",
             [behind("D"), behind(node=None)],
-            ["1 × all-reduce of no line that the module names over x: 64 B per device: nothing is computed meanwhile"],
+            [
+                "1 × all-reduce of no line that the module names over x: a device sends 64 B: "
+                "nothing is computed meanwhile"
+            ],
         ),
         (
             "not_overlapped",
             [behind(), behind("D", node=None)],
-            ["1 × all-reduce of no line that the module names over x: 64 B per device: it overlaps with D"],
+            ["1 × all-reduce of no line that the module names over x: a device sends 64 B: it overlaps with D"],
         ),
         (
             "not_overlapped",
             [behind("D", "partial")],
-            ["1 × all-reduce of C over x: 64 B per device: it overlaps with D, partial"],
+            ["1 × all-reduce of C over x: a device sends 64 B: it overlaps with D, partial"],
         ),
         (
             "not_overlapped",
             [replace(behind(), overlapped=None)],
-            ["1 × all-reduce of C over x: 64 B per device: what overlaps with it is not known"],
+            ["1 × all-reduce of C over x: a device sends 64 B: what overlaps with it is not known"],
         ),
         ("not_overlapped", [], ["C has no collective"]),
     ],

@@ -117,19 +117,19 @@ class Point:
             print(message, file=sys.stderr)
 
 
-def invalid(folder: Path, message: str, overrides: Sequence[str], config_folders: Sequence[str]) -> Record:
+def invalid(folder: Path, message: str, overrides: Sequence[str], config_folders: Sequence[str] = ()) -> Record:
     """The record of a point whose configuration could not be composed."""
     return ended(folder, "invalid", message, overrides, config_folders)
 
 
-def crashed(folder: Path, error: Exception, overrides: Sequence[str], config_folders: Sequence[str]) -> Record:
+def crashed(folder: Path, error: Exception, overrides: Sequence[str], config_folders: Sequence[str] = ()) -> Record:
     """The record of a run in which the runner itself failed."""
     message = f"this is a bug in shardproof, please report it: {type(error).__name__}: {error}"
     return ended(folder, "error", message, overrides, config_folders)
 
 
 def ended(
-    folder: Path, status: Status, message: str, overrides: Sequence[str], config_folders: Sequence[str]
+    folder: Path, status: Status, message: str, overrides: Sequence[str], config_folders: Sequence[str] = ()
 ) -> Record:
     """The record of a run that ended with a message before anything was found."""
     from runner.record import record

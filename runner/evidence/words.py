@@ -44,7 +44,7 @@ def subject(one: Collective) -> str:
 def described(one: Collective) -> str:
     """One collective of a record in a line."""
     inserted = ", inserted by the compiler" if one.inserted else ""
-    return f"{often(one.count)} × {collective(one)}: {bytes_text(one.bytes)} per device{inserted}"
+    return f"{often(one.count)} × {collective(one)}: a device sends {bytes_text(one.bytes_sent)}{inserted}"
 
 
 def because(why: Reason) -> str:

@@ -20,13 +20,12 @@ from runner.record.verdicts import (
     AgreementVerdict,
     Checks,
     LeftOut,
-    NotRun,
     Undecided,
     ValueOutput,
     ValueVerdict,
     Verdict,
 )
-from runner.show import collectives, figures, keeping, logical, modes, refused, values
+from runner.show import absent, collectives, figures, keeping, logical, modes, refused, values
 from runner.show.console import PLAIN, print_table, room, say, show_lines
 from runner.show.table import Cell
 from runner.words import listed, on_devices
@@ -166,7 +165,7 @@ def _programs(found: Record) -> None:
     if undecided:
         say()
     if found.target and found.target.topology:
-        _not_here(found, found.target)
+        absent.show(found, found.target)
 
 
 _MEASURED = ("largest error", "notices")
@@ -295,28 +294,6 @@ def _estimates(found: Record, *, complete: bool) -> None:
 
 def _run_time(timing: Timing) -> str:
     return "not run" if timing.run_s is None else f"{timing.run_s.median * 1e3:.2f} ms"
-
-
-def _not_here(found: Record, target: Devices) -> None:
-    """What of the checks was run, and where, since the target is not here."""
-    if target.device_order:
-        reason = target.device_order_reason
-        say(f"device order: {target.device_order}" + (f", since {reason}" if reason else ""))
-    verified = found.verification
-    if verified:
-        dims = ", ".join(f"{name}={size}" for name, size in verified.dims.items())
-        count = verified.target.devices
-        say(f"only compiled; values, replicas and agreement are those at {dims} on {count} simulated CPU devices")
-    else:
-        reasons = [check.reason for p in found.programs.values() for check in p.checks if check.status == "not_run"]
-        if reasons:
-            say(f"values, replicas and agreement were not run: {reasons[0]}")
-    sections = found.checks.sections
-    if isinstance(sections, NotRun):
-        say(f"sections was not run: {sections.reason}")
-    elif sections is not None and not verified:
-        at = ", ".join(f"{name}={size}" for name, size in (sections.dims or {}).items())
-        say(f"graph and per_device were compared at {at or 'their own sizes'}, without a device")
 
 
 def failures(found: Record) -> list[tuple[Cell, list[str]]]:

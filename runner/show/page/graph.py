@@ -94,7 +94,7 @@ def pill(one: Collective, times: int) -> Pill:
     over = "groups of no axis" if one.axes is None else ", ".join(one.axes) or "no axis"
     runs = "" if one.count == 1 else f" × {executions.short(one.count)}"
     several = f"{times} × " if times > 1 else ""
-    size = bytes_text(one.bytes) if one.bytes is not None else "? B"
+    size = bytes_text(one.bytes_sent) if one.bytes_sent is not None else "? B"
     how = "inserted by the compiler" if one.inserted else "of the backward pass" if one.gradient else "as written"
     how = f"{how}, backward" if one.inserted and one.gradient else how
     backward = [f"{node} (backward)" if node in one.backward else node for node in one.nodes]
@@ -115,7 +115,7 @@ def _placed(
     for one in collectives:
         between = (tuple(one.between.source), tuple(one.between.to)) if one.between else None
         where = (between, tuple(one.axes or ()), one.count, tuple(one.branches))
-        key = (one.kind, tuple(one.nodes), tuple(one.backward), one.gradient, one.inserted, one.bytes, *where)
+        key = (one.kind, tuple(one.nodes), tuple(one.backward), one.gradient, one.inserted, one.bytes_sent, *where)
         alike.setdefault(key, []).append(one)
     on_edges: dict[tuple[str, str], list[Pill]] = {}
     at_lines: dict[str, list[Pill]] = {}

@@ -34,7 +34,9 @@ def parts(found: Record) -> Iterator[Part]:
             ],
             class_="legend",
         )
-        told = "Values flow down. A collective stands on the edge whose value it moves, with its bytes on one device."
+        told = (
+            "Values flow down. A collective stands on the edge whose value it moves, with what a device sends for it."
+        )
         yield Part("graph", "Graph", [tag("p", told, class_="lead"), key, drawn])
     inside = list(_collectives(found))
     if inside:
@@ -91,13 +93,24 @@ def _collectives(found: Record) -> Iterator[Inside]:
     planned = [
         [
             one.kind, name, one.of, ", ".join(one.axes), one.line or "–", one.operation,
-            f"{bytes_text(one.bytes_in)} → {bytes_text(one.bytes_out)}", one.reduction or "–",
-            "yes" if one.gradient else "no",
+            f"{bytes_text(one.bytes_in)} → {bytes_text(one.bytes_out)}", bytes_text(one.bytes_sent),
+            one.reduction or "–", "yes" if one.gradient else "no",
         ]
         for name, program in found.compiled.items()
         for one in (program.plan.collectives if program.plan else None) or ()
     ]  # fmt: skip
     if planned:
-        head = ("collective", "of", "moves", "over", "for", "operation", "per device", "reduction", "backward")
+        head = (
+            "collective",
+            "of",
+            "moves",
+            "over",
+            "for",
+            "operation",
+            "in → out per device",
+            "sends",
+            "reduction",
+            "backward",
+        )
         summary = tag("summary", "What Shardy planned, which is not what was compiled")
         yield tag("details", summary, table("The plan of each program of whole arrays", head, planned, kind="small"))

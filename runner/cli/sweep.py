@@ -22,6 +22,7 @@ from runner.config.compose import InvalidConfiguration
 from runner.config.points import REFUSALS, Composed, Composer
 from runner.experiment import enumeration
 from runner.link.workers import Workers
+from runner.printable import Formatter
 from runner.record import measures, record
 from runner.record.files import write_text
 from runner.record.measures import Row
@@ -257,7 +258,7 @@ def passed(folder: Path, overrides: Sequence[str]) -> Record | None:
 def _logged(folder: Path) -> Generator[None]:
     """Under it what is logged goes to the log of a run, as `conf/hydra/job_logging/file.yaml` has it."""
     handler = logging.FileHandler(folder / LOG, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("[%(asctime)s][%(name)s][%(levelname)s] %(message)s"))
+    handler.setFormatter(Formatter("[%(asctime)s][%(name)s][%(levelname)s] %(message)s"))
     root = logging.getLogger()
     level = root.level
     root.addHandler(handler)

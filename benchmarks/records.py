@@ -210,6 +210,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="the folder of a run")
     parser.add_argument("sweep", type=Path, help="the folder of a sweep")
     parser.add_argument("--every", type=int, default=1, help="only every so many-th case")
+    parser.add_argument("--first", type=int, default=0, help="with which of the hostile values it begins")
     parser.add_argument("--show", type=int, default=10)
     given = parser.parse_args()
     first, one, last = real(given.run, given.sweep)
@@ -219,7 +220,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="shardproof-") as folder:
         for number, data in enumerate((one, first)):
             home = Home(Path(folder) / str(number), (first, data, last))
-            for case in itertools.islice(cases(data, number), 0, None, given.every):
+            for case in itertools.islice(cases(data, number + given.first), given.first, None, given.every):
                 found = home.tried(case)
                 raised += found.raised
                 silent += found.silent

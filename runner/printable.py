@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import html
 import io
+import logging
 import re
 from collections.abc import Iterable
 from typing import Any, TextIO, cast
@@ -23,6 +24,14 @@ _CONTROL = re.compile(
 def printable(text: str) -> str:
     """The text with its control characters spelled out."""
     return _CONTROL.sub(_spelled, text)
+
+
+class Formatter(logging.Formatter):
+    """Of a log, which terminals show too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, or the lines, of an entry."""
+        return printable(super().format(record))
 
 
 def escape(text: str, *, quote: bool = True) -> str:

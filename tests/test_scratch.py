@@ -73,7 +73,8 @@ def test_what_is_kept_or_new_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     kept.remove()
     new = tmp_path / f"{scratch.PREFIX}new"
     new.mkdir()
-    os.utime(kept.path, (time.time() - 3600,) * 2)
+    old = time.time() - 3600
+    os.utime(kept.path, (old, old))
     scratch.remove_abandoned.cache_clear()
     scratch.Folder().remove()
     assert {path.name for path in tmp_path.iterdir()} == {kept.path.name, new.name}

@@ -48,14 +48,14 @@ def main(arguments: Sequence[str], task: Task | None = None) -> int:
     # A log that cannot be written is no reason for a traceback: the files beside it cannot be written either.
     logging.raiseExceptions = False
     known, overrides = _arguments(arguments)
+    if known.config_dir and not Path(known.config_dir).is_dir():
+        print(f"command line: --config-dir {known.config_dir}\n  there is no such folder", file=sys.stderr)
+        return 2
     if _asks_for_listing(known, overrides):
         from runner.show import report
 
         report.listing(_folders(known, overrides))
         return 0
-    if known.config_dir and not Path(known.config_dir).is_dir():
-        print(f"command line: --config-dir {known.config_dir}\n  there is no such folder", file=sys.stderr)
-        return 2
     arguments = list(arguments)
     try:
         resumed = resume.read(overrides)

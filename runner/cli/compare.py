@@ -310,7 +310,7 @@ def _status(check: Verdict) -> str:
 
 
 def _said(text: str | None) -> str:
-    return "none" if text is None else text.splitlines()[0]
+    return "none" if text is None else next(iter(text.splitlines()), "empty")
 
 
 def _mesh(mesh: MeshShape | None) -> str:

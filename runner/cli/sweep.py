@@ -23,6 +23,7 @@ from runner.config.folders import added
 from runner.config.points import REFUSALS, Composed, Composer
 from runner.experiment import enumeration
 from runner.link.workers import Workers
+from runner.printable import Formatter
 from runner.record import manifest, measures, record
 from runner.record.files import write_text
 from runner.record.measures import Row
@@ -289,7 +290,7 @@ def same_files(before: Record, now: Composed) -> bool:
 def _logged(folder: Path) -> Generator[None]:
     """Under it what is logged goes to the log of a run, as `conf/hydra/job_logging/file.yaml` has it."""
     handler = logging.FileHandler(folder / LOG, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("[%(asctime)s][%(name)s][%(levelname)s] %(message)s"))
+    handler.setFormatter(Formatter("[%(asctime)s][%(name)s][%(levelname)s] %(message)s"))
     root = logging.getLogger()
     level = root.level
     root.addHandler(handler)

@@ -12,6 +12,7 @@ from runner.cli.options import NAMES, Options, read
 from runner.cli.point import LOG
 from runner.cli.sweep import Found, Plan, Sweep, Told
 from runner.config.points import Composer
+from runner.printable import printable
 from runner.record import consistent, manifest, measures, plain, record
 from runner.record.files import write_text
 from runner.show import sheet
@@ -132,7 +133,7 @@ class Sweeping:
             write_text(self.folder / "shardings.txt", text)
             write_text(self.folder / "shardings.svg", image)
             told += f"\n{text}"
-        write_text(self.folder / LOG, told)
+        write_text(self.folder / LOG, printable(told))
 
 
 def _lost(overrides: Sequence[str], why: str) -> Record:

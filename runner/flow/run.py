@@ -27,6 +27,7 @@ from runner.link.process import Worker
 from runner.link.steps import Step, Work
 from runner.link.target import job, kind
 from runner.link.workers import Workers
+from runner.printable import printable
 from runner.show.progress import Progress
 from runner.words import of_system
 
@@ -253,7 +254,7 @@ class Running:
                     case Log():
                         if event.text.strip():
                             with open(folder / "worker.log", "a", encoding="utf-8") as log:
-                                log.write(event.text)
+                                log.write(printable(event.text))
                     case Started():
                         self._progress.tell(f"{event.step} ({steps.index(event.step) + 1} of {len(steps)})")
             with part("judging the run"):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
 from runner import codec, dtypes
 from runner.codec import Misfit
+from runner.experiment.program import Program
 from runner.record.model import ArrayRecord, CompiledProgram, OutputRecord, Pictures, Record
-from runner.untyped import is_list
+from runner.untyped import is_dict, is_list, is_sequence
 
 _LARGEST = 1 << 62
 """No size, no place and no number of bytes is beyond: sums of some of them still are numbers that a machine has."""
@@ -30,6 +31,8 @@ def require(record: Record, data: dict[str, Any]) -> None:
     for name, array in record.arrays.items():
         _array(array, f"arrays.{name}")
     for program, compiled in record.compiled.items():
+        for part in ("memory", "cost", "timing", "estimate", "profile"):
+            _finite(getattr(compiled, part), f"programs.{program}.{part}")
         for name, output in compiled.outputs.items():
             _array(output, f"programs.{program}.outputs.{name}")
             _values(output, f"programs.{program}.outputs.{name}")
@@ -40,10 +43,10 @@ def require(record: Record, data: dict[str, Any]) -> None:
 def _integers(data: Any, at: str) -> None:
     if isinstance(data, int) and abs(data) > _LARGEST:
         raise Misfit(f"{at} is {data:.1e}, more than there can be")
-    if isinstance(data, dict):
+    if is_dict(data):
         for key, value in data.items():
             _integers(value, f"{at}.{key}" if at else str(key))
-    elif isinstance(data, list):
+    elif is_list(data):
         for number, value in enumerate(data):
             _integers(value, f"{at}[{number}]")
 
@@ -51,8 +54,25 @@ def _integers(data: Any, at: str) -> None:
 def _programs(record: Record, data: dict[str, Any]) -> None:
     """A program that was compiled is one, or the record is none; without this it would be one that is not."""
     for name, program in record.programs.items():
+        if name not in tuple(Program):
+            raise Misfit(f"programs has {name!r:.60}, which is no program")
         if "outputs" in data["programs"][name] and not isinstance(program, CompiledProgram):
             codec.build_at(CompiledProgram, data["programs"][name], f"programs.{name}")
+
+
+def _finite(value: Any, at: str) -> None:
+    """Of what is measured or estimated each number is one."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise Misfit(f"{at} is {value}, not a number of anything")
+    if is_dataclass(value):
+        for each in fields(value):
+            _finite(getattr(value, each.name), f"{at}.{each.name}")
+    elif is_dict(value):
+        for key, inner in value.items():
+            _finite(inner, f"{at}.{key}")
+    elif is_sequence(value):
+        for number, inner in enumerate(value):
+            _finite(inner, f"{at}[{number}]")
 
 
 def _array(array: ArrayRecord, at: str) -> None:

@@ -9,16 +9,20 @@ import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
+from runner.printable import printable
+
 
 def write_text(path: Path, text: str) -> None:
     """Write a file so that it is there whole or not at all.
 
     On Linux it has no name before it is whole, so that nothing is left of it where the process is killed. On other
     systems, and file systems that know no such files, what is left then has a hidden name, and nobody reads it. What
-    is there and is no file, a device or a pipe, is left alone: `OSError`.
+    is there and is no file, a device or a pipe, is left alone: `OSError`. A `.txt` is for terminals: control characters
+    are spelled out in it.
     """
     if path.exists() and not (path.is_file() or path.is_dir() or path.is_symlink()):
         raise OSError(errno.EINVAL, "it is no file, and is left alone", str(path))
+    text = printable(text) if path.suffix == ".txt" else text
     with _unnamed(path.parent) as handle:
         if handle is not None:
             _write(handle, text)

@@ -134,7 +134,7 @@ class Walk:
                 self.times, self.branches = 1, (*branches, taken)
             self._blocks(region)
         self.times, self.inside, self.branches = before, inside, branches
-        if called is not None:
+        if called is not None or operation.name == "sdy.named_computation":
             self.returned(operation)
 
 

@@ -184,7 +184,7 @@ class _Reader(Places):
             parent = operation.parent
             if parent is not None and parent.name != "func.func":
                 for result, value in zip(parent.results, self._last, strict=False):
-                    self._regions.join(self._nodes(result), self._nodes(value))
+                    self._regions.join(self._nodes(result, made=True), self._nodes(value))
             return False
         if dialect == "sdy" and name in CLAUSES:
             self._collective(operation, name)
@@ -221,7 +221,7 @@ class _Reader(Places):
         for at, result in enumerate(operation.results):
             known = _Known(of, dims[at] if at < len(dims) else ())
             self._known[result] = known if where is None else self._asking(result, known, (where, at))
-        made = [self._nodes(result) for result in operation.results]
+        made = [self._nodes(result, made=True) for result in operation.results]
         if rule.text is not None:
             self._regions.compute(rule.text, taken, made)
         elif operation.name in ("stablehlo.while", "sdy.sharding_constraint"):
@@ -257,12 +257,12 @@ class _Reader(Places):
             self._numbers[value] = self._regions.number()
         return self._numbers[value]
 
-    def _nodes(self, value: Any) -> Nodes:
-        """The nodes of a value; of one that a key lays out, nodes for each who reads it."""
+    def _nodes(self, value: Any, *, made: bool = False) -> Nodes:
+        """The nodes of a value where it is `made`, or read: of one that a key lays out, others for each reader."""
         known, spec = self._of(value), self._layouts.get(value) or self._replicated(value)
         asked = [*([known.fixed] if known.fixed else []), *known.asked]
         fixed = known.fixed is not None or any(spec == whole for _, whole in known.asked)
-        number = self._regions.number() if fixed else self._number_of(value)
+        number = self._regions.number() if fixed and not made else self._number_of(value)
         nodes = self._regions.nodes(number, spec)
         for key, whole in asked:
             self._regions.lie(nodes, whole, key)

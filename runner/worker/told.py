@@ -100,11 +100,15 @@ class Told(Places):
         attributes = operation.attributes
         if operation.name.endswith(".return"):
             self._last = list(operation.operands)
+        if operation.name == "sdy.data_flow_edge" and operation.operands[0] in self._where:
+            # What comes out of a loop or a call, as Shardy propagates through it.
+            self._where[operation.results[0]] = self._where[operation.operands[0]]
         if "sdy.sharding_origin_name" in attributes:
             name = str(attributes["sdy.sharding_origin_name"]).strip('"')
             given = shardy.one(str(attributes["sharding"])) if "sharding" in attributes else None
             self.constraints[name] = self.stack(operation), given
-            where = self._where.get(operation.operands[0])
+            # A `shard_map` without arrays has a name for its shardings too.
+            where = self._where.get(operation.operands[0]) if operation.name == "sdy.sharding_constraint" else None
             if where is not None:
                 self.constrained.setdefault(where, []).append(name)
                 self._where[operation.results[0]] = where

@@ -1,0 +1,297 @@
+"""The factors of our rules are those of Shardy's, for every operation that Shardy has rules for.
+
+A single call is lowered, and Shardy says of each operation of the module which dimensions belong together. Followed
+from the arguments to the result these are groups of dimensions, which have to be those that the call's rule has.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+import jax
+import pytest
+from jax._src.lib.mlir import ir, passmanager  # pyright: ignore[reportPrivateImportUsage]
+
+from runner.derivation.calls import Call, NotStatic
+from runner.derivation.facts import call_of, leaves
+from runner.derivation.operations import WAYS
+from runner.derivation.registry import Way
+from runner.derivation.rules import Rule
+from runner.derivation.scopes import Binding, Names
+from runner.derivation.values import Value
+from runner.dtypes import dtype
+from runner.experiment.model import Experiment, Node
+from runner.layout import Spec
+from runner.sharding.plan import terms
+from runner.worker import shardy
+from runner.worker.derive import planned
+from runner.worker.modules import Walk, shape_of
+from runner.worker.walk import Walker
+from tests import harness
+from tests.test_derivation import EVERY
+
+Groups = frozenset[frozenset[tuple[str, int]]]
+"""The dimensions of arguments and of the result (`out`) that are split together."""
+
+
+MADE = ("stablehlo.constant", "stablehlo.iota")
+"""What no array enters has no rule: any device can make any part of it."""
+
+
+class Factors(Walk):
+    """The factors of the dimensions of all values of a module; `marked` are those that have to be whole."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        self.module = module  # what is in it goes with it
+        self.of: dict[Any, list[list[int]]] = {}
+        self.sizes: list[int] = []
+        self.split: dict[int, list[int]] = {}
+        self.whole: set[int] = set()
+        self.unruled: set[str] = set()
+        self.returns: list[Any] = []
+
+    def fresh(self, size: int) -> int:
+        self.sizes.append(size)
+        return len(self.sizes) - 1
+
+    def dimensions(self, value: Any) -> list[list[int]]:
+        if value not in self.of:
+            self.of[value] = [[self.fresh(size)] for size in shape_of(value)]
+        return self.of[value]
+
+    def leaves(self, factors: list[int]) -> list[int]:
+        found: list[int] = []
+        for factor in factors:
+            found += self.leaves(self.split[factor]) if factor in self.split else [factor]
+        return [factor for factor in found if self.sizes[factor] > 1]
+
+    def together(self, one: list[int], other: list[int]) -> None:
+        """Say that two lists of factors are the same dimension."""
+        left, right = self.leaves(one), self.leaves(other)
+        while left and right:
+            a, b = left[0], right[0]
+            if a != b and self.sizes[a] == self.sizes[b]:
+                self.split[a] = [b]
+                if a in self.whole:
+                    self.whole.add(b)
+            elif a != b:
+                big, small = (a, b) if self.sizes[a] > self.sizes[b] else (b, a)
+                if self.sizes[big] % self.sizes[small]:
+                    self.whole |= {*left, *right}
+                    return
+                rest = self.fresh(self.sizes[big] // self.sizes[small])
+                self.split[big] = [small, rest]
+                if big in self.whole:
+                    self.whole |= {small, rest}
+            left, right = self.leaves(left), self.leaves(right)
+            assert left[0] == right[0]
+            left, right = left[1:], right[1:]
+
+    def argument(self, owner: Any, argument: Any, at: int) -> None:
+        if owner.name == "func.call":
+            self.of[argument] = self.dimensions(self.bindings[argument])
+
+    def operation(self, operation: Any) -> bool:
+        name = operation.name
+        if name.endswith("return"):
+            self.returns = list(operation.operands)
+            return False
+        if name in ("func.call", *MADE) or not any(map(shape_of, (*operation.operands, *operation.results))):
+            return name == "func.call"
+        rule = shardy.rule(operation)
+        if rule.text is None:
+            self.unruled.add(name)
+            return False
+        own = {factor: self.fresh(size) for factor, size in rule.sizes.items()}
+        self.whole |= {own[factor] for factor in (*rule.whole, *rule.permuted)}
+        given, _, made = rule.text.partition("->")
+        for values, side in ((operation.operands, given), (operation.results, made)):
+            for value, term in zip(values, terms(side), strict=False):
+                for mine, factors in zip(self.dimensions(value), term, strict=False):
+                    self.together(mine, [own[factor] for factor in factors])
+        return False
+
+    def returned(self, owner: Any) -> None:
+        for result, value in zip(owner.results, self.returns, strict=True):
+            self.of[result] = self.dimensions(value)
+
+    def groups(self, named: dict[str, Any]) -> Groups:
+        found: dict[int, set[tuple[str, int]]] = {}
+        for name, value in named.items():
+            for d, factors in enumerate(self.dimensions(value)):
+                for factor in self.leaves(factors):
+                    if factor not in self.whole:
+                        found.setdefault(factor, set()).add((name, d))
+        return frozenset(map(frozenset, found.values()))
+
+
+def _ruled(lowered: Any) -> Any:
+    """A copy of a lowered module in which each operation has Shardy's rule."""
+    module = lowered.compiler_ir("stablehlo")
+    with module.context:
+        copy = ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
+        pipeline = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
+        passmanager.PassManager.parse(pipeline).run(copy.operation)
+    return copy
+
+
+def theirs(experiment: Experiment) -> Groups | set[str]:
+    """The groups that Shardy's rules make, or the operations for which it has none."""
+
+    def whole(*arrays: Any) -> Any:
+        walker = Walker(experiment, dict(zip((array.name for array in experiment.arrays), arrays, strict=True)))
+        walker.run(experiment.graph, "graph")
+        return walker.values["out"]
+
+    with harness.configured(experiment):
+        given = (jax.ShapeDtypeStruct(array.shape, dtype(array.dtype).numpy) for array in experiment.arrays)
+        factors = Factors(_ruled(jax.jit(whole, keep_unused=True).lower(*given)))
+    factors.walk()
+    if factors.unruled:
+        return factors.unruled
+    arguments = factors.main.regions[0].blocks[0].arguments
+    named = {array.name: value for array, value in zip(experiment.arrays, arguments, strict=True)}
+    return factors.groups({**named, "out": factors.returns[0]})
+
+
+def ours(experiment: Experiment) -> tuple[str, Groups | None] | None:
+    """The operation that an experiment's line is, and the groups of its rule, if it has one for the call.
+
+    None where the operands are no arrays by their names, each by its own.
+    """
+    (line,) = experiment.graph
+    assert isinstance(line, Node)
+    node = line.expression.tree
+    if not isinstance(node, ast.Call | ast.BinOp | ast.Compare | ast.UnaryOp | ast.Subscript | ast.Attribute):
+        return None
+    with harness.configured(experiment):
+        names = Names(experiment, planned(experiment)[1])
+    names.path = "out"
+    for array in experiment.arrays:
+        value = Value(ast.Name(array.name), array.shape, Spec(((),) * len(array.shape)), array.dtype)
+        names.scopes[0].names[array.name] = Binding(value)
+    given = {place: tree.id for place, tree in leaves(names.statics, node) if isinstance(tree, ast.Name)}
+    if len({*given.values()}) < len(list(leaves(names.statics, node))):
+        return None
+    values = {place: names.binding(name).value for place, name in given.items()}
+    call = call_of(names, node, values, free=False, alone=False)
+    rule = next(filter(None, (_rule(way, call) for way in WAYS.get(call.name, ()))), None)
+    return call.name, None if rule is None else _groups(rule, given)
+
+
+def _rule(way: Way, call: Call) -> Rule | None:
+    with contextlib.suppress(NotStatic):
+        return way.rule(call)
+    return None
+
+
+def _groups(rule: Rule, given: dict[str, str]) -> Groups:
+    found: dict[int, set[tuple[str, int]]] = {}
+    for name, dimensions in [*((given[place], each) for place, each in rule.operands.items()), ("out", rule.result)]:
+        for d, factors in enumerate(dimensions):
+            for factor in factors:
+                if factor not in rule.whole and rule.sizes[factor] > 1:
+                    found.setdefault(factor, set()).add((name, d))
+    return frozenset(map(frozenset, found.values()))
+
+
+INSIDE = "split with what a device sends inside; to Shardy the blocks are permuted"
+READ = "a device reads what lies in its block, and the rest is zero; to Shardy the dimension is whole"
+WHOLE = "the dimension is whole; Shardy splits what the operation is made of"
+INDICES = "every device has all indices, and updates its block; Shardy splits the indices"
+COPIES = "copies are made on each device; Shardy has a factor for them"
+MADE_OF_NOTHING = "lies as the array lies, so that nothing is sent for it; to Shardy no array enters"
+
+DIFFERENT = {
+    "associative_scan": ("associative_scan('mul', a)", INSIDE),
+    "cumlogsumexp": ("cumlogsumexp(A)", INSIDE),
+    "cummax": ("cummax(a, axis=0)", INSIDE),
+    "cummin": ("cummin(A)", INSIDE),
+    "cumprod": ("cumprod(a, axis=1)", INSIDE),
+    "cumsum": ("cumsum(a, axis=0)", INSIDE),
+    "flip": ("flip(a, axis=0)", INSIDE),
+    "fliplr": ("fliplr(A)", INSIDE),
+    "flipud": ("flipud(A)", INSIDE),
+    "reduce_window": ("reduce_window(A, -inf, 'max', (1, 3), (1, 1), 'SAME')", INSIDE),
+    "roll": ("roll(v, 4)", INSIDE),
+    "dynamic_index_in_dim": ("dynamic_index_in_dim(a, i, axis=0, keepdims=False)", READ),
+    "dynamic_slice": ("dynamic_slice(a, (i, 0), (2, 4))", READ),
+    "dynamic_slice_in_dim": ("dynamic_slice_in_dim(a, i, 2, axis=0)", READ),
+    "index_in_dim": ("index_in_dim(A, 1)", READ),
+    "slice": ("slice(A, (0, 2), (4, 6))", READ),
+    "slice_in_dim": ("slice_in_dim(A, 2, 6, axis=1)", READ),
+    "subscript": ("A[0, 1:3]", READ),
+    "argmax": ("argmax(A)", WHOLE),
+    "argmin": ("argmin(A)", WHOLE),
+    "average": ("average(A, axis=0)", WHOLE),
+    "bincount": ("bincount(J, length=4)", WHOLE),
+    "logmeanexp": ("logmeanexp(A, axis=0)", WHOLE),
+    "matrix_power": ("matrix_power(S, 3)", WHOLE),
+    "nanmean": ("nanmean(A, axis=0)", WHOLE),
+    "norm": ("norm(T, axis=(0, 2))", WHOLE),
+    "pad": ("pad(A, ((0, 4), (0, 0)))", WHOLE),
+    "ptp": ("ptp(A, axis=0)", WHOLE),
+    "svdvals": ("svdvals(S)", WHOLE),
+    "trace": ("trace(S)", WHOLE),
+    "vander": ("vander(V, 3)", WHOLE),
+    "vector_norm": ("vector_norm(A)", WHOLE),
+    "at[].add": ("a.at[k].add(c)", INDICES),
+    "at[].get": ("t.at[:, k].get(mode='fill', fill_value=0)", INDICES),
+    "at[].max": ("n.at[k].max(1)", INDICES),
+    "at[].min": ("a.at[k].min(c)", INDICES),
+    "at[].mul": ("a.at[p, :].mul(2)", INDICES),
+    "at[].multiply": ("a.at[k].multiply(c, mode='fill')", INDICES),
+    "repeat": ("repeat(A, 2)", COPIES),
+    "tile": ("tile(a, (1, 2))", COPIES),
+    "full_like": ("full_like(A, 3)", MADE_OF_NOTHING),
+    "ones_like": ("ones_like(A)", MADE_OF_NOTHING),
+}
+"""The operations of which some calls have other factors than Shardy's: one of these calls, and why."""
+
+DIAGONAL = "einsum('ii->i', S)"
+"""A letter that stands twice is whole; Shardy splits one of the two dimensions, and gathers the other."""
+
+
+def _case(text: str) -> Experiment | None:
+    """The experiment of one expression, with the arrays that it reads; None where it reads none."""
+    experiment = harness.experiment(f'{EVERY[text]}\ngraph:\n  out: "{text}"\noutputs: {{out: []}}', program="auto")
+    read = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    arrays = tuple(array for array in experiment.arrays if array.name in read)
+    return replace(experiment, arrays=arrays) if arrays else None
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("text", EVERY)
+def test_the_factors_of_a_rule_are_shardys(text: str) -> None:
+    experiment = _case(text)
+    found = None if experiment is None else ours(experiment)
+    if experiment is None or found is None or found[1] is None:
+        return
+    name, groups = found
+    shardys = theirs(experiment)
+    if not isinstance(shardys, set) and name not in DIFFERENT and text != DIAGONAL:
+        assert groups == shardys
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_an_operation_whose_factors_are_said_to_be_others_has_others(name: str) -> None:
+    experiment = _case(DIFFERENT[name][0])
+    assert experiment is not None
+    found, shardys = ours(experiment), theirs(experiment)
+    assert found is not None
+    assert found[0] == name
+    assert not isinstance(shardys, set)
+    assert found[1] != shardys
+
+
+def test_factors_that_are_taken_for_others_are_noticed() -> None:
+    experiment = _case("matmul(A, B)")
+    assert experiment is not None
+    found = ours(experiment)
+    assert found == ("matmul", theirs(experiment))
+    rule = Rule({"a": ((0,), (1,)), "b": ((2,), (1,))}, ((0,), (2,)), {0: 8, 1: 4, 2: 4})
+    assert _groups(rule, {"a": "A", "b": "B"}) != theirs(experiment)

@@ -40,7 +40,7 @@ def require(record: Record, data: dict[str, Any]) -> None:
         require_pictures(record.pictures)
 
 
-def _integers(data: Any, at: str) -> None:
+def _integers(data: object, at: str) -> None:
     if isinstance(data, int) and abs(data) > _LARGEST:
         raise Misfit(f"{at} is {data:.1e}, more than there can be")
     if is_dict(data):

@@ -130,7 +130,7 @@ class _Naming(ast.NodeTransformer):
     """Puts a mark in the place of each name of a value, and of each text, in the order of `texts`."""
 
     def __init__(self, lies: Callable[[str | None], _Lying | None]) -> None:
-        self._lies = lies
+        self._lies: Callable[[str | None], _Lying | None] = lies
         self.texts: list[str] = []
 
     def visit_Call(self, node: ast.Call) -> ast.AST:

@@ -117,7 +117,7 @@ class Written:
         plan = self._derived_by
         matching = Matching([], plan)
         exact = matching.of(replace(one, gradient=False, nodes=lines), lines)
-        planned = [] if exact.left else exact.planned
+        planned = [] if exact.left else list(exact.planned)
         planned = [each for each in planned if any(_names(each.of, call) for call in calls)] or planned
         there = planned or matching.instead(replace(one, gradient=False), lines)
         found = [needs.of_collective(each, plan.operations, self._promised) for each in there]

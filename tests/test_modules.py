@@ -283,7 +283,6 @@ def test_all_that_a_module_communicates_is_read(name):
     for one in module.found:
         # What was merged has a part for each operand, and nothing else.
         assert not one.parts or sum(part.bytes or 0 for part in one.parts) == one.bytes_in
-        assert {node for part in one.parts for node in part.nodes} <= set(one.nodes) or one.gradient or not one.parts
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -130,7 +130,9 @@ class _Naming(ast.NodeTransformer):
     """Puts a mark in the place of each name of a value, and of each text, in the order of `texts`."""
 
     def __init__(self, lies: Callable[[str | None], _Lying | None]) -> None:
-        self._lies: Callable[[str | None], _Lying | None] = lies
+        self._lies = lies
+        self._own = frozenset[str]()
+        """The parameters of the lambdas around, which are no values of the section's."""
         self.texts: list[str] = []
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
@@ -140,17 +142,17 @@ class _Naming(ast.NodeTransformer):
         return node
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
-        own = {argument.arg for argument in node.args.args}
-        outside, self._lies = self._lies, lambda name: None if name in own else outside(name)
+        outside = self._own
+        self._own = outside | {argument.arg for argument in node.args.args}
         node.body = self.visit(node.body)
-        self._lies = outside
+        self._own = outside
         return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         return self._mark(repr(node.value)) if isinstance(node.value, str) else node
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        lying = self._lies(node.id)
+        lying = None if node.id in self._own else self._lies(node.id)
         return node if lying is None else self._mark(node.id + written(*lying))
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:

@@ -11,7 +11,7 @@ from runner.evidence.model import Collective, Reason
 from runner.experiment.model import Experiment, expressions
 from runner.experiment.program import Program
 from runner.language.operations import OPERATIONS
-from runner.sharding.plan import AskedCollective, Planned, PlannedCollective
+from runner.sharding.plan import AskedCollective, Planned
 from runner.why import needs
 from runner.why.matching import Matching
 from runner.why.needs import Need
@@ -117,9 +117,9 @@ class Written:
         plan = self._derived_by
         matching = Matching([], plan)
         exact = matching.of(replace(one, gradient=False, nodes=lines), lines)
-        planned: Sequence[PlannedCollective] = () if exact.left else exact.planned
+        planned = [] if exact.left else list(exact.planned)
         planned = [each for each in planned if any(_names(each.of, call) for call in calls)] or planned
-        there: Sequence[PlannedCollective] = planned or matching.instead(replace(one, gradient=False), lines)
+        there = planned or matching.instead(replace(one, gradient=False), lines)
         found = [needs.of_collective(each, plan.operations, self._promised) for each in there]
         if not found:
             own = (needs.of_operation(each, one.axes) for each in plan.operations if each.line in lines)

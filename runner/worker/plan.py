@@ -273,8 +273,8 @@ class _Reader(Places):
         asked: list[tuple[str, Spec]] = []
         for name in self._told.constrained.get(where, ()):
             stack, given = self._told.constraints[name]
-            line = self._names.where(stack)[0]
-            key = None if line is None or given is None else _constraint(self._experiment, line, given)
+            line = self._names.where(stack)[0] or known.of
+            key = None if given is None else _constraint(self._experiment, line, given)
             if key is not None and given is not None and len(given) == len(shape_of(value)):
                 asked.append((key, given))
         return replace(known, asked=tuple(asked))

@@ -148,7 +148,7 @@ def layout(mesh: Mesh, rule: Rule, dimensions: Dimensions, assignment: Assignmen
             if mine and not full:
                 return None
             axes += mine
-            full = full and mesh.axis_size(mine) == rule.sizes[factor]
+            full = full and (mesh.axis_size(mine) if mine else 1) == rule.sizes[factor]
         spec.append(axes)
     return Spec(spec)
 

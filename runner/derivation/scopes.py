@@ -117,10 +117,10 @@ class Names:
     @property
     def statics(self) -> Statics:
         """What is known without arrays where the writer is."""
-        return Statics(self.experiment.dims, self.index | self._static_names(), self.type_of)
+        return Statics(self.experiment.dims, self._is_step, self.type_of)
 
-    def _static_names(self) -> frozenset[str]:
-        return frozenset(n for scope in self.scopes for n, b in scope.names.items() if b.value.static)
+    def _is_step(self, name: str) -> bool:
+        return name in self.index or any(name in s.names and s.names[name].value.static for s in self.scopes)
 
     def type_of(self, node: ast.expr) -> Typed | None:
         """The type of an expression that is an array."""
@@ -185,8 +185,13 @@ class Names:
             return None
         name = text(value.tree)
         for scope in reversed(self.scopes):
-            for known, binding in scope.names.items():
-                if binding.value.tree is value.tree or (known == name and binding.value == value):
+            binding = scope.names.get(name)
+            if binding is not None and (binding.value.tree is value.tree or binding.value == value):
+                return scope, binding
+        # An array that stands for itself by another name.
+        for scope in reversed(self.scopes):
+            for binding in scope.names.values():
+                if binding.value.tree is value.tree:
                     return scope, binding
         return None
 

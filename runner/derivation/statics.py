@@ -19,10 +19,10 @@ _COUNTED = (ast.Add, ast.Sub, ast.Mult, ast.Mod, ast.Div, ast.FloorDiv, ast.Pow)
 
 @dataclass(frozen=True)
 class Statics:
-    """What can be known of an expression without arrays: `steps` are names of numbers that are not known yet."""
+    """What can be known of an expression without arrays; `is_step`: whether a name is a number that comes later."""
 
     dims: Mapping[str, int]
-    steps: frozenset[str]
+    is_step: Callable[[str], bool]
     type_of: Callable[[ast.expr], Typed | None]
 
     def tree(self, node: ast.expr) -> ast.expr | None:
@@ -32,7 +32,7 @@ class Statics:
                 # What combines two values reads no others.
                 return node
             case ast.Name(id=name):
-                return node if name in self.dims or name in CONSTANTS or name in self.steps else None
+                return node if name in self.dims or name in CONSTANTS or self.is_step(name) else None
             case ast.Call(func=ast.Name(id=name), args=[argument]) if OPERATIONS[name].kind == "static":
                 typed = self.type_of(argument)
                 if typed is None or node.keywords:

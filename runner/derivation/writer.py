@@ -87,7 +87,7 @@ class Writer:
             if isinstance(statement, Loop):
                 self._loop(statement, here)
             else:
-                again = any(later.name == statement.name for later in statements[at + 1 :])
+                again = bool(forced) and any(later.name == statement.name for later in statements[at + 1 :])
                 self._line(statement, here, forced={} if again else forced, inside=bool(path))
 
     def _line(self, line: Node, path: str, forced: Mapping[str, Spec], inside: bool) -> None:
@@ -260,7 +260,7 @@ def _below(init: Any, experiment: Experiment) -> int | None:
     match tree:
         case ast.Call(func=ast.Name(id="integers"), args=[ast.Constant(value=0), bound], keywords=[]):
             try:
-                return int(Statics(experiment.dims, frozenset(), lambda _: None).value(bound))
+                return int(Statics(experiment.dims, lambda _: False, lambda _: None).value(bound))
             except NotStatic:
                 return None
         case _:

@@ -29,7 +29,6 @@ SETTINGS = {
 SETTINGS_OF_SWEEPS = {
     "hydra.hydra_logging.root.level=LOUD": "Unable to configure root logger: Unknown level: 'LOUD'",
     "hydra.sweep.dir=${nope}": "Interpolation key 'nope' not found",
-    "hydra.sweep.subdir=${nope}": "Interpolation key 'nope' not found",
 }
 
 
@@ -50,12 +49,22 @@ def test_of_a_sweep_too(tmp_path: Path, override: str) -> None:
     _is_one_message(command(tmp_path, *SWEEP, override), override, SETTINGS_OF_SWEEPS[override])
 
 
+def test_a_setting_that_no_point_can_have_is_told_of_each(tmp_path: Path) -> None:
+    done = command(tmp_path, *SWEEP, "hydra.sweep.subdir=${nope}")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Interpolation key 'nope' not found" in done.stdout
+    assert "2 points: 2 invalid" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
 def test_a_setting_of_the_file_has_its_place(tmp_path: Path) -> None:
     folder = _folder(tmp_path)
     (folder / "experiment" / "mine.yaml").write_text(GOOD + "hydra: {job_logging: {root: {level: LOUD}}}\n")
     done = command(tmp_path, "--config-dir", "conf", "+experiment=mine", "hydra.run.dir=run")
     assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stderr.startswith("conf/experiment/mine.yaml:21:9  hydra.job_logging\n  Hydra cannot use this: Unable")
+    assert done.stderr.startswith(
+        "conf/experiment/mine.yaml:21:9  hydra.job_logging\n  an experiment sets hydra.sweeper.params"
+    )
     assert "Traceback" not in done.stderr
 
 

@@ -76,7 +76,7 @@ SLOW = """
 program: auto
 arrays: {A: {shape: [4], init: "1", spec: [x]}}
 graph:
-  ring: {repeat: 10000000, unroll: false, carry: {a: A}, body: {a: a * 0.5 + 1}}
+  ring: {repeat: 1000000, unroll: false, carry: {a: A}, body: {a: a * 0.5 + 1}}
   C: ring.a
 outputs: {C: [x]}
 """

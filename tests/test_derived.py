@@ -22,7 +22,7 @@ from runner.faults import InvalidExperiment
 from runner.language.syntax import parse
 from runner.layout import Mesh, Spec
 from runner.programs.types import Types
-from runner.record.verdicts import Verdict
+from runner.record.verdicts import Judged
 from runner.sharding import moves
 from runner.worker import versions
 from runner.worker.types import infer
@@ -74,12 +74,12 @@ def test_every_shipped_graph_is_derived_and_right(name: str, tmp_path: Path) -> 
     arrays = data.make(experiment, tmp_path)
     context = Context(experiment, arrays, outputs, types.floats, None, None)
     assert types.derivation is not None
-    assert derivation.check(context, types.derived, types.derivation.floats) == Verdict(status="passed")
+    assert derivation.check(context, types.derived, types.derivation.floats) == Judged(status="passed")
     told = derive.read(experiment, types.derivation)
     assert section(told.per_device) == section(types.derived.per_device)
 
 
-def _checked(experiment: Experiment, folder: Path) -> Verdict | str:
+def _checked(experiment: Experiment, folder: Path) -> Judged | str:
     """What the interpreter says of the lines that are derived of an experiment, or why there are none."""
     types = _types(experiment)
     if types.derived is None or types.derivation is None:
@@ -92,7 +92,7 @@ def _checked(experiment: Experiment, folder: Path) -> Verdict | str:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_is_derived_and_right(name: str, tmp_path: Path) -> None:
-    assert _checked(harness.experiment(MODELS[name]), tmp_path) == Verdict(status="passed")
+    assert _checked(harness.experiment(MODELS[name]), tmp_path) == Judged(status="passed")
 
 
 @pytest.mark.whole
@@ -112,7 +112,7 @@ def test_a_line_that_was_derived_wrongly_is_noticed(tmp_path: Path) -> None:
     context = Context(experiment, data.make(experiment, tmp_path), outputs, types.floats, None, None)
     derived = replace(wrong, per_device=wrong.per_device[1:])
     found = derivation.check(context, derived, {})
-    assert found == Verdict(status="failed", reason="the lines of derived are not graph's in out")
+    assert found == Judged(status="failed", reason="the lines of derived are not graph's in out")
 
 
 def test_collectives_are_written_where_the_plan_has_them() -> None:

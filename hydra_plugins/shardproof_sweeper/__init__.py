@@ -55,6 +55,8 @@ class ShardproofSweeper(BasicSweeper):
         (points,) = super().split_arguments(overrides, None)
         expanded = enumerated.expanded(points, Composer(self.hydra_context.config_loader, self.config), limit)
         self._command.symmetric = len(expanded) != len(points)
+        # What is refused before this leaves no folder.
+        resume.leave(Path(self.config.hydra.sweep.dir), self._command.arguments)
         sweeping.opened(self._command, self.config, expanded)
         return list(self.split_overrides_to_chunks(expanded, max_batch_size))
 
@@ -64,7 +66,6 @@ class ShardproofSweeper(BasicSweeper):
     def sweep(self, arguments: list[str]) -> Any:
         """Run all points, then show the table."""
         assert self.config is not None
-        resume.leave(Path(self.config.hydra.sweep.dir), self._command.arguments)
         try:
             results = super().sweep(arguments)
         except (KeyboardInterrupt, OSError):

@@ -167,7 +167,7 @@ class Worker:
 
 def bounded(timeout: float) -> float:
     """Seconds that a queue can wait."""
-    return min(timeout, threading.TIMEOUT_MAX)
+    return min(max(0.0, timeout), threading.TIMEOUT_MAX)
 
 
 def how_it_ended(code: int, name: str) -> str:

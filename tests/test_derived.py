@@ -22,7 +22,7 @@ from runner.faults import InvalidExperiment
 from runner.language.syntax import parse
 from runner.layout import Mesh, Spec
 from runner.programs.types import Types
-from runner.record.verdicts import Judged
+from runner.record.verdicts import Judged, NotRun
 from runner.sharding import moves
 from runner.worker import versions
 from runner.worker.types import infer
@@ -79,7 +79,7 @@ def test_every_shipped_graph_is_derived_and_right(name: str, tmp_path: Path) -> 
     assert section(told.per_device) == section(types.derived.per_device)
 
 
-def _checked(experiment: Experiment, folder: Path) -> Judged | str:
+def _checked(experiment: Experiment, folder: Path) -> Judged | NotRun | str:
     """What the interpreter says of the lines that are derived of an experiment, or why there are none."""
     types = _types(experiment)
     if types.derived is None or types.derivation is None:

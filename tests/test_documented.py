@@ -178,6 +178,8 @@ def test_the_readme_names_commands_that_there_are() -> None:
     """`runner.mutate` can be run; `runner.cli.mutate` is where it lies."""
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
     for page in pages:
-        for module in re.findall(r"python -m ((?:runner|benchmarks|experiments)(?:\.\w+)*)", page.read_text("utf-8")):
+        # `python -m benchmarks.` stands for all of them.
+        named = re.findall(r"python -m ((?:runner|benchmarks|experiments)(?:\.\w+)*)(?!\.`)", page.read_text("utf-8"))
+        for module in named:
             file = ROOT / module.replace(".", "/")
             assert file.with_suffix(".py").is_file() or (file / "__main__.py").is_file(), (page.name, module)

@@ -20,7 +20,7 @@ def test_a_worker_that_ends_before_it_told_the_types_is_one_sentence(module: str
     given = ("--config-dir", "conf", "+experiment=mine", "hydra.run.dir=run", "timeout=0.01")
     done = command(tmp_path, *given, module=module, limit=60)
     assert done.returncode == 3
-    assert done.stderr.startswith("no result after 0.01 s: ")
+    assert done.stderr.startswith("no result after the timeout of 0.01 s, while ")
     assert done.stderr.count("\n") == 1
 
 

@@ -79,7 +79,7 @@ def rounded(told: Any, checks: bool = False) -> Any:
 def of_one(told: Any) -> Any:
     """A record without the processes of its devices."""
     if isinstance(told, dict):
-        return {key: of_one(value) for key, value in told.items() if key not in ("process", "processes")}
+        return {key: of_one(value) for key, value in told.items() if key not in ("process", "processes", "config_hash")}
     return [of_one(value) for value in told] if isinstance(told, list) else told
 
 

@@ -282,12 +282,12 @@ def test_what_fits_on_a_line_stands_on_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 1}, "an older version of shardproof wrote it: its schema is 1, this version reads 2; run the"),
-        ({"schema": 3}, "a newer version of shardproof wrote it: its schema is 3, this version reads 2; run the"),
+        ({"schema": 1}, "an older version of shardproof wrote it: its schema is 1, this version reads 3; run the"),
+        ({"schema": 4}, "a newer version of shardproof wrote it: its schema is 4, this version reads 3; run the"),
         ({"schema": None}, "not a record: it has no 'schema'"),
-        ({"status": "good"}, "not a record of schema 2: status is 'good', not 'passed' or 'known' or"),
-        ({"mesh": {"axes": ["x"]}}, "not a record of schema 2: mesh has no 'shape'"),
-        ({"overrides": "a"}, "not a record of schema 2: overrides is 'a', not a list"),
+        ({"status": "good"}, "not a record of schema 3: status is 'good', not 'passed' or 'known' or"),
+        ({"mesh": {"axes": ["x"]}}, "not a record of schema 3: mesh has no 'shape'"),
+        ({"overrides": "a"}, "not a record of schema 3: overrides is 'a', not a list"),
     ],
 )
 def test_what_cannot_be_read_is_said_with_what_to_do(tmp_path: Path, change: dict[str, Any], message: str) -> None:

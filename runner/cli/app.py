@@ -379,10 +379,10 @@ def _refused(error: Exception, known: argparse.Namespace, overrides: list[str]) 
     # A callback of ours says itself what it misses; Hydra says that it raised.
     if isinstance(error.__cause__, InvalidConfiguration):
         return error.__cause__
-    from runner.config import composition, sweep
+    from runner.config import composition, quoting
 
     # Where many points are run, the word `all` was not for Hydra.
-    given = [override for override in overrides if not (known.multirun and sweep.WORD.match(override))]
+    given = [override for override in overrides if not (known.multirun and quoting.WORD.match(override))]
     return InvalidConfiguration(composition.report(error, _folders(known, overrides), given))
 
 

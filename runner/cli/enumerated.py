@@ -14,7 +14,8 @@ from typing import Any
 
 from runner.config.compose import InvalidConfiguration
 from runner.config.points import REFUSALS, Composer
-from runner.config.sweep import WORD, too_many
+from runner.config.quoting import WORD
+from runner.config.sweep import too_many
 from runner.experiment import enumeration
 from runner.experiment.layouts import read_mesh
 from runner.experiment.plain import read_dims, read_size

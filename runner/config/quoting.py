@@ -11,6 +11,9 @@ def name(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
 
 
+WORD = re.compile(r"\+*(?:(?P<mesh>mesh\.shape)|arrays\.(?P<array>\w+)\.spec)=all\Z")
+"""The override that stands for every mesh of the devices, or for every layout of an array."""
+
 _OF_HYDRA = re.compile(r"[+~]*\s*(?:hydra\b|[^=]*[@:]\s*(?:_global_\.)?hydra\b)")
 """How an override of Hydra's settings begins: with their key, a group below `hydra`, or either as a package."""
 

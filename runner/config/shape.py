@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runner.config.quoting import WORD
 from runner.config.schema import ExperimentConfig, Flag
-from runner.config.sweep import WORD
 from runner.faults import Fault, Key, key_text, nearest
 from runner.untyped import is_mapping
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from runner.config.compose import InvalidConfiguration
+from runner.config.quoting import WORD
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 MOST = "sweep.most"
 """The key of how many points a sweep may have."""
-
-WORD = re.compile(r"\+*(?:(?P<mesh>mesh\.shape)|arrays\.(?P<array>\w+)\.spec)=all\Z")
-"""The override that stands for every mesh of the devices, or for every layout of an array."""
 
 
 def most(overrides: Sequence[Override], otherwise: object) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,4 +42,11 @@ def file(config: Mapping[str, Any], workers: Workers, data_folder: Path) -> File
                         continue
         return found
 
-    return File(config, refused)
+    # What the file as it is cannot have here, such as a collective of other hardware, says nothing of an edit.
+    before = functools.cache(lambda: refused(config))
+
+    def refused_more(revised: Mapping[str, Any]) -> str | None:
+        reason = refused(revised)
+        return None if reason is None or reason == before() else reason
+
+    return File(config, refused_more)

@@ -14,7 +14,7 @@ from runner.record.verdicts import Checks, FileChecks
 from runner.sharding.plan import AskedCollective, Derivation, Planned
 from runner.why.least import Gap
 
-SCHEMA = 2
+SCHEMA = 3
 """The number of the record's schema."""
 
 Status: TypeAlias = Literal["passed", "known", "weak", "failed", "invalid", "error"]

@@ -85,7 +85,7 @@ def not_here(experiment: Experiment) -> str | None:
         for node in nodes(expression.tree):
             row = called(node)
             if row is not None and row.over is not None and platform in row.over.not_on:
-                held = bool(experiment.graph) and not experiment.chosen
+                held = "graph" in experiment.sections and not experiment.chosen
                 return (
                     f"XLA has no {row.name} for {_PLATFORMS[platform]}: compile it for hardware that has one, as with "
                     f"target=v5e_2x2{'; the check sections holds the lines to the graph all the same' if held else ''}"

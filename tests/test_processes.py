@@ -100,7 +100,7 @@ def same(name: str, folder: Path, workers: Workers, processes: int, **changes: A
     """
     several, one = (ran(name, folder / str(n), workers, n, **changes) for n in (processes, 1))
     assert several["target"]["processes"] == processes
-    assert rounded(of_one(several)) == rounded(one)
+    assert rounded(of_one(several)) == rounded(of_one(one))
     for (which, found), (_, due) in zip(values(several), values(one), strict=True):
         np.testing.assert_allclose(found, due, rtol=1e-2, atol=1e-2 * np.abs(due).max(initial=0), err_msg=which)
     return several

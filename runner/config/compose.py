@@ -37,9 +37,9 @@ class Origin:
     @cached_property
     def sources(self) -> Sources:
         """The files and overrides, to find the places of keys; read only where there is something to report."""
-        from runner.config import composition
+        from runner.config.layers import layers
 
-        return Sources(composition.layers(self.folders, self.choices), self.overrides, self.folders)
+        return Sources(layers(self.folders, self.choices), self.overrides, self.folders)
 
 
 @dataclass(frozen=True)

@@ -6,65 +6,17 @@ import difflib
 import os
 import re
 import traceback
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from runner.config import files, quoting, shape
-from runner.config.folders import is_there
+from runner.config import files, layers, quoting, shape
 from runner.config.shape import Misfit
 from runner.config.sources import Layer, Sources, key_place, listing, one_by_one, said, shown, text_place
 from runner.faults import Fault, Key, key_text, nearest
-from runner.untyped import is_dict, is_list, is_sequence
-
-
-def layers(folders: Sequence[Path], choices: Mapping[str, Any]) -> tuple[Layer, ...]:
-    """The files that a configuration is made of, for the chosen option of each config group."""
-    found = [Layer(folder / "config.yaml") for folder in folders if (folder / "config.yaml").is_file()][:1]
-    groups = [group for group in choices if not group.startswith("hydra/") and group != "hydra"]
-    for group in sorted(groups, key=lambda group: group == "experiment"):
-        options = choices[group]
-        for option in options if is_sequence(options) else [options]:
-            if isinstance(option, str):
-                found += _chain(folders, group, option, frozenset(groups))
-    return tuple(found)
-
-
-def _chain(
-    folders: Sequence[Path], group: str, option: str, chosen: frozenset[str], seen: tuple[Path, ...] = ()
-) -> list[Layer]:
-    """The file of one option, after the files that it is based on, but for those of groups that are `chosen`."""
-    files = (folder / group / f"{option.removesuffix('.yaml')}.yaml" for folder in folders)
-    file = next((each for each in files if is_there(each)), None)
-    if file is None or file in seen:
-        return []
-    text = file.read_text(encoding="utf-8", errors="replace")
-    header = re.search(r"^#\s*@package\s+(\S+)", text, re.MULTILINE)
-    package = header.group(1) if header else ".".join(group.split("/"))
-    below = () if package == "_global_" else tuple(package.removeprefix("_global_.").split("."))
-    based_on: list[Layer] = []
-    for entry in _defaults(text):
-        if isinstance(entry, str) and entry != "_self_":
-            based_on += _chain(folders, group, entry.rsplit("/", 1)[-1].split("@")[0], chosen, (*seen, file))
-        elif is_dict(entry):
-            for name, value in entry.items():
-                other = str(name).removeprefix("override ").removeprefix("optional ").strip().lstrip("/").split("@")[0]
-                if isinstance(value, str) and not other.startswith("hydra") and other not in chosen:
-                    based_on += _chain(folders, other, value, chosen, (*seen, file))
-    return [*based_on, Layer(file, below)]
-
-
-@cache
-def _defaults(text: str) -> list[Any]:
-    try:
-        content = files.load(text)
-    except yaml.YAMLError:
-        return []
-    found = content.get("defaults") if is_dict(content) else None
-    return found if is_list(found) else []
+from runner.untyped import is_dict, is_list
 
 
 def _choices(overrides: Sequence[str], folders: Sequence[Path]) -> dict[str, str]:
@@ -88,7 +40,7 @@ def report(error: Exception, folders: Sequence[Path], overrides: Sequence[str]) 
         return quoting.refused(error.override)
     if isinstance(error, trust.Untrusted):
         return str(error)
-    sources = Sources(layers(folders, _choices(overrides, folders)), tuple(overrides))
+    sources = Sources(layers.layers(folders, _choices(overrides, folders)), tuple(overrides))
     found = _of_files(sources, folders) or _of_overrides(overrides, folders)
     if found is not None:
         return found

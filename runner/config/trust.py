@@ -22,6 +22,7 @@ from omegaconf import OmegaConf
 
 from runner.config import files
 from runner.config.folders import conf_folder
+from runner.config.layers import layers
 from runner.config.quoting import of_hydra
 from runner.config.shape import described
 from runner.config.sources import Layer, key_place, shown, text_place
@@ -202,8 +203,6 @@ def _first_difference(mine: Any, due: Any, key: tuple[str, ...] = ()) -> tuple[s
 
 def _located(key: Key, message: str, config: DictConfig, folders: Sequence[Path]) -> str:
     """The message with the place in a file that says something of Hydra's settings, the last file first."""
-    from runner.config.composition import layers
-
     choices = cast("dict[str, Any]", OmegaConf.to_container(config.hydra.runtime.choices))
     made_of = [layer for layer in layers(folders, choices) if layer.file.parent not in folders]
     for layer in reversed(made_of):

@@ -31,6 +31,13 @@ def named(name: str) -> dict[str, str]:
     return {"json": name}
 
 
+def one_nan(data: Any) -> Any:
+    """Nested lists of numbers with the NaN that `build` gives, so that what is read of them is equal to them."""
+    if isinstance(data, list):
+        return [one_nan(item) for item in cast("list[Any]", data)]
+    return math.nan if isinstance(data, float) and math.isnan(data) else data
+
+
 class Misfit(Exception):
     """Plain data does not fit; the message says where and what should be there."""
 

@@ -22,7 +22,6 @@ def settled(text: str) -> str:
     text = re.sub(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-\d{6}", "TIME", text)
     text = re.sub(r"\d+(\.\d+)? ms", "N ms", text)
     text = re.sub(r"jax \d+\.\d+[\d.]*", "jax VERSION", text)
-    text = re.sub(r"\d+(\.\d+)? [MG]B are free", "N GB are free", text)
     return re.sub(r" +", " ", text)
 
 

@@ -206,6 +206,7 @@ CASES = {
     "nan": ("sum(A, axis=1) / 0 * 0", []),
     "graph_alone": ("sum(A, axis=1)", ["program=auto"]),
     "not_bound": ("sum(A, axis=1)", ["seed=1", "+expect.values.C=[0]", "expect.collectives={all-reduce:2}"]),
+    "nan_from_the_start": ("sum(A, axis=1) * (0.0 / 0.0)", []),
     "absent": ("sum(A, axis=1)", ["target=v5e_2x2"]),
     "no_such_device": ("sum(A, axis=1)", ["target=gpu"]),
 }

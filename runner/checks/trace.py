@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from runner import dtypes
+from runner import codec, dtypes
 from runner.checks import origins
 from runner.checks.compare import SAME, Beside, Difference, difference, tolerance
 from runner.checks.context import Context
@@ -215,7 +215,7 @@ def _plain(values: list[np.ndarray]) -> list[Any] | None:
     """Nested lists, one per device, of what is small enough to be recorded."""
     if values[0].size > RECORDED:
         return None
-    return [_widened(value).tolist() for value in values]
+    return [codec.one_nan(_widened(value).tolist()) for value in values]
 
 
 def _widened(value: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from runner import dtypes
+from runner import codec, dtypes
 from runner.experiment.model import Experiment, Line, Node, Statement
 from runner.language.operations import OPERATIONS
 from runner.language.syntax import Expression, name_of
@@ -52,7 +52,7 @@ def output_of(run: ProgramRun, output: Output) -> OutputRecord:
         whole = output.whole()
         kind = dtypes.dtype(output.dtype).kind
         plain = whole.astype(np.float64) if kind == "float" else whole.astype(object) if kind == "int" else whole
-        text, values = str(whole), plain.tolist() if whole.size <= _RECORDED_VALUES else None
+        text, values = str(whole), codec.one_nan(plain.tolist()) if whole.size <= _RECORDED_VALUES else None
     return OutputRecord(
         shape=list(output.shape),
         dtype=output.dtype,

@@ -69,15 +69,15 @@ def _held(
         types, _ = _told(config, experiment, workers, sources, gradient=False)
         memory.check_values(experiment, types.nodes)
     except InvalidExperiment as error:
-        return NotRun(reason=f"graph and per_device were not compared: {error.fault.message}")
+        return NotRun(reason=error.fault.message)
     if (reason := _too_much(effort.effort(experiment, types.nodes, _flops(compiled)))) is not None:
-        return NotRun(reason=f"graph and per_device were not compared: {reason}")
+        return NotRun(reason=reason)
     try:
         with part("comparing graph and per_device"):
             return _compared(config, experiment, types, sources, workers)
     except (clock.TimedOut, MemoryError) as error:
         reason = str(error) if isinstance(error, clock.TimedOut) else "the system gave no more memory"
-        return NotRun(reason=f"graph and per_device were not compared: {reason}; verify_dims names smaller sizes")
+        return NotRun(reason=f"{reason}; verify_dims names smaller sizes")
 
 
 def _flops(compiled: Record | None) -> float:
@@ -91,14 +91,13 @@ def _flops(compiled: Record | None) -> float:
 
 def _too_much(needed: effort.Effort) -> str | None:
     """Why the sections are not interpreted, if that would take too long or too much memory."""
+    what = "interpreting graph and per_device takes about"
+    if needed.seconds > SECONDS:
+        return f"{what} {_long(needed.seconds)}; verify_dims names smaller sizes"
     free = memory.available()
     if free is not None and needed.bytes > free:
-        return (
-            f"interpreting them takes about {bytes_text(needed.bytes)} of memory, and {bytes_text(free)} are free; "
-            "verify_dims names smaller sizes"
-        )
-    if needed.seconds > SECONDS:
-        return f"interpreting them takes about {_long(needed.seconds)}; verify_dims names smaller sizes"
+        told = f"{what} {bytes_text(needed.bytes)} of memory, and {bytes_text(free)} are free"
+        return f"{told}; verify_dims names smaller sizes"
     return None
 
 

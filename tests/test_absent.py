@@ -247,7 +247,7 @@ def test_what_an_interpretation_takes_grows_with_what_is_computed():
     nodes = {s: {name: (t.shape, t.dtype) for name, t in of.items()} for s, of in types.nodes.items()}
     small = effort.effort(given, nodes)
     assert 0 < small.seconds < 1
-    # A device has I·J/4·K/… of the product; all devices together what the graph has, and more where it is replicated.
+    # A device's share of the product counts once for each device whose values can differ.
     large = effort.effort(given, nodes, flops=1e14)
     assert large.seconds > 3600
     assert large.bytes == small.bytes >= 8 * 3 * 64 * 64

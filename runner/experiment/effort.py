@@ -46,9 +46,9 @@ class Effort:
 
 
 def effort(experiment: Experiment, types: Mapping[str, Shapes], flops: float = 0.0) -> Effort:
-    """What it takes to interpret both sections; `flops` are those of a compiled program, on all devices, if known."""
+    """What it takes to interpret both sections; `flops` are those of a compiled program, on one device, if known."""
     elements, products, largest = 0.0, 0.0, 0
-    sections: tuple[tuple[Section, int], ...] = (("graph", 1), ("per_device", experiment.mesh.size))
+    sections: tuple[tuple[Section, int], ...] = (("graph", 1), ("per_device", distinct(experiment)))
     for section, devices in sections:
         shapes = types.get(section, {})
         sizes = {
@@ -71,8 +71,21 @@ def effort(experiment: Experiment, types: Mapping[str, Shapes], flops: float = 0
         for array in experiment.arrays
     )
     passes = _PASSES * (_WITH_GRADIENTS if experiment.grad else 1)
-    seconds = passes * (elements / _ELEMENTS + max(products, flops) / _FLOPS)
+    seconds = passes * (elements / _ELEMENTS + max(products, distinct(experiment) * flops) / _FLOPS)
     return Effort(seconds, _ITEM * (2 * operands + _VALUES_AT_ONCE * largest))
+
+
+def distinct(experiment: Experiment) -> int:
+    """On how many devices values can differ: the interpreter computes once what several devices compute alike."""
+    if any("axis_index" in statement.names for statement in experiment.per_device):
+        return experiment.mesh.size
+    return experiment.mesh.axis_size(
+        tuple(
+            axis
+            for axis in experiment.mesh.axes
+            if any(axis in axes for array in experiment.arrays for axes in array.layout.spec)
+        )
+    )
 
 
 def _lines(statements: Iterable[Statement], times: int = 1) -> Iterator[tuple[int, Node]]:

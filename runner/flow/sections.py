@@ -81,12 +81,11 @@ def _held(
 
 
 def _flops(compiled: Record | None) -> float:
-    """What the compiled programs compute on all devices, as far as that is known; the most of them."""
+    """What the compiled programs compute on one device, as far as that is known; the most of them."""
     if compiled is None or compiled.mesh is None:
         return 0.0
-    devices = compiled.target.devices if compiled.target else 1
     costs = [program.cost.total_flops for program in compiled.compiled.values() if program.cost is not None]
-    return devices * max([cost for cost in costs if cost is not None], default=0.0)
+    return max([cost for cost in costs if cost is not None], default=0.0)
 
 
 def _too_much(needed: effort.Effort) -> str | None:

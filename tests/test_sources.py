@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.config.composition import layers
+from runner.config.layers import layers
 from runner.config.sources import Layer, Place, Sources, key_place, listing, shown, text_place
 from runner.faults import Fault, Key
 

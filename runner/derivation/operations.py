@@ -1,6 +1,6 @@
 """The rules of all operations, from the files where they stand."""
 
-from runner.derivation import (  # noqa: F401  (each registers its own)
+from runner.derivation import (
     combining,
     creation,
     draws,
@@ -19,4 +19,9 @@ from runner.derivation import (  # noqa: F401  (each registers its own)
 )
 from runner.derivation.registry import WAYS, WHOLE
 
-__all__ = ["WAYS", "WHOLE"]
+FILES = (
+    combining, creation, draws, indexing, inner, lookups, matrices, pointwise, products, reductions, several, shaping,
+    sliding, updating, windows,
+)  # fmt: skip
+
+__all__ = ["FILES", "WAYS", "WHOLE"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pytest
 
-from runner.config import composition
+from runner.config import layers
 from runner.config.compose import Configuration, InvalidConfiguration, compose
 from runner.config.folders import conf_folder
 from runner.config.sources import shown
@@ -184,7 +184,7 @@ class ExperimentFile(pytest.File):
         mine, home = self.path.resolve(), self.folder / "experiment"
         others = [file.relative_to(home).with_suffix("").as_posix() for file in home.rglob("*.yaml")]
         return any(
-            mine in {layer.file.resolve() for layer in composition.layers([self.folder], {"experiment": name})}
+            mine in {layer.file.resolve() for layer in layers.layers([self.folder], {"experiment": name})}
             for name in others
             if name != self.experiment
         )

@@ -6,16 +6,19 @@ folder of their own, in which the names that a page makes up (`my_conf`, a folde
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from tests.command import ROOT, run_whole
+from tests.command import ROOT
 from tests.server import Done, command
 from tests.test_readme import settled
 
@@ -103,6 +106,10 @@ RUNS = {"outputs/mine/2026-11-21_01-30-43-685693": "8", "outputs/mine/2026-11-22
 SWEEP = "outputs/case3_allreduce/2026-01-31_12-00-00-000000"
 
 
+_OF_ITS_OWN = ("target.processes", "target=v", "topology", "hydra/launcher", "runner.measure")
+"""What starts processes that a fork of the server's cannot, or wants libtpu to itself."""
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Where the commands run: with what a user of the pages has."""
@@ -125,13 +132,18 @@ def run(folder: Path, line: str) -> Done:
     for each, size in RUNS.items():
         if each in line:
             command(folder, "+experiment=case3_allreduce", f"dims.K={size}", f"hydra.run.dir={each}", limit=600)
+    if "runner.runs" in line:
+        command(folder, "+experiment=case3_allreduce", "program=auto", limit=600)
     words = shlex.split(line.replace(" FOLDER", " build"))
     if words[0] == "pytest":
         return command(folder, "-q", "-p", "no:cacheprovider", *words[1:], module="pytest", limit=600)
     assert words[:2] == ["python", "-m"], line
-    if "target.processes" in line:
-        # Processes of JAX find each other where they are started, not where the server forks.
-        ran = run_whole(*words[3:], folder=folder)
+    if any(word in line for word in _OF_ITS_OWN):
+        ran = subprocess.run(
+            [sys.executable, "-W", "error", "-m", *words[2:]],
+            cwd=folder, capture_output=True, text=True, timeout=600, check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
         return Done(ran.returncode, ran.stdout, ran.stderr, 0.0, 0.0, jax=False)
     return command(folder, *words[3:], module=words[2], limit=600)
 

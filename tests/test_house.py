@@ -13,6 +13,7 @@ from tests.command import ROOT
 FLOORS = (
     ("untyped", "words", "printable"),
     ("faults", "dtypes", "layout", "codec", "executions"),
+    ("graph",),
     ("language", "config"),
     ("experiment", "sharding"),
     ("programs", "link"),

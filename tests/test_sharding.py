@@ -11,12 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner.experiment.graphs import graph
+from runner.experiment.lines import Line, Node
+from runner.graph.model import Equation
 from runner.language.syntax import parse
 from runner.layout import Mesh, Spec
 from runner.sharding.repairs import Repair, candidates, resharded
 from runner.sharding.results import Held, of_result
 
 MESH = Mesh(("x", "y"), (2, 4))
+
+
+def equation(text: str) -> Equation:
+    """The equation that a line is."""
+    return graph([Node(Line("C"), parse(text))], "ABJ").equations[-1]
+
+
 ALL = slice(None)
 
 
@@ -54,7 +64,7 @@ def held(text: str, size: int = 8, itemsize: int = 4) -> Held:
     ],
 )
 def test_a_result_lies_as_its_operands_lie(call: str, operands: list[Any], result: str) -> None:
-    assert of_result(parse(call).tree, operands) == spec(result)
+    assert of_result(equation(call), operands) == spec(result)
 
 
 @pytest.mark.parametrize(
@@ -68,31 +78,31 @@ def test_a_result_lies_as_its_operands_lie(call: str, operands: list[Any], resul
     ],
 )
 def test_of_other_calls_no_layout_is_named(call: str, operands: list[Any]) -> None:
-    assert of_result(parse(call).tree, operands) is None
+    assert of_result(equation(call), operands) is None
 
 
 def test_what_is_promised_is_tried_first_and_only_where_jax_lets_it_be_named() -> None:
     operands = [held("x y"), held("y .")]
-    named, derived, *others = candidates(parse("A @ B").tree, operands, MESH, spec("x y"))
+    named, derived, *others = candidates(equation("A @ B"), operands, MESH, spec("x y"))
     assert (named, derived) == (Repair(out_sharding=spec("x y")), Repair(out_sharding=spec("x .")))
     assert all(repair.out_sharding is None for repair in others)
-    assert all(repair.operands for repair in candidates(parse("A + B").tree, operands, MESH, spec("x y")))
+    assert all(repair.operands for repair in candidates(equation("A + B"), operands, MESH, spec("x y")))
 
 
 def test_of_operands_what_leaves_the_fewest_bytes_on_a_device_is_resharded_first() -> None:
-    tree = parse("A + B").tree
-    first = next(candidates(tree, [held("x ."), held(". y")], MESH, None))
+    summed = equation("A + B")
+    first = next(candidates(summed, [held("x ."), held(". y")], MESH, None))
     # Over y a device is left with a fourth, over x with half.
     assert first == Repair(operands={0: spec(". y")})
-    first = next(candidates(tree, [held(". y"), held(". x")], MESH, None))
+    first = next(candidates(summed, [held(". y"), held(". x")], MESH, None))
     assert first == Repair(operands={1: spec(". y")})
-    first = next(candidates(tree, [held("x .", itemsize=4), held(". x", itemsize=2)], MESH, None))
+    first = next(candidates(summed, [held("x .", itemsize=4), held(". x", itemsize=2)], MESH, None))
     assert first == Repair(operands={1: spec("x .")})
 
 
 def test_no_dimension_is_sharded_that_the_devices_do_not_divide() -> None:
     long, short = Held(spec("y"), (8,), 4), Held(spec("."), (6,), 4)
-    found = list(candidates(parse("A + B").tree, [long, short], MESH, None))
+    found = list(candidates(equation("A + B"), [long, short], MESH, None))
     assert found == [Repair(operands={0: spec(".")})]
 
 

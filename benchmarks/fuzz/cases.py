@@ -21,7 +21,7 @@ import yaml
 from benchmarks.fuzz.devices import per_device
 from benchmarks.fuzz.shrink import texts, used_names
 from runner import dtypes
-from runner.experiment.model import Line
+from runner.experiment.model import Line, Node
 from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
 from runner.language.check import Scope, canonical, check
@@ -303,7 +303,8 @@ def _typed(draft: Draft, text: str, arrays: dict[str, dict[str, Any]]) -> Typed 
 
     def evaluate(*values: Any) -> Any:
         walker = Walker(_ANY, dict(zip(types, values, strict=True)))
-        return walker.evaluate(expression, "graph", Line("case"))
+        walker.run([Node(Line("case"), expression)], "graph")
+        return walker.values["case"]
 
     structs = [jax.ShapeDtypeStruct(t.shape, dtypes.dtype(t.dtype).numpy) for t in types.values()]
     wide = any(t.dtype in dtypes.WIDE for t in types.values())

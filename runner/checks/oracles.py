@@ -10,9 +10,10 @@ import numpy as np
 
 from runner.checks.context import Context
 from runner.experiment.data import Arrays
-from runner.experiment.model import Experiment, Section, Statement, expressions
+from runner.experiment.model import Experiment, Section, Statement
 from runner.experiment.plain import located
 from runner.faults import InvalidExperiment
+from runner.language.syntax import fault_at
 from runner.reference import Misfit, Oracle, PerDevice, Rounding, gradient, interpret, measure
 from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.rounding import machine, of_float64
@@ -62,7 +63,7 @@ def _interpret(context: Context, drawn: Mapping[Section, Sequence[Arrays]] | Non
                     drawn=(drawn or {}).get(section, ()),
                 )
             except Misfit as error:
-                raise _located(experiment, section, error) from None
+                raise _located(section, error) from None
     context.graph, context.per_device = sections["graph"], sections["per_device"]
     if context.graph is not None and context.per_device is not None:
         both: dict[Section, Oracle] = {"graph": context.graph, "per_device": context.per_device}
@@ -71,13 +72,10 @@ def _interpret(context: Context, drawn: Mapping[Section, Sequence[Arrays]] | Non
             context.uncast = {section: uncast(context, section) for section in both}
 
 
-def _located(experiment: Experiment, section: Section, error: Misfit) -> InvalidExperiment:
+def _located(section: Section, error: Misfit) -> InvalidExperiment:
     """What values do not allow, as a message about the line."""
-    assert error.line is not None
-    of_line = {line.path: expression for line, expression in expressions(experiment.section(section))}
-    expression = of_line[error.line.path]
-    key, uses = error.line.written(section)
-    return InvalidExperiment(located(key, expression.text, expression.fault(str(error), error.call), uses))
+    key, uses = error.source.line.written(section)
+    return InvalidExperiment(located(key, error.source.text, fault_at(str(error), error.source), uses))
 
 
 def in_float64(context: Context, section: Section) -> dict[str, Rounding]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from runner.executions import Range
 from runner.experiment.program import Program
 from runner.faults import Key, invalid, nearest
-from runner.language.check import Section
+from runner.graph.source import Section
 from runner.layout import Spec
 from runner.untyped import is_list, is_mapping
 

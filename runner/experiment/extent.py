@@ -13,7 +13,7 @@ from runner.experiment.functions import Function
 from runner.experiment.lines import Loop, Statement
 from runner.experiment.written import Written, is_choice
 from runner.faults import Fault, InvalidExperiment, invalid
-from runner.language.check import Section
+from runner.graph.source import Section
 from runner.language.syntax import on_one_line
 from runner.untyped import is_mapping
 

@@ -14,7 +14,7 @@ from runner.experiment.lines import Checkpoint
 from runner.experiment.plain import check_name, located
 from runner.experiment.written import Written, all_names, is_choice, of, targets
 from runner.faults import InvalidExperiment, Key, invalid
-from runner.language.check import Section
+from runner.graph.source import Section
 from runner.language.forms import CALLING
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.syntax import SyntaxFault, on_one_line, span

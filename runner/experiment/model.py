@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from runner import dtypes
-from runner.experiment import branches, checkpoints, expect
+from runner.experiment import branches, checkpoints, expect, graphs
 from runner.experiment.hardware import Hardware
 from runner.experiment.lines import (
     Call,
@@ -31,7 +31,8 @@ from runner.experiment.rules import Logical
 from runner.experiment.showing import Show
 from runner.experiment.topology import Topology
 from runner.faults import Key
-from runner.language.check import SECTIONS, Section
+from runner.graph.model import Graph
+from runner.graph.source import SECTIONS, Section
 from runner.language.syntax import Expression
 from runner.layout import Layout, Mesh, Spec
 
@@ -349,6 +350,15 @@ class Experiment:
         if any(array.name == name for array in self.arrays):
             return f"arrays.{name}.spec"
         return f"arrays.{name.removeprefix(f'{GRADIENTS}.')}.spec" if name in self.implied else f"outputs.{name}"
+
+    def computed(self, section: Section) -> Graph:
+        """A section as a graph of all that is computed, without choices."""
+        return self._computed[section]
+
+    @cached_property
+    def _computed(self) -> dict[Section, Graph]:
+        given = [array.name for array in self.given]
+        return {section: graphs.graph(self.section(section), given, choosing=False) for section in SECTIONS}
 
     def section(self, name: Section) -> tuple[Statement, ...]:
         """The statements of `graph` or of `per_device`."""

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from runner.language.check import Section
+    from runner.graph.source import Section
     from runner.layout import Mesh
 
 

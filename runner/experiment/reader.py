@@ -56,7 +56,8 @@ from runner.experiment.rules import Specs, read_rules
 from runner.experiment.statements import check_functions, read_section
 from runner.experiment.written import BOTH, all_names, of_section, spread, targets
 from runner.faults import invalid, nearest
-from runner.language.check import SECTIONS, Scope, Section
+from runner.graph.source import SECTIONS, Section
+from runner.language.check import Scope
 from runner.layout import Mesh, Spec
 from runner.untyped import is_list
 

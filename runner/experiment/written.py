@@ -10,7 +10,7 @@ from runner.config import schema
 from runner.config.sources import one_by_one
 from runner.experiment.plain import check_name
 from runner.faults import Key, invalid
-from runner.language.check import SECTIONS, Section
+from runner.graph.source import SECTIONS, Section
 from runner.untyped import is_mapping
 
 BOTH = "both"

@@ -42,7 +42,7 @@ from runner.faults import invalid
 from runner.flow.dimensions import Names
 from runner.flow.drawing import draw
 from runner.flow.recording import lines, output_of, shards
-from runner.language.check import SECTIONS
+from runner.graph.source import SECTIONS
 from runner.layout import Layout
 from runner.link.events import Devices, Finished, Profiled, Ran, Traced, Types
 from runner.link.steps import Step, Work

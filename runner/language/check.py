@@ -6,18 +6,13 @@ import ast
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from runner.faults import nearest
+from runner.graph.source import Section
 from runner.language.forms import CALLING
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, OUTSIDE, PADDINGS, Operation
 from runner.language.syntax import AT_ALONE, Expression
 from runner.layout import Mesh
-
-Section = Literal["graph", "per_device"]
-"""What is computed on whole arrays, or what each device does."""
-
-SECTIONS: tuple[Section, ...] = ("graph", "per_device")
 
 
 @dataclass

@@ -65,6 +65,9 @@ OPERATORS: dict[type[ast.AST], Operator] = {
 }
 """The operators of the language."""
 
+BY_NAME: dict[str, Operator] = {operator.name: operator for operator in OPERATORS.values()}
+"""The same, by the names of the operations that they are."""
+
 
 def operator_of(node: ast.expr) -> Operator | None:
     """The operator of a node, if it has one."""

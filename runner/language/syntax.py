@@ -7,6 +7,7 @@ import warnings
 from dataclasses import dataclass
 from functools import cached_property
 
+from runner.graph.source import Source
 from runner.language import forms, updates
 from runner.language.operations import combination
 from runner.language.operators import OPERATORS
@@ -43,6 +44,11 @@ class SyntaxFault(Exception):
         self.message = message
         self.start = start
         self.end = end
+
+
+def fault_at(message: str, source: Source) -> SyntaxFault:
+    """A fault where an equation is written."""
+    return SyntaxFault(message, *source.span)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ An oracle computes in float64. On a `Machine` the same statements round as the p
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,18 +21,31 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
-from runner.experiment.model import Experiment, Line, Loop, Section, Statement
+from runner.experiment.graphs import graph as graph_of
+from runner.experiment.model import Experiment, Line, Section, Statement
+from runner.graph.model import (
+    NAME,
+    Const,
+    Equation,
+    Function,
+    Graph,
+    Group,
+    Operand,
+    Ref,
+    Repeat,
+    Size,
+    Slice,
+    read_by,
+)
 from runner.language.casts import drawn, narrowed, to_float
 from runner.language.counterparts import indexing
 from runner.language.counterparts.collectives import Misplaced
 from runner.language.counterparts.promotion import identity
 from runner.language.operations import CONSTANTS, OPERATIONS, Decides, Operation
-from runner.language.operators import OPERATORS, Operator, called, operator_of
-from runner.language.syntax import place
+from runner.language.operators import BY_NAME
 from runner.layout import Layout, Mesh
 from runner.reference.arithmetic import ANY, EXACT, Arithmetic, cast
 from runner.reference.decisions import Decision, PerDevice, Script
-from runner.reference.lifetimes import read_later, read_once_more
 from runner.untyped import is_list
 
 _TOO_MANY_DIMENSIONS = re.compile(r"\bdimensions?\b.*\b64\b")
@@ -41,11 +53,11 @@ _TOO_MANY_DIMENSIONS = re.compile(r"\bdimensions?\b.*\b64\b")
 
 
 class Misfit(ValueError):
-    """What a `call` in the expression of a `line` is told to move does not fit what is there."""
+    """What the call of an `equation` is told to move does not fit what is there."""
 
-    def __init__(self, message: str, line: Line | None, call: ast.expr) -> None:
+    def __init__(self, message: str, equation: Equation) -> None:
         super().__init__(message)
-        self.line, self.call = line, call
+        self.source = equation.source
 
 
 WHOLE = Mesh((), ())
@@ -81,21 +93,34 @@ def interpret(
     `OverflowError` for a value of more than `most` elements on a device.
 
     `keep` are the names whose values are asked for afterwards; None: all. Any other value is let go of when no later
-    statement reads it. `script` sees, and may change, every discrete decision: `runner/reference/decisions.py`.
+    equation reads it. `script` sees, and may change, every discrete decision: `runner/reference/decisions.py`.
     """
     mesh = experiment.mesh if section == "per_device" else WHOLE
+    if statements is None and given is None:
+        lines = experiment.computed(section)
+    else:
+        names = [array.name for array in experiment.given] if given is None else given
+        lines = graph_of(
+            experiment.section(section) if statements is None else tuple(statements), names, choosing=False
+        )
     interpreter = _Interpreter(mesh, experiment.dims, experiment.x64, arithmetic, script or Script(), most)
-    interpreter.values.update(given or {})
+    values = dict(given or {})
     for array in experiment.given if given is None else ():
         whole = arithmetic.held(arrays[array.name], experiment.x64, array.dtype)
-        interpreter.values[array.name] = [whole] if mesh == WHOLE else _shards(experiment.block(array.layout), whole)
+        values[array.name] = [whole] if mesh == WHOLE else _shards(experiment.block(array.layout), whole)
+    kinds = {array.name: array.dtype for array in experiment.given if dtypes.dtype(array.dtype).kind in _FLOATING}
+    for value in lines.inputs:
+        interpreter.values[value.number] = values.pop(value.name)
+        if value.name in kinds:
+            interpreter.kinds[value.number] = kinds[value.name]
+    kept = lines.names if keep is None else {name: lines.names[name] for name in keep if name in lines.names}
     # Overflow and NaN are the experiment's own; the value check reports them.
     with np.errstate(all="ignore"):
-        interpreter.run(
-            experiment.section(section) if statements is None else tuple(statements),
-            None if keep is None else frozenset(keep),
-        )
-    return Interpretation(interpreter.values, interpreter.work)
+        interpreter.run(lines, frozenset(kept.values()))
+    return Interpretation({name: interpreter.values[number] for name, number in kept.items()}, interpreter.work)
+
+
+_FLOATING = ("float", "complex")
 
 
 def _shards(layout: Layout, whole: np.ndarray) -> PerDevice:
@@ -115,84 +140,91 @@ class _Interpreter:
     most: int | None = None
     own: bool = False
     """Whether floats keep the dtypes that they come with, of which nobody says others."""
-    values: dict[str, PerDevice] = field(default_factory=dict[str, PerDevice])
-    moved: frozenset[str] = frozenset()
-    """The names that are read for the last time, and once, where they are read next."""
+    values: dict[int, PerDevice] = field(default_factory=dict[int, PerDevice])
+    kinds: dict[int, str] = field(default_factory=dict[int, str])
+    """The dtypes that JAX says values of floats have, by their numbers."""
     work: int = 0
-    _at: Line | None = None
-    """The line whose expression is evaluated."""
-    _floats: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The dtypes of the floats in the expression that is evaluated."""
 
-    def run(self, statements: Sequence[Statement], wanted: frozenset[str] | None) -> None:
-        """Run `statements`; of what they and those before them define, `wanted` is read afterwards (None: all)."""
-        for statement, later in zip(statements, read_later(statements, wanted), strict=True):
-            if isinstance(statement, Loop):
-                self.moved = frozenset()
-                self._repeat(statement, later)
+    def run(self, graph: Graph, kept: frozenset[int]) -> None:
+        """Run a graph whose inputs are among the values; of those it has and gives, `kept` are read afterwards."""
+        for value in graph.inputs:
+            if value.number not in graph.last and value.number not in kept:
+                del self.values[value.number]
+        for equation, released in zip(graph.equations, graph.released, strict=True):
+            gone = frozenset(released) - kept
+            if isinstance(equation.form, Repeat):
+                self._repeat(equation, equation.form, gone)
             else:
-                self.moved = read_once_more(statement, later)
-                self.values[statement.name] = self._line(statement.expression.tree, statement.line)
-            self._forget_all_but(later)
+                self._line(equation, gone)
+            for number in gone:
+                self.values.pop(number, None)
 
-    def _line(self, tree: ast.expr, line: Line) -> PerDevice:
-        self._at, self._floats = line, self.arithmetic.floats.get(line.path, {})
-        return [self._bounded(value) for value in self._evaluate(tree)]
+    def _line(self, equation: Equation, gone: frozenset[int]) -> None:
+        (result,) = equation.results
+        moved = frozenset(number for number in gone if equation.reads.count(number) == 1)
+        self.kinds[result.number] = self._kind(equation)
+        value = self._evaluate(equation, moved)
+        self.values[result.number] = [self._bounded(each, equation.source.line) for each in value]
 
-    def _bounded(self, value: Any) -> Any:
+    def _bounded(self, value: Any, line: Line) -> Any:
         size = getattr(value, "size", 0)
         if self.most is not None and size > self.most:
-            raise OverflowError(f"{self._at} has {size} elements on a device")
+            raise OverflowError(f"{line} has {size} elements on a device")
         return value
 
-    def _forget_all_but(self, names: frozenset[str] | None) -> None:
-        if names is not None:
-            for name in self.values.keys() - names:
-                del self.values[name]
-
-    def _repeat(self, loop: Loop, later: frozenset[str] | None) -> None:
-        carried = {name: self._line(first.tree, loop.first(name)) for name, first in loop.carry}
-        whole = {name: self._line(first.tree, loop.whole(name)) for name, first in loop.over}
-        stacked: dict[str, list[PerDevice]] = {name: [] for name, _ in loop.stack}
-        kept = frozenset(inner for _, inner in loop.stack).union(*(inside.names for inside in loop.body))
-        self._forget_all_but(None if later is None else later | kept)
-        names = None if later is None else loop.wanted
-        outer = self.values
-        for step in range(loop.steps):
-            self.values = dict(outer)
-            for name in tuple(carried):
-                # Moved: nothing else may hold on to what the body replaces.
-                self.values[name] = carried.pop(name)
-            for name, value in whole.items():
-                self.values[name] = self._lift(partial(_slice, step), None, value)
-            self.values[loop.index] = self._everywhere(step if loop.unroll else np.int32(step))
-            self.run(loop.body, names)
-            carried = {name: self.values[name] for name, _ in loop.carry}
-            for name, inner in loop.stack:
-                stacked[name].append(self.values[inner])
-        self.values = outer
-        for name, value in carried.items():
-            self.values[f"{loop.name}.{name}"] = value
-        for name, steps in stacked.items():
-            self.values[f"{loop.name}.{name}"] = self._lift(lambda *each: OPERATIONS["stack"].numpy(each), None, *steps)
+    def _repeat(self, equation: Equation, repeat: Repeat, gone: frozenset[int]) -> None:
+        (body,) = equation.bodies
+        firsts = [operand.number for operand in equation.operands if isinstance(operand, Ref)]
+        of_carried, of_slices = firsts[: repeat.carried], firsts[repeat.carried :]
+        *params, index = (value.number for value in body.inputs)
+        for param, first in zip(params, firsts, strict=True):
+            if first in self.kinds:
+                self.kinds[param] = self.kinds[first]
+        # Moved: nothing else may hold on to what the body replaces.
+        carried = [self.values.pop(n) if n in gone and firsts.count(n) == 1 else self.values[n] for n in of_carried]
+        slices = [self.values[number] for number in of_slices]
+        stacked: list[list[PerDevice]] = [[] for _ in body.outputs[repeat.carried :]]
+        kept = frozenset(body.outputs)
+        for step in range(repeat.steps):
+            for param in params[: repeat.carried]:
+                self.values[param] = carried.pop(0)
+            for param, whole in zip(params[repeat.carried :], slices, strict=True):
+                self.values[param] = self._lift(partial(_slice, step), None, whole)
+            self.values[index] = self._everywhere(step if repeat.unroll else np.int32(step))
+            self.run(body, kept)
+            ends = [self.values[number] for number in body.outputs]
+            for number in body.defines & kept:
+                self.values.pop(number, None)
+            carried = ends[: repeat.carried]
+            for steps, value in zip(stacked, ends[repeat.carried :], strict=True):
+                steps.append(value)
+            del ends
+        together = (self._lift(lambda *each: OPERATIONS["stack"].numpy(each), None, *steps) for steps in stacked)
+        for result, end, value in zip(equation.results, body.outputs, (*carried, *together), strict=True):
+            self.values[result.number] = value
+            if end in self.kinds:
+                self.kinds[result.number] = self.kinds[end]
 
     def _everywhere(self, value: Any) -> PerDevice:
         return [value] * self.mesh.size
 
-    def _lift(self, function: Callable[..., Any], node: ast.expr | None, *operands: PerDevice) -> PerDevice:
+    def _lift(self, function: Callable[..., Any], equation: Equation | None, *operands: PerDevice) -> PerDevice:
         """Apply a function device by device, once for each distinct combination of operands."""
-        return self._lift_moved(function, node, list(map(list, operands)))
+        return self._lift_moved(function, equation, list(map(list, operands)))
 
-    def _lift_moved(self, function: Callable[..., Any], node: ast.expr | None, operands: list[PerDevice]) -> PerDevice:
+    def _lift_moved(
+        self, function: Callable[..., Any], equation: Equation | None, operands: list[PerDevice]
+    ) -> PerDevice:
         """The same, emptying `operands` on the way: of what is held nowhere else, one device's is there at a time."""
-        kind = None if node is None or self.own else self._kind(node)
+        kind = None if equation is None or self.own else self._kind(equation)
         done: dict[tuple[int, ...], Any] = {}
         results: PerDevice = []
         for position in range(self.mesh.size):
             here = [operand[position] for operand in operands]
             key = tuple(map(id, here))
             if key not in done:
-                done[key] = self._bounded(self.arithmetic.held(self._computed(function, node, here), self.x64, kind))
+                value = self.arithmetic.held(self._computed(function, equation, here), self.x64, kind)
+                done[key] = value if equation is None else self._bounded(value, equation.source.line)
                 self.work += getattr(done[key], "size", 0)
             results.append(done[key])
             for operand in operands:
@@ -200,98 +232,95 @@ class _Interpreter:
             here.clear()
         return results
 
-    def _computed(self, function: Callable[..., Any], node: ast.expr | None, operands: list[Any]) -> Any:
+    def _computed(self, function: Callable[..., Any], equation: Equation | None, operands: list[Any]) -> Any:
         """What a function of NumPy's gives, which has arrays of fewer dimensions than JAX."""
         try:
             return function(*operands)
         except (ValueError, IndexError) as error:
-            if node is None or not _TOO_MANY_DIMENSIONS.search(str(error)):
+            if equation is None or not _TOO_MANY_DIMENSIONS.search(str(error)):
                 raise
             message = "it has more than 64 dimensions, and NumPy, which computes the reference, has 64 at most"
-            raise Misfit(message, self._at, node) from None
+            raise Misfit(message, equation) from None
 
-    def _kind(self, node: ast.expr) -> str:
-        """The dtype that JAX says a floating node has."""
-        return self._floats.get(place(node) or ANY, self._floats.get(ANY, "float32"))
+    def _kind(self, equation: Equation) -> str:
+        """The dtype that JAX says the floats have that an equation gives."""
+        if equation.operation == NAME and isinstance(operand := equation.operands[0], Ref):
+            return self.kinds.get(operand.number, "float32")
+        floats = self.arithmetic.floats.get(equation.source.line.path, {})
+        return floats.get(equation.source.place or ANY, floats.get(ANY, "float32"))
 
-    def _evaluate(self, tree: ast.expr) -> PerDevice:
-        match tree:
-            case ast.Constant(value=value):
+    def _read(self, operand: Operand, moved: frozenset[int]) -> PerDevice:
+        """The value of an operand on every device; those that are `moved` are read for the last time."""
+        match operand:
+            case Ref(number=number):
+                return self.values.pop(number) if number in moved else self.values[number]
+            case Const(value=value):
                 return self._everywhere(value)
-            case ast.Name(id=name):
-                if name in self.values:
-                    return self.values.pop(name) if name in self.moved else self.values[name]
+            case Size(name=name):
                 return self._everywhere(CONSTANTS[name] if name in CONSTANTS else self.sizes[name])
-            case ast.Attribute(value=ast.Name(id=loop), attr=carried) if f"{loop}.{carried}" in self.values:
-                return self.values[f"{loop}.{carried}"]
-            case ast.Attribute(value=value):
-                return self._apply(tree, np.transpose, value)
-            case ast.BinOp(left=left, op=op, right=right) | ast.Compare(left=left, ops=[op], comparators=[right]):
-                return self._operate(tree, OPERATORS[type(op)], left, right)
-            case ast.UnaryOp(op=op, operand=operand):
-                return self._operate(tree, OPERATORS[type(op)], operand)
-            case ast.Tuple(elts=elements):
-                return self._lift(lambda *items: items, None, *map(self._evaluate, elements))
-            case ast.List(elts=elements):
-                return self._lift(lambda *items: list(items), None, *map(self._evaluate, elements))
-            case ast.Slice(lower=lower, upper=upper, step=step):
-                parts = (ast.Constant(None) if part is None else part for part in (lower, upper, step))
-                return self._lift(slice, None, *map(self._evaluate, parts))
-            case ast.Subscript(value=value, slice=index):
-                return self._apply(tree, indexing.getitem, value, index)
-            case ast.Call(func=ast.Name(id=name)):
-                return self._call(OPERATIONS[name], tree)
-            case ast.Lambda():
-                return self._everywhere(self._function(tree))
-            case _:
-                raise AssertionError(ast.dump(tree))  # `runner/language/syntax.py` lets nothing else through
+            case Group(items=items, kind=kind):
+                made = _tuple if kind == "tuple" else _list
+                return self._lift(made, None, *(self._read(item, moved) for item in items))
+            case Slice(lower=lower, upper=upper, step=step):
+                return self._lift(slice, None, *(self._read(part, moved) for part in (lower, upper, step)))
+            case Function(body=body):
+                return self._everywhere(self._function(body))
 
-    def _function(self, tree: ast.Lambda) -> Callable[..., Any]:
+    def _function(self, body: Graph) -> Callable[..., Any]:
         """What combines two values of one device; a machine's round by themselves."""
-        names = [each.arg for each in tree.args.args]
 
         def combine(*values: Any) -> Any:
             inside = _Interpreter(WHOLE, self.sizes, self.x64, self.arithmetic, Script(), own=True)
-            inside.values = {name: [value] for name, value in zip(names, values, strict=True)}
-            (found,) = inside._evaluate(tree.body)
-            return found
+            inside.values = {each.number: [value] for each, value in zip(body.inputs, values, strict=True)}
+            inside.run(body, frozenset(body.outputs))
+            return inside.values[body.outputs[0]][0]
 
         return combine
 
-    def _apply(self, node: ast.expr, function: Callable[..., Any], *parts: ast.expr) -> PerDevice:
-        return self._lift(function, node, *map(self._evaluate, parts))
-
-    def _operate(self, node: ast.expr, operator: Operator, *parts: ast.expr) -> PerDevice:
-        operands = [self._evaluate(part) for part in parts]
-        decides = operator.operation.decides
-        if decides is not None and any(dtypes.is_floating(operand[0]) for operand in operands):
-            return self._decide(node, decides, operator.numpy, operands)
-        return self._lift(operator.numpy, node, *operands)
+    def _evaluate(self, equation: Equation, moved: frozenset[int]) -> PerDevice:
+        positional = [self._read(operand, moved) for operand in equation.operands]
+        keywords = {name: self._read(operand, moved) for name, operand in equation.named}
+        match equation.spelled:
+            case "name":
+                return positional[0]
+            case ".T":
+                return self._lift(np.transpose, equation, *positional)
+            case "index":
+                return self._lift(indexing.getitem, equation, *positional)
+            case "operator":
+                operator = BY_NAME[equation.operation]
+                decides = operator.operation.decides
+                if decides is not None and any(dtypes.is_floating(operand[0]) for operand in positional):
+                    return self._decide(equation, decides, operator.numpy, positional)
+                return self._lift(operator.numpy, equation, *positional)
+            case "call":
+                return self._call(OPERATIONS[equation.operation], equation, positional, keywords)
 
     def _decide(
         self,
-        node: ast.expr,
+        equation: Equation,
         decides: Decides,
         function: Callable[..., Any],
         operands: list[PerDevice],
         axis: Any = None,
     ) -> PerDevice:
         """A function of floats that jumps, as the script has it decided."""
-        result = self._lift(function, node, *operands)
+        result = self._lift(function, equation, *operands)
+        line = str(equation.source.line)
         return self.script.decide(
-            Decision(decides, function, operands, result, axis=axis, line=str(self._at), operation=_called(node))
+            Decision(decides, function, operands, result, axis=axis, line=line, operation=_called(equation))
         )
 
-    def _call(self, operation: Operation, node: ast.Call) -> PerDevice:
-        positional = [self._evaluate(argument) for argument in node.args]
-        keywords = {str(k.arg): self._evaluate(k.value) for k in node.keywords}
+    def _call(
+        self, operation: Operation, equation: Equation, positional: list[PerDevice], keywords: dict[str, PerDevice]
+    ) -> PerDevice:
         if operation.over is not None:
-            return self._collective(operation, node, positional, keywords)
+            return self._collective(operation, equation, positional, keywords)
         count, names = len(positional), tuple(keywords)
         fixed: dict[str, str] = {}
         if operation.draws is not None:
-            argument = drawn(operation, node)
-            fixed["drawn"] = "float32" if argument is None else self._kind(argument)
+            argument = drawn(operation, equation)
+            fixed["drawn"] = "float32" if argument is None else self._kind_of(argument, "float32")
 
         def function(*values: Any) -> Any:
             return operation.numpy(*values[:count], **dict(zip(names, values[count:], strict=True)), **fixed)
@@ -301,68 +330,76 @@ class _Interpreter:
             operands = [self.arithmetic.widened(operand, operation.wide) for operand in operands]
         if operation.constant:
             return self.script.stop(operands[0])
-        if (narrow := narrowed(operation, node, self._float_of)) is not None:
+        narrow = narrowed(operation, equation, lambda operand: self._kind_of(operand, "float64"))
+        if narrow is not None:
             raw = self._lift(function, None, *operands)
-            return self._cast(node, narrow, raw) if self.arithmetic.casts else raw
+            return self._cast(equation, narrow, raw) if self.arithmetic.casts else raw
         decides = operation.decides
         # A float that a wider dtype holds as it is jumps nowhere.
         if (
             decides is not None
-            and to_float(operation, node) is None
+            and to_float(operation, equation) is None
             and any(dtypes.is_floating(operand[0]) for operand in operands)
         ):
-            bound = operation.signature.bind(*positional, **keywords)
-            bound.apply_defaults()
-            axis = bound.arguments.get("axis")
+            arguments = operation.signature.bind(*positional, **keywords)
+            arguments.apply_defaults()
+            axis = arguments.arguments.get("axis")
             axis = axis[0] if is_list(axis) else axis
-            return self._decide(node, decides, function, operands, axis)
+            return self._decide(equation, decides, function, operands, axis)
         # Nothing more is asked of the operands, which may be most of the memory that there is.
         moved = [list(operand) for operand in operands]
-        del positional, keywords, operands
-        return self._lift_moved(function, node, moved)
+        del operands
+        positional.clear()
+        keywords.clear()
+        return self._lift_moved(function, equation, moved)
 
-    def _float_of(self, node: ast.expr) -> str:
-        """The dtype of a node for the question what it can hold: a number of Python's can hold anything."""
-        if isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in (*self.sizes, *CONSTANTS)):
-            return "float64"
-        return self._kind(node)
+    def _kind_of(self, operand: Operand, literal: str) -> str:
+        """The dtype of an operand's floats; of a number of Python's it is `literal`."""
+        if isinstance(operand, Const | Size):
+            return literal
+        return next((self.kinds[number] for number in read_by(operand) if number in self.kinds), "float32")
 
-    def _cast(self, node: ast.expr, narrow: str, raw: PerDevice) -> PerDevice:
+    def _cast(self, equation: Equation, narrow: str, raw: PerDevice) -> PerDevice:
         """Floats as the dtype `narrow` holds them; to which side a float between two falls, is a decision."""
 
         def rounding(value: Any) -> Any:
             return cast(value, narrow)
 
-        result = self._lift(rounding, node, raw)
+        result = self._lift(rounding, equation, raw)
         if not dtypes.is_floating(raw[0]):
             return result
-        return self.script.decide(
-            Decision("cast", rounding, [raw], result, line=str(self._at), operation=_called(node))
-        )
+        line = str(equation.source.line)
+        return self.script.decide(Decision("cast", rounding, [raw], result, line=line, operation=_called(equation)))
 
     def _collective(
-        self, operation: Operation, node: ast.Call, positional: list[PerDevice], keywords: dict[str, PerDevice]
+        self, operation: Operation, equation: Equation, positional: list[PerDevice], keywords: dict[str, PerDevice]
     ) -> PerDevice:
-        bound = operation.signature.bind(*positional, **keywords)
+        arguments = operation.signature.bind(*positional, **keywords).arguments
         assert operation.over is not None
         operands = operation.over.operands
-        arguments = {name: value if name in operands else value[0] for name, value in bound.arguments.items()}
+        arguments = {name: value if name in operands else value[0] for name, value in arguments.items()}
         try:
             result = operation.numpy(self.mesh, **arguments)
         except Misplaced as error:
-            raise Misfit(str(error), self._at, node) from None
+            raise Misfit(str(error), equation) from None
         if operation.kind == "static":
             return self._everywhere(result)
         # Entries that are one object must stay one object through widening.
-        return self._lift(identity, node, result)
+        return self._lift(identity, equation, result)
+
+
+def _tuple(*items: Any) -> tuple[Any, ...]:
+    return items
+
+
+def _list(*items: Any) -> list[Any]:
+    return list(items)
 
 
 def _slice(step: int, whole: Any) -> Any:
     return indexing.getitem(whole, step)
 
 
-def _called(node: ast.expr) -> str:
-    """The operation or the operator that a node calls."""
-    operator, operation = operator_of(node), called(node)
-    assert operation is not None
-    return operation.name if operator is None else operator.symbol
+def _called(equation: Equation) -> str:
+    """What a line calls, as it is written."""
+    return BY_NAME[equation.operation].symbol if equation.spelled == "operator" else equation.operation

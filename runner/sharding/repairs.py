@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.language.operators import called
+from runner.graph.model import Equation
+from runner.language.operations import OPERATIONS
 from runner.layout import Mesh, Spec
 from runner.sharding.results import Held, of_result
 
@@ -26,16 +26,16 @@ class Repair:
     operands: Mapping[int, Spec] = field(default_factory=dict[int, Spec])
 
 
-def candidates(node: ast.expr, operands: Sequence[Any], mesh: Mesh, promised: Spec | None) -> Iterator[Repair]:
+def candidates(equation: Equation, operands: Sequence[Any], mesh: Mesh, promised: Spec | None) -> Iterator[Repair]:
     """The repairs of a call.
 
     First its result's sharding is named, where it can be: as the file has `promised` it, then as its operands lie. Then
     operands are resharded, those first that leave the fewest bytes on a device.
     """
-    operation = called(node)
+    operation = OPERATIONS.get(equation.operation)
     if promised is not None and operation is not None and operation.out_sharding:
         yield Repair(out_sharding=promised)
-    derived = of_result(node, operands)
+    derived = of_result(equation, operands)
     if derived is not None:
         yield Repair(out_sharding=derived)
     arrays = {i: operand for i, operand in enumerate(operands) if isinstance(operand, Held)}

@@ -6,12 +6,12 @@ the call is given as it is.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.language.operators import called
+from runner.graph.model import INDEX, Equation
+from runner.language.operations import OPERATIONS
 from runner.layout import Spec
 
 
@@ -29,14 +29,14 @@ def specs(operands: Sequence[Any]) -> dict[int, Spec]:
     return {i: operand.spec for i, operand in enumerate(operands) if isinstance(operand, Held)}
 
 
-def of_result(node: ast.expr, operands: Sequence[Any]) -> Spec | None:
+def of_result(equation: Equation, operands: Sequence[Any]) -> Spec | None:
     """How the result of a subscript or a contraction lies; of two that claim an axis, the first has it.
 
     None for what is neither, and where no layout of its result can be named.
     """
-    if isinstance(node, ast.Subscript):
+    if equation.operation == INDEX:
         return _gathered(operands)
-    return _contracted(node, operands)
+    return _contracted(equation, operands)
 
 
 def _gathered(operands: Sequence[Any]) -> Spec | None:
@@ -83,9 +83,9 @@ def _gathered(operands: Sequence[Any]) -> Spec | None:
     return Spec((*before, *block, *after))
 
 
-def _contracted(node: ast.expr, operands: Sequence[Any]) -> Spec | None:
+def _contracted(equation: Equation, operands: Sequence[Any]) -> Spec | None:
     """How the result of a contraction lies."""
-    operation = called(node)
+    operation = OPERATIONS.get(equation.operation)
     if operation is None or operation.contraction is None or not operation.out_sharding:
         return None
     labels = operation.contraction(operands)

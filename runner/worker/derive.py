@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,9 +12,9 @@ from jax.sharding import NamedSharding
 
 from runner.derivation.derive import TRIES, NotDerived, derive, settled
 from runner.derivation.scopes import element
-from runner.experiment.model import Experiment, Line
-from runner.language.check import Section
-from runner.language.syntax import Expression, SyntaxFault, place
+from runner.experiment.model import Experiment
+from runner.graph.model import Equation, Operand, Ref
+from runner.language.syntax import SyntaxFault
 from runner.layout import Spec
 from runner.programs.types import Floats, Typed
 from runner.sharding.plan import Derivation, Plan, whole_axes
@@ -39,30 +38,36 @@ class _Planner(Walker):
     parts: dict[str, dict[str, Typed | None]] | None = None
     paths: list[str] | None = None
 
-    def evaluate(self, expression: Expression, section: Section, line: Line) -> Any:
+    def equation(self, equation: Equation) -> Any:
         assert self.paths is not None
-        self.paths.append(line.path)
+        self.paths.append(equation.source.line.path)
         with jax.named_scope(f"line{len(self.paths) - 1}"):
-            return super().evaluate(expression, section, line)
+            return super().equation(equation)
 
-    def value(self, node: ast.expr) -> Any:
-        where = place(node)
-        if where is None:
-            return super().value(node)
-        with jax.named_scope(f"at{where.replace(':', '-')}"):
-            found = super().value(node)
-        self._record(where, found)
-        return found
+    def computed(self, equation: Equation) -> Any:
+        source = equation.source
+        if source.place is None:
+            return super().computed(equation)
+        with jax.named_scope(f"at{source.place.replace(':', '-')}"):
+            value = super().computed(equation)
+        self._record(source.line.path, source.place, value)
+        return value
 
-    def _record(self, where: str, value: Any) -> None:
+    def read(self, operand: Operand) -> Any:
+        value = super().read(operand)
+        if isinstance(operand, Ref) and operand.source is not None and operand.source.place is not None:
+            self._record(operand.source.line.path, operand.source.place, value)
+        return value
+
+    def _record(self, path: str, where: str, value: Any) -> None:
         assert self.parts is not None
         for index, each in enumerate(value if is_sequence(value) else ()):
-            self._record(element(where, index), each)
+            self._record(path, element(where, index), each)
         if not hasattr(value, "shape") or not hasattr(value, "dtype"):
             return
         kind = jax.typeof(value)
         typed = Typed(tuple(kind.shape), str(kind.dtype))
-        line = self.parts.setdefault(self._path, {})
+        line = self.parts.setdefault(path, {})
         line[where] = typed if line.get(where, typed) == typed else None
 
     def settle(self, path: str, value: Any) -> Any:

@@ -8,7 +8,6 @@ that they accept of those that `runner/sharding/repairs.py` proposes is taken. W
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,10 +17,9 @@ from jax.sharding import AbstractMesh, NamedSharding
 
 from runner.experiment.model import Experiment
 from runner.faults import invalid
-from runner.language.operators import called
-from runner.language.syntax import place
+from runner.graph.model import Equation
+from runner.language.operations import OPERATIONS
 from runner.layout import Spec
-from runner.programs.emit import operands as operands_of
 from runner.programs.types import Repairs
 from runner.sharding.repairs import Repair, candidates
 from runner.sharding.results import Held
@@ -30,7 +28,7 @@ from runner.worker.gradient import places
 from runner.worker.refusing import refusal as describe
 from runner.worker.specs import partition, structs
 from runner.worker.versions import abstract_mesh
-from runner.worker.walk import REFUSALS, Walker
+from runner.worker.walk import REFUSALS, Walker, flat
 
 
 def repairs(experiment: Experiment) -> Repairs:
@@ -134,14 +132,14 @@ def _held(operand: Any) -> Any:
     return Held(_typed(operand), tuple(operand.shape), operand.dtype.itemsize)
 
 
-def _by_number(node: ast.expr, operands: Sequence[Any]) -> bool:
+def _by_number(equation: Equation, operands: Sequence[Any]) -> bool:
     """Whether a call updates an array by a number, which JAX 0.12 broadcasts to an array without a mesh."""
-    operation = called(node)
-    if not isinstance(node, ast.Call) or operation is None or operation.method in (None, "get"):
+    operation = OPERATIONS.get(equation.operation)
+    if equation.spelled != "call" or operation is None or operation.method in (None, "get"):
         return False
-    values = operation.signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords}).arguments["values"]
-    flat = zip(operands_of(node), operands, strict=True)
-    return any(each is values and not hasattr(operand, "shape") for each, operand in flat)
+    values = equation.argument("values", operation.signature)
+    given = zip(flat(equation.arguments), operands, strict=True)
+    return any(each is values and not hasattr(operand, "shape") for each, operand in given)
 
 
 @dataclass
@@ -190,34 +188,33 @@ class _Explicit(Walker):
             self.gathered[path] = lies
         return self._settled(path, value, begun)
 
-    def apply(self, node: ast.expr, call: Callable[..., Any], operands: list[Any]) -> Any:
+    def apply(self, equation: Equation, call: Callable[..., Any], operands: list[Any]) -> Any:
         if self.combining:
             return call(*operands)
-        where = place(node)
-        assert where is not None, ast.dump(node)
-        if not any(hasattr(operand, "shape") for operand in operands) or _by_number(node, operands):
-            self.made.add(self._path)
-        known = self.found.get(self._path, {}).get(where)
+        path, where = equation.source.line.path, equation.source.place
+        assert where is not None, equation
+        if not any(hasattr(operand, "shape") for operand in operands) or _by_number(equation, operands):
+            self.made.add(path)
+        known = self.found.get(path, {}).get(where)
         if known is not None:
             # A later step of the same loop body.
-            return self._attempt(node, call, operands, known)
+            return self._attempt(equation, call, operands, known)
         try:
             return call(*operands)
         except REFUSALS as refusal:
-            promised = self._promised(self._path) if node is self._expression.tree else None
+            promised = self._promised(path) if equation.source.whole else None
             held = [_held(operand) for operand in operands]
-            for repair in candidates(node, held, self.experiment.mesh, promised):
+            for repair in candidates(equation, held, self.experiment.mesh, promised):
                 try:
-                    result = self._attempt(node, call, operands, repair)
+                    result = self._attempt(equation, call, operands, repair)
                 except REFUSALS:
                     continue
-                self.found.setdefault(self._path, {})[where] = repair
+                self.found.setdefault(path, {})[where] = repair
                 return result
-            raise self._expression.fault(
-                f"its sharding types agree under no resharding of the operands. {describe(refusal, operands)}", node
-            ) from None
+            message = "its sharding types agree under no resharding of the operands"
+            return self.refuse(f"{message}. {describe(refusal, operands)}", equation.source)
 
-    def _attempt(self, node: ast.expr, call: Callable[..., Any], operands: list[Any], repair: Repair) -> Any:
+    def _attempt(self, equation: Equation, call: Callable[..., Any], operands: list[Any], repair: Repair) -> Any:
         moved = [
             calls.reshard(operand, self._sharding(repair.operands[i])) if i in repair.operands else operand
             for i, operand in enumerate(operands)
@@ -225,6 +222,6 @@ class _Explicit(Walker):
         if repair.out_sharding is None:
             return call(*moved)
         out = self._sharding(repair.out_sharding)
-        if isinstance(node, ast.BinOp):
+        if equation.spelled == "operator":
             return jax.numpy.matmul(*moved, out_sharding=out)
         return call(*moved, out_sharding=out)

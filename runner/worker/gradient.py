@@ -6,7 +6,6 @@ partitioner, no collective. `runner/reference/gradient.py` holds them against di
 
 from __future__ import annotations
 
-import ast
 import contextlib
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
@@ -18,9 +17,9 @@ import numpy as np
 from runner import dtypes
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
+from runner.graph.model import Const, Equation, Group, Operand, Ref, Size
 from runner.language.casts import drawn, narrowed
-from runner.language.operations import CONSTANTS, OPERATIONS
-from runner.language.syntax import place
+from runner.language.operations import OPERATIONS
 from runner.reference.gradient import nudged, shares
 from runner.worker import calls
 from runner.worker.walk import Walker
@@ -135,62 +134,54 @@ class _Wide(Walker):
     """
 
     floats: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
-    _drawing: bool = False
 
-    def _value(self, node: ast.expr) -> Any:
-        match node:
-            case ast.Constant(value=str() as name) if not self._drawing:
-                return _WIDE.get(name, name)
-            case ast.Call(func=ast.Name(id=name)):
-                operation = OPERATIONS[name]
-                self._drawing, outer = operation.random, self._drawing
-                found = super()._value(node)
-                self._drawing = outer
-                narrow = narrowed(operation, node, self._float_of)
-                if narrow is None:
-                    return found
+    def operand(self, equation: Equation, operand: Operand) -> Any:
+        value = super().operand(equation, operand)
+        widened = isinstance(value, str) and not OPERATIONS[equation.operation].random
+        return _WIDE.get(value, value) if widened else value
 
-                def rounded(value: Any) -> Any:
-                    return _rounded(value, narrow)
+    def computed(self, equation: Equation) -> Any:
+        value = super().computed(equation)
+        if equation.spelled != "call":
+            return value
+        narrow = narrowed(OPERATIONS[equation.operation], equation, self._float_of)
+        if narrow is None:
+            return value
 
-                return jax.tree.map(rounded, found)
-            case _:
-                return super()._value(node)
+        def rounded(value: Any) -> Any:
+            return _rounded(value, narrow)
 
-    def apply(self, node: ast.expr, call: Callable[..., Any], operands: list[Any]) -> Any:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            operation = OPERATIONS[node.func.id]
-            weight = drawn(operation, node)
+        return jax.tree.map(rounded, value)
+
+    def apply(self, equation: Equation, call: Callable[..., Any], operands: list[Any]) -> Any:
+        if equation.spelled == "call":
+            operation = OPERATIONS[equation.operation]
+            weight = drawn(operation, equation)
             if weight is not None:
-                at = [*node.args, *(keyword.value for keyword in node.keywords)].index(weight)
-                kind = self._own(weight)
+                at = next(i for i, operand in enumerate(equation.arguments) if operand is weight)
+                kind = self._float_of(weight, literal="float32")
                 operands = [calls.asarray(x, kind) if i == at else x for i, x in enumerate(operands)]
             if operation.indices is not None and not self.experiment.x64:
                 # JAX takes indices of one dtype, and a number of Python's for one of 64 bits.
-                starts = _elements(node, operation.indices)
+                starts = _elements(equation, operation.indices)
                 operands = [np.int32(x) if i in starts and isinstance(x, int) else x for i, x in enumerate(operands)]
-        found = super().apply(node, call, operands)
-        return found if self.experiment.x64 else jax.tree.map(_of_32_bits, found)
+        value = super().apply(equation, call, operands)
+        return value if self.experiment.x64 else jax.tree.map(_of_32_bits, value)
 
-    def _own(self, node: ast.expr) -> str:
-        return self.floats.get(self._path, {}).get(place(node) or "", "float32")
-
-    def _float_of(self, node: ast.expr) -> str:
-        if isinstance(node, ast.Constant) or (
-            isinstance(node, ast.Name) and node.id in (*self.experiment.dims, *CONSTANTS)
-        ):
-            return "float64"
-        return self._own(node)
+    def _float_of(self, operand: Operand, literal: str = "float64") -> str:
+        if isinstance(operand, Const | Size):
+            return literal
+        source = operand.source if isinstance(operand, Ref) else None
+        return "float32" if source is None else self.floats.get(source.line.path, {}).get(source.place or "", "float32")
 
 
-def _elements(node: ast.Call, name: str) -> range:
+def _elements(equation: Equation, name: str) -> range:
     """Where the elements of a call's argument `name` are among its operands, lists and tuples taken apart."""
-    assert isinstance(node.func, ast.Name)
-    bound = OPERATIONS[node.func.id].signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords})
+    argument = equation.argument(name, OPERATIONS[equation.operation].signature)
     start = 0
-    for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
-        count = len(argument.elts) if isinstance(argument, ast.List | ast.Tuple) else 1
-        if argument is bound.arguments[name]:
+    for operand in equation.arguments:
+        count = len(operand.items) if isinstance(operand, Group) else 1
+        if operand is argument:
             return range(start, start + count)
         start += count
     return range(0)

@@ -19,9 +19,10 @@ from runner.experiment.lines import paths
 from runner.experiment.model import GRADIENTS, Experiment, Node, Section
 from runner.experiment.program import Program
 from runner.faults import LEFT_OUT, InvalidExperiment, invalid, key_text
+from runner.graph.source import Source
 from runner.language import trees
 from runner.language.check import canonical
-from runner.language.syntax import parse, place
+from runner.language.syntax import parse
 from runner.layout import Layout, Spec
 from runner.programs.types import Floats, Repairs, Typed, Types
 from runner.untyped import is_sequence
@@ -155,11 +156,11 @@ def _recorder(into: dict[str, Typed]) -> Callable[[str, Any], None]:
 _USUAL = ("float32", "complex64")
 
 
-def _floats_recorder(into: Floats) -> Callable[[str, ast.expr, Any], None]:
+def _floats_recorder(into: Floats) -> Callable[[Source, Any], None]:
     """Records the dtype of each part of an expression whose floats are not the usual ones."""
 
-    def record(path: str, node: ast.expr, value: Any) -> None:
-        where = place(node)
+    def record(source: Source, value: Any) -> None:
+        path, where = source.line.path, source.place
         value = value[0] if is_sequence(value) and value else value
         if where is None or not (hasattr(value, "dtype") or isinstance(value, float | complex)):
             return

@@ -1,27 +1,27 @@
-"""An expression and JAX values in; the JAX value out. The values are abstract: tracers without devices or data."""
+"""A graph and JAX values in; the JAX values of its lines out. They are abstract: tracers without devices or data."""
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 
-from runner.experiment import branches
-from runner.experiment.branches import Branch, Choice
-from runner.experiment.model import Experiment, Line, Loop, Node, Section, Statement
+from runner.experiment.graphs import graph as graph_of
+from runner.experiment.model import Experiment, Section, Statement
 from runner.experiment.plain import located
 from runner.faults import InvalidExperiment
-from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, Operation, computation
-from runner.language.operators import OPERATORS
-from runner.language.syntax import Expression, SyntaxFault
+from runner.graph.model import Choice, Const, Equation, Function, Graph, Group, Operand, Ref, Repeat, Size, Slice
+from runner.graph.source import Source
+from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, Operation
+from runner.language.operators import BY_NAME
+from runner.language.syntax import SyntaxFault, fault_at
 from runner.untyped import is_sequence
 from runner.worker import calls, limits
 from runner.worker.refusing import first_lines, refusal, unfit, unlike, unlike_branches
@@ -60,100 +60,138 @@ def function_of(operation: Operation) -> Callable[..., Any]:
 
 @dataclass
 class Walker:
-    """Evaluates statements on JAX values, node by node, so that a refusal has a place in the YAML."""
+    """Evaluates lines on JAX values, equation by equation, so that a refusal has a place in the YAML."""
 
     experiment: Experiment
     values: dict[str, Any]
+    """What there is, by its name: before a run what the lines begin with, after it what they give too."""
     on_value: Callable[[str, Any], None] = lambda _path, _value: None
     """Called with each named value as it is made."""
-    on_part: Callable[[str, ast.expr, Any], None] = lambda _path, _node, _value: None
-    """Called with the value of each node of an expression, and the path of the line that it stands in."""
+    on_part: Callable[[Source, Any], None] = lambda _source, _value: None
+    """Called with the value of each equation, and of each value that one reads, and where that is written."""
     under_vmap: bool = False
     """Whether the values are mapped by `jax.vmap`, which knows no varying axes and raises more kinds of error."""
     choosing: bool = True
     """Whether `cond` and `switch` are JAX's, or all branches are computed."""
     combining: bool = field(init=False, default=False)
     """Whether JAX is calling a function that combines two values: a refusal there is one of the whole call."""
-    _expression: Expression = field(init=False)
-    _path: str = field(init=False, default="")
+    _numbered: dict[int, Any] = field(init=False, default_factory=dict[int, Any])
+    _section: Section = field(init=False, default="graph")
 
-    def run(self, statements: tuple[Statement, ...], section: Section, depth: int = 0) -> None:
-        """Evaluate `statements` of a section, which stand in `depth` calls.
+    def run(self, statements: Sequence[Statement], section: Section) -> None:
+        """Evaluate lines of a section. Raises `InvalidExperiment` at the first refusal."""
+        graph = graph_of(statements, self.values, choosing=self.choosing)
+        self._section = section
+        self._numbered = {value.number: self.values[value.name] for value in graph.inputs}
+        self._run(graph)
+        self.values.update((name, self._numbered[number]) for name, number in graph.names.items())
 
-        Raises `InvalidExperiment` at the first refusal.
-        """
-        for statement in branches.parts(statements, depth) if self.choosing else statements:
-            if isinstance(statement, Choice):
-                self._choose(statement, section)
-            elif isinstance(statement, Node):
-                self.values[statement.name] = self.evaluate(statement.expression, section, statement.line)
-                self.on_value(statement.line.path, self.values[statement.name])
-            else:
-                self._repeat(statement, section)
+    def _run(self, graph: Graph) -> None:
+        for equation in graph.equations:
+            match equation.form:
+                case Repeat() as repeat:
+                    self._repeat(equation, repeat)
+                case Choice() as choice:
+                    self._choose(equation, choice)
+                case None:
+                    (result,) = equation.results
+                    self._numbered[result.number] = value = self.equation(equation)
+                    if result.name:
+                        self.on_value(equation.source.line.path, value)
 
-    def _choose(self, choice: Choice, section: Section) -> None:
+    def equation(self, equation: Equation) -> Any:
+        """The value of an equation; of all that a line says, as the line has it."""
+        source = equation.source
+        value = self.computed(equation)
+        if not self.combining:
+            self.on_part(source, value)
+        if not source.whole or self.combining:
+            return value
+        if isinstance(value, int):
+            # Python's own may be larger than any dtype holds.
+            self.apply(equation, jax.typeof, [value])
+        elif value is None or isinstance(value, str | slice):
+            self.refuse(f"{value!r} is no array and no number", source)
+        self._take_apart(value, source)
+        return self.settle(source.line.path, value)
+
+    def _take_apart(self, value: Any, source: Source) -> None:
+        """Refuse where the lines after it have another number of names for its parts than it has."""
+        names = 0 if source.line.origin is None else source.line.origin.gives
+        if not names:
+            return
+        count: int | None = len(value) if is_sequence(value) else next(iter(getattr(value, "shape", ())), None)
+        if count != names:
+            gives = "one number" if count is None else f"{count} value{'s' if count != 1 else ''}"
+            self.refuse(f"it gives {gives}, and {names} names stand before it", source)
+
+    def refuse(self, message: str, source: Source) -> NoReturn:
+        """Raise `InvalidExperiment` with a message about what is written there."""
+        key, uses = source.line.written(self._section)
+        raise InvalidExperiment(located(key, source.text, fault_at(message, source), uses)) from None
+
+    def _choose(self, equation: Equation, choice: Choice) -> None:
         """A call of `cond` or `switch`, with the lines of each branch inside of it."""
-        outer, on = self.values, self.values[choice.on]
+        outer, on = self._numbered, self.read(equation.operands[0])
         ends: dict[int, tuple[Any, ...]] = {}
 
-        def case(branch: Branch) -> Callable[[], tuple[Any, ...]]:
+        def case(number: int, body: Graph) -> Callable[[], tuple[Any, ...]]:
+            paths = [body.producers[output].source.line.path for output in body.outputs]
+
             def taken() -> tuple[Any, ...]:
-                self.values = dict(outer)
+                self._numbered = dict(outer)
                 try:
-                    self.run(branch.lines, section, choice.depth)
-                    found = tuple(self.values[line.name] for line in branch.gives)
+                    self._run(body)
+                    values = tuple(self._numbered[output] for output in body.outputs)
                 finally:
-                    self.values = outer
-                first = next(iter(ends.values()), found)
-                found = tuple(
-                    self.carried(line.line.path, value, start)
-                    for line, value, start in zip(branch.gives, found, first, strict=True)
+                    self._numbered = outer
+                first = next(iter(ends.values()), values)
+                ends[number] = tuple(
+                    self.carried(path, value, start) for path, value, start in zip(paths, values, first, strict=True)
                 )
-                ends[branch.call.branch or 0] = found
-                return found
+                return ends[number]
 
             return taken
 
-        cases = [case(branch) for branch in choice.branches]
-        refused = unfit(choice.call.function, on)
+        cases = [case(number, body) for number, body in enumerate(equation.bodies)]
+        refused = unfit(equation.operation, on)
         values: tuple[Any, ...] = ()
         if refused is None:
             try:
-                if choice.call.function == "cond":
+                if equation.operation == "cond":
                     values = calls.cond(on, cases[1], cases[0])
                 else:
                     values = calls.switch(on, cases)
             except REFUSALS as error:
                 refused = unlike_branches(ends) or f"JAX refuses it: {first_lines(error)}"
         if refused is not None:
-            result = choice.results[0]
-            key, uses = result.line.written(section)
-            fault = result.expression.fault(refused, result.expression.tree)
-            raise InvalidExperiment(located(key, result.expression.text, fault, uses))
-        for line, value in zip(choice.results, values, strict=True):
-            self.on_part(line.line.path, line.expression.tree, value)
-            self.values[line.name] = value = self.settle(line.line.path, value)
-            self.on_value(line.line.path, value)
+            self.refuse(refused, choice.taken[0])
+        for result, source, value in zip(equation.results, choice.taken, values, strict=True):
+            self.on_part(source, value)
+            self._numbered[result.number] = settled = self.settle(source.line.path, value)
+            self.on_value(source.line.path, settled)
 
-    def _repeat(self, loop: Loop, section: Section) -> None:
-        key, uses = loop.line.written(section)
-        first = tuple(self.evaluate(expression, section, loop.first(name)) for name, expression in loop.carry)
-        over = self._over(loop, section)
-        outer = self.values
+    def _repeat(self, equation: Equation, repeat: Repeat) -> None:
+        (graph,) = equation.bodies
+        path = repeat.line.path
+        names = [value.name for value in graph.inputs[: repeat.carried]]
+        first = tuple(map(self.read, equation.operands[: repeat.carried]))
+        over = self._over(equation, repeat)
+        scans = bool(over) or len(graph.outputs) > repeat.carried
+        outer = self._numbered
         ends: list[Any] = []
 
         def body(step: Any, carry: tuple[Any, ...], slices: tuple[Any, ...] = ()) -> tuple[Any, ...]:
-            self.values = {**outer, loop.index: step}
-            self.values.update(zip(loop.given, (*carry, *slices), strict=True))
-            self.run(loop.body, section, len(loop.line.calls))
-            stacked.append([self.values[inner] for _, inner in loop.stack])
-            last = tuple(
-                self.carried(loop.end(name), self.values[name], start)
-                for (name, _), start in zip(loop.carry, carry, strict=True)
-            )
-            self.values = outer
-            ends[:] = [jax.typeof(value) for value in last]
-            return last
+            numbers = (value.number for value in graph.inputs)
+            self._numbered = outer | dict(zip(numbers, (*carry, *slices, step), strict=True))
+            self._run(graph)
+            last = [self._numbered[output] for output in graph.outputs]
+            stacked.append(last[repeat.carried :])
+            starts = zip(names, last[: repeat.carried], carry, strict=True)
+            carried = tuple(self.carried(f"{path}/{name}", value, start) for name, value, start in starts)
+            self._numbered = outer
+            ends[:] = [jax.typeof(value) for value in carried]
+            return carried
 
         def scanned(carry: tuple[Any, ...], slices: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
             return body(slices[-1], carry, slices[:-1]), stacked[-1]
@@ -161,45 +199,46 @@ class Walker:
         stacked: list[list[Any]] = []
         several: list[Any] = []
         carry: Any = first
-        if loop.unroll:
-            for step in range(loop.steps):
+        if repeat.unroll:
+            for step in range(repeat.steps):
                 carry = body(step, carry, tuple(value[step] for value in over))
             several = [calls.stack(each) for each in zip(*stacked, strict=True)]
-        elif loop.steps:
+        elif repeat.steps:
             try:
-                if loop.scans:
-                    steps = calls.arange(loop.steps, dtype="int32")
+                if scans:
+                    steps = calls.arange(repeat.steps, dtype="int32")
                     carry, several = calls.scan(scanned, first, (*over, steps))
                 else:
-                    carry = calls.fori_loop(0, loop.steps, body, first)
+                    carry = calls.fori_loop(0, repeat.steps, body, first)
             except REFUSALS as error:
-                self.values = outer
-                for (name, expression), start, end in zip(loop.carry, first, ends, strict=False):
-                    call = "scan" if loop.scans else "fori_loop"
-                    message = unlike(name, jax.typeof(start), end, expression.text, call)
-                    if message:
-                        at = (*key, "carry", name)
-                        fault = located(at, expression.text, expression.fault(message), uses)
-                        raise InvalidExperiment(fault) from None
+                self._numbered = outer
+                self._unlike(graph, repeat, first, ends, "scan" if scans else "fori_loop")
+                key, uses = repeat.line.written(self._section)
                 raise InvalidExperiment(located(key, "", SyntaxFault(first_lines(error), 0, 0), uses)) from None
-        for name, value in zip(loop.results, (*carry, *several), strict=True):
-            outer[f"{loop.name}.{name}"] = value = self.settle(loop.result(name), value)
-            self.on_value(loop.result(name), value)
+        for result, value in zip(equation.results, (*carry, *several), strict=True):
+            name = f"{path}.{result.name.removeprefix(f'{repeat.line.name}.')}"
+            self._numbered[result.number] = settled = self.settle(name, value)
+            self.on_value(name, settled)
 
-    def _over(self, loop: Loop, section: Section) -> tuple[Any, ...]:
+    def _unlike(self, body: Graph, repeat: Repeat, first: Sequence[Any], ends: Sequence[Any], call: str) -> None:
+        """Refuse a carry that ends the body with another type than it starts with."""
+        for value, start, end, source in zip(body.inputs, first, ends, repeat.starts, strict=False):
+            message = unlike(value.name, jax.typeof(start), end, source.text, call)
+            if message:
+                self.refuse(message, Source(source.line, source.text))
+
+    def _over(self, equation: Equation, repeat: Repeat) -> tuple[Any, ...]:
         """What a repeat takes a slice of in each step. Raises `InvalidExperiment` where there are not so many."""
-        found: list[Any] = []
-        for name, expression in loop.over:
-            line = loop.whole(name)
-            value = self.evaluate(expression, section, line)
+        slices: list[Any] = []
+        sliced = zip(equation.operands, repeat.starts, strict=True)
+        for operand, source in list(sliced)[repeat.carried :]:
+            value = self.read(operand)
             shape: tuple[int, ...] = getattr(value, "shape", ())
-            if not shape or shape[0] != loop.steps:
+            if not shape or shape[0] != repeat.steps:
                 has = f"has {shape[0]} slices along its first dimension" if shape else "has no dimension to slice"
-                message = f"it {has}; the repeat has {loop.steps} steps"
-                key, uses = line.written(section)
-                raise InvalidExperiment(located(key, expression.text, expression.fault(message), uses))
-            found.append(self.taken_apart(line.path, value))
-        return tuple(found)
+                self.refuse(f"it {has}; the repeat has {repeat.steps} steps", Source(source.line, source.text))
+            slices.append(self.taken_apart(source.line.path, value))
+        return tuple(slices)
 
     def taken_apart(self, path: str, value: Any) -> Any:
         """What a repeat takes slices of along its first dimension, given its value."""
@@ -209,41 +248,12 @@ class Walker:
         """What a loop carries on, given the value at the end of its body and the one at its start."""
         return value
 
-    def evaluate(self, expression: Expression, section: Section, line: Line) -> Any:
-        """The value of the expression of a line."""
-        outer = getattr(self, "_expression", expression), self._path
-        self._expression, self._path = expression, line.path
-        try:
-            found = self.value(expression.tree)
-            if isinstance(found, int):
-                # Python's own may be larger than any dtype holds.
-                self.apply(expression.tree, jax.typeof, [found])
-            elif found is None or isinstance(found, str | slice):
-                raise expression.fault(f"{found!r} is no array and no number", expression.tree)
-            self._take_apart(expression, found, line)
-            return self.settle(line.path, found)
-        except SyntaxFault as fault:
-            key, uses = line.written(section)
-            raise InvalidExperiment(located(key, expression.text, fault, uses)) from None
-        finally:
-            self._expression, self._path = outer
-
-    def _take_apart(self, expression: Expression, value: Any, line: Line) -> None:
-        """Raise `SyntaxFault` where the lines after it have another number of names for its parts than it has."""
-        names = 0 if line.origin is None else line.origin.gives
-        if not names:
-            return
-        count: int | None = len(value) if is_sequence(value) else next(iter(getattr(value, "shape", ())), None)
-        if count != names:
-            gives = "one number" if count is None else f"{count} value{'s' if count != 1 else ''}"
-            raise expression.fault(f"it gives {gives}, and {names} names stand before it", expression.tree)
-
     def settle(self, path: str, value: Any) -> Any:
-        """The value that a statement ends with."""
+        """The value that a line ends with."""
         return value
 
-    def apply(self, node: ast.expr, call: Callable[..., Any], operands: list[Any]) -> Any:
-        """`call(*operands)`, which `node` stands for; a refusal becomes a fault at `node`.
+    def apply(self, equation: Equation, call: Callable[..., Any], operands: list[Any]) -> Any:
+        """`call(*operands)`, which an equation stands for; a refusal becomes a fault there.
 
         JAX asserts some of what it asks of operands: the ranks of a `conv_transpose`; of an axis with a name it says
         that the name is not bound.
@@ -251,114 +261,121 @@ class Walker:
         if self.combining:
             return call(*operands)
         try:
-            found = call(*operands)
+            value = call(*operands)
         except (*REFUSALS, AssertionError, NameError) as error:
-            raise self._expression.fault(refusal(error, operands), node) from None
-        if (reason := limits.elements(found)) is not None:
-            raise self._expression.fault(reason, node)
-        return found
+            self.refuse(refusal(error, operands), equation.source)
+        if (reason := limits.elements(value)) is not None:
+            self.refuse(reason, equation.source)
+        return value
 
-    def value(self, node: ast.expr) -> Any:
-        """The value of one node of an expression."""
-        found = self._value(node)
-        if not self.combining:
-            self.on_part(self._path, node, found)
-        return found
-
-    def _value(self, node: ast.expr) -> Any:
-        match node:
-            case ast.Constant(value=value):
+    def read(self, operand: Operand) -> Any:
+        """The value of an operand."""
+        match operand:
+            case Ref(number=number, source=source):
+                if source is not None and not self.combining:
+                    self.on_part(source, self._numbered[number])
+                return self._numbered[number]
+            case Const(value=value):
                 return value
-            case ast.Name(id=name):
-                if name in CONSTANTS:
-                    return CONSTANTS[name]
-                return self.values[name] if name in self.values else self.experiment.dims[name]
-            case ast.Attribute(value=ast.Name(id=loop), attr=carried) if f"{loop}.{carried}" in self.values:
-                return self.values[f"{loop}.{carried}"]
-            case ast.Attribute(value=value):
-                return self.apply(node, attrgetter("T"), [self.value(value)])
-            case ast.BinOp(left=left, op=op, right=right):
-                return self.apply(node, OPERATORS[type(op)].python, [self.value(left), self.value(right)])
-            case ast.UnaryOp(op=op, operand=operand):
-                return self.apply(node, OPERATORS[type(op)].python, [self.value(operand)])
-            case ast.Compare(left=left, ops=[op], comparators=[right]):
-                return self.apply(node, OPERATORS[type(op)].python, [self.value(left), self.value(right)])
-            case ast.Tuple(elts=elements):
-                return tuple(self.value(element) for element in elements)
-            case ast.List(elts=elements):
-                return [self.value(element) for element in elements]
-            case ast.Slice(lower=lower, upper=upper, step=step):
-                return slice(*(None if part is None else self.value(part) for part in (lower, upper, step)))
-            case ast.Subscript(value=value, slice=index):
-                parts = index.elts if isinstance(index, ast.Tuple) else [index]
+            case Size(name=name):
+                return CONSTANTS[name] if name in CONSTANTS else self.experiment.dims[name]
+            case Group(items=items, kind="tuple"):
+                return tuple(map(self.read, items))
+            case Group(items=items):
+                return list(map(self.read, items))
+            case Slice(lower=lower, upper=upper, step=step):
+                return slice(self.read(lower), self.read(upper), self.read(step))
+            case Function(body=body):
+                return self._function(body)
 
-                def subscript(x: Any, *parts: Any, **out: Any) -> Any:
-                    where = parts if isinstance(index, ast.Tuple) else parts[0]
-                    return x.at[where].get(**out) if out else x[where]
-
-                return self.apply(node, subscript, [self.value(value), *map(self.value, parts)])
-            case ast.Call():
-                return self._call(node)
-            case ast.Lambda():
-                return self._function(node)
-            case _:
-                # `runner/language/syntax.py` lets nothing else through.
-                raise AssertionError(ast.dump(node))
-
-    def _function(self, node: ast.Lambda) -> Callable[..., Any]:
+    def _function(self, body: Graph) -> Callable[..., Any]:
         """What combines two values, for JAX to call."""
-        names = [each.arg for each in node.args.args]
 
         def combine(*values: Any) -> Any:
-            outer = self.values, self.combining
-            self.values, self.combining = dict(zip(names, values, strict=True)), True
+            outer = self._numbered, self.combining
+            numbers = (value.number for value in body.inputs)
+            self._numbered, self.combining = self._numbered | dict(zip(numbers, values, strict=True)), True
             try:
-                return self.value(node.body)
+                self._run(body)
+                return self._numbered[body.outputs[0]]
             finally:
-                self.values, self.combining = outer
+                self._numbered, self.combining = outer
 
         return combine
 
-    def _call(self, node: ast.Call) -> Any:
-        assert isinstance(node.func, ast.Name)
-        operation = OPERATIONS[node.func.id]
+    def computed(self, equation: Equation) -> Any:
+        """What an equation applies its operation to gives."""
+        match equation.spelled:
+            case "name":
+                return self.read(equation.operands[0])
+            case ".T":
+                return self.apply(equation, attrgetter("T"), [self.read(equation.operands[0])])
+            case "operator":
+                operands = list(map(self.read, equation.operands))
+                return self.apply(equation, BY_NAME[equation.operation].python, operands)
+            case "index":
+                return self._index(equation)
+            case "call":
+                return self._call(equation)
+
+    def _index(self, equation: Equation) -> Any:
+        x, index = equation.operands
+        parts = index.items if isinstance(index, Group) and index.kind == "tuple" else None
+
+        def subscript(x: Any, *where: Any, **out: Any) -> Any:
+            at = where[0] if parts is None else where
+            return x.at[at].get(**out) if out else x[at]
+
+        parts_read = (index,) if parts is None else parts
+        return self.apply(equation, subscript, list(map(self.read, (x, *parts_read))))
+
+    def _call(self, equation: Equation) -> Any:
+        operation = OPERATIONS[equation.operation]
         if self.under_vmap and operation.over is not None and operation.over.does == "cast":
-            return self.value(node.args[0])
-        keywords = {str(k.arg): k.value for k in node.keywords if not (self.under_vmap and k.arg == "to")}
-        arguments = [*node.args, *keywords.values()]
-        named_function = computation(node)
-        flat: list[Any] = []
-        for argument in arguments:
-            elements = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
-            flat += [
-                function(COMPUTATIONS[ast.literal_eval(element)]) if element is named_function else self.value(element)
-                for element in elements
-            ]
+            return self.read(equation.operands[0])
+        named = {name: operand for name, operand in equation.named if not (self.under_vmap and name == "to")}
+        arguments = [*equation.operands, *named.values()]
+        names_function = equation.argument(operation.function, operation.signature)
+        values = [
+            function(COMPUTATIONS[str(operand.value)])
+            if isinstance(operand, Const) and operand is names_function
+            else self.operand(equation, operand)
+            for operand in flat(arguments)
+        ]
         call = function_of(operation)
 
         def packed(*operands: Any, **more: Any) -> Any:
             rest = iter(operands)
             values = [
-                (list if isinstance(argument, ast.List) else tuple)(next(rest) for _ in argument.elts)
-                if isinstance(argument, ast.List | ast.Tuple)
+                (list if argument.kind == "list" else tuple)(next(rest) for _ in argument.items)
+                if isinstance(argument, Group)
                 else next(rest)
                 for argument in arguments
             ]
-            positional = values[: len(node.args)]
-            named = dict(zip(keywords, values[len(node.args) :], strict=True))
-            if (reason := limits.strides(operation, positional, named)) is not None:
-                raise self._expression.fault(reason, node)
+            positional = values[: len(equation.operands)]
+            by_name = dict(zip(named, values[len(equation.operands) :], strict=True))
+            if (reason := limits.strides(operation, positional, by_name)) is not None:
+                self.refuse(reason, equation.source)
             if operation.kind == "collective":
-                bound = operation.signature.bind(*positional, **named)
+                bound = operation.signature.bind(*positional, **by_name)
                 reason = limits.collective(operation, bound.arguments, self.experiment, under_vmap=self.under_vmap)
                 if reason:
-                    raise self._expression.fault(reason, node)
-                if "shift" in named:
-                    named = {k: v for k, v in named.items() if k != "shift"} | {"perm": self._permutation(bound)}
-            return call(*positional, **named, **more)
+                    self.refuse(reason, equation.source)
+                if "shift" in by_name:
+                    by_name = {k: v for k, v in by_name.items() if k != "shift"} | {"perm": self._permutation(bound)}
+            return call(*positional, **by_name, **more)
 
-        return self.apply(node, packed, flat)
+        return self.apply(equation, packed, values)
+
+    def operand(self, equation: Equation, operand: Operand) -> Any:
+        """The value of an operand of a call."""
+        return self.read(operand)
 
     def _permutation(self, bound: inspect.BoundArguments) -> list[tuple[int, int]]:
         size, shift = self.experiment.mesh.axis_size(bound.arguments["axis_name"]), bound.arguments["shift"]
         return [(j, (j + shift) % size) for j in range(size)]
+
+
+def flat(operands: Sequence[Operand]) -> list[Operand]:
+    """Operands with lists and tuples taken apart, as programs number them."""
+    return [each for operand in operands for each in (operand.items if isinstance(operand, Group) else (operand,))]

@@ -1,0 +1,217 @@
+"""A section as data: inputs, equations, outputs.
+
+An equation applies one operation to operands and numbers its results; a nested expression is equations whose results no
+line names, in the order in which Python evaluates its parts. What stands inside of an equation (the body of a repeat, a
+call, the branches of a choice, a function that combines two values) is a graph of its own, which may read the values
+around it: no two values of a section have one number.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+from runner.graph.source import Call, Checkpoint, Line, Source
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of a section, by its number; `name` is what its line calls it, "" where no line does."""
+
+    number: int
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A value that is read; `source` is where its name or what gives it stands there."""
+
+    number: int
+    source: Source | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Const:
+    """What Python has literally: a number, a text, True, None, `...`."""
+
+    value: object
+
+
+@dataclass(frozen=True)
+class Size:
+    """A number that has a name wherever an expression stands: a dim, or `inf`."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """A tuple or a list of operands."""
+
+    items: tuple[Operand, ...]
+    kind: Literal["tuple", "list"] = "tuple"
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A slice of an index."""
+
+    lower: Operand
+    upper: Operand
+    step: Operand
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function as an operand: what combines two values."""
+
+    body: Graph
+
+
+Operand: TypeAlias = Ref | Const | Size | Group | Slice | Function
+
+Spelled: TypeAlias = Literal["call", "operator", "index", ".T", "name"]
+"""How an equation is written: `sum(x)`, `a + b`, `x[0]`, `x.T`, or as the name or the literal that its line is."""
+
+NAME, INDEX = "name", "index"
+"""The operations of what calls none: a line that is a name, a literal or a tuple; a subscript."""
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A repeat of `steps` steps.
+
+    - `line`: of which it is the line; the inputs of its body are what is carried, then the slices, then the index.
+    - `carried`: how many of the operands, and of the results, are carried; of the other operands a step takes slices,
+      the other results are stacked.
+    - `starts`: where what it begins with is written, for each operand.
+    - `unroll`: whether a step is one of Python's numbers; `checkpoint`: what is kept of one; None: everything.
+    """
+
+    line: Line
+    steps: int
+    carried: int
+    starts: tuple[Source, ...]
+    unroll: bool
+    checkpoint: Checkpoint | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A call of `cond` or `switch`: the operand is what it hangs on, `bodies` are the branches in JAX's order.
+
+    `calls` are the calls that the branches are, `taken` where the lines stand that take the values of one of them.
+    """
+
+    call: Call
+    calls: tuple[Call, ...]
+    taken: tuple[Source, ...]
+
+
+@dataclass(frozen=True)
+class Equation:
+    """One operation.
+
+    - `operation`: the name of its row, or `NAME`, `INDEX`, `repeat`, `cond`, `switch`.
+    - `operands`: by position; `named`: by name.
+    - `results`: what it gives: one value but for repeats and choices, of which each result is one.
+    - `form`, `bodies`: what it is besides a call of a row, and the graphs inside of it.
+    """
+
+    operation: str
+    operands: tuple[Operand, ...]
+    results: tuple[Value, ...]
+    source: Source
+    named: tuple[tuple[str, Operand], ...] = ()
+    spelled: Spelled = "call"
+    form: Repeat | Choice | None = None
+    bodies: tuple[Graph, ...] = ()
+
+    @property
+    def arguments(self) -> tuple[Operand, ...]:
+        """All operands, those by position first."""
+        return (*self.operands, *(operand for _, operand in self.named))
+
+    def argument(self, name: str | None, signature: inspect.Signature) -> Operand | None:
+        """The operand that a call gives the parameter `name` of its operation, if it gives it one."""
+        given = dict(zip(signature.parameters, self.operands, strict=False)) | dict(self.named)
+        return None if name is None else given.get(name)
+
+    @cached_property
+    def reads(self) -> tuple[int, ...]:
+        """The numbers of what it reads, as often as it reads them, in its bodies too."""
+        inside = (number for body in self.bodies for number in body.captured)
+        return (*(number for operand in self.arguments for number in read_by(operand)), *inside)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Equations, in their order, of inputs; `outputs` are the numbers of what it gives."""
+
+    inputs: tuple[Value, ...]
+    equations: tuple[Equation, ...]
+    outputs: tuple[int, ...] = ()
+    names: Mapping[str, int] = field(default_factory=dict[str, int], compare=False)
+    """What its lines call its values, and the repeats what they give: `C`, `ring.acc`."""
+
+    @cached_property
+    def defines(self) -> frozenset[int]:
+        """The numbers of its inputs and of what its own equations give."""
+        given = {value.number for equation in self.equations for value in equation.results}
+        return frozenset({*given, *(value.number for value in self.inputs)})
+
+    @cached_property
+    def captured(self) -> frozenset[int]:
+        """The numbers of values around it that it reads."""
+        read = {number for equation in self.equations for number in equation.reads} | set(self.outputs)
+        return frozenset(read - self.defines)
+
+    @cached_property
+    def producers(self) -> Mapping[int, Equation]:
+        """The equation that gives each value, of the bodies too."""
+        return {value.number: equation for equation in walk(self) for value in equation.results}
+
+    @cached_property
+    def last(self) -> Mapping[int, int]:
+        """The position of the last equation that reads a value or gives it, for each that it reads or gives."""
+        found: dict[int, int] = {}
+        for position, equation in enumerate(self.equations):
+            found.update(dict.fromkeys((*(value.number for value in equation.results), *equation.reads), position))
+        return found
+
+    @cached_property
+    def released(self) -> tuple[tuple[int, ...], ...]:
+        """After each equation, which of the graph's own values no later one reads."""
+        found: list[list[int]] = [[] for _ in self.equations]
+        for number, position in self.last.items():
+            if number in self.defines:
+                found[position].append(number)
+        return tuple(map(tuple, found))
+
+
+def read_by(operand: Operand) -> Iterator[int]:
+    """The numbers of the values that an operand reads."""
+    match operand:
+        case Ref(number=number):
+            yield number
+        case Group(items=items):
+            for item in items:
+                yield from read_by(item)
+        case Slice(lower=lower, upper=upper, step=step):
+            for part in (lower, upper, step):
+                yield from read_by(part)
+        case Function(body=body):
+            yield from body.captured
+        case _:
+            return
+
+
+def walk(graph: Graph) -> Iterator[Equation]:
+    """Every equation, each before those of its bodies."""
+    for equation in graph.equations:
+        yield equation
+        for body in equation.bodies:
+            yield from walk(body)

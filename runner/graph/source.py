@@ -1,0 +1,160 @@
+"""Where something of a graph is written: its line, the calls and repeats that it stands in, its columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+from runner.faults import Key
+
+Section = Literal["graph", "per_device"]
+"""What is computed on whole arrays, or what each device does."""
+
+SECTIONS: tuple[Section, ...] = ("graph", "per_device")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is kept of a function or of a repeat's body for the backward pass, which computes the rest once more.
+
+    - `policy`: the name of one of `jax.checkpoint_policies`; None: JAX's own, which keeps nothing.
+    - `names`: what such a policy is made with, if it is: the names of `checkpoint_name`.
+    """
+
+    policy: str | None = None
+    names: tuple[str, ...] = ()
+
+    @property
+    def written(self) -> Any:
+        """As the YAML has it."""
+        if self.policy is None:
+            return True
+        return {self.policy: list(self.names)} if self.names else self.policy
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a function of the experiment's own, in the place of which the function's lines stand.
+
+    - `label`: what the lines around it call its result; `results`: the names there of all that it gives.
+    - `arguments`: for each parameter that is given a value, the name there of that value.
+    - `checkpoint`: what is kept of it for the backward pass; None: everything.
+    - `branch`: the number of JAX's branch that it is, if it stands in a call of `cond` or `switch`.
+    - `chooses`: whether it is one of these, in which the calls stand that are chosen between; its argument is what the
+      choice hangs on.
+    """
+
+    function: str
+    label: str
+    results: tuple[str, ...]
+    arguments: tuple[tuple[str, str], ...]
+    checkpoint: Checkpoint | None = None
+    branch: int | None = None
+    chooses: bool = False
+
+    @property
+    def scope(self) -> str:
+        """The named scope of its lines; of a branch it is JAX's."""
+        return self.label if self.branch is None else f"branch_{self.branch}_fun"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a line is written.
+
+    - `key`: in the configuration; `uses`: the lines that call the function that it stands in, innermost first.
+    - `calls`: the calls in the place of which it stands, outermost first; `label`: its name in the function.
+    - `result`: whether it is what the innermost call gives, and has no scope of its own.
+    - `gives`: into how many names the lines after it take its value apart; 0: into none.
+    """
+
+    key: Key
+    uses: tuple[Key, ...] = ()
+    calls: tuple[Call, ...] = ()
+    label: str = ""
+    result: bool = False
+    gives: int = 0
+
+
+Start: TypeAlias = Literal["carry", "over"]
+"""What a repeat begins with: what it carries, or what it takes a slice of in each step."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """The identity of a line of a section, or of what a repeat begins with: `first` says as what.
+
+    `loops` are the repeats that it stands in, outermost first. Printed it is as evidence and messages have it: `C`,
+    `ring.acc`. `origin` is where it is written, which is no part of its identity; None for a line that is the house's.
+    """
+
+    name: str
+    loops: tuple[str, ...] = ()
+    first: Start | None = None
+    origin: Origin | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        return ".".join((*self.loops, self.name))
+
+    @cached_property
+    def key(self) -> Key:
+        """Where it stands in the section: `("ring", "body", "acc")`."""
+        within = ["body"] * (len(self.loops) - 1) + [self.first or "body"]
+        return (*(part for pair in zip(self.loops, within, strict=False) for part in pair), self.name)
+
+    @cached_property
+    def path(self) -> str:
+        """Its key as one word, which no other line of the section has: `ring/body/acc`."""
+        return "/".join(map(str, self.key))
+
+    def inside(self, name: str, *, first: Start | None = None) -> Line:
+        """A line of the body of the repeat that stands here, or what it begins with."""
+        origin = None if self.origin is None or not first else replace(self.origin, key=(*self.origin.key, first, name))
+        return Line(name, (*self.loops, self.name), first, origin)
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The calls of functions in the place of which it stands, outermost first."""
+        return () if self.origin is None else self.origin.calls
+
+    @property
+    def label(self) -> str:
+        """Its name in the function that it stands in."""
+        return self.origin.label if self.origin is not None and self.origin.label else self.name
+
+    def scopes(self, within: int = 0) -> tuple[str, ...]:
+        """The named scopes of its operations, outermost first, without those of `within` calls: `("y", "gate")`."""
+        around = tuple(call.scope for call in self.calls[within:])
+        return around if self.origin is not None and self.origin.result and around else (*around, self.label)
+
+    def written(self, section: Section) -> tuple[Key, tuple[Key, ...]]:
+        """Its key in the configuration, and the keys of the lines that call the function that it stands in."""
+        return ((section, *self.key), ()) if self.origin is None else (self.origin.key, self.origin.uses)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where an equation is written, or a value is read: a line, its text, and the half-open span of bytes there.
+
+    `start` and `end` are None for what stands nowhere in the text. `whole` is whether it is all that the line says.
+    """
+
+    line: Line
+    text: str = ""
+    start: int | None = None
+    end: int | None = None
+    whole: bool = False
+
+    @property
+    def place(self) -> str | None:
+        """The span as one word, which no other equation of the line has."""
+        return None if self.start is None else f"{self.start}:{self.end}"
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The half-open span of characters; of what stands nowhere, all of the text."""
+        if self.start is None or self.end is None:
+            return 0, len(self.text)
+        start, end = (len(self.text.encode()[:column].decode(errors="ignore")) for column in (self.start, self.end))
+        return start, max(end, start + 1)

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from runner.experiment import branches
-from runner.experiment.lines import Line, Loop, Node, Statement
+from runner.experiment.lines import Line, Loop, Node, Statement, expressions
 from runner.graph.model import (
     INDEX,
     NAME,
+    Called,
     Choice,
     Const,
     Equation,
@@ -26,17 +27,18 @@ from runner.graph.model import (
     Spelled,
     Value,
 )
-from runner.graph.source import Source
+from runner.graph.source import Call, Source
 from runner.language.operators import OPERATORS
 from runner.language.syntax import Expression
 
 
-def graph(statements: Sequence[Statement], given: Iterable[str], *, choosing: bool = True) -> Graph:
+def graph(statements: Sequence[Statement], given: Iterable[str], *, flat: bool = False) -> Graph:
     """The graph of some lines that begin with the values of these names.
 
-    Where nothing is `choosing`, what `cond` and `switch` choose between is computed, and a `where` takes one of it.
+    Calls of functions and choices are equations with bodies where all of their lines are there. `flat`: their lines
+    stand in their place; of a choice all branches are computed, and a `where` takes one.
     """
-    reader = _Reader({}, choosing=choosing)
+    reader = _Reader({}, itertools.count(), flat=flat)
     inputs = tuple(reader.value(name) for name in given)
     reader.statements(statements, 0)
     names = dict(reader.names)
@@ -46,12 +48,14 @@ def graph(statements: Sequence[Statement], given: Iterable[str], *, choosing: bo
 class _Reader:
     """Reads lines into the equations of one graph; those of its bodies have readers of their own."""
 
-    def __init__(self, names: dict[str, int], numbers: Iterator[int] | None = None, *, choosing: bool) -> None:
+    def __init__(self, names: dict[str, int], numbers: Iterator[int], *, flat: bool, local: bool = False) -> None:
         self.names = names
         """The numbers of what there is, by its name."""
         self.equations: list[Equation] = []
-        self._numbers = itertools.count() if numbers is None else numbers
-        self._choosing = choosing
+        self._numbers = numbers
+        self._flat = flat
+        self._local = local
+        """Whether lines have the names that they have in the function in which they stand."""
         self._line: Line
         self._text = ""
 
@@ -62,28 +66,41 @@ class _Reader:
             self.names[name] = value.number
         return value
 
-    def inside(self) -> _Reader:
+    def _inside(self) -> _Reader:
         """A reader of lines that know what there is here."""
-        return _Reader(dict(self.names), self._numbers, choosing=self._choosing)
+        return _Reader(dict(self.names), self._numbers, flat=self._flat, local=self._local)
 
     def statements(self, statements: Sequence[Statement], depth: int) -> None:
         """The equations of lines that stand in `depth` calls."""
-        for part in branches.parts(statements, depth) if self._choosing else statements:
-            match part:
-                case Node():
-                    self._named(part.expression, part.line, part.name)
-                case Loop():
-                    self._repeat(part)
-                case branches.Choice():
-                    self._choice(part)
+        for call, lines in itertools.groupby(statements, lambda statement: _called(statement, depth)):
+            group = tuple(lines)
+            whole = call is not None and not self._flat and _is_whole(group, depth)
+            choice = branches.choice_of(depth, group) if whole and call is not None and call.chooses else None
+            if choice is not None:
+                self._choice(choice)
+            elif whole and call is not None and not call.chooses:
+                self._call(call, group, depth)
+            else:
+                for statement in group:
+                    if isinstance(statement, Loop):
+                        self._repeat(statement)
+                    else:
+                        self._node(statement)
+
+    def _name(self, line: Line) -> str:
+        return line.label if self._local else line.name
+
+    def _node(self, node: Node) -> int:
+        return self._named(node.expression, node.line, self._name(node.line))
 
     def _named(self, expression: Expression, line: Line, name: str = "") -> int:
         """The number of the value of a line."""
         self._line, self._text = line, expression.text
+        tree = expression.local if self._local and expression.local is not None else expression.tree
         before = len(self.equations)
-        operand = self._operand(expression.tree)
+        operand = self._operand(tree)
         if not isinstance(operand, Ref) or len(self.equations) == before:
-            operand = self._put(NAME, expression.tree, (operand,), spelled="name")
+            operand = self._put(NAME, tree, (operand,), spelled="name")
         # What was put last is all that the line says.
         made = self.equations[-1]
         value = Value(operand.number, name)
@@ -114,7 +131,7 @@ class _Reader:
 
     def _operand(self, node: ast.expr) -> Operand:
         match node:
-            case ast.Constant(value=value):
+            case ast.Constant(value=value) if not isinstance(value, bytes):
                 return Const(value)
             case ast.Name(id=name):
                 return self._ref(name, node) if name in self.names else Size(name)
@@ -145,20 +162,21 @@ class _Reader:
                 raise AssertionError(ast.dump(node))  # `runner/language/syntax.py` lets nothing else through
 
     def _function(self, node: ast.Lambda) -> Function:
-        inside = self.inside()
+        inside = self._inside()
         inputs = tuple(inside.value(each.arg) for each in node.args.args)
-        result = inside._named(Expression(self._text, node.body), self._line)
+        result = inside._named(Expression(self._text, node.body, node.body), self._line)
         return Function(Graph(inputs, tuple(inside.equations), (result,)))
 
     def _repeat(self, loop: Loop) -> None:
         firsts = [self._first(first, loop.first(name)) for name, first in loop.carry]
         over = [self._first(whole, loop.whole(name)) for name, whole in loop.over]
-        inside = self.inside()
+        inside = self._inside()
         inputs = tuple(inside.value(name) for name in (*loop.given, loop.index))
-        inside.statements(loop.body, len(loop.line.calls))
-        ends = [*(name for name, _ in loop.carry), *(inner for _, inner in loop.stack)]
-        body = Graph(inputs, tuple(inside.equations), tuple(inside.names[end] for end in ends), inside.names)
-        results = tuple(self.value(f"{loop.name}.{name}") for name in loop.results)
+        inside.statements(loop.body, len(loop.line.calls) if self._local else 0)
+        stacked = loop.locally if self._local else [inner for _, inner in loop.stack]
+        ends = tuple(inside.names[end] for end in (*(name for name, _ in loop.carry), *stacked))
+        body = Graph(inputs, tuple(inside.equations), ends, inside.names)
+        results = tuple(self.value(f"{self._name(loop.line)}.{name}") for name in loop.results)
         starts = tuple(source for _, source in (*firsts, *over))
         form = Repeat(loop.line, loop.steps, len(firsts), starts, loop.unroll, loop.checkpoint)
         operands = tuple(operand for operand, _ in (*firsts, *over))
@@ -169,18 +187,71 @@ class _Reader:
         number, source = self._named(expression, line), self.equations[-1].source
         return Ref(number, source), source
 
+    def _call(self, call: Call, group: Sequence[Statement], depth: int) -> None:
+        """A call of a function, in the place of which the lines of a group stand."""
+        body, given = self._body(call, group, depth)
+        form = Called(call, self._taken(group[-len(call.results) :]))
+        self._put_results(
+            Equation(call.function, given or (), (), form.taken[0], form=form, bodies=(body,)), call, group
+        )
+
     def _choice(self, choice: branches.Choice) -> None:
-        bodies: list[Graph] = []
-        for branch in choice.branches:
-            inside = self.inside()
-            inside.statements(branch.lines, choice.depth)
-            outputs = tuple(inside.names[line.name] for line in branch.gives if isinstance(line, Node))
-            bodies.append(Graph((), tuple(inside.equations), outputs, inside.names))
+        call = choice.call
+        ((_, on),) = call.arguments
+        bodies = [self._body(branch.call, branch.lines, choice.depth) for branch in choice.branches]
+        form = Choice(
+            call,
+            tuple(branch.call for branch in choice.branches),
+            tuple(given for _, given in bodies),
+            self._taken(choice.results),
+        )
+        operands, graphs = (Ref(self.names[on]),), tuple(body for body, _ in bodies)
+        made = Equation(call.function, operands, (), form.taken[0], form=form, bodies=graphs)
+        self._put_results(made, call, choice.results)
+
+    def _body(self, call: Call, lines: Sequence[Statement], depth: int) -> tuple[Graph, tuple[Ref, ...] | None]:
+        """The lines of a call, which stands in `depth` calls, as a graph; and what it is called with.
+
+        That is None for a lambda among the branches of a choice, which reads what the lines around it read.
+        """
+        gives = lines[-len(call.results) :]
+        around = call.branch is not None and call.checkpoint is None and len(lines) == len(gives)
+        around = around and all(name == own for own, name in call.arguments)
+        inside = _Reader(dict(self.names) if around else {}, self._numbers, flat=False, local=True)
+        arguments = () if around else call.arguments
+        given = tuple(Ref(self.names[name]) for _, name in arguments)
+        inputs = tuple(inside.value(parameter) for parameter, _ in arguments)
+        inside.statements(lines[: -len(gives)], depth + 1 if call.branch is None else depth)
+        outputs: list[int] = []
+        for line in gives:
+            assert isinstance(line, Node)
+            outputs.append(inside._named(line.expression, line.line, line.line.label if len(gives) > 1 else ""))
+        return Graph(inputs, tuple(inside.equations), tuple(outputs), inside.names), None if around else given
+
+    def _taken(self, lines: Sequence[Statement]) -> tuple[Source, ...]:
+        """Where the lines stand that say what a call or a choice gives."""
         taken: list[Source] = []
-        for line in choice.results:
+        for line in lines:
+            assert isinstance(line, Node)
             self._line, self._text = line.line, line.expression.text
             taken.append(replace(self._source(line.expression.tree), whole=True))
-        form = Choice(choice.call, tuple(branch.call for branch in choice.branches), tuple(taken))
-        on = Ref(self.names[choice.on])
-        results = tuple(self.value(line.name) for line in choice.results)
-        self.equations.append(Equation(choice.call.function, (on,), results, taken[0], form=form, bodies=tuple(bodies)))
+        return tuple(taken)
+
+    def _put_results(self, equation: Equation, call: Call, lines: Sequence[Statement]) -> None:
+        """An equation whose results have the names that the lines around the call know."""
+        last = lines[-len(call.results) :]
+        names = call.results if self._local else [line.name for line in last]
+        self.equations.append(replace(equation, results=tuple(map(self.value, names))))
+
+
+def _called(statement: Statement, depth: int) -> Call | None:
+    """The call in which a statement stands, which stands in `depth` others."""
+    calls = statement.line.calls
+    return calls[depth] if len(calls) > depth else None
+
+
+def _is_whole(group: Sequence[Statement], depth: int) -> bool:
+    """Whether the lines of a call are as its function has them: what was edited since has the section's names only."""
+    if any(expression.local is None for _, expression in expressions(group)):
+        return False
+    return bool(depth) or branches.complete(group)

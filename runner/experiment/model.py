@@ -352,13 +352,13 @@ class Experiment:
         return f"arrays.{name.removeprefix(f'{GRADIENTS}.')}.spec" if name in self.implied else f"outputs.{name}"
 
     def computed(self, section: Section) -> Graph:
-        """A section as a graph of all that is computed, without choices."""
+        """A section as a graph of all that is computed, with the lines of functions in the place of calls."""
         return self._computed[section]
 
     @cached_property
     def _computed(self) -> dict[Section, Graph]:
         given = [array.name for array in self.given]
-        return {section: graphs.graph(self.section(section), given, choosing=False) for section in SECTIONS}
+        return {section: graphs.graph(self.section(section), given, flat=True) for section in SECTIONS}
 
     def section(self, name: Section) -> tuple[Statement, ...]:
         """The statements of `graph` or of `per_device`."""

@@ -9,10 +9,11 @@ around it: no two values of a section have one number.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, TypeAlias
+from types import EllipsisType
+from typing import Any, Literal, TypeAlias
 
 from runner.graph.source import Call, Checkpoint, Line, Source
 
@@ -33,11 +34,14 @@ class Ref:
     source: Source | None = field(default=None, compare=False)
 
 
+Literals: TypeAlias = bool | int | float | complex | str | EllipsisType | None
+
+
 @dataclass(frozen=True)
 class Const:
     """What Python has literally: a number, a text, True, None, `...`."""
 
-    value: object
+    value: Literals
 
 
 @dataclass(frozen=True)
@@ -100,14 +104,28 @@ class Repeat:
 
 
 @dataclass(frozen=True)
+class Called:
+    """A call of a function of the experiment's own; the operands are those of its body's inputs.
+
+    `taken` is where the lines stand that say what it gives.
+    """
+
+    call: Call
+    taken: tuple[Source, ...]
+
+
+@dataclass(frozen=True)
 class Choice:
     """A call of `cond` or `switch`: the operand is what it hangs on, `bodies` are the branches in JAX's order.
 
-    `calls` are the calls that the branches are, `taken` where the lines stand that take the values of one of them.
+    - `calls`: the calls that the branches are; `given`: for each the values that it is called with; None: its lines
+      read those around them.
+    - `taken`: where the lines stand that take the values of one of them.
     """
 
     call: Call
     calls: tuple[Call, ...]
+    given: tuple[tuple[Ref, ...] | None, ...]
     taken: tuple[Source, ...]
 
 
@@ -115,9 +133,9 @@ class Choice:
 class Equation:
     """One operation.
 
-    - `operation`: the name of its row, or `NAME`, `INDEX`, `repeat`, `cond`, `switch`.
+    - `operation`: the name of its row, or `NAME`, `INDEX`, `repeat`, `cond`, `switch`, the name of a function.
     - `operands`: by position; `named`: by name.
-    - `results`: what it gives: one value but for repeats and choices, of which each result is one.
+    - `results`: what it gives: one value but for repeats, calls and choices, of which each result is one.
     - `form`, `bodies`: what it is besides a call of a row, and the graphs inside of it.
     """
 
@@ -127,13 +145,18 @@ class Equation:
     source: Source
     named: tuple[tuple[str, Operand], ...] = ()
     spelled: Spelled = "call"
-    form: Repeat | Choice | None = None
+    form: Repeat | Called | Choice | None = None
     bodies: tuple[Graph, ...] = ()
 
     @property
     def arguments(self) -> tuple[Operand, ...]:
         """All operands, those by position first."""
         return (*self.operands, *(operand for _, operand in self.named))
+
+    @property
+    def flat(self) -> list[Operand]:
+        """All operands, lists and tuples taken apart: as repairs and programs number them."""
+        return flat(self.arguments)
 
     def argument(self, name: str | None, signature: inspect.Signature) -> Operand | None:
         """The operand that a call gives the parameter `name` of its operation, if it gives it one."""
@@ -144,7 +167,9 @@ class Equation:
     def reads(self) -> tuple[int, ...]:
         """The numbers of what it reads, as often as it reads them, in its bodies too."""
         inside = (number for body in self.bodies for number in body.captured)
-        return (*(number for operand in self.arguments for number in read_by(operand)), *inside)
+        given = self.form.given if isinstance(self.form, Choice) else ()
+        read = (*self.arguments, *(operand for operands in given for operand in operands or ()))
+        return (*(number for operand in read for number in read_by(operand)), *inside)
 
 
 @dataclass(frozen=True)
@@ -192,6 +217,11 @@ class Graph:
         return tuple(map(tuple, found))
 
 
+def flat(operands: Iterable[Operand]) -> list[Operand]:
+    """Operands with lists and tuples among them taken apart."""
+    return [each for operand in operands for each in (operand.items if isinstance(operand, Group) else (operand,))]
+
+
 def read_by(operand: Operand) -> Iterator[int]:
     """The numbers of the values that an operand reads."""
     match operand:
@@ -215,3 +245,15 @@ def walk(graph: Graph) -> Iterator[Equation]:
         yield equation
         for body in equation.bodies:
             yield from walk(body)
+
+
+def literal(operand: Operand | None) -> Any:
+    """What an operand says literally: `'x'`, `('x', 'y')`, 2; None for what is no literal."""
+    match operand:
+        case Const(value=value):
+            return value
+        case Group(items=items, kind=kind):
+            values = (literal(item) for item in items)
+            return tuple(values) if kind == "tuple" else list(values)
+        case _:
+            return None

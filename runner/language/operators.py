@@ -6,6 +6,7 @@ import ast
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from runner import dtypes
@@ -84,3 +85,19 @@ def called(node: ast.expr) -> Operation | None:
         return OPERATIONS[node.func.id]
     found = operator_of(node)
     return None if found is None else found.operation
+
+
+def _written(kind: type[ast.AST], *operands: ast.expr) -> ast.expr:
+    node = kind()
+    if isinstance(node, ast.cmpop):
+        return ast.Compare(operands[0], [node], [operands[1]])
+    if isinstance(node, ast.unaryop):
+        return ast.UnaryOp(node, operands[0])
+    assert isinstance(node, ast.operator)
+    return ast.BinOp(operands[0], node, operands[1])
+
+
+SYNTAX: dict[str, Callable[..., ast.expr]] = {
+    operator.name: partial(_written, kind) for kind, operator in OPERATORS.items()
+}
+"""By the names of the operations that operators are, what makes an expression with one of its operands."""

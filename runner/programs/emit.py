@@ -1,129 +1,137 @@
-"""An expression of the language in; the same as one of JAX out."""
+"""An equation of a line in, with the equations that no line names in it; the expression of JAX that they are out."""
 
 from __future__ import annotations
 
 import ast
-import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from runner.experiment.model import Experiment
+from runner.graph.model import Const, Equation, Function, Group, Operand, Ref, Size, Slice, literal
 from runner.language import trees
-from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, computation
-from runner.language.syntax import place
+from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS
+from runner.language.operators import SYNTAX
 from runner.programs.names import Names
 from runner.programs.spelling import resharded, sharding
 from runner.sharding.repairs import Repair
 
 
-class Emit(ast.NodeTransformer):
-    """An expression of the language as one of JAX. Builds new nodes: the experiment's trees stay as they are."""
+class Emit:
+    """Spells equations as expressions of JAX.
+
+    - `named`: what lines call the values that they may read, `parts` the equations that give those which none names.
+    """
 
     def __init__(
         self,
         experiment: Experiment,
         names: Names,
+        named: Mapping[int, str],
+        parts: Mapping[int, Equation],
         repairs: Mapping[str, Repair],
         under_vmap: bool,
     ) -> None:
         self._experiment = experiment
         self._names = names
+        self._named = named
+        self._parts = parts
         self._repairs = repairs
         self._under_vmap = under_vmap
 
-    def _repair(self, node: ast.expr) -> Repair:
-        where = place(node)
-        return Repair() if where is None else self._repairs.get(where, Repair())
+    def text(self, equation: Equation) -> str:
+        """The expression of an equation."""
+        return ast.unparse(ast.fix_missing_locations(self._equation(equation)))
 
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        return type(node)(**trees.fields(node, self.visit))
+    def _operand(self, operand: Operand) -> ast.expr:
+        match operand:
+            case Ref(number=number) if number in self._parts:
+                return self._equation(self._parts[number])
+            case Ref(number=number):
+                return ast.Name(self._names[self._named[number]])
+            case Const(value=value):
+                return ast.Constant(value)
+            case Size(name=name):
+                return _parse(f"jnp.{name}") if name in CONSTANTS else ast.Name(self._names[name])
+            case Group(items=items, kind=kind):
+                elements = list(map(self._operand, items))
+                return ast.Tuple(elements) if kind == "tuple" else ast.List(elements)
+            case Slice(lower=lower, upper=upper, step=step):
+                parts = (None if part == Const(None) else self._operand(part) for part in (lower, upper, step))
+                return ast.Slice(*parts)
+            case Function():
+                return self._function(operand)
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return _parse(f"jnp.{node.id}") if node.id in CONSTANTS else ast.Name(self._names[node.id])
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        if isinstance(node.value, ast.Name) and node.attr != "T":
-            return ast.Name(self._names[f"{node.value.id}.{node.attr}"])
-        return ast.Attribute(self.visit(node.value), node.attr)
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        repair = self._repair(node)
-        operands = self._operands([self.visit(node.left), self.visit(node.right)], repair)
-        if repair.out_sharding is not None:
-            keyword_ = ast.keyword("out_sharding", _parse(sharding(repair.out_sharding)))
-            return ast.Call(_parse("jnp.matmul"), operands, [keyword_])
-        return ast.BinOp(operands[0], node.op, operands[1])
-
-    def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        left, right = self._operands([self.visit(node.left), self.visit(node.comparators[0])], self._repair(node))
-        return ast.Compare(left, node.ops, [right])
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        repair = self._repair(node)
-        several = isinstance(node.slice, ast.Tuple)
-        value, *parts = self._operands([self.visit(operand) for operand in operands(node)], repair)
-        index = ast.Tuple(parts) if several else parts[0]
-        if repair.out_sharding is None:
-            return ast.Subscript(value, index)
-        get = ast.Attribute(ast.Subscript(ast.Attribute(value, "at"), index), "get")
-        return ast.Call(get, [], [ast.keyword("out_sharding", _parse(sharding(repair.out_sharding)))])
-
-    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
-        inside, own = copy.copy(self), [each.arg for each in node.args.args]
-        inside._names = self._names.within(own)
-        parameters = [ast.arg(inside._names[name]) for name in own]
+    def _function(self, function: Function) -> ast.expr:
+        inputs, body = function.body.inputs, function.body
+        names = self._names.within([value.name for value in inputs])
+        named = {**self._named, **{value.number: value.name for value in inputs}}
+        *parts, result = body.equations
+        inner = {equation.results[0].number: equation for equation in parts}
+        inside = Emit(self._experiment, names, named, inner, self._repairs, self._under_vmap)
+        parameters = [ast.arg(names[value.name]) for value in inputs]
         arguments = ast.arguments(posonlyargs=[], args=parameters, kwonlyargs=[], kw_defaults=[], defaults=[])
-        return ast.Lambda(arguments, inside.visit(node.body))
+        return ast.Lambda(arguments, inside._equation(result))
 
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        assert isinstance(node.func, ast.Name)
-        operation = OPERATIONS[node.func.id]
+    def _equation(self, equation: Equation) -> ast.expr:
+        repair = self._repairs.get(equation.source.place or "", Repair())
+        match equation.spelled:
+            case "name":
+                return self._operand(equation.operands[0])
+            case ".T":
+                return ast.Attribute(self._operand(equation.operands[0]), "T")
+            case "operator":
+                return self._operator(equation, repair)
+            case "index":
+                return self._index(equation, repair)
+            case "call":
+                return self._call(equation, repair)
+
+    def _operator(self, equation: Equation, repair: Repair) -> ast.expr:
+        operands = _laid_out(list(map(self._operand, equation.operands)), repair)
+        if repair.out_sharding is not None:
+            return ast.Call(_parse("jnp.matmul"), operands, [_out_sharding(repair)])
+        return SYNTAX[equation.operation](*operands)
+
+    def _index(self, equation: Equation, repair: Repair) -> ast.expr:
+        x, index = equation.operands
+        parts = index.items if isinstance(index, Group) and index.kind == "tuple" else None
+        value, *where = _laid_out(list(map(self._operand, (x, *((index,) if parts is None else parts)))), repair)
+        at = where[0] if parts is None else ast.Tuple(where)
+        if repair.out_sharding is None:
+            return ast.Subscript(value, at)
+        get = ast.Attribute(ast.Subscript(ast.Attribute(value, "at"), at), "get")
+        return ast.Call(get, [], [_out_sharding(repair)])
+
+    def _call(self, equation: Equation, repair: Repair) -> ast.expr:
+        operation = OPERATIONS[equation.operation]
         if self._under_vmap and operation.over is not None and operation.over.does == "cast":
             # vmap knows no varying axes.
-            return self.visit(node.args[0])
-        repair = self._repair(node)
-        named_function = computation(node)
+            return self._operand(equation.operands[0])
+        names_function = equation.argument(operation.function, operation.signature)
         written = [
-            _parse(COMPUTATIONS[ast.literal_eval(operand)]) if operand is named_function else self.visit(operand)
-            for operand in operands(node)
+            _parse(COMPUTATIONS[str(operand.value)])
+            if isinstance(operand, Const) and operand is names_function
+            else self._operand(operand)
+            for operand in equation.flat
         ]
-        flat = iter(self._operands(written, repair))
-        positional, named = [
-            [
-                type(argument)([next(flat) for _ in argument.elts])
-                if isinstance(argument, ast.List | ast.Tuple)
-                else next(flat)
-                for argument in arguments
-            ]
-            for arguments in (node.args, [k.value for k in node.keywords])
-        ]
+        flat = iter(_laid_out(written, repair))
+        positional = [_packed(operand, flat) for operand in equation.operands]
+        # vmap knows no varying axes.
+        named = {name: _packed(operand, flat) for name, operand in equation.named}
         keywords = [
-            ast.keyword(k.arg, value)
-            for k, value in zip(node.keywords, named, strict=True)
-            # vmap knows no varying axes.
-            if not (self._under_vmap and k.arg == "to")
+            ast.keyword(name, value) for name, value in named.items() if not (self._under_vmap and name == "to")
         ]
         if operation.over is not None:
-            keywords = [self._shift(node, k) if k.arg == "shift" else k for k in keywords]
+            keywords = [self._shift(equation, k) if k.arg == "shift" else k for k in keywords]
         if repair.out_sharding is not None:
-            keywords.append(ast.keyword("out_sharding", _parse(sharding(repair.out_sharding))))
+            keywords.append(_out_sharding(repair))
         if operation.method is not None:
             return trees.method_call(operation.method, positional, keywords)
         return ast.Call(_parse(operation.jax), positional, keywords)
 
-    def _operands(self, operands: list[ast.expr], repair: Repair) -> list[ast.expr]:
-        return [
-            _parse(resharded(ast.unparse(ast.fix_missing_locations(operand)), repair.operands[i]))
-            if i in repair.operands
-            else operand
-            for i, operand in enumerate(operands)
-        ]
-
-    def _shift(self, node: ast.Call, shift: ast.keyword) -> ast.keyword:
+    def _shift(self, equation: Equation, shift: ast.keyword) -> ast.keyword:
         """`shift=` as the permutation that it stands for."""
-        assert isinstance(node.func, ast.Name)
-        signature = OPERATIONS[node.func.id].signature
-        bound = signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords})
-        size = self._experiment.mesh.axis_size(ast.literal_eval(bound.arguments["axis_name"]))
+        axes = equation.argument("axis_name", OPERATIONS[equation.operation].signature)
+        size = self._experiment.mesh.axis_size(literal(axes))
         match shift.value:
             case ast.UnaryOp(op=ast.USub(), operand=by):
                 moved = ast.BinOp(ast.Name("j"), ast.Sub(), by)
@@ -132,14 +140,26 @@ class Emit(ast.NodeTransformer):
         return ast.keyword("perm", _parse(f"[(j, ({ast.unparse(moved)}) % {size}) for j in range({size})]"))
 
 
-def operands(node: ast.Call | ast.Subscript) -> list[ast.expr]:
-    """The arguments of a call, positional then by keyword, lists and tuples taken apart; what a subscript reads."""
-    if isinstance(node, ast.Subscript):
-        return [node.value, *(node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])]
-    flat: list[ast.expr] = []
-    for argument in (*node.args, *(k.value for k in node.keywords)):
-        flat += argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
-    return flat
+def _packed(operand: Operand, flat: Iterator[ast.expr]) -> ast.expr:
+    """What stands for an operand, of which lists and tuples were taken apart."""
+    if not isinstance(operand, Group):
+        return next(flat)
+    elements = [next(flat) for _ in operand.items]
+    return ast.Tuple(elements) if operand.kind == "tuple" else ast.List(elements)
+
+
+def _laid_out(operands: Sequence[ast.expr], repair: Repair) -> list[ast.expr]:
+    return [
+        _parse(resharded(ast.unparse(ast.fix_missing_locations(operand)), repair.operands[i]))
+        if i in repair.operands
+        else operand
+        for i, operand in enumerate(operands)
+    ]
+
+
+def _out_sharding(repair: Repair) -> ast.keyword:
+    assert repair.out_sharding is not None
+    return ast.keyword("out_sharding", _parse(sharding(repair.out_sharding)))
 
 
 def _parse(text: str) -> ast.expr:

@@ -33,7 +33,7 @@ def write(
     forward = names.reserve("forward") if experiment.grad else names.function
     constraints, outputs, repairs = constraints or {}, outputs or {}, repairs or Repairs()
     lines = Lines(experiment, names, repairs)
-    computed = lines.section(experiment.before("graph"), {**outputs, **constraints}, of=experiment.graph)
+    computed = lines.section(experiment.before("graph"), {**outputs, **constraints})
     passed = [names.add(name) for name in experiment.passed("graph") if name not in experiment.results]
     gradients = experiment.grad.names if experiment.grad else ()
     for name in gradients:
@@ -46,7 +46,7 @@ def write(
     after = ""
     if gradients:
         update = experiment.after("graph")
-        after = lines.section(update, {**outputs, **constraints}, of=experiment.graph, after=True)
+        after = lines.section(update, {**outputs, **constraints}, known=experiment.passed("graph"), after=True)
     laid_out |= {name: spelling.resharded(names.add(name), spec) for name, spec in repairs.returned.items()}
     mixed = program.typed and bool(experiment.mesh.auto)
     jit = _jit(experiment, told=repairs.constant or mixed)

@@ -6,15 +6,12 @@ Two calls share one where its lines are the same in both; explicit sharding or a
 
 from __future__ import annotations
 
-import ast
-import itertools
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from runner.experiment import branches
-from runner.experiment.branches import Branch, Choice
-from runner.experiment.model import Call, Experiment, Line, Loop, Node, Statement, expressions
-from runner.language.syntax import Expression
+from runner.experiment.graphs import graph
+from runner.experiment.model import Experiment, Statement
+from runner.graph.model import Called, Choice, Equation, Graph, Operand, Ref, Repeat, Value
+from runner.graph.source import Call, Line, Source
 from runner.layout import Spec
 from runner.programs.emit import Emit
 from runner.programs.names import Names
@@ -48,8 +45,10 @@ class Lines:
         """In how many calls the lines stand that are being written as a function."""
         self._defined: dict[tuple[str, str], str] = {}
         """The functions that are written already, by their names in the experiment and their text."""
-        self._split: set[tuple[Call, ...]] = set()
-        """The calls of which some lines stand elsewhere, since they need gradients or need none: these are no call."""
+        self._named: dict[int, str] = {}
+        """What lines call the values that they give."""
+        self._parts: dict[int, Equation] = {}
+        """The equations of values that no line names, which stand in the line that reads them."""
         self._functions: list[str] = []
 
     @property
@@ -59,142 +58,139 @@ class Lines:
 
     def section(
         self,
-        statements: Iterable[Statement],
+        statements: Sequence[Statement],
         constrained: Mapping[str, Spec] | None = None,
         *,
-        of: Iterable[Statement] = (),
+        known: Iterable[str] = (),
         after: bool = False,
     ) -> str:
         """The lines of `statements`; the values named in `constrained` get a `with_sharding_constraint`.
 
-        They may be some `of` a section's, and stand `after` others, whose names they have.
+        They begin with the arrays, and may stand `after` others, of which they know the values `known` by these names.
         """
         self._constrained = constrained or {}
         self._lines = []
-        statements = tuple(statements)
-        here, whole = (Counter(each.line.calls[:1] for each in lines) for lines in (statements, of))
-        self._split = {call for call, count in here.items() if whole[call] > count}
-        read = frozenset[str]().union(*(statement.names for statement in statements))
-        for array in self._experiment.arrays:
-            if array.name in read or not after:
-                self._follow(array.name, self._names[array.name], "")
-        self._statements(statements, "")
+        given = [array.name for array in self._experiment.given]
+        lines = graph(statements, dict.fromkeys((*given, *known)))
+        self._parts, self._named = {}, {value.number: value.name for value in lines.inputs}
+        read = frozenset(number for equation in lines.equations for number in equation.reads)
+        arrays = {array.name for array in self._experiment.arrays}
+        for value in lines.inputs:
+            if value.name in arrays and (value.number in read or not after):
+                self._follow(value.name, self._names[value.name], "")
+        self._equations(lines.equations, "")
         return "\n".join(self._lines)
 
     def _put(self, indent: str, line: str) -> None:
         self._lines.append((indent + line).rstrip())
 
-    def _statements(self, statements: Iterable[Statement], indent: str) -> None:
-        for call, of_call in itertools.groupby(statements, self._called):
-            group = list(of_call)
-            if call is not None and _is_whole(group, self._depth) and (self._depth or (call,) not in self._split):
-                choice = branches.choice_of(self._depth, group) if call.chooses else None
-                if choice is None:
-                    self._call(call, group, indent)
-                else:
-                    self._choice(choice, indent)
-                continue
-            for statement in group:
-                if isinstance(statement, Loop):
-                    self._loop(statement, indent)
-                else:
-                    self._node(statement, indent)
-
-    def _called(self, statement: Statement) -> Call | None:
-        calls = statement.line.calls
-        return calls[self._depth] if len(calls) > self._depth else None
-
-    def _name(self, line: Line) -> str:
-        """What a line is called where it is being written."""
-        return line.label if self._depth else line.name
+    def _equations(self, equations: Iterable[Equation], indent: str) -> None:
+        for equation in equations:
+            match equation.form:
+                case Repeat() as repeat:
+                    self._repeat(equation, repeat, indent)
+                case Called() as called:
+                    self._call(equation, called, indent)
+                case Choice() as choice:
+                    self._choice(equation, choice, indent)
+                case None if equation.results[0].name:
+                    self._line(equation, indent)
+                case None:
+                    # It stands in the line that reads it.
+                    self._parts[equation.results[0].number] = equation
 
     def _scope(self, line: Line) -> str:
         return f'with jax.named_scope("{"/".join(line.scopes(self._depth))}"):'
 
-    def _node(self, node: Node, indent: str) -> None:
-        source = self._expression(node.expression, node.line)
-        identifier = self._names.add(self._name(node.line))
-        self._put(indent, self._scope(node.line))
+    def _define(self, value: Value) -> str:
+        """The identifier of a value that is given a name here."""
+        self._named[value.number] = value.name
+        return self._names.add(value.name)
+
+    def _read(self, operand: Operand) -> str:
+        """The identifier of a value that has one."""
+        assert isinstance(operand, Ref)
+        return self._names[self._named[operand.number]]
+
+    def _line(self, equation: Equation, indent: str) -> None:
+        line, source = equation.source.line, self._text(equation)
+        identifier = self._define(equation.results[0])
+        self._put(indent, self._scope(line))
         self._put(indent, f"    {identifier} = {source}")
-        self._follow(node.line.path, identifier, indent + "    ")
+        self._follow(line.path, identifier, indent + "    ")
 
-    def _call(self, call: Call, group: Sequence[Statement], indent: str) -> None:
+    def _text(self, equation: Equation) -> str:
+        """The expression of a line."""
+        repairs = self._repairs.calls.get(equation.source.line.path, {})
+        emit = Emit(self._experiment, self._names, self._named, self._parts, repairs, self._under_vmap)
+        return emit.text(equation)
+
+    def _call(self, equation: Equation, called: Called, indent: str) -> None:
         """A call of a function, which is written where it is not yet."""
-        arguments = [self._names[name] for _, name in call.arguments]
-        function = self._function(call, group)
-        results = group[-len(call.results) :]
-        names = [
-            statement.line.name if not self._depth else name
-            for statement, name in zip(results, call.results, strict=True)
-        ]
-        identifiers = [self._names.add(name) for name in names]
-        self._put(indent, f'with jax.named_scope("{call.label}"):')
-        self._put(indent, f"    {', '.join(identifiers)} = {function}({', '.join(arguments)})")
-        for statement, identifier in zip(results, identifiers, strict=True):
-            self._follow(statement.line.path, identifier, indent + "    ")
+        (body,) = equation.bodies
+        arguments = ", ".join(map(self._read, equation.operands))
+        written = f"{self._function(called.call, body)}({arguments})"
+        self._give(equation, called.call, called.taken, written, indent)
 
-    def _choice(self, choice: Choice, indent: str) -> None:
+    def _give(self, equation: Equation, call: Call, taken: Sequence[Source], written: str, indent: str) -> None:
+        """The line of a call of a function or of a choice."""
+        identifiers = [self._define(value) for value in equation.results]
+        self._put(indent, f'with jax.named_scope("{call.label}"):')
+        self._put(indent, f"    {', '.join(identifiers)} = {written}")
+        for source, identifier in zip(taken, identifiers, strict=True):
+            self._follow(source.line.path, identifier, indent + "    ")
+
+    def _choice(self, equation: Equation, choice: Choice, indent: str) -> None:
         """A call of `cond` or `switch`."""
-        call = choice.call
-        ((_, on),) = call.arguments
-        called = [self._branch(branch) for branch in choice.branches]
+        branches = zip(choice.calls, equation.bodies, choice.given, strict=True)
+        called = [self._branch(call, body, given) for call, body, given in branches]
         cases = [function if given is None else f"lambda: {function}({', '.join(given)})" for function, given in called]
         operands: tuple[str, ...] = ()
         if called[0][1] is not None and len({given for _, given in called}) == 1:
             cases, operands = [function for function, _ in called], called[0][1]
-        between = [cases[1], cases[0]] if call.function == "cond" else [f"[{', '.join(cases)}]"]
-        written = f"jax.lax.{call.function}({', '.join([self._names[on], *between, *operands])})"
-        names = [
-            statement.line.name if not self._depth else name
-            for statement, name in zip(choice.results, call.results, strict=True)
-        ]
-        identifiers = [self._names.add(name) for name in names]
-        self._put(indent, f'with jax.named_scope("{call.label}"):')
-        self._put(indent, f"    {', '.join(identifiers)} = {written}")
-        for statement, identifier in zip(choice.results, identifiers, strict=True):
-            self._follow(statement.line.path, identifier, indent + "    ")
+        between = [cases[1], cases[0]] if equation.operation == "cond" else [f"[{', '.join(cases)}]"]
+        written = f"jax.lax.{equation.operation}({', '.join([self._read(equation.operands[0]), *between, *operands])})"
+        self._give(equation, choice.call, choice.taken, written, indent)
 
-    def _branch(self, branch: Branch) -> tuple[str, tuple[str, ...] | None]:
+    def _branch(self, call: Call, body: Graph, given: Sequence[Ref] | None) -> tuple[str, tuple[str, ...] | None]:
         """The function of a branch and what it is called with; or a lambda, and None."""
-        call = branch.call
-        reads_around = call.checkpoint is None and all(name == own for own, name in call.arguments)
-        if reads_around and branch.lines == branch.gives:
-            given = [self._given(statement) for statement in branch.lines]
-            return f"lambda: {given[0] if len(given) == 1 else tuple_of(given)}", None
+        if given is None:
+            texts = [self._given(equation) for equation in self._outputs(body)]
+            return f"lambda: {texts[0] if len(texts) == 1 else tuple_of(texts)}", None
+        arguments = tuple(map(self._read, given))
         self._depth += 1
-        function = self._function(call, branch.lines)
+        function = self._function(call, body)
         self._depth -= 1
-        return function, tuple(self._names[name] for _, name in call.arguments)
+        return function, arguments
 
-    def _given(self, statement: Statement) -> str:
+    def _outputs(self, body: Graph) -> list[Equation]:
+        """The lines with what a function or a branch gives; the others are written."""
+        outputs = set(body.outputs)
+        gives = [equation for equation in body.equations if outputs & {value.number for value in equation.results}]
+        self._equations([equation for equation in body.equations if equation not in gives], "    ")
+        return gives
+
+    def _given(self, equation: Equation) -> str:
         """What a branch gives."""
-        assert isinstance(statement, Node)
-        path, text = statement.line.path, self._expression(statement.expression, statement.line)
+        path, text = equation.source.line.path, self._text(equation)
         if path in self._repairs.reshard:
             text = resharded(text, self._repairs.reshard[path])
         return constrained(text, self._constrained[path]) if path in self._constrained else text
 
-    def _function(self, call: Call, group: Sequence[Statement]) -> str:
+    def _function(self, call: Call, body: Graph) -> str:
         """The name of the function of the program that has these lines."""
         outer = self._names, self._lines, self._depth
         self._names, self._lines, self._depth = self._names.inside(), [], self._depth + 1
-        parameters = [self._names.add(parameter) for parameter, _ in call.arguments]
-        last = group[-len(call.results) :]
-        self._statements(group[: -len(call.results)], "    ")
+        parameters = list(map(self._define, body.inputs))
         given: list[str] = []
-        for statement in last:
-            assert isinstance(statement, Node)
+        for equation in (gives := self._outputs(body)):
             # What an ordinary call gives is laid out where it is called.
-            written = (
-                self._given(statement)
-                if call.branch is not None
-                else self._expression(statement.expression, statement.line)
-            )
-            if len(last) == 1:
+            written = self._given(equation) if call.branch is not None else self._text(equation)
+            if len(gives) == 1:
                 given.append(written)
                 continue
-            identifier = self._names.add(statement.line.label)
-            self._put("    ", self._scope(statement.line))
+            identifier = self._define(equation.results[0])
+            self._put("    ", self._scope(equation.source.line))
             self._put("    ", f"    {identifier} = {written}")
             given.append(identifier)
         text = "\n".join([f"({', '.join(parameters)}):", *self._lines, f"    return {', '.join(given)}"])
@@ -215,93 +211,83 @@ class Lines:
             put = constrained_inside if self._inside else constrained
             self._put(indent, f"{identifier} = {put(identifier, self._constrained[path])}")
 
-    def _loop(self, loop: Loop, indent: str) -> None:
-        firsts = tuple_of([self._expression(first, loop.first(name)) for name, first in loop.carry])
-        over = [self._over(loop, name, whole) for name, whole in loop.over]
-        name_of_loop = self._name(loop.line)
-        body = self._names.add(name_of_loop)
-        carried, slices, stacked = self._body(loop, body, indent)
-        results = [self._names.add(f"{name_of_loop}.{name}") for name in loop.results]
-        last, after = tuple_of(results[: len(carried)]), results[len(carried) :]
+    def _repeat(self, equation: Equation, repeat: Repeat, indent: str) -> None:
+        (graph,) = equation.bodies
+        starts = [self._start(operand) for operand in equation.operands]
+        firsts, over = tuple_of(starts[: repeat.carried]), starts[repeat.carried :]
+        for i, source in enumerate(repeat.starts[repeat.carried :]):
+            if source.line.path in self._repairs.reshard:
+                over[i] = resharded(over[i], self._repairs.reshard[source.line.path])
+        body = self._names.add(repeat.line.label if self._depth else repeat.line.name)
+        scanned = not repeat.unroll and bool(over or len(graph.outputs) > repeat.carried)
+        counts = self._body(graph, repeat, body, indent, scanned=scanned)
+        results = list(map(self._define, equation.results))
+        carried, stacked = results[: repeat.carried], results[repeat.carried :]
+        last = tuple_of(carried)
         self._put(indent, "")
-        self._put(indent, self._scope(loop.line))
-        if loop.scans and not loop.unroll:
-            if len(slices) > len(over):
-                over.append(f"jnp.arange({loop.steps}, dtype='int32')")
-            left = f"{last if carried else '_'}, {tuple_of(after) if stacked else '_'}"
-            xs = tuple_of(over) if over else f"None, length={loop.steps}"
+        self._put(indent, self._scope(repeat.line))
+        if scanned:
+            if counts:
+                over.append(f"jnp.arange({repeat.steps}, dtype='int32')")
+            left = f"{last if carried else '_'}, {tuple_of(stacked) if stacked else '_'}"
+            xs = tuple_of(over) if over else f"None, length={repeat.steps}"
             self._put(indent, f"    {left} = jax.lax.scan({body}, {firsts}, {xs})")
-        elif loop.unroll:
+        elif repeat.unroll:
             self._put(indent, f"    carry = {firsts}")
             if stacked:
                 self._put(indent, "    steps = []")
             if over:
                 self._put(indent, f"    over = {tuple_of(over)}")
-            self._put(indent, f"    for step in range({loop.steps}):")
+            self._put(indent, f"    for step in range({repeat.steps}):")
             arguments = ", ".join(["step", "carry", *(["tuple(x[step] for x in over)"] if over else [])])
             self._put(indent, f"        {'carry, each' if stacked else 'carry'} = {body}({arguments})")
             if stacked:
                 self._put(indent, "        steps.append(each)")
         else:
-            self._put(indent, f"    carry = jax.lax.fori_loop(0, {loop.steps}, {body}, {firsts})")
-        if carried and (loop.unroll or not loop.scans):
+            self._put(indent, f"    carry = jax.lax.fori_loop(0, {repeat.steps}, {body}, {firsts})")
+        if carried and not scanned:
             self._put(indent, f"    {last} = carry")
-        if stacked and loop.unroll:
-            self._put(indent, f"    {tuple_of(after)} = map(jnp.stack, zip(*steps, strict=True))")
-        for name, identifier in zip(loop.results, results, strict=True):
-            self._follow(loop.result(name), identifier, indent + "    ")
+        if stacked and repeat.unroll:
+            self._put(indent, f"    {tuple_of(stacked)} = map(jnp.stack, zip(*steps, strict=True))")
+        for value, identifier in zip(equation.results, results, strict=True):
+            # Its own name has no dot, whatever its repeat is called.
+            self._follow(f"{repeat.line.path}.{value.name.rpartition('.')[2]}", identifier, indent + "    ")
 
-    def _over(self, loop: Loop, name: str, whole: Expression) -> str:
-        """What a repeat takes slices of."""
-        path, source = loop.whole(name).path, self._expression(whole, loop.whole(name))
-        return resharded(source, self._repairs.reshard[path]) if path in self._repairs.reshard else source
+    def _start(self, operand: Operand) -> str:
+        """What a repeat begins with."""
+        assert isinstance(operand, Ref)
+        return self._text(self._parts[operand.number])
 
-    def _body(self, loop: Loop, body: str, indent: str) -> tuple[list[str], list[str], list[str]]:
-        """Write the function of one step; what it carries, takes slices of, and gives besides."""
-        carried = [self._names.add(name) for name, _ in loop.carry]
-        slices = [self._names.add(name) for name, _ in loop.over]
-        index = self._names.add(loop.index)
-        scanned = loop.scans and not loop.unroll
-        if scanned and any(loop.index in statement.names for statement in loop.body):
-            slices.append(index)
+    def _body(self, graph: Graph, repeat: Repeat, body: str, indent: str, *, scanned: bool) -> bool:
+        """Write the function of one step; whether that of a scan is told the number of the step."""
+        *given, index = graph.inputs
+        carried = list(map(self._define, given[: repeat.carried]))
+        slices = list(map(self._define, given[repeat.carried :]))
+        step = self._define(index)
+        counts = scanned and any(index.number in equation.reads for equation in graph.equations)
+        if counts:
+            slices.append(step)
         parameters = ["carry", *(["over"] if slices or scanned else [])]
-        self._put(indent, f"def {body}({', '.join(parameters if scanned else [index, *parameters])}):")
+        self._put(indent, f"def {body}({', '.join(parameters if scanned else [step, *parameters])}):")
         if carried:
             self._put(indent, f"    {tuple_of(carried)} = carry")
         if slices:
             self._put(indent, f"    {tuple_of(slices)} = over")
-        self._statements(loop.body, indent + "    ")
-        returned = tuple_of(
-            [
-                resharded(identifier, self._repairs.reshard[loop.end(name)])
-                if loop.end(name) in self._repairs.reshard
-                else identifier
-                for (name, _), identifier in zip(loop.carry, carried, strict=True)
-            ]
-        )
-        stacked = [self._names[name] for name in (loop.locally if self._depth else (inner for _, inner in loop.stack))]
+        self._equations(graph.equations, indent + "    ")
+        ends = [self._names[self._named[output]] for output in graph.outputs]
+        paths = [f"{repeat.line.path}/{value.name}" for value in given[: repeat.carried]]
+        last = [
+            resharded(end, self._repairs.reshard[path]) if path in self._repairs.reshard else end
+            for path, end in zip(paths, ends, strict=False)
+        ]
+        stacked = ends[repeat.carried :]
+        returned = tuple_of(last)
         if scanned or stacked:
             returned = f"{returned}, {tuple_of(stacked) if stacked else 'None'}"
         self._put(indent, f"    return {returned}")
-        if loop.checkpoint is not None:
+        if repeat.checkpoint is not None:
             self._put(indent, "")
             # In an unrolled loop the step is one of Python's numbers; in JAX's own nothing can be merged over steps.
-            more = "static_argnums=(0,)" if loop.unroll else "prevent_cse=False"
-            self._put(indent, f"{body} = {checkpointed(body, loop.checkpoint, more)}")
-        return carried, slices, stacked
-
-    def _expression(self, expression: Expression, line: Line) -> str:
-        repairs = self._repairs.calls.get(line.path, {})
-        here = expression.tree
-        if self._depth:
-            assert expression.local is not None
-            here = expression.local
-        tree = Emit(self._experiment, self._names, repairs, self._under_vmap).visit(here)
-        return ast.unparse(ast.fix_missing_locations(tree))
-
-
-def _is_whole(group: Sequence[Statement], depth: int) -> bool:
-    """Whether the lines of a call are as its function has them: what was edited since has the section's names only."""
-    if any(expression.local is None for _, expression in expressions(group)):
-        return False
-    return bool(depth) or branches.complete(group)
+            more = "static_argnums=(0,)" if repeat.unroll else "prevent_cse=False"
+            self._put(indent, f"{body} = {checkpointed(body, repeat.checkpoint, more)}")
+        return counts

@@ -35,7 +35,7 @@ def code(experiment: Experiment, names: Names, differing: Mapping[str, tuple[str
         forward, sharded = names.reserve("forward"), names.reserve("sharded")
     lines = Lines(experiment, names, inside=True)
     first = experiment.forward if experiment.grad else experiment
-    computed = lines.section(first.per_device, experiment.constrained_inside, of=experiment.per_device)
+    computed = lines.section(first.per_device, experiment.constrained_inside)
     passed = [
         (names.add(name), names.reserve(f"{name}_passed".replace(".", "_")), axes) for name, axes in differing.items()
     ]
@@ -124,7 +124,9 @@ def _after(
     statements = experiment.after("per_device")
     read = frozenset[str]().union(*(statement.names for statement in statements))
     given = [array for array in experiment.given if array.name in read]
-    computed = lines.section(statements, experiment.constrained_inside, of=experiment.per_device, after=True)
+    computed = lines.section(
+        statements, experiment.constrained_inside, known=experiment.passed("per_device"), after=True
+    )
     results = [name for name in experiment.results if name not in experiment.forward.results]
     update, sharded = names.reserve("update"), names.reserve("sharded_update")
     parameters = [*(names[array.name] for array in given), *(name for name, _, _ in passed)]

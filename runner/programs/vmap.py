@@ -21,7 +21,7 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
     mapped = names.reserve("mapped") if experiment.grad else "mapped"
     lines = Lines(experiment, names, under_vmap=True)
     first = experiment.forward if experiment.grad else experiment
-    computed = lines.section(first.per_device, of=experiment.per_device)
+    computed = lines.section(first.per_device)
     passed = [names.add(name) for name in _passed(experiment)]
     axes = [_block_axes(array.layout) for array in experiment.arrays]
     end = _end(experiment, names, mapped, lines, passed)
@@ -114,7 +114,7 @@ def _after(experiment: Experiment, names: Names, lines: Lines) -> tuple[list[str
     read = frozenset[str]().union(*(statement.names for statement in statements))
     given = [array for array in experiment.given if array.name in read]
     passed = experiment.passed("per_device")
-    computed = lines.section(statements, of=experiment.per_device, after=True)
+    computed = lines.section(statements, known=experiment.passed("per_device"), after=True)
     results = [name for name in experiment.results if name not in experiment.forward.results]
     update, mapped = names.reserve("update"), names.reserve("mapped_update")
     operands = ", ".join(names[name] for name in (*(array.name for array in given), *passed))

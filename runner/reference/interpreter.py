@@ -100,9 +100,7 @@ def interpret(
         lines = experiment.computed(section)
     else:
         names = [array.name for array in experiment.given] if given is None else given
-        lines = graph_of(
-            experiment.section(section) if statements is None else tuple(statements), names, choosing=False
-        )
+        lines = graph_of(experiment.section(section) if statements is None else tuple(statements), names, flat=True)
     interpreter = _Interpreter(mesh, experiment.dims, experiment.x64, arithmetic, script or Script(), most)
     values = dict(given or {})
     for array in experiment.given if given is None else ():

@@ -88,7 +88,7 @@ def planned(experiment: Experiment) -> tuple[Plan, dict[str, dict[str, Typed | N
 
     def whole(*arrays: Any) -> Any:
         values = dict(zip((a.name for a in experiment.given), arrays, strict=True))
-        planner = _Planner(experiment, values, parts=parts, paths=paths, choosing=False)
+        planner = _Planner(experiment, values, parts=parts, paths=paths, flat=True)
         for array in experiment.arrays:
             if array.name in experiment.constraints:
                 values[array.name] = planner.laid_out(values[array.name], experiment.constraints[array.name])

@@ -28,7 +28,7 @@ from runner.worker.gradient import places
 from runner.worker.refusing import refusal as describe
 from runner.worker.specs import partition, structs
 from runner.worker.versions import abstract_mesh
-from runner.worker.walk import REFUSALS, Walker, flat
+from runner.worker.walk import REFUSALS, Walker
 
 
 def repairs(experiment: Experiment) -> Repairs:
@@ -138,7 +138,7 @@ def _by_number(equation: Equation, operands: Sequence[Any]) -> bool:
     if equation.spelled != "call" or operation is None or operation.method in (None, "get"):
         return False
     values = equation.argument("values", operation.signature)
-    given = zip(flat(equation.arguments), operands, strict=True)
+    given = zip(equation.flat, operands, strict=True)
     return any(each is values and not hasattr(operand, "shape") for each, operand in given)
 
 

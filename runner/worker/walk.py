@@ -17,7 +17,21 @@ from runner.experiment.graphs import graph as graph_of
 from runner.experiment.model import Experiment, Section, Statement
 from runner.experiment.plain import located
 from runner.faults import InvalidExperiment
-from runner.graph.model import Choice, Const, Equation, Function, Graph, Group, Operand, Ref, Repeat, Size, Slice
+from runner.graph.model import (
+    Called,
+    Choice,
+    Const,
+    Equation,
+    Function,
+    Graph,
+    Group,
+    Operand,
+    Ref,
+    Repeat,
+    Size,
+    Slice,
+    flat,
+)
 from runner.graph.source import Source
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, Operation
 from runner.language.operators import BY_NAME
@@ -71,8 +85,8 @@ class Walker:
     """Called with the value of each equation, and of each value that one reads, and where that is written."""
     under_vmap: bool = False
     """Whether the values are mapped by `jax.vmap`, which knows no varying axes and raises more kinds of error."""
-    choosing: bool = True
-    """Whether `cond` and `switch` are JAX's, or all branches are computed."""
+    flat: bool = False
+    """Whether the lines of functions stand in the place of calls, and all branches of choices are computed."""
     combining: bool = field(init=False, default=False)
     """Whether JAX is calling a function that combines two values: a refusal there is one of the whole call."""
     _numbered: dict[int, Any] = field(init=False, default_factory=dict[int, Any])
@@ -80,7 +94,7 @@ class Walker:
 
     def run(self, statements: Sequence[Statement], section: Section) -> None:
         """Evaluate lines of a section. Raises `InvalidExperiment` at the first refusal."""
-        graph = graph_of(statements, self.values, choosing=self.choosing)
+        graph = graph_of(statements, self.values, flat=self.flat)
         self._section = section
         self._numbered = {value.number: self.values[value.name] for value in graph.inputs}
         self._run(graph)
@@ -91,13 +105,25 @@ class Walker:
             match equation.form:
                 case Repeat() as repeat:
                     self._repeat(equation, repeat)
+                case Called():
+                    self._call(equation)
                 case Choice() as choice:
                     self._choose(equation, choice)
                 case None:
                     (result,) = equation.results
                     self._numbered[result.number] = value = self.equation(equation)
-                    if result.name:
-                        self.on_value(equation.source.line.path, value)
+                    source = equation.source
+                    if source.whole and source.line.first is None and not self.combining:
+                        self.on_value(source.line.path, value)
+
+    def _call(self, equation: Equation) -> None:
+        """A call of a function of the experiment's own, equation by equation."""
+        (body,) = equation.bodies
+        for value, operand in zip(body.inputs, equation.operands, strict=True):
+            self._numbered[value.number] = self.read(operand)
+        self._run(body)
+        for result, output in zip(equation.results, body.outputs, strict=True):
+            self._numbered[result.number] = self._numbered[output]
 
     def equation(self, equation: Equation) -> Any:
         """The value of an equation; of all that a line says, as the line has it."""
@@ -135,11 +161,12 @@ class Walker:
         outer, on = self._numbered, self.read(equation.operands[0])
         ends: dict[int, tuple[Any, ...]] = {}
 
-        def case(number: int, body: Graph) -> Callable[[], tuple[Any, ...]]:
+        def case(number: int, body: Graph, given: tuple[Ref, ...] | None) -> Callable[[], tuple[Any, ...]]:
             paths = [body.producers[output].source.line.path for output in body.outputs]
 
             def taken() -> tuple[Any, ...]:
-                self._numbered = dict(outer)
+                inputs = zip(body.inputs, given or (), strict=True)
+                self._numbered = outer | {value.number: outer[ref.number] for value, ref in inputs}
                 try:
                     self._run(body)
                     values = tuple(self._numbered[output] for output in body.outputs)
@@ -153,7 +180,8 @@ class Walker:
 
             return taken
 
-        cases = [case(number, body) for number, body in enumerate(equation.bodies)]
+        branches = zip(equation.bodies, choice.given, strict=True)
+        cases = [case(number, body, given) for number, (body, given) in enumerate(branches)]
         refused = unfit(equation.operation, on)
         values: tuple[Any, ...] = ()
         if refused is None:
@@ -316,7 +344,7 @@ class Walker:
             case "index":
                 return self._index(equation)
             case "call":
-                return self._call(equation)
+                return self._operation(equation)
 
     def _index(self, equation: Equation) -> Any:
         x, index = equation.operands
@@ -329,7 +357,7 @@ class Walker:
         parts_read = (index,) if parts is None else parts
         return self.apply(equation, subscript, list(map(self.read, (x, *parts_read))))
 
-    def _call(self, equation: Equation) -> Any:
+    def _operation(self, equation: Equation) -> Any:
         operation = OPERATIONS[equation.operation]
         if self.under_vmap and operation.over is not None and operation.over.does == "cast":
             return self.read(equation.operands[0])
@@ -374,8 +402,3 @@ class Walker:
     def _permutation(self, bound: inspect.BoundArguments) -> list[tuple[int, int]]:
         size, shift = self.experiment.mesh.axis_size(bound.arguments["axis_name"]), bound.arguments["shift"]
         return [(j, (j + shift) % size) for j in range(size)]
-
-
-def flat(operands: Sequence[Operand]) -> list[Operand]:
-    """Operands with lists and tuples taken apart, as programs number them."""
-    return [each for operand in operands for each in (operand.items if isinstance(operand, Group) else (operand,))]

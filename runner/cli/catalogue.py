@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,9 +13,10 @@ from runner.config.folders import conf_folder
 from runner.config.sources import listing
 from runner.executions import Range
 from runner.experiment import expect
-from runner.experiment.model import Experiment, Loop, Statement
+from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.experiment.reader import read
+from runner.graph.model import Graph, Repeat
 from runner.language.operations import OPERATIONS
 from runner.layout import Mesh
 
@@ -77,7 +77,7 @@ def _line(link: str, config: Mapping[str, Any], document: str) -> str:
 def _programs(experiment: Experiment) -> tuple[str, str]:
     """The programs that it has, and their collectives."""
     programs = "all six" if len(experiment.programs) == len(Program) else ", ".join(experiment.programs)
-    return programs, _expected(experiment) or _counted(_called(experiment.per_device))
+    return programs, _expected(experiment) or _counted(_called(experiment.computed("per_device")))
 
 
 def _expected(experiment: Experiment) -> str | None:
@@ -98,20 +98,14 @@ def _counted(counts: Mapping[str, int | Range], nothing: str = "–") -> str:
     return ", ".join(told) or nothing
 
 
-def _called(statements: Sequence[Statement], times: int = 1) -> Counter[str]:
+def _called(graph: Graph, times: int = 1) -> Counter[str]:
     """How often each collective runs on a device."""
     calls: Counter[str] = Counter()
-    for statement in statements:
-        if isinstance(statement, Loop):
-            for _, first in statement.firsts():
-                calls.update(_in_tree(first.tree, times))
-            calls.update(_called(statement.body, times * statement.steps))
-        else:
-            calls.update(_in_tree(statement.expression.tree, times))
+    for equation in graph.equations:
+        row = OPERATIONS.get(equation.operation)
+        if row is not None and row.communicates:
+            calls[row.name] += times
+        steps = equation.form.steps if isinstance(equation.form, Repeat) else 1
+        for body in equation.bodies:
+            calls.update(_called(body, times * steps))
     return calls
-
-
-def _in_tree(tree: ast.expr, times: int) -> Counter[str]:
-    names = [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    counts = Counter(name for name in names if OPERATIONS[name].communicates)
-    return Counter({name: times * count for name, count in counts.items()})

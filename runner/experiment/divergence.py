@@ -8,31 +8,33 @@ an axis.
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from runner import dtypes
-from runner.experiment import branches
-from runner.experiment.branches import Choice
-from runner.experiment.model import Experiment, Loop, Node, Statement, expressions
+from runner.experiment import graphs
+from runner.experiment.model import Experiment
 from runner.experiment.plain import located
 from runner.faults import InvalidExperiment
+from runner.graph.model import Choice, Equation, Graph, Operand, Ref, Repeat, literal, read_by, walk
+from runner.graph.source import Source
 from runner.language.operations import OPERATIONS, Operation
-from runner.language.syntax import name_of
-from runner.language.trees import nodes
+from runner.language.operators import COMPARISONS
+from runner.language.syntax import fault_at
 from runner.words import quoted
 
 
 def check(experiment: Experiment) -> None:
     """Raise `InvalidExperiment` for such a collective of `per_device`."""
     experiment = experiment.alone("per_device")
+    graph = graphs.graph(experiment.per_device, [array.name for array in experiment.given])
     differing = _Differing(experiment)
-    for array in experiment.given:
-        differing.axes[array.name] = differing.split(array.layout.spec.axes)
+    for array, value in zip(experiment.given, graph.inputs, strict=True):
+        differing.axes[value.number] = differing.split(array.layout.spec.axes)
+        differing.names[value.number] = array.name
         if dtypes.dtype(array.dtype).kind in ("float", "complex"):
-            differing.floats.add(array.name)
-    differing.run(experiment.per_device, 0)
+            differing.floats.add(value.number)
+    differing.run(graph)
 
 
 @dataclass
@@ -40,142 +42,157 @@ class _Differing:
     """Over which axes values may differ between devices, and which of them have a gradient."""
 
     experiment: Experiment
-    axes: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
-    floats: set[str] = field(default_factory=set[str])
+    axes: dict[int, frozenset[str]] = field(default_factory=dict[int, frozenset[str]])
+    floats: set[int] = field(default_factory=set[int])
+    names: dict[int, str] = field(default_factory=dict[int, str])
+    """What lines call values."""
 
     def split(self, axes: Iterable[str]) -> frozenset[str]:
         """Of some axes those along which there is more than one device."""
         return frozenset(axis for axis in axes if self.experiment.mesh.sizes[axis] > 1)
 
-    def run(self, statements: Sequence[Statement], depth: int) -> None:
-        for part in branches.parts(statements, depth):
-            if isinstance(part, Choice):
-                self._choice(part)
-            elif isinstance(part, Node):
-                self._give(part.name, part.expression.tree)
-            else:
-                self._loop(part)
+    def run(self, graph: Graph) -> None:
+        for equation in graph.equations:
+            match equation.form:
+                case Repeat() as repeat:
+                    self._repeat(equation, repeat)
+                case Choice() as choice:
+                    self._choice(equation, choice)
+                case None:
+                    (result,) = equation.results
+                    self.axes[result.number] = self._of(equation)
+                    self._mark(result.number, _moving(equation))
+                case _:
+                    (body,) = equation.bodies
+                    self._bind(body, equation.operands)
+                    self.run(body)
+                    self._give(equation, body.outputs)
+            self.names |= {value.number: value.name for value in equation.results}
 
-    def _give(self, name: str, tree: ast.expr) -> None:
-        self.axes[name] = self._of(tree)
-        self._mark(name, any(name in self.floats for name in _moving(tree)))
+    def _bind(self, body: Graph, operands: Iterable[Operand]) -> None:
+        """The inputs of a body are what it is called with."""
+        for value, operand in zip(body.inputs, operands, strict=False):
+            self.axes[value.number] = self._union([operand])
+            self._mark(value.number, read_by(operand))
+            self.names[value.number] = value.name
 
-    def _mark(self, name: str, is_float: bool) -> None:
-        if is_float:
-            self.floats.add(name)
+    def _give(self, equation: Equation, outputs: Iterable[int]) -> None:
+        for result, output in zip(equation.results, outputs, strict=True):
+            self.axes[result.number] = self.axes[output]
+            self._mark(result.number, [output])
 
-    def _loop(self, loop: Loop) -> None:
-        for name, first in (*loop.carry, *loop.over):
-            self._give(name, first.tree)
-        self.axes[loop.index] = frozenset()
-        known: dict[str, frozenset[str]] = {}
-        while known != {name: self.axes[name] for name in loop.given}:
-            known = {name: self.axes[name] for name in loop.given}
-            self.run(loop.body, len(loop.line.calls))
-            for name, before in known.items():
-                self.axes[name] |= before
-        for name in loop.results:
-            inner = dict(loop.stack).get(name, name)
-            self.axes[f"{loop.name}.{name}"] = self.axes[inner]
-            self._mark(f"{loop.name}.{name}", inner in self.floats)
+    def _mark(self, number: int, moved_by: Iterable[int]) -> None:
+        if any(each in self.floats for each in moved_by):
+            self.floats.add(number)
 
-    def _choice(self, choice: Choice) -> None:
-        on = self.axes[choice.on]
-        for branch in choice.branches:
-            self.run(branch.lines, choice.depth)
+    def _repeat(self, equation: Equation, repeat: Repeat) -> None:
+        (body,) = equation.bodies
+        *given, index = (value.number for value in body.inputs)
+        self._bind(body, equation.operands)
+        self.axes[index] = frozenset()
+        known: dict[int, frozenset[str]] = {}
+        while known != {number: self.axes[number] for number in given}:
+            known = {number: self.axes[number] for number in given}
+            self.run(body)
+            for number, output in zip(given[: repeat.carried], body.outputs, strict=False):
+                self.axes[number] |= self.axes[output]
+        self._give(equation, body.outputs)
+        for result, number in zip(equation.results, given[: repeat.carried], strict=False):
+            self.axes[result.number] |= self.axes[number]
+
+    def _choice(self, equation: Equation, choice: Choice) -> None:
+        on = self._union(equation.operands)
+        for body, given in zip(equation.bodies, choice.given, strict=True):
+            self._bind(body, given or ())
+            self.run(body)
             if on:
-                self._communicates(choice, branch.lines, on)
-        for i, line in enumerate(choice.results):
-            given = [branch.gives[i] for branch in choice.branches]
-            self.axes[line.name] = on.union(*(self.axes[each.name] for each in given))
-            self._mark(line.name, any(each.name in self.floats for each in given))
+                self._communicates(choice, body, on)
+        for i, result in enumerate(equation.results):
+            outputs = [body.outputs[i] for body in equation.bodies]
+            self.axes[result.number] = on.union(*(self.axes[output] for output in outputs))
+            self._mark(result.number, outputs)
 
-    def _communicates(self, choice: Choice, lines: tuple[Statement, ...], on: frozenset[str]) -> None:
+    def _communicates(self, choice: Choice, body: Graph, on: frozenset[str]) -> None:
         over = quoted([axis for axis in self.experiment.mesh.axes if axis in on])
-        label = choice.call.label
-        why = f"what the choice '{label}' hangs on may differ along {over}, and devices that take another branch"
-        own = {line.name for line, _ in expressions(lines)}.union(*(line.defines for line in lines))
+        hangs = f"what the choice '{choice.call.label}' hangs on may differ along {over}"
+        why = f"{hangs}, and devices that take another branch"
         experiment = self.experiment
         differentiated = {line.line for line in experiment.before("per_device")}
         summed = (
             experiment.grad is not None
             and experiment.check_vma
-            and any(line.line in differentiated for line in choice.results)
+            and any(source.line in differentiated for source in choice.taken)
         )
-        for line, expression in expressions(lines):
-            for node in nodes(expression.tree):
-                message = None
-                row, axes = _collective(node)
-                if row is not None and row.communicates and (axes & on or _waits_for_all(row)):
-                    message = f"{why} never come to this {row.name}; take it before the choice"
-                elif row is not None and row.over and row.over.does == "cast" and axes & on and summed:
-                    message = f"{why} never come to the sum that its gradient is; cast before the choice"
-                elif summed and (name := name_of(node)) in self.floats - own and (same := on - self.axes[str(name)]):
+        own = {value.number for equation in walk(body) for value in equation.results}
+        for equation in walk(body):
+            row, axes = _collective(equation)
+            message = None
+            if row is not None and row.communicates and (axes & on or _waits_for_all(row)):
+                message = f"{why} never come to this {row.name}; take it before the choice"
+            elif row is not None and row.over and row.over.does == "cast" and axes & on and summed:
+                message = f"{why} never come to the sum that its gradient is; cast before the choice"
+            if message is not None:
+                _refuse(message, equation.source)
+            for ref in _refs(equation) if summed else ():
+                name = self.names[ref.number]
+                if ref.number in self.floats - own and ref.source is not None and (same := on - self.axes[ref.number]):
                     cast = sorted(same)
                     written = repr(cast[0] if len(cast) == 1 else tuple(cast))
                     message = (
                         f"{why} never come to the sum over {quoted(cast)} that the gradient of '{name}' is; "
                         f"a line before it: {name}_here: pcast({name}, {written}, to='varying')"
                     )
-                if message is not None:
-                    key, uses = line.written("per_device")
-                    raise InvalidExperiment(located(key, expression.text, expression.fault(message, node), uses))
+                    _refuse(message, ref.source)
 
-    def _of(self, tree: ast.AST) -> frozenset[str]:
-        """Over which axes the value of an expression may differ."""
-        row, axes = _collective(tree)
-        if row is not None and row.over is not None:
-            assert isinstance(tree, ast.Call)
-            axes = self.split(axes)
-            inside = self._union(_operands(tree, row))
-            grouped = any(keyword.arg == "axis_index_groups" for keyword in tree.keywords)
-            match row.over.does:
-                case "size":
-                    return frozenset()
-                case "sum" | "mean" | "extreme" | "gather" | "broadcast" if not grouped:
-                    return inside - axes
-                case _:
-                    return inside | axes
-        name = name_of(tree)
-        if name is not None and name in self.axes:
-            return self.axes[name]
-        return self._union(ast.iter_child_nodes(tree))
+    def _of(self, equation: Equation) -> frozenset[str]:
+        """Over which axes the value of an equation may differ."""
+        row, axes = _collective(equation)
+        if row is None or row.over is None:
+            return self._union(equation.arguments)
+        axes = self.split(axes)
+        arguments = (equation.argument(name, row.signature) for name in row.over.operands)
+        inside = self._union(operand for operand in arguments if operand is not None)
+        grouped = any(name == "axis_index_groups" for name, _ in equation.named)
+        match row.over.does:
+            case "size":
+                return frozenset()
+            case "sum" | "mean" | "extreme" | "gather" | "broadcast" if not grouped:
+                return inside - axes
+            case _:
+                return inside | axes
 
-    def _union(self, trees: Iterable[ast.AST]) -> frozenset[str]:
-        return frozenset[str]().union(*(self._of(tree) for tree in trees))
+    def _union(self, operands: Iterable[Operand]) -> frozenset[str]:
+        return frozenset[str]().union(*(self.axes[number] for operand in operands for number in read_by(operand)))
 
 
-def _collective(node: ast.AST) -> tuple[Operation | None, frozenset[str]]:
-    """The operation over mesh axes that a node calls, and these."""
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+def _refuse(message: str, source: Source) -> None:
+    key, uses = source.line.written("per_device")
+    raise InvalidExperiment(located(key, source.text, fault_at(message, source), uses))
+
+
+def _collective(equation: Equation) -> tuple[Operation | None, frozenset[str]]:
+    """The operation over mesh axes that an equation is, and these."""
+    row = OPERATIONS.get(equation.operation)
+    if row is None or row.over is None:
         return None, frozenset()
-    row = OPERATIONS[node.func.id]
-    if row.over is None:
-        return None, frozenset()
-    bound = row.signature.bind(*node.args, **{str(keyword.arg): keyword.value for keyword in node.keywords})
-    named = ast.literal_eval(bound.arguments["axis_name"])
+    named = literal(equation.argument("axis_name", row.signature))
     return row, frozenset((named,) if isinstance(named, str) else named)
 
 
-def _operands(call: ast.Call, row: Operation) -> list[ast.expr]:
-    """What a collective reads on each device."""
-    assert row.over is not None
-    bound = row.signature.bind(*call.args, **{str(keyword.arg): keyword.value for keyword in call.keywords})
-    return [bound.arguments[name] for name in row.over.operands if name in bound.arguments]
+def _refs(equation: Equation) -> Iterator[Ref]:
+    """The values that an equation reads by their names."""
+    yield from (operand for operand in equation.flat if isinstance(operand, Ref))
 
 
 def _waits_for_all(row: Operation) -> bool:
     return row.over is not None and row.over.does == "permute"
 
 
-def _moving(tree: ast.AST) -> Iterator[str]:
-    """The names by which an expression moves: not those that it compares, or holds fixed."""
-    if isinstance(tree, ast.Compare):
-        return
-    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and OPERATIONS[tree.func.id].constant:
-        return
-    name = name_of(tree)
-    if name is not None:
-        yield name
-    for child in ast.iter_child_nodes(tree):
-        yield from _moving(child)
+def _moving(equation: Equation) -> Iterable[int]:
+    """By what an equation moves: not by what it compares, or holds fixed."""
+    row = OPERATIONS.get(equation.operation)
+    if equation.spelled == "operator" and equation.operation in COMPARISONS:
+        return ()
+    if row is not None and row.constant:
+        return ()
+    return (number for operand in equation.arguments for number in read_by(operand))

@@ -6,14 +6,13 @@ count as its largest value, and a product as one of matrices.
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from runner.experiment.model import Experiment, Node, Section, Statement
+from runner.graph.model import Graph, walk
 from runner.language.operations import OPERATIONS
-from runner.language.syntax import name_of
 
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 """Of each line, by its path, the shape and the dtype of its value."""
@@ -55,13 +54,14 @@ def effort(experiment: Experiment, types: Mapping[str, Shapes], flops: float = 0
             array.name: math.prod(array.shape if section == "graph" else array.layout.shard_shape)
             for array in experiment.arrays
         }
+        multiplying = _multiplying(experiment.computed(section))
         for times, node in _lines(experiment.section(section)):
             size = math.prod(shapes[node.line.path][0]) if node.line.path in shapes else 0
             read = sorted((sizes.get(name, 0) for name in node.names), reverse=True)
             widest = max([size, *read[:1]])
             elements += times * devices * widest
             largest = max(largest, devices * widest)
-            if _multiplies(node):
+            if node.line.path in multiplying:
                 # Of matrices of m×k, k×n and m×n the product of the sizes is (m·k·n)².
                 others = [*read[:2], 1, 1][:2]
                 products += times * devices * 2 * math.sqrt(max(size, 1) * math.prod(map(float, others)))
@@ -97,16 +97,14 @@ def _lines(statements: Iterable[Statement], times: int = 1) -> Iterator[tuple[in
             yield from _lines(statement.body, times * max(statement.steps, 1))
 
 
-def _multiplies(node: Node) -> bool:
-    """Whether a line has a product of matrices, a convolution, or what costs as much."""
-    for part in ast.walk(node.expression.tree):
-        if isinstance(part, ast.MatMult):
-            return True
-        name = name_of(part.func) if isinstance(part, ast.Call) else None
-        row = None if name is None else OPERATIONS.get(name)
-        if row is not None and (row.contraction is not None or name in _COSTLY):
-            return True
-    return False
+def _multiplying(graph: Graph) -> frozenset[str]:
+    """The lines that have a product of matrices, a convolution, or what costs as much, by their paths."""
+    rows = ((equation, OPERATIONS.get(equation.operation)) for equation in walk(graph))
+    return frozenset(
+        equation.source.line.path
+        for equation, row in rows
+        if row is not None and (row.contraction is not None or row.name in _COSTLY)
+    )
 
 
 _COSTLY = frozenset((

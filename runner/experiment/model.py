@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -31,7 +30,7 @@ from runner.experiment.rules import Logical
 from runner.experiment.showing import Show
 from runner.experiment.topology import Topology
 from runner.faults import Key
-from runner.graph.model import Graph
+from runner.graph.model import Graph, literal, walk
 from runner.graph.source import SECTIONS, Section
 from runner.language.syntax import Expression
 from runner.layout import Layout, Mesh, Spec
@@ -369,8 +368,7 @@ class Experiment:
         """Whether some array or expression names a dtype that JAX has only with 64 bits switched on."""
         if any(array.dtype in dtypes.WIDE for array in self.arrays):
             return True
-        return any(
-            isinstance(node, ast.Constant) and node.value in dtypes.WIDE
-            for _, expression in expressions((*self.graph, *self.per_device))
-            for node in ast.walk(expression.tree)
+        named = (
+            literal(each) for section in SECTIONS for equation in walk(self.computed(section)) for each in equation.flat
         )
+        return any(isinstance(name, str) and name in dtypes.WIDE for name in named)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Iterator, Sequence
 
-from runner.experiment.model import Experiment, Loop, Section, Statement, expressions
+from runner.experiment.model import Experiment, Loop, Section, Statement
+from runner.graph.model import Graph, walk
 from runner.language.operations import OPERATIONS
 
 
@@ -17,7 +17,7 @@ def warnings(experiment: Experiment) -> list[str]:
         "per_device": set(experiment.results),
     }
     return [
-        f"nothing reads '{path}' of {section}: the compiler removes it{_with(statement)}"
+        f"nothing reads '{path}' of {section}: the compiler removes it{_with(experiment.computed(section), statement)}"
         for section, names in needed.items()
         for path, statement in _unread(experiment.section(section), names)
     ]
@@ -38,13 +38,14 @@ def _unread(statements: Sequence[Statement], needed: Iterable[str], path: str = 
     yield from reversed(found)
 
 
-def _with(statement: Statement) -> str:
+def _with(computed: Graph, statement: Statement) -> str:
     """The collectives that go with a statement."""
-    called = [
-        node.func.id
-        for _, expression in expressions([statement])
-        for node in ast.walk(expression.tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    path = statement.line.path
+    gone = [
+        equation.operation
+        for equation in walk(computed)
+        if equation.source.line.path == path or equation.source.line.path.startswith(f"{path}/")
     ]
-    collectives = list(dict.fromkeys(name for name in called if OPERATIONS[name].kind == "collective"))
+    rows = (OPERATIONS.get(name) for name in dict.fromkeys(gone))
+    collectives = [row.name for row in rows if row is not None and row.kind == "collective"]
     return f", and its {' and '.join(collectives)}, which no count has" if collectives else ""

@@ -240,10 +240,11 @@ def read_by(operand: Operand) -> Iterator[int]:
 
 
 def walk(graph: Graph) -> Iterator[Equation]:
-    """Every equation, each before those of its bodies."""
+    """Every equation, each before those of its bodies and of the functions among its operands."""
     for equation in graph.equations:
         yield equation
-        for body in equation.bodies:
+        functions = (operand.body for operand in equation.arguments if isinstance(operand, Function))
+        for body in (*equation.bodies, *functions):
             yield from walk(body)
 
 

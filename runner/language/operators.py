@@ -87,6 +87,10 @@ def called(node: ast.expr) -> Operation | None:
     return None if found is None else found.operation
 
 
+COMPARISONS = frozenset(operator.name for kind, operator in OPERATORS.items() if issubclass(kind, ast.cmpop))
+"""The operations that `<`, `==`, … are."""
+
+
 def _written(kind: type[ast.AST], *operands: ast.expr) -> ast.expr:
     node = kind()
     if isinstance(node, ast.cmpop):

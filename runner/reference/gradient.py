@@ -7,7 +7,6 @@ where there is no graph.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +15,9 @@ import numpy as np
 
 from runner import dtypes
 from runner.experiment.data import Arrays
-from runner.experiment.model import Experiment, Section, expressions
+from runner.experiment.model import Experiment, Section
 from runner.experiment.results import DIFFERENCES
+from runner.graph.model import walk
 from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.decisions import PerDevice, Replaying
 from runner.reference.interpreter import interpret
@@ -181,9 +181,8 @@ def _scale(array: np.ndarray) -> float:
 
 
 def _operations(experiment: Experiment) -> frozenset[str]:
-    """What the graph calls by name."""
-    nodes = (node for _, expression in expressions(experiment.graph) for node in ast.walk(expression.tree))
-    return frozenset(node.id for node in nodes if isinstance(node, ast.Name))
+    """What the graph calls."""
+    return frozenset(equation.operation for equation in walk(experiment.computed("graph")))
 
 
 def _apart(

@@ -182,6 +182,10 @@ class Graph:
     names: Mapping[str, int] = field(default_factory=dict[str, int], compare=False)
     """What its lines call its values, and the repeats what they give: `C`, `ring.acc`."""
 
+    def __str__(self) -> str:
+        """A line for each equation: `%3 C = psum(%2, 'x')`, those of bodies below, indented."""
+        return "\n".join(_lines(self, ""))
+
     @cached_property
     def defines(self) -> frozenset[int]:
         """The numbers of its inputs and of what its own equations give."""
@@ -258,3 +262,33 @@ def literal(operand: Operand | None) -> Any:
             return tuple(values) if kind == "tuple" else list(values)
         case _:
             return None
+
+
+def _lines(graph: Graph, indent: str) -> Iterator[str]:
+    for equation in graph.equations:
+        results = ", ".join(f"%{value.number} {value.name}".rstrip() for value in equation.results)
+        operands = [*map(_text, equation.operands), *(f"{name}={_text(operand)}" for name, operand in equation.named)]
+        yield f"{indent}{results} = {equation.operation}({', '.join(operands)})"
+        for body in equation.bodies:
+            inputs = ", ".join(f"%{value.number} {value.name}" for value in body.inputs)
+            yield f"{indent}  ({inputs}) gives {', '.join(f'%{number}' for number in body.outputs)}:"
+            yield from _lines(body, f"{indent}    ")
+
+
+def _text(operand: Operand) -> str:
+    match operand:
+        case Ref(number=number):
+            return f"%{number}"
+        case Const(value=value):
+            return "..." if value is ... else repr(value)
+        case Size(name=name):
+            return name
+        case Group(items=items, kind=kind):
+            inside = ", ".join(map(_text, items))
+            return f"[{inside}]" if kind == "list" else f"({inside}{',' if len(items) == 1 else ''})"
+        case Slice(lower=lower, upper=upper, step=step):
+            first, last, by = ("" if part == Const(None) else _text(part) for part in (lower, upper, step))
+            return f"{first}:{last}" + (f":{by}" if by else "")
+        case Function(body=body):
+            inputs = ", ".join(f"%{value.number} {value.name}" for value in body.inputs)
+            return f"({inputs}) -> {'; '.join(_lines(body, ''))}"

@@ -1,0 +1,116 @@
+"""A section as a graph: the equations of its lines, with the bodies of calls, choices and repeats inside of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from runner.experiment import graphs
+from runner.experiment.model import Experiment
+from runner.graph.model import Called, Choice, Equation, Graph, Repeat, literal, walk
+from runner.reference import interpret
+from tests import harness
+
+EVERYTHING = """
+dims: {N: 4}
+arrays: {A: {shape: [N, N], init: arange(N * N)}, w: {shape: [3, N], init: ones}}
+functions:
+  "scaled(x, by=2)": {half: x / 2, result: half * by}
+graph:
+  h: tanh(A @ A.T) + scaled(A, by=3)
+  s: sum(h)
+  c: "cond(s > 0, lambda: h[0, :2], lambda: zeros((2,), dtype='float32'))"
+  loop:
+    {repeat: 3, over: {row: w}, carry: {acc: c}, body: {acc: "acc + row[:2] * i"}, stack: {each: acc}, unroll: false}
+  out: loop.acc
+outputs: {out: []}
+"""
+
+
+def read(**changes: Any) -> Experiment:
+    return harness.experiment(EVERYTHING, **changes)
+
+
+def whole(experiment: Experiment) -> Graph:
+    return graphs.graph(experiment.graph, [array.name for array in experiment.given])
+
+
+def of(graph: Graph, operation: str) -> Equation:
+    (equation,) = [each for each in graph.equations if each.operation == operation]
+    return equation
+
+
+def test_a_nested_expression_is_equations_in_the_order_of_evaluation() -> None:
+    graph = graphs.graph(harness.experiment(EVERYTHING).graph[-1:], ["loop.acc"])
+    assert str(graph) == "%1 out = name(%0)"
+    lines = str(whole(read())).splitlines()
+    assert lines[:2] == ["%5 h_scaled = scaled(%0)", "  (%2 x) gives %4:"]
+    assert lines[4:8] == ["%6 = transpose(%0)", "%7 = matmul(%0, %6)", "%8 = tanh(%7)", "%9 h = add(%8, %5)"]
+
+
+def test_a_call_is_an_equation_whose_body_has_the_names_of_the_function() -> None:
+    call = of(whole(read()), "scaled")
+    assert isinstance(call.form, Called)
+    (body,) = call.bodies
+    assert [value.name for value in body.inputs] == ["x"]
+    assert [each.results[0].name for each in body.equations] == ["half", ""]
+    assert not body.captured
+
+
+def test_a_branch_reads_what_is_around_it_and_a_repeat_what_it_is_given() -> None:
+    graph = whole(read())
+    choice, repeat = of(graph, "cond"), of(graph, "repeat")
+    assert isinstance(choice.form, Choice)
+    assert choice.form.given == (None, None)
+    assert [sorted(body.captured) for body in choice.bodies] == [[], [graph.names["h"]]]
+    assert isinstance(repeat.form, Repeat)
+    assert [value.name for value in repeat.bodies[0].inputs] == ["acc", "row", "i"]
+    assert [value.name for value in repeat.results] == ["loop.acc", "loop.each"]
+
+
+def test_no_two_values_of_a_section_have_one_number() -> None:
+    numbers = [value.number for equation in walk(whole(read())) for value in equation.results]
+    assert len(numbers) == len(set(numbers))
+
+
+def test_flat_there_are_neither_calls_nor_choices() -> None:
+    flat = read().computed("graph")
+    assert {type(equation.form) for equation in walk(flat)} == {type(None), Repeat}
+    assert "where" in {equation.operation for equation in flat.equations}
+
+
+def test_an_equation_says_where_it_is_written() -> None:
+    graph = whole(read())
+    product = next(equation for equation in graph.equations if equation.operation == "matmul")
+    start, end = product.source.span
+    assert product.source.text[start:end] == "A @ A.T"
+    assert product.source.line.key == ("h",)
+    assert not product.source.whole
+    assert of(graph, "add").source.whole
+
+
+def test_each_value_is_released_after_the_equation_that_reads_it_last() -> None:
+    graph = read().computed("graph")
+    for position, numbers in enumerate(graph.released):
+        for number in numbers:
+            assert all(number not in equation.reads for equation in graph.equations[position + 1 :])
+    released = [number for numbers in graph.released for number in numbers]
+    assert len(released) == len(set(released))
+    assert {value.number for value in graph.equations[-1].results} <= set(released)
+
+
+def test_a_graph_gives_what_its_lines_say() -> None:
+    given = read()
+    a = np.arange(16.0).reshape(4, 4)
+    h = np.tanh(a @ a.T) + a / 2 * 3
+    arrays = {"A": a.astype(np.float32), "w": np.ones((3, 4), np.float32)}
+    values = interpret(given, "graph", arrays).values
+    np.testing.assert_allclose(values["out"][0], h[0, :2] + 0 + 1 + 2)
+    assert values["loop.each"][0].shape == (3, 2)
+
+
+def test_a_literal_is_read_from_an_operand() -> None:
+    zeros = next(equation for equation in walk(whole(read())) if equation.operation == "zeros")
+    assert [literal(operand) for operand in zeros.arguments] == [(2,), "float32"]
+    assert literal(of(whole(read()), "add").operands[0]) is None

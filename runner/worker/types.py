@@ -205,13 +205,20 @@ def per_device(experiment: Experiment, floats: Floats) -> tuple[dict[str, Typed]
     """
     types: dict[str, Typed] = {}
     varying: dict[str, frozenset[str]] = {}
+    record = _recorder(types)
 
     def shard(*arrays: Any) -> tuple[()]:
         values = dict(zip((a.name for a in experiment.given), arrays, strict=True))
-        walker = Walker(experiment, values, _recorder(types), _floats_recorder(floats))
-        walker.run(experiment.per_device, "per_device")
+        # What is passed over a gradient may stand inside of a call, where it has a path and no name.
+        held = dict(values)
+
+        def keep(path: str, value: Any) -> None:
+            held[path] = value
+            record(path, value)
+
+        Walker(experiment, values, keep, _floats_recorder(floats)).run(experiment.per_device, "per_device")
         for name in (*experiment.results, *experiment.passed("per_device")):
-            leaves = jax.tree.leaves(walker.values[name])
+            leaves = jax.tree.leaves(held[name])
             varying[name] = frozenset[str]().union(*(varying_axes(jax.typeof(leaf)) for leaf in leaves))
         return ()
 

@@ -244,7 +244,8 @@ class Walker:
                 key, uses = repeat.line.written(self._section)
                 raise InvalidExperiment(located(key, "", SyntaxFault(first_lines(error), 0, 0), uses)) from None
         for result, value in zip(equation.results, (*carry, *several), strict=True):
-            name = f"{path}.{result.name.removeprefix(f'{repeat.line.name}.')}"
+            # Its own name has no dot, whatever its repeat is called.
+            name = f"{path}.{result.name.rpartition('.')[2]}"
             self._numbered[result.number] = settled = self.settle(name, value)
             self.on_value(name, settled)
 

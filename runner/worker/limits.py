@@ -11,10 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from runner.experiment.model import Experiment, expressions
-from runner.language.operations import FROM_ZERO, Limit, Operation
-from runner.language.operators import called
-from runner.language.trees import nodes
+from runner.experiment.model import Experiment
+from runner.graph.model import walk
+from runner.language.operations import FROM_ZERO, OPERATIONS, Limit, Operation
 from runner.untyped import is_sequence
 from runner.words import quoted
 from runner.worker.versions import varying_axes
@@ -81,15 +80,14 @@ class _Call:
 def not_here(experiment: Experiment) -> str | None:
     """Why XLA has the per-device lines for another platform than the target's, if it has."""
     platform = experiment.target.platform
-    for _, expression in expressions(experiment.per_device):
-        for node in nodes(expression.tree):
-            row = called(node)
-            if row is not None and row.over is not None and platform in row.over.not_on:
-                held = "graph" in experiment.sections and not experiment.chosen
-                return (
-                    f"XLA has no {row.name} for {_PLATFORMS[platform]}: compile it for hardware that has one, as with "
-                    f"target=v5e_2x2{'; the check sections holds the lines to the graph all the same' if held else ''}"
-                )
+    for equation in walk(experiment.computed("per_device")):
+        row = OPERATIONS.get(equation.operation)
+        if row is not None and row.over is not None and platform in row.over.not_on:
+            held = "graph" in experiment.sections and not experiment.chosen
+            return (
+                f"XLA has no {row.name} for {_PLATFORMS[platform]}: compile it for hardware that has one, as with "
+                f"target=v5e_2x2{'; the check sections holds the lines to the graph all the same' if held else ''}"
+            )
     return None
 
 

@@ -40,7 +40,6 @@ __all__ = [
     "Operation",
     "OverAxes",
     "combination",
-    "computation",
 ]
 
 _FILES = (elementwise, reductions, linear, arrays, updates, activations, collectives, keys)
@@ -54,26 +53,11 @@ CONSTANTS = {"inf": math.inf}
 """The numbers that have a name in every expression; `inf` is `jnp.inf`."""
 
 
-def computation(call: ast.Call) -> ast.expr | None:
-    """The argument of a call by which the language names a function of JAX's, if it has one."""
-    found = _function(call)
-    return None if isinstance(found, ast.Lambda) else found
-
-
 def combination(call: ast.Call) -> ast.expr | None:
     """The argument of a call that is a function which combines two values, if it has one."""
-    found = _function(call)
-    return found if found is not None and OPERATIONS[_called(call)].combines else None
-
-
-def _called(call: ast.Call) -> str:
     assert isinstance(call.func, ast.Name)
-    return call.func.id
-
-
-def _function(call: ast.Call) -> ast.expr | None:
-    row = OPERATIONS.get(_called(call))
-    if row is None or row.function is None:
+    row = OPERATIONS.get(call.func.id)
+    if row is None or row.function is None or not row.combines:
         return None
     arguments = dict(zip(row.signature.parameters, call.args, strict=False))
     return (arguments | {str(k.arg): k.value for k in call.keywords}).get(row.function)

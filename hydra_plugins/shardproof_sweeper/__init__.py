@@ -85,6 +85,7 @@ class _Sorting(Launcher):
         self._launcher = launcher
         self._loader = context.config_loader
         self._config = config
+        self._composer = Composer(context.config_loader, config)
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Nothing: the launcher behind this one is set up already."""
@@ -119,7 +120,7 @@ class _Sorting(Launcher):
 
     def _same_files(self, before: Record, number: int, overrides: Sequence[str]) -> bool:
         try:
-            return same_files(before, Composer(self._loader, self._config).point(overrides, number))
+            return same_files(before, self._composer.point(overrides, number))
         except REFUSALS:
             return False
 

@@ -75,8 +75,8 @@ def _lend(place: cluster.Place, given: Configuration, timeout: float, folder: Pa
     """Lend this process's devices to the first; the exit status of all."""
     from runner.link import lending
 
-    def data_folder(config: Mapping[str, Any]) -> Path:
-        return data.folder(read(config), lambda: given.sources)
+    def data_folder(definition: Mapping[str, Any]) -> Path:
+        return data.folder(read(definition), lambda: given.sources)
 
     return lending.lend(place, given.plain, timeout, folder, data_folder)
 

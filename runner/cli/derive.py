@@ -27,14 +27,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _derive(configuration: Configuration, job: app.Job, workers: Workers) -> Status:
-    config = {**configuration.plain, "program": Program.DERIVED.value}
     # What is asked for has to be right, too; what is known of it without its program may not hold of this one.
-    read(configuration.plain)
-    types = types_of(workers, read(config), config, job.folder, job.folder)
+    experiment = read(configuration.plain).at(program=Program.DERIVED.value)
+    types = types_of(workers, experiment, job.folder, job.folder)
     if types.derivation is None:
         reason = types.unsupported[Program.DERIVED]
         raise invalid(("program",), f"the graph cannot be written for one device: {reason}")
-    print(text(types.derivation, manual=config.get("manual") is not None))
+    print(text(types.derivation, manual=experiment.definition["manual"] is not None))
     return "passed"
 
 

@@ -174,20 +174,21 @@ class Sweep:
         """Begin a point; None where there is nothing to run."""
         folder = self._plan.folder / str(number)
         try:
-            before = self._passed(number, overrides) if self._plan.resume else None
-            if before is not None:
-                self.found.keep(number, before, overrides)
-                self._note(number, overrides)
-                return None
             composed = self._composer.point(overrides, number)
         except REFUSALS as error:
             if self._plan.resume:
                 clear(folder)
             self.found.add(number, refused(folder, overrides, error, self._plan.folders), overrides)
             return None
-        if self._plan.resume:
-            clear(folder)
         point = Point(folder, overrides, composed.resolved, composed.origin.folders)
+        if self._plan.resume:
+            before = passed(folder, overrides)
+            if before is not None and same_files(before, composed):
+                self.found.keep(number, before, overrides)
+                # It can stand for others.
+                self._same(number, point)
+                return None
+            clear(folder)
         same = self._same(number, point)
         if same is not None:
             self.found.stand_for(number, same, overrides)
@@ -198,16 +199,6 @@ class Sweep:
         with _logged(folder):
             point.begin(self._workers, Quiet(""), self._git)
         return _Begun(number, point, overrides)
-
-    def _passed(self, number: int, overrides: Sequence[str]) -> Record | None:
-        """The record of a point that has passed before, of the same overrides and files. Raises one of `REFUSALS`."""
-        before = passed(self._plan.folder / str(number), overrides)
-        return before if before is not None and same_files(before, self._composer.point(overrides, number)) else None
-
-    def _note(self, number: int, overrides: Sequence[str]) -> None:
-        """Remember what a point is that is there already, so that it can stand for others."""
-        if self._plan.symmetric:
-            self._same(number, Point(self._plan.folder, overrides, self._composer.point(overrides, number).resolved))
 
     def _same(self, number: int, point: Point) -> int | None:
         """The point before it that is the same up to a symmetry of the mesh, if there is one."""

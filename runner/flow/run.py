@@ -154,31 +154,30 @@ class Running:
             )
         absent = experiment.target.topology
         if absent is None:
-            return (yield from self._do(experiment, config, folder, begun))
+            return (yield from self._do(experiment, folder, begun))
         from runner.flow import sections, verification
         from runner.record import record
 
         topology.require(absent)
-        smaller = verification.smaller(config, experiment)
-        findings = yield from self._do(experiment, config, folder, begun)
+        smaller = verification.smaller(experiment)
+        findings = yield from self._do(experiment, folder, begun)
         found = begun()
         if experiment.profile:
             found.warnings.append(f"there is no profile: nothing runs on {absent.name}, which is not here")
         if isinstance(smaller, str):
             verification.not_run(found, smaller)
             with self._progress:
-                held = sections.hold(config, experiment, found, self._sources, self._workers, self._part(experiment))
+                held = sections.hold(experiment, found, self._sources, self._workers, self._part(experiment))
             found.checks = replace(found.checks, sections=held)
             found.status = record.worst([found.status, record.of_checks(found.checks)])
             if experiment.trace:
                 found.warnings.append(f"there is no trace: {absent.not_here}; {smaller}")
             return findings
-        config, reduced = smaller
-        verified = _begun(config, verification.overrides(experiment.verify_dims))
+        verified = _begun(smaller.definition, verification.overrides(experiment.verify_dims))
         (folder / verification.FOLDER).mkdir()
         try:
             at = folder / verification.FOLDER
-            for _ in self._do(reduced, config, at, lambda: verified, at_once=True):
+            for _ in self._do(smaller, at, lambda: verified, at_once=True):
                 # There is nothing to do meanwhile.
                 continue
         except InvalidExperiment as error:
@@ -200,7 +199,6 @@ class Running:
     def _do(
         self,
         experiment: Experiment,
-        config: Mapping[str, Any],
         folder: Path,
         begun: Callable[[], Record],
         *,
@@ -223,7 +221,7 @@ class Running:
                     arrays = data.make(experiment, data_folder)
                 self.held = sum(array.nbytes for array in arrays.values())
             self._progress.tell("the types")
-            told = job(config, folder, data_folder, left_here, steps)
+            told = job(experiment, folder, data_folder, left_here, steps)
             processes = experiment.target.processes
             events = self._workers.submit(told, kind(experiment), experiment.timeout, processes, at_once=at_once)
             yield
@@ -234,14 +232,14 @@ class Running:
 
             found = begun()
             found.environment.git = (self._git or record.git)()
-            file = revising.file(config, self._workers, data_folder)
-            findings = Findings(experiment, arrays, found, file)
-            named = dimensions.names(config, experiment)
+            refused = revising.refusals(experiment, self._workers, data_folder)
+            findings = Findings(experiment, arrays, found, refused)
+            named = dimensions.names(experiment)
             _log.info("%s: %s", experiment.name, "; ".join(map(str, steps)))
             for event in events:
                 match event:
                     case Invalid():
-                        raise InvalidExperiment(untyped_output.explained(experiment, arrays, event.fault, file))
+                        raise InvalidExperiment(untyped_output.explained(experiment, arrays, event.fault, refused))
                     case Types():
                         with part("the reference"):
                             findings.consult_oracles(event, Path(left_here))

@@ -15,7 +15,7 @@ from runner.layout import Layout
 from runner.reference import interpret
 
 
-def explained(experiment: Experiment, arrays: Arrays | None, fault: Fault, file: diagnosis.File) -> Fault:
+def explained(experiment: Experiment, arrays: Arrays | None, fault: Fault, refused: diagnosis.Refused) -> Fault:
     """The fault, and where an output fails to be the same on every device, the edit that would mend it."""
     if arrays is None or not fault.message.endswith(LEFT_OUT):
         return fault
@@ -31,7 +31,7 @@ def explained(experiment: Experiment, arrays: Arrays | None, fault: Fault, file:
         return fault
     outputs = {name: (np.shape(graph.values[name][0]), _dtype_of(graph.values[name][0])) for name in experiment.results}
     context = oracles.consult(experiment, arrays, outputs, {})
-    return replace(fault, message="\n".join([fault.message, *diagnosis.diagnose(context, file)]))
+    return replace(fault, message="\n".join([fault.message, *diagnosis.diagnose(context, refused)]))
 
 
 def _same_everywhere(experiment: Experiment, arrays: Arrays, name: str, graph: Any) -> bool:

@@ -105,7 +105,7 @@ class _Lent:
     def _submit(self, job: dict[str, Any]) -> None:
         here = scratch.Folder()
         self.jobs.append(here)
-        data = self.data_folder(job["config"])
+        data = self.data_folder(job["definition"])
         self.worker.submit(json.dumps({**job, "folder": str(here.path), "arrays": str(here.path), "data": str(data)}))
 
     def _tell(self, worker: Worker, event: Said | Exception | None) -> None:

@@ -64,8 +64,8 @@ def introduction(message: dict[str, Any]) -> Introduction:
 def bid(message: dict[str, Any]) -> Bid:
     """The message as such. Raises `Misfit`."""
     asked = build(Bid, message)
-    if asked.do == "job" and not (asked.job and isinstance(asked.job.get("config"), dict)):
-        raise Misfit("job: a job with its config")
+    if asked.do == "job" and not (asked.job and isinstance(asked.job.get("definition"), dict)):
+        raise Misfit("job: a job with its definition")
     if asked.do == "end" and asked.status is None:
         raise Misfit("status: the exit status of all")
     return asked

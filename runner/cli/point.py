@@ -83,11 +83,12 @@ class Point:
         self._running = Running(
             config.plain, self.folder, lambda: config.sources, self.overrides, workers, progress, git
         )
+        self._running.begin()
 
     def _finish(self) -> None:
         if self._running is None:
             return
-        found, _ = self._running.finished()
+        found, _ = self._running.finish()
         self._ended = found
         # What an invalid experiment says of it may be anything.
         if found.status != "invalid":

@@ -10,8 +10,8 @@ from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.utils import JobReturn, JobStatus, configure_log, setup_globals
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from runner.cli import sweeping
-from runner.cli.app import Command
+from runner.cli import launching
+from runner.cli.jobs import Command
 from runner.config import trust
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ class ShardproofLauncher(BasicLauncher):
         assert self.hydra_context is not None
         setup_globals()
         configure_log(config.hydra.hydra_logging, config.hydra.verbose)
-        sweep = sweeping.opened(command, config, job_overrides, initial_job_idx)
+        sweep = launching.opened(command, config, job_overrides, initial_job_idx)
         told = self._tell if config.hydra.callbacks else None
-        self._running = self._running or sweeping.runner(command, self.hydra_context.config_loader, config, told)
+        self._running = self._running or launching.runner(command, self.hydra_context.config_loader, config, told)
         self._running.run(job_overrides, initial_job_idx)
         return [
             JobReturn(overrides=list(given), status=JobStatus.COMPLETED, _return_value=sweep.returned(number))

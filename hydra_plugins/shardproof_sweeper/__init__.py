@@ -17,8 +17,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from hydra_plugins.shardproof_launcher import ShardproofLauncher, asks_for_more
-from runner.cli import enumerated, resume, sweeping
-from runner.cli.app import Command
+from runner.cli import enumerated, launching, resume
+from runner.cli.jobs import Command
 from runner.cli.sweep import clear, passed, refused, same_files
 from runner.config import sweep as limits
 from runner.config import trust
@@ -57,7 +57,7 @@ class ShardproofSweeper(BasicSweeper):
         self._command.symmetric = len(expanded) != len(points)
         # What is refused before this leaves no folder.
         resume.leave(Path(self.config.hydra.sweep.dir), self._command.arguments)
-        sweeping.opened(self._command, self.config, expanded)
+        launching.opened(self._command, self.config, expanded)
         return list(self.split_overrides_to_chunks(expanded, max_batch_size))
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
@@ -94,7 +94,7 @@ class _Sorting(Launcher):
         """Launch the good points and record the bad ones."""
         results: list[JobReturn] = []
         good: list[Sequence[str]] = []
-        sweeping.opened(self._command, self._config, job_overrides, initial_job_idx)
+        launching.opened(self._command, self._config, job_overrides, initial_job_idx)
         for number, overrides in enumerate(job_overrides, start=initial_job_idx):
             if self._command.resume is not None and self._keep(number, overrides):
                 results += self._flush(good, number)
@@ -140,4 +140,4 @@ class _Sorting(Launcher):
 
     def _record(self, number: int, overrides: Sequence[str], error: Exception) -> None:
         folder = Path(self._config.hydra.sweep.dir) / str(number)
-        refused(folder, overrides, error, sweeping.folders(self._loader))
+        refused(folder, overrides, error, launching.folders(self._loader))

@@ -20,7 +20,7 @@ from runner.link.workers import Workers
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from runner.cli.app import Command
+    from runner.cli.jobs import Command
     from runner.config.compose import Configuration
 
 _TIMEOUT = 600.0

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from runner.cli import app, single
+from runner.cli import single
+from runner.cli.jobs import Job
 from runner.config.compose import Configuration
 from runner.experiment.program import Program
 from runner.experiment.reader import read
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     return single.main(arguments, _derive, "the lines are those of")
 
 
-def _derive(configuration: Configuration, job: app.Job, workers: Workers) -> Status:
+def _derive(configuration: Configuration, job: Job, workers: Workers) -> Status:
     # What is asked for has to be right, too; what is known of it without its program may not hold of this one.
     experiment = read(configuration.plain).at(program=Program.DERIVED.value)
     types = types_of(workers, experiment, job.folder, job.folder)

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.cli import app, single
+from runner.cli import single
+from runner.cli.jobs import Job
 from runner.config.compose import Configuration
 from runner.experiment import data, topology
 from runner.experiment.reader import read
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     return single.main(arguments, _mutate, "mutants are made of")
 
 
-def _mutate(configuration: Configuration, job: app.Job, workers: Workers) -> Status:
+def _mutate(configuration: Configuration, job: Job, workers: Workers) -> Status:
     from runner.checks.mutants import broken, mutants
 
     experiment, folder = read(configuration.plain), job.folder

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.cli import app
-from runner.cli.options import NAMES, Options, read
+from runner.cli.options import Options
 from runner.cli.point import LOG
-from runner.cli.sweep import Found, Plan, Sweep, Told
-from runner.config.points import Composer
+from runner.cli.sweep import Found
 from runner.printable import printable
 from runner.record import consistent, manifest, measures, plain, record
 from runner.record.files import write_text
@@ -21,10 +19,6 @@ from runner.show.console import captured, say
 from runner.words import of_system
 
 if TYPE_CHECKING:
-    from hydra.core.config_loader import ConfigLoader
-    from omegaconf import DictConfig
-
-    from runner.cli.app import Command
     from runner.record.model import Pictures, Record, Status
 
 
@@ -160,39 +154,6 @@ def _pictures(folder: Path, numbers: Mapping[int, Any]) -> dict[int, Pictures]:
             continue
         found[number] = pictures
     return found
-
-
-def opened(command: Command, config: DictConfig, points: Sequence[Sequence[str]], first: int = 0) -> Sweeping:
-    """The sweep that a command runs, of which these points are launched. Raises `InvalidConfiguration`."""
-    if command.sweep is None:
-        keys = dict.fromkeys(key for overrides in points for key in measures.overridden(overrides))
-        given = {name: config.get(name) for name in NAMES}
-        report = config.get("report") is True
-        command.sweep = Sweeping(Path(config.hydra.sweep.dir), read(given, keys), command.statuses, report=report)
-    command.sweep.expect(points, first)
-    return command.sweep
-
-
-def runner(command: Command, loader: ConfigLoader, config: DictConfig, told: Told | None) -> Sweep:
-    """What runs the points of the sweep that a command has `opened`; `told` hears of each that has been run."""
-    assert command.sweep is not None
-    opened = command.sweep
-    app.require_plain(config.hydra.output_subdir)
-    plan = Plan(
-        folder=opened.folder,
-        folders=tuple(folders(loader)),
-        settings=config.hydra.output_subdir,
-        resume=command.resume is not None,
-        symmetric=command.symmetric,
-        sort=opened.options.measure,
-    )
-    return Sweep(plan, Composer(loader, config), command.workers(opened.options.workers), opened.found, told)
-
-
-def folders(loader: ConfigLoader) -> list[Path]:
-    """The config folders in which Hydra looks."""
-    paths = [entry.path.removeprefix("file://") for entry in loader.get_search_path().get_path() if entry.path]
-    return [Path(path) for path in paths if "://" not in path and Path(path).is_dir()]
 
 
 def told(folder: Path, objective: str) -> float | None:

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from runner import __version__
 from runner.codec import Misfit
 from runner.faults import InvalidExperiment
 from runner.link import key, messages, process, together, wire
@@ -28,6 +27,7 @@ from runner.link.messages import End, Event, Values
 from runner.link.process import CLUSTER, Hear, Worker
 from runner.link.together import Together
 from runner.link.wire import Arrivals, Wire
+from runner.version import __version__
 from runner.words import of_system
 
 if TYPE_CHECKING:

@@ -1,23 +1,18 @@
-"""The command line in; an exit status out. Hydra runs what `config/compose.py` composes; a sweep it composes itself."""
+"""The command line in; an exit status out. The worker is started before this process imports what it needs itself."""
 
 from __future__ import annotations
 
-import argparse
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.cli import resume
-from runner.cli.jobs import Command, Task, require_plain, run_one
-from runner.config.compose import InvalidConfiguration, beforehand, composed, refuse_too_much, register
-from runner.config.folders import conf_folder
-from runner.record import manifest
+from runner.cli.arguments import asks_for_listing, folders, parsed
+from runner.link.process import Worker
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from runner.cli.jobs import Task
 
 
 def main(arguments: Sequence[str], task: Task | None = None) -> int:
@@ -27,217 +22,17 @@ def main(arguments: Sequence[str], task: Task | None = None) -> int:
     """
     # A log that cannot be written is no reason for a traceback: the files beside it cannot be written either.
     logging.raiseExceptions = False
-    known, overrides = _arguments(arguments)
+    known, overrides = parsed(arguments)
     if known.config_dir and not Path(known.config_dir).is_dir():
         print(f"command line: --config-dir {known.config_dir}\n  there is no such folder", file=sys.stderr)
         return 2
-    if _asks_for_listing(known, overrides):
+    if asks_for_listing(known, overrides):
         from runner.show import report
 
-        report.listing(_folders(known, overrides))
+        report.listing(folders(known, overrides))
         return 0
-    arguments = list(arguments)
-    try:
-        resumed = resume.read(overrides)
-    except InvalidConfiguration as error:
-        print(error, file=sys.stderr)
-        return 2
-    if resumed is not None:
-        arguments = resumed.arguments
-        known, overrides = _arguments(arguments)
-    command = Command(task or run_one, runs=not known.asks)
-    command.arguments = arguments
-    command.resume = None if resumed is None else resumed.folder
-    status: int | None = None
-    try:
-        status = _run(command, arguments, known, overrides)
-        return status
-    finally:
-        command.close(status)
+    # It loads what JAX needs from others meanwhile.
+    worker = None if known.asks else Worker()
+    from runner.cli import composing
 
-
-def _arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The flags that decide what the command does before Hydra is imported, and the overrides."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config-dir", "-cd")
-    parser.add_argument("--config-path", "-cp")
-    parser.add_argument("--config-name", "-cn")
-    for flag in ("--help", "-h"):
-        parser.add_argument(flag, action="store_true", dest="help")
-    parser.add_argument("--hydra-help", action="store_true")
-    parser.add_argument("--multirun", "-m", action="store_true")
-    parser.add_argument("--cfg", "-c")
-    parser.add_argument("--info", "-i", nargs="?", const="all")
-    parser.add_argument("--shell-completion", "-sc", action="store_true")
-    known, rest = parser.parse_known_args(list(arguments))
-    overrides = [argument for argument in rest if not argument.startswith("-")]
-    known.asks = bool(known.help or known.hydra_help or known.cfg or known.info or known.shell_completion)
-    # What only Hydra's own command line knows.
-    known.others = bool(known.multirun or known.config_path or known.config_name or len(overrides) < len(rest))
-    return known, overrides
-
-
-def _asks_for_listing(known: argparse.Namespace, overrides: list[str]) -> bool:
-    return not (known.asks or known.config_name) and all(
-        override.startswith("hydra.searchpath=") for override in overrides
-    )
-
-
-def _folders(known: argparse.Namespace, overrides: list[str]) -> list[Path]:
-    """The folders that may hold `experiment/`: the user's first."""
-    folders = [Path(known.config_dir)] if known.config_dir else []
-    for override in overrides:
-        if override.startswith("hydra.searchpath="):
-            entries = override.split("=", 1)[1].strip("[]").split(",")
-            folders += [Path(entry.strip().removeprefix("file://")) for entry in entries if entry.strip()]
-    return [*folders, conf_folder()]
-
-
-def _run(command: Command, arguments: list[str], known: argparse.Namespace, overrides: list[str]) -> int:
-    try:
-        if known.asks or known.others or not _run_once(command, known, overrides):
-            _run_by_hydra(command, arguments, known, overrides)
-    except InvalidConfiguration as error:
-        print(error, file=sys.stderr)
-        return 2
-    except manifest.Occupied as occupied:
-        print(occupied, file=sys.stderr)
-        return 2
-    except RecursionError:
-        print(f"{_chosen(overrides)}\n  its defaults lead back to itself", file=sys.stderr)
-        return 2
-    if command.lent is not None:
-        return command.lent
-    if command.raised is not None:
-        raise command.raised
-    from runner.record import record
-
-    return record.exit_status(record.worst(command.statuses))
-
-
-def _chosen(overrides: Sequence[str]) -> str:
-    """The override that chooses the experiment."""
-    return next((f"command line: {o}" for o in overrides if o.lstrip("+").startswith("experiment=")), "command line")
-
-
-def _claim(folder: Path) -> None:
-    """Make a folder the run folder of this process alone. Raises `InvalidConfiguration` where it is not empty."""
-    try:
-        manifest.begin(folder, "run")
-    except manifest.Occupied as occupied:
-        raise InvalidConfiguration(f"command line: hydra.run.dir\n  {occupied}") from None
-
-
-def _run_once(command: Command, known: argparse.Namespace, overrides: list[str]) -> bool:
-    """Do one job, composed once, where Hydra's own command composes twice. Returns whether it was one job.
-
-    Raises `InvalidConfiguration`.
-    """
-    searched = any(override.startswith("hydra.searchpath=") for override in overrides)
-    if any("hydra.mode" in override for override in overrides) or (searched and known.config_dir):
-        return False
-    with composed(overrides, Path(known.config_dir) if known.config_dir else None) as config:
-        try:
-            return _done(command, config)
-        except (InvalidConfiguration, OSError):
-            raise
-        except Exception as error:
-            raise _refused(error, known, overrides) from error
-
-
-def _done(command: Command, config: DictConfig) -> bool:
-    """Do the one job of a configuration. Returns whether it was one job."""
-    from hydra._internal.callbacks import Callbacks
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.core.utils import run_job
-    from hydra.types import HydraContext, RunMode
-    from omegaconf import OmegaConf
-
-    if config.hydra.mode == RunMode.MULTIRUN:
-        return False
-    config.hydra.mode = RunMode.RUN
-    callbacks = Callbacks(config)
-    if OmegaConf.select(config, "target.cluster", throw_on_resolution_failure=False):
-        from runner.cli import cluster
-
-        if not cluster.joined(command, config):
-            return True
-    require_plain(config.hydra.output_subdir)
-    folder = Path(config.hydra.run.dir)
-    _claim(folder)
-    context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=callbacks)
-    callbacks.on_run_start(config=config, config_name="config")
-    done = run_job(command, config, "hydra.run.dir", None, context)
-    callbacks.on_run_end(config=config, config_name="config", job_return=done)
-    manifest.end(folder)
-    # What Hydra itself raised there, it raises here.
-    _ = done.return_value
-    return True
-
-
-def _run_by_hydra(command: Command, arguments: list[str], known: argparse.Namespace, overrides: list[str]) -> None:
-    """Leave the command line to Hydra's own: a sweep, or a question. Raises `InvalidConfiguration`."""
-    # Hydra then raises what it finds instead of printing it and leaving with status 1.
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    import hydra
-
-    from runner.config import sweep
-
-    register()
-    refuse_too_much(overrides, _folders(known, overrides))
-    # Hydra's own parser takes no override before a flag.
-    arguments = [*(argument for argument in arguments if argument not in overrides), *overrides]
-    run = hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name="config")(command)
-    before = sys.argv
-    composed_by_hydra = overrides
-    try:
-        if known.multirun and (withheld := sweep.withheld(overrides)):
-            arguments = [argument for argument in arguments if argument not in withheld]
-            composed_by_hydra = [override for override in overrides if override not in withheld]
-            command.points = tuple(o for o in overrides if not o.startswith(("hydra.", "hydra/")))
-        if not known.shell_completion:
-            _look_before(known, composed_by_hydra, resumed=command.resume is not None)
-        sys.argv = [before[0], *arguments]
-        run()
-        if command.sweep is not None:
-            command.sweep.finish()
-    except InvalidConfiguration:
-        raise
-    except Exception as error:
-        raise _refused(error, known, overrides) from error
-    finally:
-        if command.sweep is not None:
-            # Whatever ended it: what was found is data to go on with.
-            command.sweep.leave()
-        sys.argv = before
-
-
-def _look_before(known: argparse.Namespace, overrides: list[str], *, resumed: bool) -> None:
-    """Raise what is wrong with what Hydra is about to compose, and then to do: `Untrusted`, or what Hydra raises.
-
-    Raises `InvalidConfiguration` where its folder is not empty, if it is not that of a sweep that is `resumed`.
-    """
-    folder, home = (Path(path) if path else None for path in (known.config_dir, known.config_path))
-    with beforehand(overrides, folder, home, known.config_name) as config:
-        from hydra.core.hydra_config import HydraConfig
-        from hydra.types import RunMode
-
-        if known.asks or resumed:
-            return
-        HydraConfig.instance().set_config(config)
-        many = known.multirun or config.hydra.mode == RunMode.MULTIRUN
-        why = manifest.refusal(Path(config.hydra.sweep.dir if many else config.hydra.run.dir))
-        if why is not None:
-            raise InvalidConfiguration(f"command line: hydra.{'sweep' if many else 'run'}.dir\n  {why}")
-
-
-def _refused(error: Exception, known: argparse.Namespace, overrides: list[str]) -> InvalidConfiguration:
-    """What Hydra raises of a configuration, in one message."""
-    # A callback of ours says itself what it misses; Hydra says that it raised.
-    if isinstance(error.__cause__, InvalidConfiguration):
-        return error.__cause__
-    from runner.config import composition, quoting
-
-    # Where many points are run, the word `all` was not for Hydra.
-    given = [override for override in overrides if not (known.multirun and quoting.WORD.match(override))]
-    return InvalidConfiguration(composition.report(error, _folders(known, overrides), given))
+    return composing.run(arguments, task, worker)

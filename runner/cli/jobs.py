@@ -52,10 +52,10 @@ class Command:
     Hydra calls it with the configuration of a job, here or, with another launcher, in a process of its own.
     """
 
-    def __init__(self, task: Task, *, runs: bool = True) -> None:
+    def __init__(self, task: Task, worker: Worker | None = None) -> None:
+        """`worker` is one that was started already."""
         self._task = task
-        # It loads what it needs from others while the configuration is being composed.
-        self._workers = Workers(Worker()) if runs else None
+        self._workers = None if worker is None else Workers(worker)
         self._elsewhere = False
         """Whether a launcher started this process, in which each job that follows another has its own copy of this."""
         self.statuses: list[Status] = []
@@ -152,12 +152,12 @@ def run_one(job: Job, workers: Workers) -> Status:
     """Run one experiment and show what was found. Returns the run's status; never raises."""
     point = Point(job.folder, job.origin.overrides, job.resolved, job.origin.folders)
     point.begin(workers)
+    # The worker has its job: what is needed when it has done that is imported meanwhile.
+    from runner.show import report
+
     found = point.finish()
     if found is None:
         return "error"
-    # Not before the worker has its job, for which it waits.
-    from runner.show import report
-
     # The terminal's pictures are a choice; the log has the whole story.
     log.info("%s: %s\n\n%s", found.experiment, found.status, report.story(found, job.folder))
     report.run(found, job.folder, brief=job.many, show=point.show)

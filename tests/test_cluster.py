@@ -30,7 +30,7 @@ from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
 from runner.flow import run as flow
 from runner.link import cluster, key, lending, wire
-from runner.link.cluster import Owner, Place, Remote, Unlike, Unmet, introduced
+from runner.link.cluster import Member, Owner, Remote, Unlike, Unmet, introduced
 from runner.link.events import Done, Finished, said
 from runner.link.process import Worker
 from runner.link.steps import Step
@@ -264,8 +264,8 @@ class Meeting:
     count: int = 2
     address: str = field(default_factory=lambda: f"localhost:{free_port()}")
 
-    def place(self, number: int, jax: str = "0.12.0") -> Place:
-        return Place(number, self.count, self.address, None, jax, self.idle())
+    def place(self, number: int, jax: str = "0.12.0") -> Member:
+        return Member(number, self.count, self.address, None, jax, self.idle())
 
     def comes(self, number: int, config: Mapping[str, Any], jax: str = "0.12.0") -> tuple[threading.Thread, list[Any]]:
         """A process other than the first one; in the end the list has what it was told."""
@@ -515,7 +515,7 @@ def test_who_only_listens_at_the_address_gets_nothing(
     says: Callable[[socket.socket], None], message: str, idle: Callable[[], Worker]
 ) -> None:
     impostor = Impostor(says)
-    place = Place(1, 2, impostor.address, None, "0.12.0", idle())
+    place = Member(1, 2, impostor.address, None, "0.12.0", idle())
     began = time.monotonic()
     with pytest.raises(Unmet) as unmet:
         lending.lend(place, {}, 1.0, Path(), lambda _: Path())

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from runner.cli.sweep import Found, Plan, Sweep
+from runner.cli.sweep import Plan, Results, Sweep
 from runner.config.compose import compose
 from runner.config.folders import conf_folder
 from runner.config.points import Composed, Composer
@@ -339,15 +339,15 @@ class _Composer:
     def point(self, overrides: Sequence[str], number: int = 0) -> Composed:
         self.asked += 1
         configuration = compose("case3_allreduce", conf_folder(), ["program=vmap"])
-        return Composed(configuration.origin, configuration, None, configuration.plain, {})
+        return Composed(configuration.provenance, configuration, None, configuration.plain, {})
 
 
 def test_a_point_is_composed_once_where_a_sweep_is_resumed_too(tmp_path: Path) -> None:
     composer = _Composer()
     for resume in (False, True):
         plan = Plan(tmp_path, (), None, resume=resume, symmetric=True)
-        found = Found()
-        Sweep(plan, cast("Composer", composer), Workers(start=Here), found).run([("program=vmap",)], 0)
-        assert found.statuses == {0: "passed"}
-        assert found.kept == ({0} if resume else set())
+        results = Results()
+        Sweep(plan, cast("Composer", composer), Workers(start=Here), results).run([("program=vmap",)], 0)
+        assert results.statuses == {0: "passed"}
+        assert results.kept == ({0} if resume else set())
     assert composer.asked == 2

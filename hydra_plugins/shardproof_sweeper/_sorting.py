@@ -59,7 +59,7 @@ class Sorting(Launcher):
             clear(folder)
             return False
         assert self._command.sweep is not None
-        self._command.sweep.found.keep(number, before, overrides)
+        self._command.sweep.results.keep(number, before, overrides)
         return True
 
     def _same_files(self, before: Record, number: int, overrides: Sequence[str]) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from runner.cli.point import Point
-from runner.config.compose import Configuration, InvalidConfiguration, Origin, origin_of, resolved
+from runner.config.compose import Configuration, InvalidConfiguration, Provenance, provenance_of, resolved
 from runner.link.process import Worker
 from runner.link.workers import Workers
 from runner.record import manifest
@@ -33,13 +33,13 @@ class Job:
     """
 
     config: DictConfig
-    origin: Origin
+    provenance: Provenance
     folder: Path
     many: bool
 
     def resolved(self) -> Configuration:
         """The resolved configuration. Raises `InvalidConfiguration`."""
-        return resolved(self.config, self.origin)
+        return resolved(self.config, self.provenance)
 
 
 Task: TypeAlias = "Callable[[Job, Workers], Status]"
@@ -84,7 +84,7 @@ class Command:
 
         settings = HydraConfig.get()
         many = settings.mode == RunMode.MULTIRUN
-        job = Job(config, origin_of(settings), Path(settings.runtime.output_dir), many)
+        job = Job(config, provenance_of(settings), Path(settings.runtime.output_dir), many)
         if manifest.read(job.folder) is None:
             # Hydra's own command made the folder, which was looked at before.
             manifest.mark(job.folder, "point" if many else "run")
@@ -150,15 +150,15 @@ def require_plain(settings: str | None) -> None:
 
 def run_one(job: Job, workers: Workers) -> Status:
     """Run one experiment and show what was found. Returns the run's status; never raises."""
-    point = Point(job.folder, job.origin.overrides, job.resolved, job.origin.folders)
+    point = Point(job.folder, job.provenance.overrides, job.resolved, job.provenance.folders)
     point.begin(workers)
     # The worker has its job: what is needed when it has done that is imported meanwhile.
     from runner.show import report
 
-    found = point.finish()
-    if found is None:
+    record = point.finish()
+    if record is None:
         return "error"
     # The terminal's pictures are a choice; the log has the whole story.
-    log.info("%s: %s\n\n%s", found.experiment, found.status, report.story(found, job.folder))
-    report.run(found, job.folder, brief=job.many, show=point.show)
-    return found.status
+    log.info("%s: %s\n\n%s", record.experiment, record.status, report.story(record, job.folder))
+    report.run(record, job.folder, brief=job.many, show=point.show)
+    return record.status

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from runner.cli.jobs import Command, require_plain
 from runner.cli.options import NAMES, read
-from runner.cli.sweep import Plan, Sweep, Told
+from runner.cli.sweep import Listener, Plan, Sweep
 from runner.cli.sweeping import Sweeping
 from runner.config.points import Composer
 from runner.record import measures
@@ -29,8 +29,8 @@ def opened(command: Command, config: DictConfig, points: Sequence[Sequence[str]]
     return command.sweep
 
 
-def runner(command: Command, loader: ConfigLoader, config: DictConfig, told: Told | None) -> Sweep:
-    """What runs the points of the sweep that a command has `opened`; `told` hears of each that has been run."""
+def runner(command: Command, loader: ConfigLoader, config: DictConfig, listener: Listener | None) -> Sweep:
+    """What runs the points of the sweep that a command has `opened`; `listener` hears of each that has been run."""
     assert command.sweep is not None
     opened = command.sweep
     require_plain(config.hydra.output_subdir)
@@ -42,7 +42,7 @@ def runner(command: Command, loader: ConfigLoader, config: DictConfig, told: Tol
         symmetric=command.symmetric,
         sort=opened.options.measure,
     )
-    return Sweep(plan, Composer(loader, config), command.workers(opened.options.workers), opened.found, told)
+    return Sweep(plan, Composer(loader, config), command.workers(opened.options.workers), opened.results, listener)
 
 
 def folders(loader: ConfigLoader) -> list[Path]:

@@ -46,7 +46,7 @@ def _mutate(configuration: Configuration, job: Job, workers: Workers) -> Status:
     from runner.checks.mutants import broken, mutants
 
     experiment, folder = read(configuration.plain), job.folder
-    overrides = list(job.origin.overrides)
+    overrides = list(job.provenance.overrides)
     if experiment.target.topology is not None:
         topology.require(experiment.target.topology)
         smaller = verification.smaller(experiment)

@@ -88,10 +88,10 @@ class Point:
     def _finish(self) -> None:
         if self._running is None:
             return
-        found, _ = self._running.finish()
-        self._ended = found
+        record, _ = self._running.finish()
+        self._ended = record
         # What an invalid experiment says of it may be anything.
-        if found.status != "invalid":
+        if record.status != "invalid":
             self.show = self.configuration.plain.get("show", self.show)
 
     def _try(self, half: Callable[[], None]) -> None:
@@ -133,7 +133,7 @@ def ended(
     folder: Path, status: Status, message: str, overrides: Sequence[str], config_folders: Sequence[str] = ()
 ) -> Record:
     """The record of a run that ended with a message before anything was found."""
-    from runner.record import record
+    from runner.record import record as records
 
     folder.mkdir(parents=True, exist_ok=True)
-    return record.ended(folder, status, message, overrides, config_folders)
+    return records.ended(folder, status, message, overrides, config_folders)

@@ -38,7 +38,7 @@ def _task(work: Work, job: Job, workers: Workers) -> Status:
     except InvalidConfiguration as error:
         print(error, file=sys.stderr)
     except InvalidExperiment as error:
-        print(job.origin.sources.report(error.fault), file=sys.stderr)
+        print(job.provenance.sources.report(error.fault), file=sys.stderr)
     except WorkerEnded as error:
         print(error, file=sys.stderr)
         return "error"

@@ -25,9 +25,9 @@ def of_hydra(override: str) -> bool:
 
 def refused(override: str) -> str:
     """The message for an override that Hydra cannot parse."""
-    key, found, value = override.partition("=")
+    key, equals, value = override.partition("=")
     where = f"command line: {override}"
-    if not found:
+    if not equals:
         return f"{where}\n  an override is KEY=VALUE; ~KEY deletes a key"
     typed = _quoted(key, value)
     if typed is None:

@@ -142,30 +142,30 @@ class Running:
     def finish(self) -> tuple[Record, Findings | None]:
         """The record of the run, and its findings; its folder is written."""
         # It has many classes: they are made while the worker imports JAX.
-        from runner.record import record
+        from runner.record import record as records
 
-        found = record.begun(self.config.get("name"), self.overrides, self.config.get("summary") or "")
-        found.environment.git = (self.git or record.git)()
+        record = records.begun(self.config.get("name"), self.overrides, self.config.get("summary") or "")
+        record.environment.git = (self.git or records.git)()
         findings = None
         # Its arrays go before the record is written.
         job, self._job = self._job, None
         if job is not None:
             try:
-                findings = self._heard(job, found)
-                self._verify(job.experiment, found)
+                findings = self._heard(job, record)
+                self._verify(job.experiment, record)
             except _ENDINGS as error:
                 self._ending, findings = error.with_traceback(None), None
             del job
         if self._ending is not None:
-            found.status, found.error = _told(self._ending, self.sources)
-        found.config_folders, found.config_hash = added(self.sources().folders), record.config_hash(self.config)
+            record.status, record.error = _told(self._ending, self.sources)
+        record.config_folders, record.config_hash = added(self.sources().folders), records.config_hash(self.config)
         if self._refusal is not None:
-            _hold_to_refusal(self._refusal, self._ending, found)
-        record.write(found, self.folder)
+            _hold_to_refusal(self._refusal, self._ending, record)
+        records.write(record, self.folder)
         # What an invalid experiment says of it may be anything.
         if self.config.get("report") is True:
-            _leave_page(found, self.folder)
-        return found, findings
+            _leave_page(record, self.folder)
+        return record, findings
 
     def close(self) -> None:
         """Let go of a run that will not be finished."""
@@ -208,8 +208,8 @@ class Running:
             events = self.workers.submit(task, kind(experiment), experiment.timeout, processes, at_once=at_once)
             return _Job(experiment, folder, data_folder, Path(left_here), arrays, steps, events, stack.pop_all())
 
-    def _heard(self, job: _Job, found: Record) -> Findings:
-        """What comes of a job; `found` is the record that it goes into."""
+    def _heard(self, job: _Job, record: Record) -> Findings:
+        """What comes of a job; `record` is the record that it goes into."""
         from runner.flow import dimensions, naming, reasons, revising, untyped_output
         from runner.flow.findings import Findings
         from runner.flow.modes import modes
@@ -217,7 +217,7 @@ class Running:
         experiment, arrays = job.experiment, job.arrays
         with job.open, closing(job.events) as events:
             refused = revising.refusals(experiment, self.workers, job.data_folder)
-            findings = Findings(experiment, arrays, found, refused)
+            findings = Findings(experiment, arrays, record, refused)
             named = dimensions.names(experiment)
             _log.info("%s: %s", experiment.name, "; ".join(map(str, job.steps)))
             for event in events:
@@ -232,7 +232,7 @@ class Running:
                         with self._part(experiment, f"comparing the results of {event.step}"):
                             findings.add(event, job.left_here)
                     case Died():
-                        found.status, found.error = "error", event.error
+                        record.status, record.error = "error", event.error
                     case Log():
                         if event.text.strip():
                             with open(job.folder / "worker.log", "a", encoding="utf-8") as log:
@@ -243,41 +243,41 @@ class Running:
             with self._part(experiment, "judging the run"):
                 findings.conclude(job.folder, named)
         if not experiment.chosen:
-            found.modes = modes(found.programs, job.folder)
-        found.explain = experiment.explain
-        found.show = experiment.show if isinstance(experiment.show, str) else list(experiment.show)
+            record.modes = modes(record.programs, job.folder)
+        record.explain = experiment.explain
+        record.show = experiment.show if isinstance(experiment.show, str) else list(experiment.show)
         if experiment.logical:
-            found.logical = naming.logical(experiment, self.sources())
-        found.places = self.sources().places(reasons.keys(found.compiled.values()))
+            record.logical = naming.logical(experiment, self.sources())
+        record.places = self.sources().places(reasons.keys(record.compiled.values()))
         return findings
 
-    def _verify(self, experiment: Experiment, found: Record) -> None:
+    def _verify(self, experiment: Experiment, record: Record) -> None:
         """Add to the record of what was compiled for hardware that is not here what can be said without it."""
         absent, smaller = experiment.target.topology, self._smaller
         if absent is None or smaller is None:
             return
         from runner.flow import sections, verification
-        from runner.record import record
+        from runner.record import record as records
 
         if experiment.profile:
-            found.warnings.append(f"there is no profile: nothing runs on {absent.name}, which is not here")
+            record.warnings.append(f"there is no profile: nothing runs on {absent.name}, which is not here")
         if isinstance(smaller, str):
-            verification.not_run(found, smaller)
+            verification.not_run(record, smaller)
             with self.progress:
-                held = sections.hold(experiment, found, self.sources, self.workers, partial(self._part, experiment))
-            found.checks = replace(found.checks, sections=held)
-            found.status = record.worst([found.status, record.of_checks(found.checks)])
+                held = sections.hold(experiment, record, self.sources, self.workers, partial(self._part, experiment))
+            record.checks = replace(record.checks, sections=held)
+            record.status = records.worst([record.status, records.of_checks(record.checks)])
             if experiment.trace:
-                found.warnings.append(f"there is no trace: {absent.not_here}; {smaller}")
+                record.warnings.append(f"there is no trace: {absent.not_here}; {smaller}")
             return
-        verified = record.begun(smaller.name, verification.overrides(experiment.verify_dims), smaller.summary)
+        verified = records.begun(smaller.name, verification.overrides(experiment.verify_dims), smaller.summary)
         folder = self.folder / verification.FOLDER
         folder.mkdir()
         try:
             self._heard(self._handed_over(smaller, folder, at_once=True), verified)
         except InvalidExperiment as error:
             raise verification.located(error, experiment) from None
-        verification.adopt(found, verified, experiment.verify_dims)
+        verification.adopt(record, verified, experiment.verify_dims)
 
     @contextmanager
     def _part(self, experiment: Experiment, what: str) -> Generator[None]:
@@ -298,30 +298,30 @@ def _told(ending: _Ending, sources: Callable[[], Sources]) -> tuple[Status, str]
             return "error", str(ending)
 
 
-def _leave_page(found: Record, folder: Path) -> None:
+def _leave_page(record: Record, folder: Path) -> None:
     """Write the page of the run; where that fails the record says so, and is worth no less."""
-    from runner.record import record
+    from runner.record import record as records
     from runner.show.page import run as page
 
     try:
-        page.write(record.read(folder), folder)
+        page.write(records.read(folder), folder)
     except OSError as error:
-        found.warnings.append(f"there is no page: {of_system(error, folder)}")
-        record.write(found, folder)
+        record.warnings.append(f"there is no page: {of_system(error, folder)}")
+        records.write(record, folder)
 
 
-def _hold_to_refusal(expected: str, ending: _Ending | None, found: Record) -> None:
+def _hold_to_refusal(expected: str, ending: _Ending | None, record: Record) -> None:
     """Judge an experiment that has to be refused: to be so is what it promises, and no error."""
     from runner.checks import refused
-    from runner.record import record
+    from runner.record import record as records
     from runner.record.verdicts import FileChecks
 
     fault = ending.fault if isinstance(ending, InvalidExperiment) else None
-    verdict = refused.check(expected, fault, found.error)
-    before = found.status if fault is None else "passed"
-    found.status = record.worst([before, record.of_checks(FileChecks(invalid=verdict))])
-    found.error = found.error if fault is None else None
-    found.checks = replace(found.checks, invalid=verdict)
+    verdict = refused.check(expected, fault, record.error)
+    before = record.status if fault is None else "passed"
+    record.status = records.worst([before, records.of_checks(FileChecks(invalid=verdict))])
+    record.error = record.error if fault is None else None
+    record.checks = replace(record.checks, invalid=verdict)
 
 
 def _steps(experiment: Experiment) -> Iterator[Step]:

@@ -32,12 +32,12 @@ SECONDS = 60.0
 
 def hold(
     experiment: Experiment,
-    found: Record,
+    record: Record,
     sources: Callable[[], Sources],
     workers: Workers,
     part: Callable[[str], AbstractContextManager[None]],
 ) -> SectionsVerdict | NotRun:
-    """The verdict of `sections` on an experiment that is not run; `found` has what was compiled of it.
+    """The verdict of `sections` on an experiment that is not run; `record` has what was compiled of it.
 
     Raises `InvalidExperiment` for values that tell a line to move what is not there.
     """
@@ -48,7 +48,7 @@ def hold(
     dims = dict(experiment.verify_dims)
     try:
         smaller = experiment.at(dims=dims, **verification.only_results(experiment))
-        held = _held(smaller, found if not dims else None, sources, workers, part)
+        held = _held(smaller, record if not dims else None, sources, workers, part)
     except InvalidExperiment as error:
         raise verification.located(error, experiment) if dims else error from None
     return replace(held, dims=dims) if dims and isinstance(held, SectionsVerdict) else held
@@ -93,8 +93,8 @@ def _too_much(needed: effort.Effort) -> str | None:
         return f"{what} {_long(needed.seconds)}; verify_dims names smaller sizes"
     free = memory.available()
     if free is not None and needed.bytes > free:
-        told = f"{what} {bytes_text(needed.bytes)} of memory, and {bytes_text(free)} are free"
-        return f"{told}; verify_dims names smaller sizes"
+        needs = f"{what} {bytes_text(needed.bytes)} of memory, and {bytes_text(free)} are free"
+        return f"{needs}; verify_dims names smaller sizes"
     return None
 
 
@@ -136,5 +136,5 @@ def _compared(
     context = oracles.consult(experiment, arrays, types.outputs, types.floats)
     if gradients is not None:
         oracles.consult_gradients(context, *gradients)
-    found = sections.check(context)
-    return replace(found, diagnosis=diagnosis.diagnose(context)) if found.status == "failed" else found
+    verdict = sections.check(context)
+    return replace(verdict, diagnosis=diagnosis.diagnose(context)) if verdict.status == "failed" else verdict

@@ -25,8 +25,8 @@ def explained(experiment: Experiment, arrays: Arrays | None, fault: Fault, refus
         return fault
     graph = interpret(experiment, "graph", arrays, keep=experiment.results)
     if _same_everywhere(experiment, arrays, name, graph.values[name][0] if experiment.graph else None):
-        told = "it is the same there, by the reference, but JAX cannot know it: a psum or pmax, or check_vma: false"
-        return replace(fault, message=f"{fault.message.removesuffix(LEFT_OUT)}{told}")
+        reason = "it is the same there, by the reference, but JAX cannot know it: a psum or pmax, or check_vma: false"
+        return replace(fault, message=f"{fault.message.removesuffix(LEFT_OUT)}{reason}")
     if not experiment.graph:
         return fault
     outputs = {name: (np.shape(graph.values[name][0]), _dtype_of(graph.values[name][0])) for name in experiment.results}

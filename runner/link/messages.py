@@ -73,9 +73,9 @@ def bid(message: dict[str, Any]) -> Bid:
 
 def told(message: dict[str, Any]) -> Told:
     """The message as such. Raises `Misfit`."""
-    found: Told = build(cast("Any", Event | Values | End), message)
-    if isinstance(found, Values) and (PurePath(found.file).name != found.file or not found.file.endswith(".bin")):
+    answer: Told = build(cast("Any", Event | Values | End), message)
+    if isinstance(answer, Values) and (PurePath(answer.file).name != answer.file or not answer.file.endswith(".bin")):
         raise Misfit("file: the name of a file of values")
-    if isinstance(found, Values) and found.bytes < 0:
+    if isinstance(answer, Values) and answer.bytes < 0:
         raise Misfit("bytes: how many follow")
-    return found
+    return answer

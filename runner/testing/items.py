@@ -374,12 +374,12 @@ class GoldenItem(CheckItem):
             golden.pin(self.file.golden, self.place, now)
             raise _Failure(f"there was no golden of {self.program}; it is written now: look at {self.where}, commit it")
         else:
-            told = _indented(changes)
+            lines = _indented(changes)
             head, tail = (
                 f"{self.program} is not what {self.where} pins:",
                 f"if that is as it should be: {self.update()}",
             )
-            raise _Failure("\n".join([head, *told, tail]))
+            raise _Failure("\n".join([head, *lines, tail]))
 
     def pin(self, now: Pinned | None, changes: Iterable[str]) -> None:
         """Rewrite the golden, and leave word of it for the summary."""

@@ -74,14 +74,14 @@ class _Hooks:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep what was pinned anew for the summary."""
         if report.when == "call":
-            self._told += [str(told) for name, told in report.user_properties if name == TOLD]
+            self._told += [str(text) for name, text in report.user_properties if name == TOLD]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Say which goldens were rewritten, and which nothing reads."""
         if self._told or self._unused:
             terminalreporter.section("goldens")
-        for told in [*self._told, *self._unused]:
-            terminalreporter.write_line(told)
+        for line in [*self._told, *self._unused]:
+            terminalreporter.write_line(line)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -113,7 +113,7 @@ class _Hooks:
         from runner.config.sources import shown
         from runner.record import golden
 
-        found: list[str] = []
+        lines: list[str] = []
         current = golden.series(version("jax"))
         for path, file in sorted(self._session.files.items()):
             try:
@@ -121,19 +121,19 @@ class _Hooks:
             except golden.InvalidGolden:
                 # The items that read this file say so.
                 continue
-            found += [
+            lines += [
                 f"unused: {shown(path)} ({current} on {target}) pins {program}, which {shown(file.path)} does not test"
                 for target, programs in sorted(content.get(current, {}).items())
                 for program in sorted(programs)
                 if (target, program) not in file.pinned
             ]
-        return found
+        return lines
 
     def _without_experiment(self) -> list[str]:
         """The golden files that belong to no experiment, in words, where a whole folder was collected."""
         from runner.config.sources import shown
 
-        found: dict[Path, str] = {}
+        lines: dict[Path, str] = {}
         for folder in {file.folder for file in self._session.files.values()}:
             if not {path.resolve() for path in experiments(folder) if is_there(path)} <= self._session.seen:
                 continue
@@ -143,5 +143,5 @@ class _Hooks:
             for path in goldens.rglob("*.json"):
                 name = path.relative_to(goldens).with_suffix("")
                 if not any((home / f"{name}.yaml").is_file() for home in homes):
-                    found[path] = f"unused: {shown(path)}; there is no experiment {name.as_posix()}"
-        return [text for _, text in sorted(found.items())]
+                    lines[path] = f"unused: {shown(path)}; there is no experiment {name.as_posix()}"
+        return [text for _, text in sorted(lines.items())]

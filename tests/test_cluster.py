@@ -574,7 +574,7 @@ def test_the_key_lies_beside_the_run_for_its_user_alone_until_all_have_come(
 
     def come() -> None:
         def once_there() -> bytes:
-            text = key.found(path)
+            text = key.read(path)
             modes.append(path.stat().st_mode & 0o777)
             return text
 
@@ -612,7 +612,7 @@ def test_a_key_that_is_not_its_users_alone_is_not_taken(
         path.write_text("a" * 64)
         path.chmod(0o644)
     with pytest.raises((key.Unusable, key.Absent)):
-        key.found(path)
+        key.read(path)
 
 
 def test_without_a_key_a_process_says_where_it_looked(

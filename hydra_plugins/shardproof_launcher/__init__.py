@@ -42,8 +42,8 @@ class ShardproofLauncher(BasicLauncher):
         setup_globals()
         configure_log(config.hydra.hydra_logging, config.hydra.verbose)
         sweep = launching.opened(command, config, job_overrides, initial_job_idx)
-        told = self._tell if config.hydra.callbacks else None
-        self._running = self._running or launching.runner(command, self.hydra_context.config_loader, config, told)
+        listener = self._tell if config.hydra.callbacks else None
+        self._running = self._running or launching.runner(command, self.hydra_context.config_loader, config, listener)
         self._running.run(job_overrides, initial_job_idx)
         return [
             JobReturn(overrides=list(given), status=JobStatus.COMPLETED, _return_value=sweep.returned(number))

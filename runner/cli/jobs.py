@@ -97,9 +97,9 @@ class Command:
         manifest.end(job.folder)
         self.statuses.append(status)
         if many and config.get("objective") is not None:
-            from runner.cli.sweeping import told
+            from runner.cli.sweeping import objective_of
 
-            return told(job.folder, config.get("objective"))
+            return objective_of(job.folder, config.get("objective"))
         return status
 
     def workers(self, count: int = 1) -> Workers:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import yaml
 
-from runner.cli.point import LOG, Point, invalid
+from runner.cli.point import LOG, Point
 from runner.config import composition
 from runner.config.compose import InvalidConfiguration
 from runner.config.folders import added
@@ -231,7 +231,8 @@ class Sweep:
 def refused(folder: Path, overrides: Sequence[str], error: Exception, folders: Sequence[Path]) -> Record:
     """Record a point that could not be composed."""
     manifest.begin(folder, "point")
-    record = invalid(folder, composition.report(error, folders, list(overrides)), overrides, added(folders))
+    message = composition.report(error, folders, list(overrides))
+    record = records.ended(folder, "invalid", message, overrides, added(folders))
     # Hydra opens a log only where it runs a job.
     write_text(folder / LOG, report.story(record, folder))
     manifest.end(folder)

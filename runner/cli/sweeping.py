@@ -157,6 +157,6 @@ def _pictures(folder: Path, numbers: Mapping[int, Any]) -> dict[int, Pictures]:
     return pictures_of
 
 
-def told(folder: Path, objective: str) -> float | None:
+def objective_of(folder: Path, objective: str) -> float | None:
     """The number that a job tells its sweeper, read from its folder."""
     return measures.objective(measures.rows(0, records.read(folder), ()), objective)

@@ -60,7 +60,7 @@ def _quoted(key: str, value: str) -> str | None:
     from hydra.errors import OverrideParseException
 
     # A backslash is itself, save before a quote and at the end.
-    escaped = re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + (r"\"" if found[2] else ""), value)
+    escaped = re.sub(r'(\\*)("|$)', lambda match: match[1] * 2 + (r"\"" if match[2] else ""), value)
     whole = f'{key}="{escaped}"'
     try:
         (parsed,) = OverridesParser.create().parse_overrides([whole])

@@ -79,8 +79,8 @@ def called(timeout: float) -> Member:
     try:
         worker.listen()
         match worker.next(timeout):
-            case Called() as found:
-                return _member(found, worker)
+            case Called() as answer:
+                return _member(answer, worker)
             case Invalid() as refused:
                 raise InvalidExperiment(refused.fault)
             case Died() as died:

@@ -56,7 +56,7 @@ def _reached(member: Member, timeout: float, folder: Path) -> Wire:
     path, deadline = key.file(folder, member.address), time.monotonic() + timeout
     fixed = bool(os.environ.get(key.VARIABLE))
     try:
-        return wire.reached(member.address, lambda: key.found(path), deadline, timeout, same=fixed)
+        return wire.reached(member.address, lambda: key.read(path), deadline, timeout, same=fixed)
     except key.Unusable as error:
         raise Unmet(str(error)) from None
     except AuthenticationError:

@@ -34,30 +34,30 @@ def modes(programs: Mapping[str, ProgramRecord], folder: Path) -> list[Mode]:
 
     The `programs` are those of a record, whose files lie in `folder`.
     """
-    compared = {name: each for name, each in programs.items() if name in _VIEW and isinstance(each, CompiledProgram)}
-    sent = {name: program.bytes_sent for name, program in compared.items() if program.bytes_sent is not None}
-    least = gaps({name: program.collectives or [] for name, program in compared.items()}, sent)
+    compared = {name: found for name, found in programs.items() if name in _VIEW and isinstance(found, CompiledProgram)}
+    sent = {name: found.bytes_sent for name, found in compared.items() if found.bytes_sent is not None}
+    least = gaps({name: found.collectives or [] for name, found in compared.items()}, sent)
     return [
         Mode(
             program=name,
             view=_VIEW[name],
             placed_by=_PLACED_BY[name],
-            communicated_by=_asked(program),
-            bytes=_bytes(program),
-            bytes_sent=program.bytes_sent,
-            bytes_sent_min=program.bytes_sent_min,
+            communicated_by=_asked(found),
+            bytes=_bytes(found),
+            bytes_sent=found.bytes_sent,
+            bytes_sent_min=found.bytes_sent_min,
             gap=least.get(name),
             lines=_lines(folder / f"program_{name}.py"),
         )
-        for name, program in compared.items()
+        for name, found in compared.items()
     ]
 
 
-def _asked(program: CompiledProgram) -> list[Asker] | None:
+def _asked(found: CompiledProgram) -> list[Asker] | None:
     """Who asked for the collectives, in an order of their own."""
-    if program.collectives is None or program.collectives_missing:
+    if found.collectives is None or found.collectives_missing:
         return None
-    asked = {_by(one) for one in program.collectives if not one.alone}
+    asked = {_by(one) for one in found.collectives if not one.alone}
     return [by for by in get_args(Asker) if by in asked]
 
 
@@ -65,11 +65,11 @@ def _by(one: Collective) -> Asker:
     return "compiler" if one.inserted else "differentiation" if one.gradient else "program"
 
 
-def _bytes(program: CompiledProgram) -> int | None:
+def _bytes(found: CompiledProgram) -> int | None:
     """What the collectives move on one device, over all their executions; at most, where branches decide."""
-    if program.collectives is None or program.collectives_missing:
+    if found.collectives is None or found.collectives_missing:
         return None
-    moving = [one for one in program.collectives if not one.alone]
+    moving = [one for one in found.collectives if not one.alone]
     return executions.most(executions.total((one.count, one.branches, one.bytes) for one in moving))
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from runner.version import __version__
+
 if TYPE_CHECKING:
     from runner.api import (
         Configuration,
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
         run,
         validate,
     )
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Configuration",

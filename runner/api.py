@@ -57,10 +57,10 @@ class Record(model.Record):
     def __str__(self) -> str:
         from runner.show import report
 
-        told, wrong = Page(), Page()
-        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(wrong):
+        out, wrong = Page(), Page()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(wrong):
             report.run(self, self.folder, brief=False, show=self.show)
-        return wrong.getvalue() + told.getvalue()
+        return wrong.getvalue() + out.getvalue()
 
     def __rich__(self) -> Text:
         from rich.text import Text
@@ -136,7 +136,8 @@ def run(
     from runner.flow import run as flow
     from runner.link.process import Worker
     from runner.link.workers import Workers
-    from runner.record import manifest, record
+    from runner.record import manifest
+    from runner.record import record as records
 
     # It loads its modules while the configuration is composed.
     workers = Workers(Worker())
@@ -150,13 +151,13 @@ def run(
             composed = compose(experiment, overrides, config_dir=config_dir)
         except InvalidConfiguration as error:
             folders = [] if config_dir is None else added([Path(config_dir)])
-            found = record.ended(where, "invalid", str(error), overrides, folders)
+            record = records.ended(where, "invalid", str(error), overrides, folders)
         else:
-            found = flow.run(composed.plain, where, lambda: composed.sources, composed.sources.overrides, workers)
+            record = flow.run(composed.plain, where, lambda: composed.sources, composed.sources.overrides, workers)
         manifest.end(where)
     finally:
         workers.close()
-    return Record.of(found, where)
+    return Record.of(record, where)
 
 
 def _begin(folder: Path) -> None:
@@ -174,9 +175,9 @@ def _begin(folder: Path) -> None:
 
 def read(folder: str | Path) -> Record:
     """The record of a run folder. Raises `UnreadableRecord` for what is none, or of another version's schema."""
-    from runner.record import record
+    from runner.record import record as records
 
-    return Record.of(record.read(Path(folder)), Path(folder))
+    return Record.of(records.read(Path(folder)), Path(folder))
 
 
 def _dated(name: str) -> Path:

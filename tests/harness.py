@@ -157,13 +157,12 @@ def run(text: Text, folder: Path, **changes: Any) -> Outcome:
 
 def shipped(name: str, folder: Path) -> tuple[Experiment, Mapping[str, str]]:
     """The experiment of that name, at `verify_dims` where it names these, and why its pins then do not bind it."""
-    plain = compose(name, folder).plain
-    found = read(plain)
+    found = read(compose(name, folder).plain)
     if not found.verify_dims:
         return found, {}
-    smaller = verification.smaller(plain, found)
+    smaller = verification.smaller(found)
     assert not isinstance(smaller, str), smaller
-    return smaller[1], dict.fromkeys(smaller[1].values, "it runs at verify_dims")
+    return smaller, dict.fromkeys(smaller.values, "it runs at verify_dims")
 
 
 def consulted(checked: Experiment, folder: Path, released: Mapping[str, str] | None = None) -> Context:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.testing import plugin
+from runner.testing import session
 from tests.command import run_whole
 from tests.faults import GOOD
 from tests.server import Done, command
@@ -147,7 +147,7 @@ def test_the_plugin_passes_over_what_is_no_file(tmp_path: Path) -> None:
     folder = _folder(tmp_path)
     _unread(folder)
     (folder / "experiment" / "folder.yaml").mkdir()
-    assert plugin._by_argument(folder / "experiment") == [folder]
+    assert session._by_argument(folder / "experiment") == [folder]
 
 
 # The environment.

@@ -30,7 +30,7 @@ from runner.experiment.reader import read
 from runner.faults import InvalidExperiment
 from runner.flow import run as flow
 from runner.link import cluster, key, lending, wire
-from runner.link.cluster import Owner, Place, Remote, Unlike, Unmet, introduced
+from runner.link.cluster import Member, Owner, Remote, Unlike, Unmet, introduced
 from runner.link.events import Done, Finished, said
 from runner.link.process import Worker
 from runner.link.steps import Step
@@ -264,8 +264,8 @@ class Meeting:
     count: int = 2
     address: str = field(default_factory=lambda: f"localhost:{free_port()}")
 
-    def place(self, number: int, jax: str = "0.12.0") -> Place:
-        return Place(number, self.count, self.address, None, jax, self.idle())
+    def place(self, number: int, jax: str = "0.12.0") -> Member:
+        return Member(number, self.count, self.address, None, jax, self.idle())
 
     def comes(self, number: int, config: Mapping[str, Any], jax: str = "0.12.0") -> tuple[threading.Thread, list[Any]]:
         """A process other than the first one; in the end the list has what it was told."""
@@ -506,7 +506,7 @@ def asking_for_another_key(end: socket.socket) -> None:
         (saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "process 1 of 2 cannot reach process 0 at {} within 1 s: "),
         (asking_for_another_key, "process 1 of 2 and what listens at {} have not the same SHARDPROOF_KEY"),
         (bidding({}), "process 0 asked process 1 of 2 what cannot be read: it has no 'do'"),
-        (bidding({"do": "job"}), "process 0 asked process 1 of 2 what cannot be read: job: a job with its config"),
+        (bidding({"do": "job"}), "process 0 asked process 1 of 2 what cannot be read: job: a job with its definition"),
         (bidding({"do": "end"}), "process 0 asked process 1 of 2 what cannot be read: status: the exit status of all"),
         (bidding([]), "process 1 of 2 has lost process 0"),
     ],
@@ -515,7 +515,7 @@ def test_who_only_listens_at_the_address_gets_nothing(
     says: Callable[[socket.socket], None], message: str, idle: Callable[[], Worker]
 ) -> None:
     impostor = Impostor(says)
-    place = Place(1, 2, impostor.address, None, "0.12.0", idle())
+    place = Member(1, 2, impostor.address, None, "0.12.0", idle())
     began = time.monotonic()
     with pytest.raises(Unmet) as unmet:
         lending.lend(place, {}, 1.0, Path(), lambda _: Path())
@@ -574,7 +574,7 @@ def test_the_key_lies_beside_the_run_for_its_user_alone_until_all_have_come(
 
     def come() -> None:
         def once_there() -> bytes:
-            text = key.found(path)
+            text = key.read(path)
             modes.append(path.stat().st_mode & 0o777)
             return text
 
@@ -612,7 +612,7 @@ def test_a_key_that_is_not_its_users_alone_is_not_taken(
         path.write_text("a" * 64)
         path.chmod(0o644)
     with pytest.raises((key.Unusable, key.Absent)):
-        key.found(path)
+        key.read(path)
 
 
 def test_without_a_key_a_process_says_where_it_looked(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli import app
+from runner.cli import jobs
 from tests.command import EXPERIMENTS, LARGE, REFUSED, ROOT, SMALLER, alone, recorded, run_command, run_whole
 
 CASE3 = [[152, 158, 164, 170], [504, 526, 548, 570], [856, 894, 932, 970], [1208, 1262, 1316, 1370]]
@@ -291,10 +291,10 @@ def test_a_sweep_of_experiments_can_change_what_each_of_them_has(tmp_path: Path)
 
 
 def test_another_process_gets_the_command_without_its_workers() -> None:
-    command = app.Command(app.run_one)
+    command = jobs.Command(jobs.run_one)
     try:
         copy = pickle.loads(pickle.dumps(command))
-        assert copy._task is app.run_one
+        assert copy._task is jobs.run_one
         assert copy._workers is None
     finally:
         command.close(None)

@@ -167,9 +167,9 @@ def test_a_run_that_ended_before_it_began_can_be_compared(capsys: pytest.Capture
 
 
 def test_a_point_whose_configuration_could_not_be_composed_can_be_compared(capsys: pytest.CaptureFixture[str]) -> None:
-    from runner.cli.point import invalid
 
-    invalid(Path("a"), "no mesh", ["+experiment=case"])
+    Path("a").mkdir()
+    record.ended(Path("a"), "invalid", "no mesh", ["+experiment=case"])
     lines = said(capsys, "a", write("b"), status=1)
     assert "  status: invalid → passed" in lines
 

@@ -13,11 +13,11 @@ from runner.checks import diagnosis, mends, oracles, sections, slips
 from runner.checks.context import Context
 from runner.checks.edits import Edits
 from runner.experiment import data
-from runner.experiment.model import expressions
+from runner.experiment.model import Experiment, expressions
 from runner.flow import revising
 from runner.link.workers import Workers
 from runner.reference import interpret
-from tests.harness import config, experiment
+from tests.harness import experiment
 from tests.here import Here
 
 TEXT = """
@@ -258,39 +258,39 @@ LATER = {
 }
 
 
-def consulted(graph: dict[str, Any], per_device: dict[str, Any], **keys: Any) -> tuple[Context, dict[str, Any]]:
-    """The oracles of an experiment of one output `C`, and its configuration."""
+def consulted(graph: dict[str, Any], per_device: dict[str, Any], **keys: Any) -> Context:
+    """The oracles of an experiment of one output `C`."""
     keys = {"graph": graph, "per_device": per_device, **keys}
     given = experiment(TEXT, **keys)
     arrays = data.make(given, Path())
     shape = np.shape(interpret(given, "graph", arrays).values["C"][0])
-    return oracles.consult(given, arrays, {"C": (shape, "float32")}, {}), config(TEXT, **keys)
+    return oracles.consult(given, arrays, {"C": (shape, "float32")}, {})
 
 
 def test_no_name_is_proposed_that_stands_later() -> None:
-    given, file = consulted(**LATER)
-    told = diagnosis.diagnose(given, diagnosis.File(file, lambda _: None))[0]
+    given = consulted(**LATER)
+    told = diagnosis.diagnose(given, lambda _: None)[0]
     assert "* scale it equals" not in told
     assert diagnosis.diagnose(given)[0] == told
 
 
 def test_what_the_reader_refuses_is_not_proposed() -> None:
     """`half` is a line of the graph alone; the scale that is left out can be written with what the lines have."""
-    given, file = consulted({"half": "sum(R)", "C": "A @ B * half"}, {"C": "psum(A @ B, 'x')"})
-    told = diagnosis.diagnose(given, diagnosis.File(file, lambda _: None))[0]
+    given = consulted({"half": "sum(R)", "C": "A @ B * half"}, {"C": "psum(A @ B, 'x')"})
+    told = diagnosis.diagnose(given, lambda _: None)[0]
     assert told == "no single edit of per_device was found that computes the graph"
 
 
 def test_what_jax_cannot_type_is_not_proposed() -> None:
-    given, file = consulted({"C": "A @ B"}, {"C": "psum(A @ B, 'x') * 3"})
+    given = consulted({"C": "A @ B"}, {"C": "psum(A @ B, 'x') * 3"})
     asked: list[Any] = []
 
-    def refused(revised: Any) -> str | None:
-        asked.append(revised["per_device"]["C"])
+    def refused(revised: Experiment) -> str | None:
+        asked.append(revised.definition["per_device"]["C"])
         return "no such type" if len(asked) == 1 else None
 
-    first = diagnosis.diagnose(given, diagnosis.File(file, lambda _: None))[0]
-    (second, *_) = diagnosis.diagnose(given, diagnosis.File(file, refused))
+    first = diagnosis.diagnose(given, lambda _: None)[0]
+    (second, *_) = diagnosis.diagnose(given, refused)
     assert asked[0] == "psum(A @ B, 'x')"
     assert "3 in psum(A @ B, 'x') * 3 is one scale too many" in first
     assert second != first
@@ -299,11 +299,12 @@ def test_what_jax_cannot_type_is_not_proposed() -> None:
 def test_the_types_of_an_edited_file_are_asked_of_a_worker(tmp_path: Path) -> None:
     keys = {"graph": {"C": "A @ B"}, "per_device": {"C": "psum(A @ B, 'x')"}}
     workers = Workers(start=Here)
-    file = revising.file(config(TEXT, **keys), workers, tmp_path)
-    assert file.refused(file.config) is None
+    given = experiment(TEXT, **keys)
+    refused = revising.refusals(given, workers, tmp_path)
+    assert refused(given) is None
     carried = {"repeat": 2, "carry": {"n": "axis_index('x')"}, "body": {"n": "n * 0.5"}}
-    untyped = config(TEXT, **{**keys, "per_device": {"r": carried, "C": "psum(A @ B, 'x') * r.n"}})
-    assert file.refused(untyped) is not None
+    untyped = given.at(per_device={"r": carried, "C": "psum(A @ B, 'x') * r.n"})
+    assert refused(untyped) is not None
 
 
 FUNCTION: dict[str, Any] = {
@@ -314,8 +315,8 @@ FUNCTION: dict[str, Any] = {
 
 
 def test_a_line_of_a_function_that_is_called_twice_is_one_edit() -> None:
-    given, file = consulted(**FUNCTION)
-    told = diagnosis.diagnose(given, diagnosis.File(file, lambda _: None))
+    given = consulted(**FUNCTION)
+    told = diagnosis.diagnose(given, lambda _: None)
     assert told[0] == (
         "a psum over 'x' is left out: with functions.product(u, v).result: psum(partial, 'x') it equals the graph"
     )
@@ -329,8 +330,8 @@ def test_an_edit_beside_a_call_is_written_as_the_file_has_the_call() -> None:
         "graph": {"C": "(A + A) @ B"},
         "per_device": {"C": "double(A) @ B"},
     }
-    given, file = consulted(**keys)
+    given = consulted(**keys)
     edits = Edits(given.experiment, "per_device")
     told = {(edit.key, edit.text) for edit in mends.inserting(edits)}
     assert (("per_device", "C"), "psum(double(A) @ B, 'x')") in told
-    assert diagnosis.diagnose(given, diagnosis.File(file, lambda _: None))[0].startswith("a psum over 'x' is left out")
+    assert diagnosis.diagnose(given, lambda _: None)[0].startswith("a psum over 'x' is left out")

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from runner.experiment.reader import read
 from runner.flow import dimensions
-from tests.harness import config
+from tests.harness import experiment
 
 SQUARE = """
 dims: {I: 4, J: 4, K: 4, HALF: J // 2}
@@ -19,8 +18,7 @@ arrays:
 
 
 def names(text: str, **changes: Any) -> dimensions.Names:
-    given = config(text, **changes)
-    return dimensions.names(given, read(given))
+    return dimensions.names(experiment(text, **changes))
 
 
 @pytest.mark.parametrize(

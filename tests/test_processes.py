@@ -165,8 +165,9 @@ def test_one_that_is_killed_ends_what_it_ran_and_the_rest_runs(tmp_path: Path) -
         return started[-1]
 
     workers = Workers(start_together=start)
+    experiment = read(given("case3_allreduce", 2))
     events = workers.submit(
-        job(given("case3_allreduce", 2), tmp_path, tmp_path, str(tmp_path), [Step(Program.AUTO), Step(Program.VMAP)]),
+        job(experiment, tmp_path, tmp_path, str(tmp_path), [Step(Program.AUTO), Step(Program.VMAP)]),
         "cpu",
         60.0,
         2,

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from runner.config.layers import layers
-from runner.config.sources import Layer, Place, Sources, key_place, listing, shown, text_place
+from runner.config.sources import Layer, Location, Sources, key_place, listing, shown, text_place
 from runner.faults import Fault, Key
 
 TEXT = """\
@@ -101,10 +101,10 @@ def test_the_last_file_that_says_it_counts(tmp_path: Path) -> None:
     second.write_text("\ndims: {J: 4}\n")
     mesh.write_text("axes: [x, y]\n")
     sources = Sources((Layer(mesh, ("mesh",)), Layer(first), Layer(second)))
-    assert sources.place(("dims", "I")) == Place(first, 1, 11)
-    assert sources.place(("dims", "J")) == Place(second, 2, 11)
-    assert sources.place(("mesh", "axes", 1)) == Place(mesh, 1, 11)
-    assert sources.place(("mesh", "shape", 0)) == Place(first, 2, 16)
+    assert sources.place(("dims", "I")) == Location(first, 1, 11)
+    assert sources.place(("dims", "J")) == Location(second, 2, 11)
+    assert sources.place(("mesh", "axes", 1)) == Location(mesh, 1, 11)
+    assert sources.place(("mesh", "shape", 0)) == Location(first, 2, 16)
     assert sources.place(("arrays",)) is None
 
 
@@ -206,11 +206,11 @@ def test_a_path_is_shown_as_short_as_it_can_be(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_place_of_a_key_and_of_a_word(file: Path) -> None:
-    assert key_place(file, ("arrays", "A", "spec")) == Place(file, *at(TEXT, "spec"))
+    assert key_place(file, ("arrays", "A", "spec")) == Location(file, *at(TEXT, "spec"))
     assert key_place(file, ("arrays", "A", "none")) is None
     assert key_place(file, ("name", "deeper")) is None
-    assert text_place(file, "common") == Place(file, *at(TEXT, "common"))
-    assert text_place(file, "absent") == Place(file, 1, 1)
+    assert text_place(file, "common") == Location(file, *at(TEXT, "common"))
+    assert text_place(file, "absent") == Location(file, 1, 1)
     assert text_place(file.parent / "none.yaml", "a").line == 1
 
 

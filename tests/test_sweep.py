@@ -9,11 +9,17 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from runner.cli.sweep import Plan, Results, Sweep
+from runner.config.compose import compose
+from runner.config.folders import conf_folder
+from runner.config.points import Composed, Composer
+from runner.link.workers import Workers
 from tests.command import ROOT, recorded, run_command, run_whole
+from tests.here import Here
 
 GOOD = """# @package _global_
 defaults: [{override /mesh: MESH}]
@@ -35,7 +41,7 @@ run = job.run
 
 def faulty(told, emit):
     # The first time that it is asked for one of these it does what that is called.
-    name = told["config"]["name"]
+    name = told["definition"]["name"]
     with open("served.txt", "a") as served:
         served.write(f"{os.getpid()} {name}\\n")
     mark = Path(f"{name}.done")
@@ -322,3 +328,26 @@ def test_a_value_of_a_point_may_be_one_of_hydras_settings(folder: Path) -> None:
     wrong = sweep(folder, *start, given[2], "hydra.sweep.dir=wrong")
     assert wrong.returncode == 2
     assert "While dereferencing interpolation '${hydra:job.no}'" in recorded(folder / "wrong" / "1")["error"]
+
+
+class _Composer:
+    """Composes one point, whatever is asked for, and knows how often it was."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def point(self, overrides: Sequence[str], number: int = 0) -> Composed:
+        self.asked += 1
+        configuration = compose("case3_allreduce", conf_folder(), ["program=vmap"])
+        return Composed(configuration.provenance, configuration, None, configuration.plain, {})
+
+
+def test_a_point_is_composed_once_where_a_sweep_is_resumed_too(tmp_path: Path) -> None:
+    composer = _Composer()
+    for resume in (False, True):
+        plan = Plan(tmp_path, (), None, resume=resume, symmetric=True)
+        results = Results()
+        Sweep(plan, cast("Composer", composer), Workers(start=Here), results).run([("program=vmap",)], 0)
+        assert results.statuses == {0: "passed"}
+        assert results.kept == ({0} if resume else set())
+    assert composer.asked == 2

@@ -22,7 +22,7 @@ from runner.record import record
 from runner.record.verdicts import AgreementVerdict, Checks, LeftOut
 from runner.reference.arithmetic import ANY
 from tests.command import ROOT, run_command
-from tests.harness import config, experiment
+from tests.harness import experiment
 
 TEXT = """
 arrays:
@@ -247,10 +247,10 @@ def test_what_is_known_to_be_wrong_is_no_failure_of_a_run() -> None:
 def test_a_run_at_verify_dims_is_held_to_it() -> None:
     text = TEXT.replace("arrays:", "dims: {N: 4}\nverify_dims: {N: 2}\narrays:").replace("[4, 2]", "[4, N]")
     expected = {"wrong": WRONG, "weak": ["D"], "sections": {"D": 1e-3}}
-    given = config(text.replace("arange(8)", "normal()"), expect=expected, target={"topology": "v5e:2x2"})
-    smaller = verification.smaller(given, experiment(text, expect=expected, target={"topology": "v5e:2x2"}))
+    text = text.replace("arange(8)", "normal()")
+    smaller = verification.smaller(experiment(text, expect=expected, target={"topology": "v5e:2x2"}))
     assert not isinstance(smaller, str)
-    assert (smaller[1].wrong[Program.AUTO], smaller[1].weak, smaller[1].approximate) == ({"C": ""}, {"D"}, {"D": 1e-3})
+    assert (smaller.wrong[Program.AUTO], smaller.weak, smaller.approximate) == ({"C": ""}, {"D"}, {"D": 1e-3})
 
 
 # The known ones.

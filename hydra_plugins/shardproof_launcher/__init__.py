@@ -1,4 +1,7 @@
-"""Hydra's basic launcher, except that one worker process serves all points, and one begins while another is done."""
+"""Hydra's basic launcher, except that one worker process serves all points, and one begins while another is done.
+
+Hydra imports this for every command: what only a sweep needs is imported when there is one.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.utils import JobReturn, JobStatus, configure_log, setup_globals
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
-
-from runner.cli import sweeping
-from runner.cli.app import Command
-from runner.config import trust
 
 if TYPE_CHECKING:
     from runner.cli.sweep import Sweep
@@ -26,6 +25,10 @@ class ShardproofLauncher(BasicLauncher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Run the points."""
+        from runner.cli import launching
+        from runner.cli.jobs import Command
+        from runner.config import trust
+
         config, command = self.config, self.task_function
         assert config is not None
         assert isinstance(command, Command)
@@ -38,9 +41,9 @@ class ShardproofLauncher(BasicLauncher):
         assert self.hydra_context is not None
         setup_globals()
         configure_log(config.hydra.hydra_logging, config.hydra.verbose)
-        sweep = sweeping.opened(command, config, job_overrides, initial_job_idx)
-        told = self._tell if config.hydra.callbacks else None
-        self._running = self._running or sweeping.runner(command, self.hydra_context.config_loader, config, told)
+        sweep = launching.opened(command, config, job_overrides, initial_job_idx)
+        listener = self._tell if config.hydra.callbacks else None
+        self._running = self._running or launching.runner(command, self.hydra_context.config_loader, config, listener)
         self._running.run(job_overrides, initial_job_idx)
         return [
             JobReturn(overrides=list(given), status=JobStatus.COMPLETED, _return_value=sweep.returned(number))

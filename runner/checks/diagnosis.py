@@ -13,17 +13,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
 from runner import dtypes
-from runner.checks import inscribed, sections
+from runner.checks import sections
 from runner.checks.context import Context
 from runner.checks.edits import Edit, Edits, indices
 from runner.checks.mends import inserting
 from runner.checks.slips import changing
-from runner.experiment import reader
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment, Section, Statement, expressions
 from runner.faults import InvalidExperiment
@@ -39,12 +38,8 @@ MISFITS = (TypeError, ValueError, IndexError, KeyError, ArithmeticError, Attribu
 """What NumPy raises of an edit that does not fit the shapes, as most do not."""
 
 
-@dataclass(frozen=True)
-class File:
-    """The configuration of an experiment; `refused` says what JAX's types have against another one, if anything."""
-
-    config: Mapping[str, Any]
-    refused: Callable[[Mapping[str, Any]], str | None]
+Refused: TypeAlias = Callable[[Experiment], str | None]
+"""What JAX's types have against an experiment, if anything."""
 
 
 def budget(elapsed: float) -> float:
@@ -52,10 +47,10 @@ def budget(elapsed: float) -> float:
     return min(MOST, max(LEAST, SHARE * elapsed))
 
 
-def diagnose(context: Context, file: File | None = None, seconds: float = LEAST) -> list[str]:
+def diagnose(context: Context, refused: Refused | None = None, seconds: float = LEAST) -> list[str]:
     """What is wrong with the per-device program: sentences, most telling first; "not found" where no edit mends it.
 
-    Edits are tried for so many `seconds`, in the `file` where it is known.
+    Edits are tried for so many `seconds`; in the file itself where `refused` can say what JAX has against it then.
     """
     results = context.experiment.results
     compared = [sections.compare(context, name) for name in results] if context.per_device is not None else []
@@ -64,15 +59,15 @@ def diagnose(context: Context, file: File | None = None, seconds: float = LEAST)
     if compared and all(each.agree for each in compared):
         # Only a gradient differs: that an edit leaves the results right says nothing of it.
         return []
-    found, complete = _mend(context, file, seconds)
+    mend, complete = _mend(context, refused, seconds)
     factors = [text for name in results if (text := _factor(context, name))]
-    if found is not None:
-        return [found.mend, *factors]
+    if mend is not None:
+        return [mend.mend, *factors]
     within = "" if complete else f" within {seconds:.2g} s"
     return [f"no single edit of per_device was found{within} that computes the graph", *factors]
 
 
-def _mend(context: Context, file: File | None, seconds: float) -> tuple[Edit | None, bool]:
+def _mend(context: Context, refused: Refused | None, seconds: float) -> tuple[Edit | None, bool]:
     """The likeliest edit that mends the program, and whether all were tried."""
     start = time.perf_counter()
     trial = Trial(context)
@@ -94,21 +89,18 @@ def _mend(context: Context, file: File | None, seconds: float) -> tuple[Edit | N
             continue
         if time.perf_counter() - start > seconds:
             return best, False
-        if trial.mends(edit) and (file is None or _stands(trial, file, edit)):
+        if trial.mends(edit) and (refused is None or _stands(context.experiment, trial, refused, edit)):
             best, lowest = edit, score
     return best, True
 
 
-def _stands(trial: Trial, file: File, edit: Edit) -> bool:
+def _stands(experiment: Experiment, trial: Trial, refused: Refused, edit: Edit) -> bool:
     """Whether the file with the edit is an experiment, whose `per_device` is its `graph`, and which JAX can type."""
-    revised = inscribed.revised(file.config, "per_device", edit.key, edit.text)
-    if revised is None:
-        return False
     try:
-        after = reader.read(revised)
+        revised = experiment.with_line("per_device", edit.key, edit.text)
     except InvalidExperiment:
         return False
-    return trial.agrees(after) and file.refused(revised) is None
+    return revised is not None and trial.agrees(revised) and refused(revised) is None
 
 
 _LARGER = 8

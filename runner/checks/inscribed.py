@@ -9,13 +9,11 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from runner.experiment.model import Node
 from runner.experiment.plain import read_expression
-from runner.faults import InvalidExperiment, Key
+from runner.faults import InvalidExperiment
 from runner.language import trees
-from runner.untyped import is_mapping
 
 Names = Mapping[str, ast.expr]
 """What stands for a name elsewhere."""
@@ -44,24 +42,6 @@ def in_file(node: Node) -> dict[str, ast.expr]:
 def replaced(tree: ast.expr, names: Names) -> ast.expr:
     """A tree with what stands for them in the place of some names."""
     return _Replaced(names).visit(copy.deepcopy(tree)) if names else tree
-
-
-def revised(config: Mapping[str, Any], section: str, key: Key, value: str | int) -> dict[str, Any] | None:
-    """The configuration with a line of another value; None where what stands at the key is no expression."""
-    found = at = dict(config)
-    for part in key[:-1]:
-        below = at.get(str(part))
-        if not is_mapping(below):
-            return None
-        at[str(part)] = at = dict(below)
-    last = str(key[-1])
-    if is_mapping(at.get(last)) and section in at[last]:
-        at[last] = at = dict(at[last])
-        last = section
-    if isinstance(at.get(last), bool) or not isinstance(at.get(last), str | int | float):
-        return None
-    at[last] = value
-    return found
 
 
 def _as_written(node: Node) -> ast.expr | None:

@@ -39,8 +39,8 @@ def main(arguments: Sequence[str]) -> int:
 def markdown(folder: Path) -> str:
     """The experiments in `folder`/experiment, one table per group; links lead there from a folder beside `folder`."""
     groups: dict[str, list[str]] = {title: [] for _, title in _GROUPS}
-    found = listing([folder])
-    for name, _, file in found:
+    experiments = listing([folder])
+    for name, _, file in experiments:
         config = compose(name, folder).plain
         document, title = next(group for group in _GROUPS if config["source"].startswith(group[0]))
         link = f"../{folder.name}/{file.relative_to(folder).as_posix()}"
@@ -48,7 +48,7 @@ def markdown(folder: Path) -> str:
     lines = [
         "# The experiments",
         "",
-        f"There are {len(found)}. `python -m runner +experiment=NAME` runs one. This page is what",
+        f"There are {len(experiments)}. `python -m runner +experiment=NAME` runs one. This page is what",
         "`python -m runner.catalogue` prints.",
         "",
         "Collectives are what the file expects of the compiled programs (`expect:`), else what",
@@ -94,8 +94,8 @@ def _expected(experiment: Experiment) -> str | None:
 
 
 def _counted(counts: Mapping[str, int | Range], nothing: str = "–") -> str:
-    told = [kind if count == 1 else f"{kind} × {executions.short(count)}" for kind, count in counts.items() if count]
-    return ", ".join(told) or nothing
+    parts = [kind if count == 1 else f"{kind} × {executions.short(count)}" for kind, count in counts.items() if count]
+    return ", ".join(parts) or nothing
 
 
 def _called(graph: Graph, times: int = 1) -> Counter[str]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.config.compose import InvalidConfiguration, origin_of, resolved
+from runner.config.compose import InvalidConfiguration, provenance_of, resolved
 from runner.experiment import data
 from runner.experiment.reader import read
 from runner.faults import Fault, InvalidExperiment
@@ -20,7 +20,7 @@ from runner.link.workers import Workers
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from runner.cli.app import Command
+    from runner.cli.jobs import Command
     from runner.config.compose import Configuration
 
 _TIMEOUT = 600.0
@@ -42,20 +42,20 @@ def joined(command: Command, config: DictConfig) -> bool:
     # The worker that waits is no member of a cluster.
     command.use(Workers())
     try:
-        place = cluster.called(timeout)
-        if place.count == 1:
-            place.worker.close()
+        member = cluster.called(timeout)
+        if member.count == 1:
+            member.worker.close()
             config.target.cluster = False
             return True
         asked = given.plain["target"]["processes"]
-        if asked not in (1, place.count):
-            place.worker.close()
-            message = f"the cluster started {place.count} processes, not {asked}"
+        if asked not in (1, member.count):
+            member.worker.close()
+            message = f"the cluster started {member.count} processes, not {asked}"
             raise InvalidExperiment(Fault(("target", "processes"), message))
-        if place.number == 0:
-            _own(command, config, place, given.plain, timeout)
+        if member.number == 0:
+            _own(command, config, member, given.plain, timeout)
             return True
-        command.lent = _lend(place, given, timeout, _beside(config))
+        command.lent = _lend(member, given, timeout, _beside(config))
     except InvalidExperiment as error:
         raise InvalidConfiguration(sources.report(error.fault)) from None
     except cluster.Unlike as error:
@@ -71,14 +71,14 @@ def _beside(config: DictConfig) -> Path:
     return Path(config.hydra.run.dir).absolute().parent
 
 
-def _lend(place: cluster.Place, given: Configuration, timeout: float, folder: Path) -> int:
+def _lend(member: cluster.Member, given: Configuration, timeout: float, folder: Path) -> int:
     """Lend this process's devices to the first; the exit status of all."""
     from runner.link import lending
 
-    def data_folder(config: Mapping[str, Any]) -> Path:
-        return data.folder(read(config), lambda: given.sources)
+    def data_folder(definition: Mapping[str, Any]) -> Path:
+        return data.folder(read(definition), lambda: given.sources)
 
-    return lending.lend(place, given.plain, timeout, folder, data_folder)
+    return lending.lend(member, given.plain, timeout, folder, data_folder)
 
 
 def _of_task(config: DictConfig) -> Configuration:
@@ -88,11 +88,13 @@ def _of_task(config: DictConfig) -> Configuration:
     task = config.copy()
     with open_dict(task):
         del task["hydra"]
-    return resolved(task, origin_of(config.hydra))
+    return resolved(task, provenance_of(config.hydra))
 
 
-def _own(command: Command, config: DictConfig, place: cluster.Place, plain: Mapping[str, Any], timeout: float) -> None:
-    owner = cluster.Owner(place, plain, timeout, _beside(config))
+def _own(
+    command: Command, config: DictConfig, member: cluster.Member, plain: Mapping[str, Any], timeout: float
+) -> None:
+    owner = cluster.Owner(member, plain, timeout, _beside(config))
     command.owner = owner
     command.use(Workers(start_together=owner.together, of_cluster=True))
-    config.target.processes = place.count
+    config.target.processes = member.count

@@ -15,7 +15,8 @@ from typing import TypeVar
 
 from runner.config.sources import shown
 from runner.link.events import Devices
-from runner.record import differences, folders, golden, record
+from runner.record import differences, folders, golden
+from runner.record import record as records
 from runner.record.golden import Pinned
 from runner.record.model import ArrayRecord, CompiledProgram, MeshShape, ProgramRecord, Record
 from runner.record.verdicts import ValueVerdict, Verdict
@@ -121,18 +122,18 @@ def _load(path: Path) -> Side:
         return _side([_of_record(path)] if path.name == "result.json" else _of_golden(path, path.stem))
     if (path / "result.json").is_file():
         return _side([_of_record(path / "result.json")])
-    if records := sorted(path.glob("*/result.json")):
-        points, unread = _of_sweep(records)
+    if files := sorted(path.glob("*/result.json")):
+        points, unread = _of_sweep(files)
         names = [point.name for point in points]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise InvalidComparison(f"{shown(path)}: more than one run of {twice[0]}; name one of its folders")
         return _side(points, unread)
-    found: list[Point] = []
+    pinned: list[Point] = []
     for file in sorted(path.rglob("*.json")):
-        found += _of_golden(file, file.relative_to(path).with_suffix("").as_posix())
-    if not found:
+        pinned += _of_golden(file, file.relative_to(path).with_suffix("").as_posix())
+    if not pinned:
         raise InvalidComparison(f"{shown(path)}: no run folder, no sweep, and no folder of goldens")
-    return _side(found)
+    return _side(pinned)
 
 
 def _side(points: Iterable[Point], unread: int = 0) -> Side:
@@ -161,14 +162,14 @@ def _of_sweep(files: Sequence[Path]) -> tuple[list[Point], int]:
 
 def _of_record(file: Path) -> Point:
     try:
-        found = record.read(file.parent)
-    except record.UnreadableRecord as error:
+        record = records.read(file.parent)
+    except records.UnreadableRecord as error:
         raise InvalidComparison(str(error)) from None
-    overrides = [text.lstrip("+") for text in found.overrides]
+    overrides = [text.lstrip("+") for text in record.overrides]
     words = sorted(text for text in overrides if not text.startswith("experiment="))
-    pinned = {name: golden.pinned(result) for name, result in found.programs.items()}
-    jax = found.environment.jax
-    return Point(" ".join([found.experiment or "–", *words]), golden.series(jax) if jax else None, pinned, found)
+    pinned = {name: golden.pinned(result) for name, result in record.programs.items()}
+    jax = record.environment.jax
+    return Point(" ".join([record.experiment or "–", *words]), golden.series(jax) if jax else None, pinned, record)
 
 
 def _of_golden(file: Path, name: str) -> list[Point]:
@@ -180,15 +181,15 @@ def _of_golden(file: Path, name: str) -> list[Point]:
 
 
 def _of_series(path: Path, points: Iterable[Point], series: str) -> list[Point]:
-    found = [point for point in points if point.series == series]
-    if not found:
+    pinned = [point for point in points if point.series == series]
+    if not pinned:
         raise InvalidComparison(f"{shown(path)}: it pins nothing for {series or 'no JAX'}; {_there(points)}")
-    return found
+    return pinned
 
 
 def _there(points: Iterable[Point]) -> str:
-    found = _series(points)
-    return f"there {'are' if len(found) > 1 else 'is'} {', '.join(found) or 'nothing'}"
+    series = _series(points)
+    return f"there {'are' if len(series) > 1 else 'is'} {', '.join(series) or 'nothing'}"
 
 
 def _series(points: Iterable[Point]) -> list[str]:
@@ -199,10 +200,10 @@ def _series(points: Iterable[Point]) -> list[str]:
 def _two_series(path: Path, points: Sequence[Point], is_golden: bool) -> tuple[str, str]:
     if not is_golden:
         raise InvalidComparison(f"{shown(path)}: compared with what? name a second run, sweep or golden")
-    found = _series(points)
-    if len(found) != 2:
+    series = _series(points)
+    if len(series) != 2:
         raise InvalidComparison(f"{shown(path)}: which series are compared? name two with --series; {_there(points)}")
-    return found[0], found[1]
+    return series[0], series[1]
 
 
 # What differs.
@@ -232,62 +233,62 @@ def _report(before: Side, after: Side) -> int:
 
 def compared(old: Point, new: Point) -> tuple[list[str], list[str]]:
     """What differs between two points, and what is told for information: a sentence each."""
-    found: list[str] = []
+    lines: list[str] = []
     there, here = (point.record.not_supported if point.record else {} for point in (old, new))
     for program in dict.fromkeys([*old.pinned, *new.pinned]):
         if program in old.pinned and program in new.pinned:
-            found += differences.of_program(program, old.pinned[program], new.pinned[program])
+            lines += differences.of_program(program, old.pinned[program], new.pinned[program])
         elif program in new.pinned:
             why = f"; before: {there[program]}" if program in there else ""
-            found.append(f"program {program} appeared{why}")
+            lines.append(f"program {program} appeared{why}")
         else:
             why = f": {here[program]}" if program in here else ""
-            found.append(f"program {program} disappeared{why}")
+            lines.append(f"program {program} disappeared{why}")
     if old.record is None or new.record is None:
-        return found, [f"{old.series} → {new.series}"] if found and old.series != new.series else []
-    return _of_runs(old.record, new.record) + found, _notes(old.record, new.record)
+        return lines, [f"{old.series} → {new.series}"] if lines and old.series != new.series else []
+    return _of_runs(old.record, new.record) + lines, _notes(old.record, new.record)
 
 
 def _of_runs(old: Record, new: Record) -> list[str]:
     """What differs between two records beside what is pinned."""
-    found: list[str] = []
+    lines: list[str] = []
     for what, was, now in (
         ("experiment", old.experiment, new.experiment),
         ("status", old.status, new.status),
         ("error", old.error, new.error),
     ):
         if was != now:
-            found.append(f"{what}: {_said(was)} → {_said(now)}")
+            lines.append(f"{what}: {_said(was)} → {_said(now)}")
     # A run whose configuration could not be composed has neither mesh nor target.
     for what, was, now in (
         ("mesh", _mesh(old.mesh), _mesh(new.mesh)),
         ("target", _target(old.target), _target(new.target)),
     ):
         if was != now:
-            found.append(f"{what}: {was} → {now}")
-    found += _named("array", old.arrays, new.arrays, _array)
-    found += _named("check", dict(old.checks.named()), dict(new.checks.named()), _status)
+            lines.append(f"{what}: {was} → {now}")
+    lines += _named("array", old.arrays, new.arrays, _array)
+    lines += _named("check", dict(old.checks.named()), dict(new.checks.named()), _status)
     for program in old.programs:
         if program in new.programs:
-            found += _of_programs(program, old.programs[program], new.programs[program])
-    return found
+            lines += _of_programs(program, old.programs[program], new.programs[program])
+    return lines
 
 
 def _of_programs(program: str, old: ProgramRecord, new: ProgramRecord) -> list[str]:
-    found = [
+    lines = [
         f"{what} of {program}: {_said(was)} → {_said(now)}"
         for what, was, now in (("status", old.status, new.status), ("error", old.error, new.error))
         if was != now
     ]
-    found += _named(f"{program}: check", dict(old.checks.named()), dict(new.checks.named()), _status)
+    lines += _named(f"{program}: check", dict(old.checks.named()), dict(new.checks.named()), _status)
     was, now = (side.memory if isinstance(side, CompiledProgram) else None for side in (old, new))
     for what, before, after in (
         ("temporary", was and was.temp_bytes, now and now.temp_bytes),
         ("needed", was and was.needed_bytes, now and now.needed_bytes),
     ):
         if before != after:
-            found.append(f"{what} memory of {program}: {differences.bytes_change(before, after)} per device")
-    return found
+            lines.append(f"{what} memory of {program}: {differences.bytes_change(before, after)} per device")
+    return lines
 
 
 T = TypeVar("T")
@@ -295,14 +296,14 @@ T = TypeVar("T")
 
 def _named(what: str, old: Mapping[str, T], new: Mapping[str, T], say: Callable[[T], str]) -> list[str]:
     """What differs between two mappings of names, as `say` says their values."""
-    found: list[str] = []
+    lines: list[str] = []
     for name in dict.fromkeys([*old, *new]):
         was, now = (say(side[name]) if name in side else None for side in (old, new))
         if was is None or now is None:
-            found.append(f"{what} {name} {'appeared' if was is None else 'disappeared'}: {now or was}")
+            lines.append(f"{what} {name} {'appeared' if was is None else 'disappeared'}: {now or was}")
         elif was != now:
-            found.append(f"{what} {name}: {was} → {now}")
-    return found
+            lines.append(f"{what} {name}: {was} → {now}")
+    return lines
 
 
 def _status(check: Verdict) -> str:
@@ -337,13 +338,13 @@ def _notes(old: Record, new: Record) -> list[str]:
         ("runner", was.runner, now.runner),
     )
     changed = [f"{name} {_said(before)} → {_said(after)}" for name, before, after in versions if before != after]
-    found = [", ".join(changed)] if changed else []
+    notes = [", ".join(changed)] if changed else []
     for program, result in old.compiled.items():
         other = new.compiled.get(program)
         if other is not None:
             parts = [*_times(result, other), *_estimates(result, other), *_rounding(result, other)]
-            found += [f"{program}: {', '.join(parts)}"] if parts else []
-    return found
+            notes += [f"{program}: {', '.join(parts)}"] if parts else []
+    return notes
 
 
 def _times(old: CompiledProgram, new: CompiledProgram) -> list[str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from runner.cli import app, single
+from runner.cli import single
+from runner.cli.jobs import Job
 from runner.config.compose import Configuration
 from runner.experiment.program import Program
 from runner.experiment.reader import read
@@ -26,15 +27,14 @@ def main(arguments: Sequence[str]) -> int:
     return single.main(arguments, _derive, "the lines are those of")
 
 
-def _derive(configuration: Configuration, job: app.Job, workers: Workers) -> Status:
-    config = {**configuration.plain, "program": Program.DERIVED.value}
+def _derive(configuration: Configuration, job: Job, workers: Workers) -> Status:
     # What is asked for has to be right, too; what is known of it without its program may not hold of this one.
-    read(configuration.plain)
-    types = types_of(workers, read(config), config, job.folder, job.folder)
+    experiment = read(configuration.plain).at(program=Program.DERIVED.value)
+    types = types_of(workers, experiment, job.folder, job.folder)
     if types.derivation is None:
         reason = types.unsupported[Program.DERIVED]
         raise invalid(("program",), f"the graph cannot be written for one device: {reason}")
-    print(text(types.derivation, manual=config.get("manual") is not None))
+    print(text(types.derivation, manual=experiment.definition["manual"] is not None))
     return "passed"
 
 

@@ -178,55 +178,55 @@ def json_schema() -> Schema:
     }
 
 
-def _below(found: Schema) -> Schema:
+def _below(schema: Schema) -> Schema:
     """A schema whose inner values may also be interpolations, which become what they lead to."""
-    found = dict(found)
-    if "properties" in found:
-        found["properties"] = {key: _or_interpolation(_below(inner)) for key, inner in found["properties"].items()}
+    schema = dict(schema)
+    if "properties" in schema:
+        schema["properties"] = {key: _or_interpolation(_below(inner)) for key, inner in schema["properties"].items()}
     for part in ("additionalProperties", "items"):
-        if isinstance(found.get(part), dict):
-            found[part] = _or_interpolation(_below(found[part]))
-    return found
+        if isinstance(schema.get(part), dict):
+            schema[part] = _or_interpolation(_below(schema[part]))
+    return schema
 
 
-def _or_interpolation(found: Schema) -> Schema:
-    kinds = found.get("type", "string")
-    if ("string" in kinds or "$ref" in found) and "enum" not in found:
-        return found
-    description = {key: found.pop(key) for key in ("description",) if key in found}
-    return {**description, "anyOf": [found, {"$ref": "#/$defs/interpolation"}]}
+def _or_interpolation(schema: Schema) -> Schema:
+    kinds = schema.get("type", "string")
+    if ("string" in kinds or "$ref" in schema) and "enum" not in schema:
+        return schema
+    description = {key: schema.pop(key) for key in ("description",) if key in schema}
+    return {**description, "anyOf": [schema, {"$ref": "#/$defs/interpolation"}]}
 
 
 def _of(kind: Kind, path: tuple[str, ...], config: str | None = None) -> Schema:
-    found: Schema
+    schema: Schema
     if kind.name != "mapping":
-        found = dict(_TYPES[kind.name])
+        schema = dict(_TYPES[kind.name])
     elif kind.keys is None:
         assert kind.items is not None
-        found = {"type": "object", "additionalProperties": _of(kind.items, (*path, "*"))}
+        schema = {"type": "object", "additionalProperties": _of(kind.items, (*path, "*"))}
     else:
         said = _documented()
         config = config or next(name for name, keys in said.items() if list(keys) == list(kind.keys))
         properties = {key: said[config][key] | _of(inner, (*path, key)) for key, inner in kind.keys.items()}
-        found = {"type": "object", "properties": properties, "additionalProperties": False}
-    found |= _NARROWER.get(path, {})
-    if kind.optional and isinstance(found.get("type"), str):
-        found["type"] = [found["type"], "null"]
-    return found
+        schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    schema |= _NARROWER.get(path, {})
+    if kind.optional and isinstance(schema.get("type"), str):
+        schema["type"] = [schema["type"], "null"]
+    return schema
 
 
 def _documented() -> dict[str, dict[str, Schema]]:
     """Per class of `schema.py` its keys, each with the text below it as its description."""
-    found: dict[str, dict[str, Schema]] = {}
+    properties: dict[str, dict[str, Schema]] = {}
     for node in ast.parse(inspect.getsource(schema)).body:
         if isinstance(node, ast.ClassDef):
-            keys = found.setdefault(node.name, {})
+            keys = properties.setdefault(node.name, {})
             for line in node.body:
                 if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
                     keys[line.target.id] = {}
                 elif isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) and keys:
                     keys[list(keys)[-1]] = {"description": " ".join(inspect.cleandoc(str(line.value.value)).split())}
-    return found
+    return properties
 
 
 def text() -> str:

@@ -34,18 +34,18 @@ def expanded(points: Sequence[Sequence[str]], composer: Composer, limit: int) ->
     Raises `InvalidConfiguration` where there is nothing that `all` could stand for, and where it stands for so many
     layouts that there would be more points than the limit: they are counted before any is made.
     """
-    found: list[list[str]] = []
+    expanded_points: list[list[str]] = []
     for overrides in points:
         for layouts in _meshes(list(overrides), composer):
-            count = len(found) + layouts.count
+            count = len(expanded_points) + layouts.count
             if count > limit:
                 words = " ".join(override for override in overrides if WORD.match(override))
                 # Of each mesh an array has other layouts.
                 words_of_both = all(any(_is(o, what) for o in overrides) for what in ("mesh", "array"))
                 whole = len(points) == 1 and not words_of_both
                 raise too_many(words, f"{'' if whole else 'at least '}{count:,}", limit)
-            found += layouts.points
-    return found
+            expanded_points += layouts.points
+    return expanded_points
 
 
 @dataclass(frozen=True)

@@ -58,16 +58,16 @@ def main(arguments: Sequence[str]) -> int:
         runs=given.runs,
     )  # fmt: skip
     try:
-        found = list(measure(wanted))
+        measures = list(measure(wanted))
     except NotMeasured as error:
         print(f"the devices cannot be used: {error}", file=sys.stderr)
         return 3
-    _report(found)
+    _report(measures)
     file = given.config_dir / "hardware" / f"{given.name}.yaml"
     versions = ", ".join(f"{package} {metadata.version(package)}" for package in ("jax", "jaxlib"))
     try:
         file.parent.mkdir(exist_ok=True)
-        files.write_text(file, fit.document(fit.fit(found), given.name, f"{datetime.date.today()}", versions))
+        files.write_text(file, fit.document(fit.fit(measures), given.name, f"{datetime.date.today()}", versions))
     except OSError as error:
         print(f"{shown(file)}\n  {error.strerror}", file=sys.stderr)
         return 3
@@ -75,17 +75,17 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _report(found: Sequence[Measure]) -> None:
-    first = found[0]
+def _report(measures: Sequence[Measure]) -> None:
+    first = measures[0]
     say(f"{first.devices} × {first.device}; a program that does nothing takes {time_text(first.seconds)}", "bold")
     rows = [
         (one.kind, bytes_text(one.bytes), time_text(one.seconds), _rate(fit.algbw(one)), _rate(fit.busbw(one)))
-        for one in found
+        for one in measures
         if one.kind in fit.KINDS
     ]
     print_table(_HEAD, [[(text, "") for text in row] for row in rows])
     say()
-    for one in found:
+    for one in measures:
         if one.kind == "product":
             say(f"products of {one.dtype}: {one.bytes / one.seconds:.3g} operations a second on each device")
         elif one.kind == "copy":
@@ -97,10 +97,10 @@ def _rate(rate: float) -> str:
 
 
 def _size(text: str) -> int:
-    found = re.fullmatch(r"(\d+)([kMG]?)(?:i?B)?", text)
-    if found is None or not int(found[1]):
+    match = re.fullmatch(r"(\d+)([kMG]?)(?:i?B)?", text)
+    if match is None or not int(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 1k, 16M, 1G or a number of bytes")
-    return int(found[1]) * _SIZES[found[2]]
+    return int(match[1]) * _SIZES[match[2]]
 
 
 def _count(text: str) -> int:

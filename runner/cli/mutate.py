@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.cli import app, single
+from runner.cli import single
+from runner.cli.jobs import Job
 from runner.config.compose import Configuration
 from runner.experiment import data, topology
 from runner.experiment.reader import read
@@ -41,20 +42,19 @@ def main(arguments: Sequence[str]) -> int:
     return single.main(arguments, _mutate, "mutants are made of")
 
 
-def _mutate(configuration: Configuration, job: app.Job, workers: Workers) -> Status:
+def _mutate(configuration: Configuration, job: Job, workers: Workers) -> Status:
     from runner.checks.mutants import broken, mutants
 
-    config, folder = configuration.plain, job.folder
-    experiment = read(config)
-    overrides = list(job.origin.overrides)
+    experiment, folder = read(configuration.plain), job.folder
+    overrides = list(job.provenance.overrides)
     if experiment.target.topology is not None:
         topology.require(experiment.target.topology)
-        smaller = verification.smaller(config, experiment)
+        smaller = verification.smaller(experiment)
         if isinstance(smaller, str):
             raise invalid(("target",), f"its results cannot be interpreted at sizes for hardware: {smaller}")
         overrides += verification.overrides(experiment.verify_dims)
-        config, experiment = smaller
-    context = consulted(experiment, config, folder, lambda: configuration.sources, workers, overrides)
+        experiment = smaller
+    context = consulted(experiment, folder, lambda: configuration.sources, workers, overrides)
     found = mutants(context)
     _report(found, broken(context.experiment), experiment.name)
     files.write_text(folder / FILE, json.dumps([_plain(mutant) for mutant in found], indent=1) + "\n")
@@ -64,7 +64,6 @@ def _mutate(configuration: Configuration, job: app.Job, workers: Workers) -> Sta
 
 def consulted(
     experiment: Experiment,
-    config: Mapping[str, Any],
     folder: Path,
     sources: Callable[[], Sources],
     workers: Workers,
@@ -75,7 +74,7 @@ def consulted(
 
     data_folder = data.folder(experiment, sources)
     arrays = data.make(experiment, data_folder)
-    types, gradients = types_and_gradients_of(workers, experiment, config, folder, data_folder)
+    types, gradients = types_and_gradients_of(workers, experiment, folder, data_folder)
     released = pinned.released(experiment.values, overrides)
     context = oracles.consult(experiment, arrays, types.outputs, types.floats, released)
     for reason in dict.fromkeys(released.values()):

@@ -36,16 +36,16 @@ class Options:
         named = (OLDER.get(name, name) for name in (self.sort or "", objective))
         return next((name for name in named if name in MEASURES), MEASURES[0])
 
-    def through(self, found: Sequence[Row]) -> list[Row]:
+    def through(self, rows: Sequence[Row]) -> list[Row]:
         """The rows that `where` lets through. Raises `InvalidConfiguration`."""
         if self.where is None:
-            return list(found)
-        keys = found[0].keys if found else ()
+            return list(rows)
+        keys = rows[0].keys if rows else ()
         try:
             condition = where.parse(self.where, (*_OWN, *KINDS, *MEASURES, *OLDER, *keys))
         except where.NoCondition as error:
             raise _refused("where", self.where, str(error)) from None
-        return [row for row in found if condition(row)]
+        return [row for row in rows if condition(row)]
 
 
 def read(config: Mapping[str, Any], keys: Iterable[str]) -> Options:

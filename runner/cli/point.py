@@ -83,14 +83,15 @@ class Point:
         self._running = Running(
             config.plain, self.folder, lambda: config.sources, self.overrides, workers, progress, git
         )
+        self._running.begin()
 
     def _finish(self) -> None:
         if self._running is None:
             return
-        found, _ = self._running.finished()
-        self._ended = found
+        record, _ = self._running.finish()
+        self._ended = record
         # What an invalid experiment says of it may be anything.
-        if found.status != "invalid":
+        if record.status != "invalid":
             self.show = self.configuration.plain.get("show", self.show)
 
     def _try(self, half: Callable[[], None]) -> None:
@@ -99,40 +100,24 @@ class Point:
         try:
             half()
         except InvalidConfiguration as error:
-            self._ended = invalid(self.folder, str(error), self.overrides, self._config_folders)
+            self._end("invalid", str(error))
         except OSError as error:
-            self._give_up(of_system(error, self.folder))
+            message = of_system(error, self.folder)
+            self.close()
+            self._running = None
+            try:
+                self._end("error", message)
+            except OSError:
+                print(message, file=sys.stderr)
         except Exception as error:
             # In a sweep the other points still run; alone the traceback is what we need to mend it.
             traceback.print_exc()
             log.exception("a bug in shardproof")
-            self._ended = crashed(self.folder, error, self.overrides, self._config_folders)
+            self._end("error", f"this is a bug in shardproof, please report it: {type(error).__name__}: {error}")
 
-    def _give_up(self, message: str) -> None:
-        self.close()
-        self._running = None
-        try:
-            self._ended = ended(self.folder, "error", message, self.overrides, self._config_folders)
-        except OSError:
-            print(message, file=sys.stderr)
+    def _end(self, status: Status, message: str) -> None:
+        """End with a message before anything was found."""
+        from runner.record import record as records
 
-
-def invalid(folder: Path, message: str, overrides: Sequence[str], config_folders: Sequence[str] = ()) -> Record:
-    """The record of a point whose configuration could not be composed."""
-    return ended(folder, "invalid", message, overrides, config_folders)
-
-
-def crashed(folder: Path, error: Exception, overrides: Sequence[str], config_folders: Sequence[str] = ()) -> Record:
-    """The record of a run in which the runner itself failed."""
-    message = f"this is a bug in shardproof, please report it: {type(error).__name__}: {error}"
-    return ended(folder, "error", message, overrides, config_folders)
-
-
-def ended(
-    folder: Path, status: Status, message: str, overrides: Sequence[str], config_folders: Sequence[str] = ()
-) -> Record:
-    """The record of a run that ended with a message before anything was found."""
-    from runner.record import record
-
-    folder.mkdir(parents=True, exist_ok=True)
-    return record.ended(folder, status, message, overrides, config_folders)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._ended = records.ended(self.folder, status, message, self.overrides, self._config_folders)

@@ -17,7 +17,8 @@ from urllib.parse import quote
 
 from runner.config.sources import shown
 from runner.printable import json_text
-from runner.record import folders, manifest, measures, plain, record
+from runner.record import folders, manifest, measures, plain
+from runner.record import record as records
 from runner.record.files import write_text
 from runner.record.folders import PAGE
 from runner.record.model import Record
@@ -58,9 +59,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _report(given: list[Path], options: argparse.Namespace) -> Path:
     """Write the pages; return the path of that of all. Raises `InvalidReport`."""
-    found, unreadable = _read(given)
-    if len(found) == 1 and (given[0] / folders.RECORD).is_file():
-        folder, only = next(iter(found.items()))
+    by_folder, unreadable = _read(given)
+    if len(by_folder) == 1 and (given[0] / folders.RECORD).is_file():
+        folder, only = next(iter(by_folder.items()))
         page = _named(options.output) if options.output else _replaced(folder / PAGE)
         run.write(only, folder, page)
         manifest.add([] if options.output else [page])
@@ -68,9 +69,9 @@ def _report(given: list[Path], options: argparse.Namespace) -> Path:
     page = _named(options.output) if options.output else _replaced(_common(given) / PAGE)
     _replaced(_export(page))
     if not options.only:
-        for folder, each in found.items():
+        for folder, each in by_folder.items():
             manifest.add([run.write(each, folder, _replaced(folder / PAGE))])
-    write_sweep(found, given, page, unreadable)
+    write_sweep(by_folder, given, page, unreadable)
     manifest.add([] if options.output else [page, _export(page)])
     return options.output or page
 
@@ -106,7 +107,7 @@ def _read(given: Sequence[Path]) -> tuple[dict[Path, Record], list[str]]:
 
     Raises `InvalidReport`.
     """
-    found: dict[Path, Record] = {}
+    by_folder: dict[Path, Record] = {}
     unreadable: list[str] = []
     for path in given:
         if not path.is_dir():
@@ -116,31 +117,31 @@ def _read(given: Sequence[Path]) -> tuple[dict[Path, Record], list[str]]:
             raise InvalidReport(f"{shown(path)}: no run folder, and none in it: there is no {folders.RECORD}")
         for folder in inside:
             try:
-                found[folder] = record.read(folder)
-            except record.UnreadableRecord as error:
+                by_folder[folder] = records.read(folder)
+            except records.UnreadableRecord as error:
                 unreadable.append(str(error))
-    if not found:
+    if not by_folder:
         raise InvalidReport("\n".join(unreadable))
     for message in unreadable:
         print(message, file=sys.stderr)
-    return found, unreadable
+    return by_folder, unreadable
 
 
 def of_sweep(folder: Path) -> Path:
     """Write the page of a sweep, which leads to those of its points; return its path. Raises `OSError`."""
-    found, unreadable = _read([folder])
-    return write_sweep(found, [folder], folder / PAGE, unreadable)
+    by_folder, unreadable = _read([folder])
+    return write_sweep(by_folder, [folder], folder / PAGE, unreadable)
 
 
-def write_sweep(found: dict[Path, Record], given: Sequence[Path], page: Path, unreadable: Sequence[str]) -> Path:
+def write_sweep(by_folder: dict[Path, Record], given: Sequence[Path], page: Path, unreadable: Sequence[str]) -> Path:
     """Write the page of several runs and, beside it, their charts as Vega-Lite; return the page's path."""
     points = [
         measured.Point(_name(folder, given), each, each.overrides, _link(folder, page))
-        for folder, each in found.items()
+        for folder, each in by_folder.items()
     ]
     unreadable = list(unreadable)
-    points += _alike(found, points, unreadable)
-    names = list(dict.fromkeys(each.experiment for each in found.values() if each.experiment))
+    points += _alike(by_folder, points, unreadable)
+    names = list(dict.fromkeys(each.experiment for each in by_folder.values() if each.experiment))
     name = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "no experiment"
     swept = measured.gather(points)
     export = _export(page)
@@ -152,21 +153,21 @@ def write_sweep(found: dict[Path, Record], given: Sequence[Path], page: Path, un
 
 
 def _alike(
-    found: dict[Path, Record], points: Sequence[measured.Point], unreadable: list[str]
+    by_folder: dict[Path, Record], points: Sequence[measured.Point], unreadable: list[str]
 ) -> Iterator[measured.Point]:
     """The points that were not run since another one stands for them, as the `results.jsonl` of their sweep has it.
 
     Where that cannot be read it is said in `unreadable`.
     """
-    at = {folder: k for k, folder in enumerate(found)}
-    for home in dict.fromkeys(folder.parent for folder in found):
+    at = {folder: k for k, folder in enumerate(by_folder)}
+    for home in dict.fromkeys(folder.parent for folder in by_folder):
         file = home / "results.jsonl"
         try:
-            told = _rows(file)
+            rows = _rows(file)
         except plain.NotJson as error:
             unreadable.append(f"{file}\n  {error}")
             continue
-        for number, row in {row["point"]: row for row in told if row.get("same_as") is not None}.items():
+        for number, row in {row["point"]: row for row in rows if row.get("same_as") is not None}.items():
             same = at.get(home / str(row["same_as"]))
             if same is not None:
                 keys = [name for name in row if name not in measures.columns([])]

@@ -52,17 +52,17 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(list(arguments))
     unread: list[str] = []
     try:
-        found = _found(given, unread)
+        entries = _found(given, unread)
     except InvalidQuestion as error:
         print(error, file=sys.stderr)
         return 2
     for message in unread:
         print(message, file=sys.stderr)
     if given.json:
-        _as_json(found)
+        _as_json(entries)
     else:
-        _listing(found)
-    return _delete(found, asked=not given.yes) if given.delete and found else 0
+        _listing(entries)
+    return _delete(entries, asked=not given.yes) if given.delete and entries else 0
 
 
 def _found(given: argparse.Namespace, unread: list[str]) -> list[Entry]:
@@ -74,12 +74,12 @@ def _found(given: argparse.Namespace, unread: list[str]) -> list[Entry]:
         raise InvalidQuestion(
             "--delete: of which runs? name a folder, or say --experiment, --status, --with or --older"
         )
-    found: dict[Path, Entry] = {}
+    entries: dict[Path, Entry] = {}
     for folder in given.folders or [Path("outputs")]:
         if not folder.is_dir():
             raise InvalidQuestion(f"{folder}: there is no such folder")
-        found.update({entry.folder.resolve(): entry for entry in shelf.entries(folder, unread)})
-    return [entry for entry in found.values() if all(test(entry) for test in wanted)]
+        entries.update({entry.folder.resolve(): entry for entry in shelf.entries(folder, unread)})
+    return [entry for entry in entries.values() if all(test(entry) for test in wanted)]
 
 
 def _filters(given: argparse.Namespace, now: datetime) -> list[Callable[[Entry], bool]]:
@@ -112,8 +112,8 @@ def _age(flag: str, text: str) -> timedelta:
         raise InvalidQuestion(f"{flag}: '{text}' is longer ago than there are dates") from None
 
 
-def _listing(found: Sequence[Entry]) -> None:
-    if not found:
+def _listing(entries: Sequence[Entry]) -> None:
+    if not entries:
         say("no runs")
         return
     rows = [
@@ -129,13 +129,13 @@ def _listing(found: Sequence[Entry]) -> None:
                 "",
             ),
         ]
-        for entry in found
+        for entry in entries
     ]
     print_table(("folder", "experiment", "began (UTC)", "points", "status", "size", "overrides"), rows)
-    sweeps = sum(entry.sweep for entry in found)
-    runs = len(found) - sweeps
+    sweeps = sum(entry.sweep for entry in entries)
+    runs = len(entries) - sweeps
     counted = f"{runs} run{'' if runs == 1 else 's'}, {sweeps} sweep{'' if sweeps == 1 else 's'}"
-    say(f"\n{counted}, {bytes_text(sum(map(shelf.size, found)))}")
+    say(f"\n{counted}, {bytes_text(sum(map(shelf.size, entries)))}")
 
 
 def _statuses(entry: Entry) -> str:
@@ -144,9 +144,9 @@ def _statuses(entry: Entry) -> str:
     return ", ".join(f"{entry.statuses[status]} {status}" for status in shelf.STATUSES if entry.statuses[status])
 
 
-def _as_json(found: Sequence[Entry]) -> None:
-    for entry in found:
-        told = {
+def _as_json(entries: Sequence[Entry]) -> None:
+    for entry in entries:
+        line = {
             "folder": str(entry.folder),
             "experiments": entry.experiments,
             "time": entry.time,
@@ -155,21 +155,21 @@ def _as_json(found: Sequence[Entry]) -> None:
             "overrides": entry.overrides,
             "bytes": shelf.size(entry),
         }
-        print(json_text(json.dumps(told, ensure_ascii=False)))
+        print(json_text(json.dumps(line, ensure_ascii=False)))
 
 
-def _delete(found: Sequence[Entry], *, asked: bool) -> int:
+def _delete(entries: Sequence[Entry], *, asked: bool) -> int:
     """Delete what was listed, as far as it is all ours, and say what is left and why."""
     if asked:
         if not sys.stdin.isatty():
             print("--delete: nobody can be asked here; --yes deletes without asking", file=sys.stderr)
             return 2
-        print(f"\nDelete these {len(found)}? [y/N] ", end="", flush=True)
+        print(f"\nDelete these {len(entries)}? [y/N] ", end="", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             print("nothing was deleted")
             return 1
     left = 0
-    for entry in found:
+    for entry in entries:
         try:
             strangers = shelf.delete(entry)
         except OSError as error:
@@ -179,7 +179,7 @@ def _delete(found: Sequence[Entry], *, asked: bool) -> int:
         if strangers:
             left += 1
             print(f"{shown(entry.folder)} stays: {_why(entry, strangers)}", file=sys.stderr)
-    say(f"{len(found) - left} deleted" + (f", {left} left" if left else ""))
+    say(f"{len(entries) - left} deleted" + (f", {left} left" if left else ""))
     return 1 if left else 0
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from runner.cli import app
+from runner.cli.jobs import Job
 from runner.config.compose import Configuration, InvalidConfiguration
 from runner.faults import InvalidExperiment
 from runner.link.target import WorkerEnded
@@ -18,7 +19,7 @@ from runner.words import of_system
 if TYPE_CHECKING:
     from runner.record.model import Status
 
-Work: TypeAlias = "Callable[[Configuration, app.Job, Workers], Status]"
+Work: TypeAlias = "Callable[[Configuration, Job, Workers], Status]"
 """What is done with a configuration. Raises `InvalidExperiment`."""
 
 
@@ -30,14 +31,14 @@ def main(arguments: Sequence[str], work: Work, of_one: str) -> int:
     return app.main(arguments, functools.partial(_task, work))
 
 
-def _task(work: Work, job: app.Job, workers: Workers) -> Status:
+def _task(work: Work, job: Job, workers: Workers) -> Status:
     """One job of Hydra. Returns its status; never raises."""
     try:
         return work(job.resolved(), job, workers)
     except InvalidConfiguration as error:
         print(error, file=sys.stderr)
     except InvalidExperiment as error:
-        print(job.origin.sources.report(error.fault), file=sys.stderr)
+        print(job.provenance.sources.report(error.fault), file=sys.stderr)
     except WorkerEnded as error:
         print(error, file=sys.stderr)
         return "error"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import yaml
 
-from runner.cli.point import LOG, Point, invalid
+from runner.cli.point import LOG, Point
 from runner.config import composition
 from runner.config.compose import InvalidConfiguration
 from runner.config.folders import added
@@ -24,7 +24,8 @@ from runner.config.points import REFUSALS, Composed, Composer
 from runner.experiment import enumeration
 from runner.link.workers import Workers
 from runner.printable import Formatter
-from runner.record import manifest, measures, record
+from runner.record import manifest, measures
+from runner.record import record as records
 from runner.record.files import write_text
 from runner.record.measures import Row
 from runner.show import report
@@ -45,12 +46,12 @@ _LARGE = 1 << 28
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
-Told: TypeAlias = "Callable[[int, Sequence[str], Path], None]"
+Listener: TypeAlias = "Callable[[int, Sequence[str], Path], None]"
 """What hears of a point that has been run: its number, its overrides, its folder."""
 
 
 @dataclass
-class Found:
+class Results:
     """What is known of a sweep so far."""
 
     rows: dict[int, list[Row]] = field(default_factory=dict[int, "list[Row]"])
@@ -60,10 +61,10 @@ class Found:
     kept: set[int] = field(default_factory=set[int])
     """The points that were there already, where a sweep is resumed."""
 
-    def add(self, number: int, found: Record, overrides: Sequence[str]) -> None:
+    def add(self, number: int, record: Record, overrides: Sequence[str]) -> None:
         """Take in the record of a point, and tell it of those for which the point stands."""
-        self.rows[number] = measures.rows(number, found, overrides)
-        self.statuses[number] = found.status
+        self.rows[number] = measures.rows(number, record, overrides)
+        self.statuses[number] = record.status
         for other, (same, its_overrides) in self.waiting.items():
             if same == number:
                 self._copy(other, same, its_overrides)
@@ -111,103 +112,96 @@ class Plan:
 
 
 @dataclass
-class _Begun:
+class _Running:
+    """A point that has begun."""
+
     number: int
     point: Point
     overrides: Sequence[str]
 
 
 class Sweep:
-    """Runs points; what it finds is in `found`, which may know of points that ran before."""
+    """Runs points; what it finds is in `results`, which may know of points that ran before."""
 
     def __init__(
-        self, plan: Plan, composer: Composer, workers: Workers, found: Found, told: Told | None = None
+        self, plan: Plan, composer: Composer, workers: Workers, results: Results, listener: Listener | None = None
     ) -> None:
         self._plan = plan
         self._composer = composer
         self._workers = workers
-        self.found = found
-        self._told = told
-        self._git: Callable[[], Git | None] = cache(record.git)
+        self.results = results
+        self._listener = listener
+        self._git: Callable[[], Git | None] = cache(records.git)
         self._seen: dict[str, int] = {}
         self._written = time.monotonic()
 
     def run(self, points: Sequence[Sequence[str]], first: int) -> None:
         """Run the points, of which the first has that number."""
-        begun: deque[_Begun] = deque()
+        running: deque[_Running] = deque()
         with SweepProgress(len(points)) as progress:
             try:
                 for number, overrides in enumerate(points, start=first):
                     one = self._begin(number, overrides)
                     if one is not None:
-                        begun.append(one)
-                    while begun and (len(begun) > self._workers.count + 1 or _large(begun[-1].point)):
-                        self._finish(begun.popleft())
-                    self._tell(progress, first, len(begun))
-                while begun:
-                    self._finish(begun.popleft())
-                    self._tell(progress, first, len(begun))
+                        running.append(one)
+                    while running and (len(running) > self._workers.count + 1 or _large(running[-1].point)):
+                        self._finish(running.popleft())
+                    self._tell(progress, first, len(running))
+                while running:
+                    self._finish(running.popleft())
+                    self._tell(progress, first, len(running))
             finally:
-                for left in begun:
+                for left in running:
                     left.point.close()
 
     def _tell(self, progress: SweepProgress, first: int, running: int) -> None:
-        there = [number for number in self.found.statuses if number >= first]
+        there = [number for number in self.results.statuses if number >= first]
         progress.done, progress.running = len(there), running
-        progress.ready = sum(number in self.found.kept or number in self.found.waiting for number in there)
-        progress.failed = sum(self.found.statuses[number] not in measures.DONE for number in there)
+        progress.ready = sum(number in self.results.kept or number in self.results.waiting for number in there)
+        progress.failed = sum(self.results.statuses[number] not in measures.DONE for number in there)
         progress.best = self._best()
         if time.monotonic() - self._written > _EVERY:
-            self.found.leave(self._plan.folder)
+            self.results.leave(self._plan.folder)
             self._written = time.monotonic()
 
     def _best(self) -> str:
-        having = [row for rows in self.found.rows.values() for row in rows if row.status in measures.ANSWERS]
-        known = [row for row in having if row.measure(self._plan.sort) is not None]
+        answers = [row for rows in self.results.rows.values() for row in rows if row.status in measures.ANSWERS]
+        known = [row for row in answers if row.measure(self._plan.sort) is not None]
         best = min(known, key=lambda row: row.measure(self._plan.sort) or 0.0, default=None)
         if best is None:
             return ""
         on = f" on {best.hardware}" if self._plan.sort == "estimate_s" and best.hardware else ""
         return f"{shown.measure_text(self._plan.sort, best.measure(self._plan.sort))}{on} at point {best.point}"
 
-    def _begin(self, number: int, overrides: Sequence[str]) -> _Begun | None:
+    def _begin(self, number: int, overrides: Sequence[str]) -> _Running | None:
         """Begin a point; None where there is nothing to run."""
         folder = self._plan.folder / str(number)
         try:
-            before = self._passed(number, overrides) if self._plan.resume else None
-            if before is not None:
-                self.found.keep(number, before, overrides)
-                self._note(number, overrides)
-                return None
             composed = self._composer.point(overrides, number)
         except REFUSALS as error:
             if self._plan.resume:
                 clear(folder)
-            self.found.add(number, refused(folder, overrides, error, self._plan.folders), overrides)
+            self.results.add(number, refused(folder, overrides, error, self._plan.folders), overrides)
             return None
+        point = Point(folder, overrides, composed.resolved, composed.provenance.folders)
         if self._plan.resume:
+            before = passed(folder, overrides)
+            if before is not None and same_files(before, composed):
+                self.results.keep(number, before, overrides)
+                # It can stand for others.
+                self._same(number, point)
+                return None
             clear(folder)
-        point = Point(folder, overrides, composed.resolved, composed.origin.folders)
         same = self._same(number, point)
         if same is not None:
-            self.found.stand_for(number, same, overrides)
+            self.results.stand_for(number, same, overrides)
             return None
         manifest.begin(folder, "point")
         if self._plan.settings is not None:
             leave_settings(composed, number, folder, self._plan.settings)
         with _logged(folder):
             point.begin(self._workers, Quiet(""), self._git)
-        return _Begun(number, point, overrides)
-
-    def _passed(self, number: int, overrides: Sequence[str]) -> Record | None:
-        """The record of a point that has passed before, of the same overrides and files. Raises one of `REFUSALS`."""
-        before = passed(self._plan.folder / str(number), overrides)
-        return before if before is not None and same_files(before, self._composer.point(overrides, number)) else None
-
-    def _note(self, number: int, overrides: Sequence[str]) -> None:
-        """Remember what a point is that is there already, so that it can stand for others."""
-        if self._plan.symmetric:
-            self._same(number, Point(self._plan.folder, overrides, self._composer.point(overrides, number).resolved))
+        return _Running(number, point, overrides)
 
     def _same(self, number: int, point: Point) -> int | None:
         """The point before it that is the same up to a symmetry of the mesh, if there is one."""
@@ -222,26 +216,27 @@ class Sweep:
         first = self._seen.setdefault(enumeration.identity(config), number)
         return None if first == number else first
 
-    def _finish(self, begun: _Begun) -> None:
-        with _logged(begun.point.folder):
-            found = begun.point.finish()
-            if found is None:
+    def _finish(self, running: _Running) -> None:
+        with _logged(running.point.folder):
+            record = running.point.finish()
+            if record is None:
                 return
-            log.info("%s: %s\n\n%s", found.experiment, found.status, report.story(found, begun.point.folder))
-        manifest.end(begun.point.folder)
-        self.found.add(begun.number, found, begun.overrides)
-        if self._told is not None:
-            self._told(begun.number, begun.overrides, begun.point.folder)
+            log.info("%s: %s\n\n%s", record.experiment, record.status, report.story(record, running.point.folder))
+        manifest.end(running.point.folder)
+        self.results.add(running.number, record, running.overrides)
+        if self._listener is not None:
+            self._listener(running.number, running.overrides, running.point.folder)
 
 
 def refused(folder: Path, overrides: Sequence[str], error: Exception, folders: Sequence[Path]) -> Record:
     """Record a point that could not be composed."""
     manifest.begin(folder, "point")
-    found = invalid(folder, composition.report(error, folders, list(overrides)), overrides, added(folders))
+    message = composition.report(error, folders, list(overrides))
+    record = records.ended(folder, "invalid", message, overrides, added(folders))
     # Hydra opens a log only where it runs a job.
-    write_text(folder / LOG, report.story(found, folder))
+    write_text(folder / LOG, report.story(record, folder))
     manifest.end(folder)
-    return found
+    return record
 
 
 def clear(folder: Path) -> None:
@@ -270,20 +265,20 @@ def _large(point: Point) -> bool:
 def passed(folder: Path, overrides: Sequence[str]) -> Record | None:
     """The record that a folder has of a point of these overrides which passed; None where it is to be run."""
     try:
-        found = record.read(folder)
+        record = records.read(folder)
     except OSError:
         return None
-    except record.UnreadableRecord as error:
+    except records.UnreadableRecord as error:
         print(f"{error}\n  the point is run again", file=sys.stderr)
         return None
-    return found if found.status in measures.DONE and found.overrides == list(overrides) else None
+    return record if record.status in measures.DONE and record.overrides == list(overrides) else None
 
 
 def same_files(before: Record, now: Composed) -> bool:
     """Whether a point says what it said when it was run, whatever has become of its files."""
     if now.configuration is None:
         return False
-    return before.config_hash == record.config_hash(now.configuration.plain)
+    return before.config_hash == records.config_hash(now.configuration.plain)
 
 
 @contextlib.contextmanager
@@ -307,7 +302,7 @@ def leave_settings(point: Composed, number: int, folder: Path, subdir: str) -> N
     """Write what Hydra leaves of a job in its folder: the configuration, Hydra's settings, the overrides."""
     into = folder / subdir
     into.mkdir(parents=True, exist_ok=True)
-    overrides = list(point.origin.overrides)
+    overrides = list(point.provenance.overrides)
     settings = {
         **point.settings,
         "job": {**point.settings["job"], "id": number, "num": number},

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.cli import app
-from runner.cli.options import NAMES, Options, read
+from runner.cli.options import Options
 from runner.cli.point import LOG
-from runner.cli.sweep import Found, Plan, Sweep, Told
-from runner.config.points import Composer
+from runner.cli.sweep import Results
 from runner.printable import printable
-from runner.record import consistent, manifest, measures, plain, record
+from runner.record import consistent, manifest, measures, plain
+from runner.record import record as records
 from runner.record.files import write_text
 from runner.show import sheet
 from runner.show import sweep as shown
@@ -21,10 +20,6 @@ from runner.show.console import captured, say
 from runner.words import of_system
 
 if TYPE_CHECKING:
-    from hydra.core.config_loader import ConfigLoader
-    from omegaconf import DictConfig
-
-    from runner.cli.app import Command
     from runner.record.model import Pictures, Record, Status
 
 
@@ -40,7 +35,7 @@ class Sweeping:
         self.folder = folder
         self.options = options
         self.points: dict[int, Sequence[str]] = {}
-        self.found = Found()
+        self.results = Results()
         self._statuses = statuses
         self.report = report
         self._finished = False
@@ -52,28 +47,28 @@ class Sweeping:
     def returned(self, number: int) -> float | Status | None:
         """What the job of a point returns to Hydra: the number that is the objective, or else its status."""
         if self.options.objective is None:
-            return self.found.statuses.get(number)
-        return measures.objective(self.found.rows.get(number, []), self.options.objective)
+            return self.results.statuses.get(number)
+        return measures.objective(self.results.rows.get(number, []), self.options.objective)
 
     def leave(self) -> None:
         """Write the flat files of what is known."""
         self._gather()
-        if self.found.rows:
-            self.found.leave(self.folder)
+        if self.results.rows:
+            self.results.leave(self.folder)
 
     def _gather(self) -> None:
         """Read what points left that ran elsewhere, since a launcher may run them anywhere."""
         for number, overrides in self.points.items():
-            if number in self.found.statuses:
+            if number in self.results.statuses:
                 continue
             try:
-                left = record.read(self.folder / str(number))
+                left = records.read(self.folder / str(number))
             except (FileNotFoundError, NotADirectoryError):
                 continue
-            except record.UnreadableRecord as error:
+            except records.UnreadableRecord as error:
                 print(error, file=sys.stderr)
                 left = _lost(overrides, str(error))
-            self.found.add(number, left, overrides)
+            self.results.add(number, left, overrides)
 
     def finish(self, *, whole: bool = True) -> None:
         """Show the table of all points, and leave it and their layouts in the folder.
@@ -85,18 +80,18 @@ class Sweeping:
         self._finished = True
         self._gather()
         for number, overrides in self.points.items():
-            if whole and number not in self.found.statuses:
-                self.found.add(number, _lost(overrides, "no record: the job died"), overrides)
-        statuses: list[Status] = [self.found.statuses[number] for number in sorted(self.found.statuses)]
+            if whole and number not in self.results.statuses:
+                self.results.add(number, _lost(overrides, "no record: the job died"), overrides)
+        statuses: list[Status] = [self.results.statuses[number] for number in sorted(self.results.statuses)]
         self._statuses[:] = statuses
-        self.found.leave(self.folder)
-        told = ""
+        self.results.leave(self.folder)
+        table = ""
         if statuses:
-            told = captured(lambda: self._show(statuses))
+            table = captured(lambda: self._show(statuses))
             self._show(statuses)
         if len(statuses) < len(self.points):
             say(f"{len(self.points) - len(statuses)} of {len(self.points)} points left no record")
-        self._leave_story(told)
+        self._leave_story(table)
         if self.report:
             self._leave_page()
         manifest.end(self.folder)
@@ -114,31 +109,31 @@ class Sweeping:
             say(f"there is no page: {of_system(error, self.folder)}")
 
     def _show(self, statuses: Sequence[Status]) -> None:
-        found = self.found.all_rows()
-        rows = self.options.through(found)
-        view = shown.View(self.options.sort, self.options.best, len(found) - len(rows))
+        all_rows = self.results.all_rows()
+        rows = self.options.through(all_rows)
+        view = shown.View(self.options.sort, self.options.best, len(all_rows) - len(rows))
         shown.show(rows, statuses, self.folder, view)
-        same = len(self.found.waiting)
+        same = len(self.results.waiting)
         if same:
             say(f"{same} of them are another one up to a symmetry of the mesh, and were not run again: see same_as")
-        if kept := len(self.found.kept):
+        if kept := len(self.results.kept):
             say(f"{kept} of them had passed before, and were not run again")
 
-    def _leave_story(self, told: str) -> None:
+    def _leave_story(self, story: str) -> None:
         """Write the log of the sweep, and its layouts on one sheet where there are several of one array."""
-        names = {number: rows[0].experiment for number, rows in self.found.rows.items() if rows}
+        names = {number: rows[0].experiment for number, rows in self.results.rows.items() if rows}
         files = sheet.files(names, _pictures(self.folder, names))
         if files is not None:
             text, image = files
             write_text(self.folder / "shardings.txt", text)
             write_text(self.folder / "shardings.svg", image)
-            told += f"\n{text}"
-        write_text(self.folder / LOG, printable(told))
+            story += f"\n{text}"
+        write_text(self.folder / LOG, printable(story))
 
 
 def _lost(overrides: Sequence[str], why: str) -> Record:
     """The record of a point that left none that can be read."""
-    lost = record.begun(None, overrides)
+    lost = records.begun(None, overrides)
     lost.status, lost.error = "error", why
     return lost
 
@@ -147,7 +142,7 @@ def _pictures(folder: Path, numbers: Mapping[int, Any]) -> dict[int, Pictures]:
     from runner import codec
     from runner.record.model import Pictures
 
-    found: dict[int, Pictures] = {}
+    pictures_of: dict[int, Pictures] = {}
     for number in sorted(numbers):
         try:
             drawn = plain.read(folder / str(number) / "result.json").get("pictures")
@@ -158,43 +153,10 @@ def _pictures(folder: Path, numbers: Mapping[int, Any]) -> dict[int, Pictures]:
         except (OSError, plain.NotJson, AttributeError, codec.Misfit):
             # Its point has been told to have no record that can be read.
             continue
-        found[number] = pictures
-    return found
+        pictures_of[number] = pictures
+    return pictures_of
 
 
-def opened(command: Command, config: DictConfig, points: Sequence[Sequence[str]], first: int = 0) -> Sweeping:
-    """The sweep that a command runs, of which these points are launched. Raises `InvalidConfiguration`."""
-    if command.sweep is None:
-        keys = dict.fromkeys(key for overrides in points for key in measures.overridden(overrides))
-        given = {name: config.get(name) for name in NAMES}
-        report = config.get("report") is True
-        command.sweep = Sweeping(Path(config.hydra.sweep.dir), read(given, keys), command.statuses, report=report)
-    command.sweep.expect(points, first)
-    return command.sweep
-
-
-def runner(command: Command, loader: ConfigLoader, config: DictConfig, told: Told | None) -> Sweep:
-    """What runs the points of the sweep that a command has `opened`; `told` hears of each that has been run."""
-    assert command.sweep is not None
-    opened = command.sweep
-    app.require_plain(config.hydra.output_subdir)
-    plan = Plan(
-        folder=opened.folder,
-        folders=tuple(folders(loader)),
-        settings=config.hydra.output_subdir,
-        resume=command.resume is not None,
-        symmetric=command.symmetric,
-        sort=opened.options.measure,
-    )
-    return Sweep(plan, Composer(loader, config), command.workers(opened.options.workers), opened.found, told)
-
-
-def folders(loader: ConfigLoader) -> list[Path]:
-    """The config folders in which Hydra looks."""
-    paths = [entry.path.removeprefix("file://") for entry in loader.get_search_path().get_path() if entry.path]
-    return [Path(path) for path in paths if "://" not in path and Path(path).is_dir()]
-
-
-def told(folder: Path, objective: str) -> float | None:
+def objective_of(folder: Path, objective: str) -> float | None:
     """The number that a job tells its sweeper, read from its folder."""
-    return measures.objective(measures.rows(0, record.read(folder), ()), objective)
+    return measures.objective(measures.rows(0, records.read(folder), ()), objective)

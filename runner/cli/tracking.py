@@ -15,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from runner.config.compose import InvalidConfiguration
-from runner.record import record
+from runner.record import record as records
 from runner.track import named
 from runner.track.entry import Missing, Tracker, entries
 
@@ -37,12 +37,12 @@ class Tracking(Callback):
         hydra = config.hydra
         folder = Path(hydra.runtime.output_dir)
         try:
-            found = record.read(folder)
+            record = records.read(folder)
         except FileNotFoundError:
             return
         many = hydra.mode == RunMode.MULTIRUN
         group = Path(hydra.sweep.dir).name if many else folder.name
-        for entry in entries(found, folder, group, hydra.job.num if many else None, list(hydra.overrides.task)):
+        for entry in entries(record, folder, group, hydra.job.num if many else None, list(hydra.overrides.task)):
             self._open().log(entry)
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:

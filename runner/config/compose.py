@@ -27,7 +27,7 @@ class InvalidConfiguration(Exception):
 
 
 @dataclass(frozen=True)
-class Origin:
+class Provenance:
     """What a configuration was made of: config folders, the option chosen of each config group, overrides."""
 
     folders: tuple[Path, ...]
@@ -47,12 +47,12 @@ class Configuration:
     """A resolved configuration, and what it was made of."""
 
     plain: dict[str, Any]
-    origin: Origin
+    provenance: Provenance
 
     @property
     def sources(self) -> Sources:
         """Where its values stand."""
-        return self.origin.sources
+        return self.provenance.sources
 
 
 def compose(experiment: str, folder: Path, overrides: Sequence[str] = ()) -> Configuration:
@@ -65,10 +65,10 @@ def compose(experiment: str, folder: Path, overrides: Sequence[str] = ()) -> Con
     chosen = (f"+experiment={experiment}", *overrides)
     own = folder.resolve() == conf_folder().resolve()
     with composed(chosen, None if own else folder) as config:
-        origin = origin_of(config.hydra)
+        provenance = provenance_of(config.hydra)
         with open_dict(config):
             del config["hydra"]
-        return resolved(config, origin)
+        return resolved(config, provenance)
 
 
 @contextmanager
@@ -133,8 +133,8 @@ def refuse_too_much(overrides: Sequence[str], folders: Sequence[Path]) -> None:
     from runner.config import files, limits
 
     for override in overrides:
-        if (told := limits.digits(override.partition("=")[2].strip())) is not None:
-            raise InvalidConfiguration(f"command line: {override[:60]}…\n  {told}")
+        if (reason := limits.digits(override.partition("=")[2].strip())) is not None:
+            raise InvalidConfiguration(f"command line: {override[:60]}…\n  {reason}")
     message = files.too_much(overrides, folders)
     if message is not None:
         raise InvalidConfiguration(message)
@@ -157,17 +157,17 @@ def _folder(name: object, otherwise: str) -> str:
     return name if isinstance(name, str) and misnamed(name) is None else otherwise
 
 
-def origin_of(settings: HydraConf) -> Origin:
+def provenance_of(settings: HydraConf) -> Provenance:
     """What a configuration was made of, by Hydra's own settings in it."""
     from omegaconf import OmegaConf
 
     folders = tuple(Path(s.path) for s in settings.runtime.config_sources if s.schema == "file" and s.path)
     # As they were typed: what is in them leads to values of the configuration, not of Hydra's settings.
     overrides = cast("list[str]", OmegaConf.to_container(cast("ListConfig", settings.overrides.task), resolve=False))
-    return Origin(folders, dict(settings.runtime.choices), tuple(overrides))
+    return Provenance(folders, dict(settings.runtime.choices), tuple(overrides))
 
 
-def resolved(config: DictConfig, origin: Origin) -> Configuration:
+def resolved(config: DictConfig, provenance: Provenance) -> Configuration:
     """The configuration without Hydra's settings, its interpolations resolved.
 
     Raises `InvalidConfiguration` for one that leads nowhere, and for a key that the command line added and none knows.
@@ -180,15 +180,15 @@ def resolved(config: DictConfig, origin: Origin) -> Configuration:
     try:
         plain: Any = without_missing(OmegaConf.to_container(config, resolve=True))
     except OmegaConfBaseException as error:
-        raise InvalidConfiguration(composition.in_task(error, origin.sources)) from None
+        raise InvalidConfiguration(composition.in_task(error, provenance.sources)) from None
     for misfit in shape.misfits(plain):
         kind = shape.at(misfit.fault.key)
         # OmegaConf has seen to the values of all other keys.
         if misfit.name or (kind is not None and kind.name == "flag"):
-            raise InvalidConfiguration(composition.of_misfit(misfit, origin.sources))
+            raise InvalidConfiguration(composition.of_misfit(misfit, provenance.sources))
     plain |= shape.flags(plain)
-    _refuse_absent_targets(plain, origin)
-    return _with_hardware(Configuration(plain, origin))
+    _refuse_absent_targets(plain, provenance)
+    return _with_hardware(Configuration(plain, provenance))
 
 
 def _with_hardware(configuration: Configuration) -> Configuration:
@@ -199,27 +199,27 @@ def _with_hardware(configuration: Configuration) -> Configuration:
 
     from runner.config import composition, files, shape
 
-    plain, origin = configuration.plain, configuration.origin
+    plain, provenance = configuration.plain, configuration.provenance
     topology = plain["target"]["topology"]
     given: Mapping[str, Any] = plain["hardware"] or {}
     if not isinstance(topology, str) or given.get("name") is not None:
         return configuration
     generation = topology.partition(":")[0]
-    found = [file for folder in origin.folders if (file := folder / "hardware" / f"{generation}.yaml").is_file()]
-    if not found:
+    hardware = [file for folder in provenance.folders if (file := folder / "hardware" / f"{generation}.yaml").is_file()]
+    if not hardware:
         return configuration
-    origin = replace(origin, choices={**origin.choices, "hardware": generation})
-    if (message := files.refusal(found[0], experiment=False)) is not None:
+    provenance = replace(provenance, choices={**provenance.choices, "hardware": generation})
+    if (message := files.refusal(hardware[0], experiment=False)) is not None:
         raise InvalidConfiguration(message)
     try:
         # Hydra's own reader: YAML's takes 2e+12 for a text.
-        below = cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.load(found[0]), resolve=True))
+        below = cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.load(hardware[0]), resolve=True))
     except (OmegaConfBaseException, YAMLError) as error:
-        raise InvalidConfiguration(f"{shown(found[0])}\n  {str(error).splitlines()[0]}") from None
+        raise InvalidConfiguration(f"{shown(hardware[0])}\n  {str(error).splitlines()[0]}") from None
     merged = {**given, **_laid_over(below, given)}
     for misfit in shape.misfits(merged, ("hardware",)):
-        raise InvalidConfiguration(composition.of_misfit(misfit, origin.sources))
-    return Configuration({**plain, "hardware": merged}, origin)
+        raise InvalidConfiguration(composition.of_misfit(misfit, provenance.sources))
+    return Configuration({**plain, "hardware": merged}, provenance)
 
 
 def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,18 +234,18 @@ def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, 
     return merged
 
 
-def _refuse_absent_targets(plain: Mapping[str, Any], origin: Origin) -> None:
+def _refuse_absent_targets(plain: Mapping[str, Any], provenance: Provenance) -> None:
     from runner.config.shape import listed
 
     test: Mapping[str, Any] = plain["test"] or {}
     targets: Sequence[Any] = test.get("targets") or ()
     if not targets:
         return
-    there = sorted({file.stem for folder in origin.folders for file in (folder / "target").glob("*.yaml")})
+    there = sorted({file.stem for folder in provenance.folders for file in (folder / "target").glob("*.yaml")})
     for i, target in enumerate(targets):
         if isinstance(target, str) and target not in there:
             message = f"no target '{target}'{nearest(target, there) or listed(there)}"
-            raise InvalidConfiguration(origin.sources.report(Fault(("test", "targets", i), message)))
+            raise InvalidConfiguration(provenance.sources.report(Fault(("test", "targets", i), message)))
 
 
 def _quoted(text: str) -> str:

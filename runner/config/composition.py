@@ -1,4 +1,8 @@
-"""Hydra's and OmegaConf's errors in; our one message out: the file and line, what is wrong, what would be right."""
+"""Hydra's and OmegaConf's errors in; our one message out: the file and line, what is wrong, what would be right.
+
+Hydra names neither, and of several errors the last: so the files and overrides that it was about to compose are looked
+at first, one by one.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +45,9 @@ def report(error: Exception, folders: Sequence[Path], overrides: Sequence[str]) 
     if isinstance(error, trust.Untrusted):
         return str(error)
     sources = Sources(layers.layers(folders, _choices(overrides, folders)), tuple(overrides))
-    found = _of_files(sources, folders) or _of_overrides(overrides, folders)
-    if found is not None:
-        return found
+    message = _of_files(sources, folders) or _of_overrides(overrides, folders)
+    if message is not None:
+        return message
     yaml_error = _caused_by(error, yaml.YAMLError)
     if yaml_error is not None:
         return _of_yaml(yaml_error)
@@ -55,10 +59,10 @@ def report(error: Exception, folders: Sequence[Path], overrides: Sequence[str]) 
             # What Hydra's loader raised of it is no error of YAML's.
             return _of_yaml(unread, layer.file)
     if _caused_by(error, HydraException, OmegaConfBaseException) is None:
-        found = _of_hydra(error, sources)
-        if found is None:
+        message = _of_hydra(error, sources)
+        if message is None:
             raise error
-        return found
+        return message
     return _of_defaults(error, sources) or _of_config(error, sources)
 
 

@@ -66,17 +66,17 @@ def text(file: Path) -> str:
     if not is_there(file):
         raise Unread(f"{shown(file)}:1:1\n  it is no file: a folder, a pipe, or a link that leads nowhere")
     try:
-        found = file.read_bytes().decode("utf-8")
+        written = file.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         before = error.object[: error.start]
         line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
         raise Unread(f"{shown(file)}:{line}:{column}\n  not UTF-8: {error.reason}; save the file as UTF-8") from None
     except OSError as error:
         raise Unread(f"{shown(file)}:1:1\n  {error.strerror or error}") from None
-    if found.startswith(_BOM):
+    if written.startswith(_BOM):
         message = "a byte order mark hides this line from Hydra; save the file as UTF-8 without BOM"
         raise Unread(f"{shown(file)}:1:1\n  {message}")
-    return found
+    return written
 
 
 def refusal(file: Path, *, experiment: bool) -> str | None:
@@ -105,9 +105,9 @@ def too_much(overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
         key, _, names = override.partition("=")
         for name in names.split(",") if key.lstrip("+") == "experiment" else ():
             for file in (folder / "experiment" / f"{name.strip()}.yaml" for folder in folders):
-                found = limits.refusal(file.read_text(encoding="utf-8", errors="replace")) if is_there(file) else None
-                if found is not None:
-                    line, column, message = found
+                refusal = limits.refusal(file.read_text(encoding="utf-8", errors="replace")) if is_there(file) else None
+                if refusal is not None:
+                    line, column, message = refusal
                     return f"{shown(file)}:{line}:{column}\n  {message}"
     return None
 

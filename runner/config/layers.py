@@ -18,14 +18,14 @@ from runner.untyped import is_dict, is_list, is_sequence
 
 def layers(folders: Sequence[Path], choices: Mapping[str, Any]) -> tuple[Layer, ...]:
     """The files that a configuration is made of, for the chosen option of each config group."""
-    found = [Layer(folder / "config.yaml") for folder in folders if (folder / "config.yaml").is_file()][:1]
+    made_of = [Layer(folder / "config.yaml") for folder in folders if (folder / "config.yaml").is_file()][:1]
     groups = [group for group in choices if not group.startswith("hydra/") and group != "hydra"]
     for group in sorted(groups, key=lambda group: group == "experiment"):
         options = choices[group]
         for option in options if is_sequence(options) else [options]:
             if isinstance(option, str):
-                found += _chain(folders, group, option, frozenset(groups))
-    return tuple(found)
+                made_of += _chain(folders, group, option, frozenset(groups))
+    return tuple(made_of)
 
 
 def _chain(
@@ -58,5 +58,5 @@ def _defaults(text: str) -> list[Any]:
         content = files.load(text)
     except yaml.YAMLError:
         return []
-    found = content.get("defaults") if is_dict(content) else None
-    return found if is_list(found) else []
+    entries = content.get("defaults") if is_dict(content) else None
+    return entries if is_list(entries) else []

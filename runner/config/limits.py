@@ -85,8 +85,8 @@ def _expanded(text: str) -> tuple[int, int, str] | None:
         elif isinstance(event, yaml.ScalarEvent):
             nodes = 1
             # What is quoted is a text.
-            if event.style in (None, "") and (told := digits(event.value)) is not None:
-                return line, column, told
+            if event.style in (None, "") and (message := digits(event.value)) is not None:
+                return line, column, message
             if event.anchor:
                 anchored[event.anchor] = nodes
         else:

@@ -1,8 +1,8 @@
 """The configuration of a sweep and the overrides of a point in; the point's configuration out, soon.
 
 Hydra composes each choice of config files once. What a point overrides beyond these are values, which Hydra lays over
-what it has composed, one after the other: the same is done here. Where that fails Hydra composes the whole point, and
-says what is wrong.
+what it has composed, one after the other: the same is done here, since Hydra takes twenty times as long for a point.
+Where that fails Hydra composes the whole point, and says what is wrong.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config import trust
-from runner.config.compose import Configuration, InvalidConfiguration, Origin, origin_of, resolved
+from runner.config.compose import Configuration, InvalidConfiguration, Provenance, provenance_of, resolved
 
 _HYDRAS = "${hydra:"
 """How an interpolation of Hydra's settings begins."""
@@ -41,7 +41,7 @@ class Composed:
     - `unresolved`: the same as data, interpolations as they stand; `settings`: Hydra's own.
     """
 
-    origin: Origin
+    provenance: Provenance
     configuration: Configuration | None
     refusal: InvalidConfiguration | None
     unresolved: Any
@@ -60,7 +60,7 @@ class _Base:
     """What Hydra composed of the files that points choose: `config` is without Hydra's settings."""
 
     config: DictConfig
-    origin: Origin
+    provenance: Provenance
     settings: dict[str, Any]
 
 
@@ -86,14 +86,14 @@ class Composer:
         except REFUSALS:
             base = _base(trust.of_point(self._loader, self._config, overrides))
             config = base.config
-        origin = Origin(base.origin.folders, base.origin.choices, tuple(overrides))
+        provenance = Provenance(base.provenance.folders, base.provenance.choices, tuple(overrides))
         unresolved = OmegaConf.to_container(config, resolve=False)
         try:
             with self._settings(overrides, number, wanted=_HYDRAS in str(unresolved)):
-                found, refusal = resolved(config, origin), None
+                configuration, refusal = resolved(config, provenance), None
         except InvalidConfiguration as error:
-            found, refusal = None, error
-        return Composed(origin, found, refusal, unresolved, base.settings)
+            configuration, refusal = None, error
+        return Composed(provenance, configuration, refusal, unresolved, base.settings)
 
     @contextlib.contextmanager
     def _settings(self, overrides: Sequence[str], number: int, *, wanted: bool) -> Generator[None]:
@@ -155,8 +155,8 @@ class Composer:
 
 
 def _base(whole: DictConfig) -> _Base:
-    origin = origin_of(whole.hydra)
+    provenance = provenance_of(whole.hydra)
     settings = cast("dict[str, Any]", OmegaConf.to_container(whole.hydra, resolve=False, enum_to_str=True))
     with open_dict(whole):
         del whole["hydra"]
-    return _Base(whole, origin, settings)
+    return _Base(whole, provenance, settings)

@@ -25,9 +25,9 @@ def of_hydra(override: str) -> bool:
 
 def refused(override: str) -> str:
     """The message for an override that Hydra cannot parse."""
-    key, found, value = override.partition("=")
+    key, equals, value = override.partition("=")
     where = f"command line: {override}"
-    if not found:
+    if not equals:
         return f"{where}\n  an override is KEY=VALUE; ~KEY deletes a key"
     typed = _quoted(key, value)
     if typed is None:
@@ -60,7 +60,7 @@ def _quoted(key: str, value: str) -> str | None:
     from hydra.errors import OverrideParseException
 
     # A backslash is itself, save before a quote and at the end.
-    escaped = re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + (r"\"" if found[2] else ""), value)
+    escaped = re.sub(r'(\\*)("|$)', lambda match: match[1] * 2 + (r"\"" if match[2] else ""), value)
     whole = f'{key}="{escaped}"'
     try:
         (parsed,) = OverridesParser.create().parse_overrides([whole])

@@ -21,7 +21,7 @@ from runner.faults import Fault, Key, key_text
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A place in a file; line and column count from 1."""
 
     file: Path
@@ -55,13 +55,13 @@ class Sources:
     folders: tuple[Path, ...] = ()
     """The config folders in which they were looked for."""
 
-    def place(self, key: Key) -> Place | None:
+    def place(self, key: Key) -> Location | None:
         """Where the value of `key`, or of the longest part of it that was written, stands in a file."""
-        best: tuple[int, Place] | None = None
+        best: tuple[int, Location] | None = None
         for layer in self.layers:
-            found = _find(layer, key)
-            if found is not None and (best is None or found[0] >= best[0]):
-                best = found
+            candidate = _find(layer, key)
+            if candidate is not None and (best is None or candidate[0] >= best[0]):
+                best = candidate
         return best[1] if best else None
 
     def places(self, keys: Mapping[str, Key]) -> dict[str, str]:
@@ -69,20 +69,20 @@ class Sources:
         if not keys:
             return {}
         nodes = {layer: _compose(layer.file) for layer in self.layers}
-        found: dict[str, str] = {}
+        place_of: dict[str, str] = {}
         for name, key in keys.items():
             override = self.override(key)
             places = [place for layer, node in nodes.items() if (place := _below(layer, node, key)) is not None]
             if override is not None:
-                found[name] = f"command line: {override}"
+                place_of[name] = f"command line: {override}"
             elif places:
                 deepest = max(depth for depth, _ in places)
-                found[name] = str([place for depth, place in places if depth == deepest][-1])
-        return found
+                place_of[name] = str([place for depth, place in places if depth == deepest][-1])
+        return place_of
 
     def names(self, key: Key) -> list[str]:
         """The names that the files write below `key`."""
-        found: list[str] = []
+        keys: list[str] = []
         for layer in self.layers:
             node: yaml.Node | None = _compose(layer.file)
             if tuple(key[: len(layer.package)]) != layer.package:
@@ -91,8 +91,8 @@ class Sources:
                 step = _step(node, part) if node is not None else None
                 node = step[1] if step else None
             if isinstance(node, yaml.MappingNode):
-                found += [name.value for name, _ in node.value if name.value not in found]
-        return found
+                keys += [name.value for name, _ in node.value if name.value not in keys]
+        return keys
 
     def override(self, key: Key) -> str | None:
         """The override of the command line that set `key`, if one did."""
@@ -149,7 +149,7 @@ def _columns(text: str) -> int:
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def _find(layer: Layer, key: Key) -> tuple[int, Place] | None:
+def _find(layer: Layer, key: Key) -> tuple[int, Location] | None:
     """How many parts of `key` a layer knows, and where the last of them stands."""
     return _below(layer, _compose(layer.file) if _concerns(layer, key) else None, key)
 
@@ -158,7 +158,7 @@ def _concerns(layer: Layer, key: Key) -> bool:
     return tuple(key[: len(layer.package)]) == layer.package
 
 
-def _below(layer: Layer, node: yaml.Node | None, key: Key) -> tuple[int, Place] | None:
+def _below(layer: Layer, node: yaml.Node | None, key: Key) -> tuple[int, Location] | None:
     """The same in a file that was read."""
     package = layer.package
     if node is None or not _concerns(layer, key):
@@ -175,21 +175,21 @@ def _below(layer: Layer, node: yaml.Node | None, key: Key) -> tuple[int, Place] 
     if at is None:
         return None
     depth, mark = at
-    return depth, Place(layer.file, mark.line + 1, mark.column + 1)
+    return depth, Location(layer.file, mark.line + 1, mark.column + 1)
 
 
 def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Mark, yaml.Node] | None:
     """The place and the node of one part of a key. A scalar's place is its value's, a mapping's its key's."""
     if isinstance(node, yaml.MappingNode):
-        found = [(name, value) for name, value in node.value if _is(name, part)]
-        found += [(name, value) for name, value in node.value if part in one_by_one(str(name.value))]
-        if found:
-            name, value = found[0]
+        pairs = [(name, value) for name, value in node.value if _is(name, part)]
+        pairs += [(name, value) for name, value in node.value if part in one_by_one(str(name.value))]
+        if pairs:
+            name, value = pairs[0]
             scalar = isinstance(value, yaml.ScalarNode | yaml.SequenceNode)
             mark = value.start_mark if scalar else name.start_mark
-            if isinstance(value, yaml.MappingNode) and len(found) > 1:
+            if isinstance(value, yaml.MappingNode) and len(pairs) > 1:
                 # What is said of one name stands over what is said of several.
-                said = [pair for _, each in found if isinstance(each, yaml.MappingNode) for pair in each.value]
+                said = [pair for _, each in pairs if isinstance(each, yaml.MappingNode) for pair in each.value]
                 value = yaml.MappingNode(value.tag, said, value.start_mark, value.end_mark)
             return mark, value
         for name, value in node.value:
@@ -226,7 +226,7 @@ def _compose(file: Path) -> yaml.Node | None:
         return None
 
 
-def key_place(file: Path, key: Key) -> Place | None:
+def key_place(file: Path, key: Key) -> Location | None:
     """Where the last part of `key` is written as a key, for a key that should not be there."""
     node = _compose(file)
     for depth, part in enumerate(key):
@@ -235,7 +235,7 @@ def key_place(file: Path, key: Key) -> Place | None:
         for name, value in node.value:
             if _is(name, part):
                 if depth == len(key) - 1:
-                    return Place(file, name.start_mark.line + 1, name.start_mark.column + 1)
+                    return Location(file, name.start_mark.line + 1, name.start_mark.column + 1)
                 node = value
                 break
         else:
@@ -243,27 +243,27 @@ def key_place(file: Path, key: Key) -> Place | None:
     return None
 
 
-def text_place(file: Path, text: str) -> Place:
+def text_place(file: Path, text: str) -> Location:
     """The first place in a file where `text` stands as a word, else its first character."""
     try:
         content = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return Place(file, 1, 1)
+        return Location(file, 1, 1)
     match = re.search(rf"(?<![\w.-]){re.escape(text)}(?![\w-])", content)
     if match is None:
-        return Place(file, 1, 1)
+        return Location(file, 1, 1)
     before = content[: match.start()]
-    return Place(file, before.count("\n") + 1, match.start() - (before.rfind("\n") + 1) + 1)
+    return Location(file, before.count("\n") + 1, match.start() - (before.rfind("\n") + 1) + 1)
 
 
 def listing(folders: Iterable[Path]) -> list[tuple[str, str, Path]]:
     """Name, summary and file of every experiment in `folders`, the first folder winning a name."""
-    found: dict[str, tuple[str, str, Path]] = {}
+    summaries: dict[str, tuple[str, str, Path]] = {}
     for folder in folders:
         for file in experiments(folder):
             name = file.relative_to(folder / "experiment").with_suffix("").as_posix()
-            found.setdefault(name, (name, said(file, "summary", "(this file cannot be read)"), file))
-    return sorted(found.values())
+            summaries.setdefault(name, (name, said(file, "summary", "(this file cannot be read)"), file))
+    return sorted(summaries.values())
 
 
 def said(file: Path, key: str, unreadable: str = "") -> str:

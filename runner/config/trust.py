@@ -62,8 +62,8 @@ def check(config: DictConfig, loader: ConfigLoader, typed: Sequence[str]) -> Non
     own = [override for override in typed if of_hydra(override)]
     due = _due(loader, config.hydra.job.config_name, own, folders)
     _refuse_parameters(settings["sweeper"].get("params"), config, folders)
-    told = {"hydra": [o for o in typed if _is_hydras(o)], "task": [o for o in typed if not _is_hydras(o)]}
-    key = _first_difference(_compared(settings), _compared(due)) or _first_difference(settings["overrides"], told)
+    given = {"hydra": [o for o in typed if _is_hydras(o)], "task": [o for o in typed if not _is_hydras(o)]}
+    key = _first_difference(_compared(settings), _compared(due)) or _first_difference(settings["overrides"], given)
     if key is not None:
         raise Untrusted(_located(("hydra", *key), _ALLOWED, config, folders))
 
@@ -194,9 +194,9 @@ def _first_difference(mine: Any, due: Any, key: tuple[str, ...] = ()) -> tuple[s
         for name in [*mine, *(name for name in due if name not in mine)]:
             if name not in mine or name not in due:
                 return (*key, str(name))
-            found = _first_difference(mine[name], due[name], (*key, str(name)))
-            if found is not None:
-                return found
+            difference = _first_difference(mine[name], due[name], (*key, str(name)))
+            if difference is not None:
+                return difference
         return None
     return None if mine == due else key
 

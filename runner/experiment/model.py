@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from runner import dtypes
-from runner.experiment import branches, checkpoints, expect, graphs
+from runner.experiment import branches, checkpoints, definition, expect, graphs
 from runner.experiment.hardware import Hardware
 from runner.experiment.lines import (
     Call,
@@ -33,7 +34,7 @@ from runner.faults import Key
 from runner.graph.model import Graph, literal, walk
 from runner.graph.source import SECTIONS, Section
 from runner.language.syntax import Expression
-from runner.layout import Layout, Mesh, Spec
+from runner.layout import Layout, Mesh, Spec, SpecEntries
 
 __all__ = [
     "GRADIENTS", "PLATFORMS", "PRECISIONS", "Array", "Call", "Checkpoint", "Experiment", "Gradient", "Line", "Loop",
@@ -131,6 +132,10 @@ class Experiment:
     timeout: float
     tested: tuple[str, ...]
     """The targets for which `pytest` runs it: options of the config group `target`."""
+    definition: Mapping[str, Any] = field(repr=False)
+    """What it was read from, as plain data: every key of the file, with its default where nobody gave it a value."""
+    reader: Callable[[Mapping[str, Any]], Experiment] = field(repr=False, compare=False)
+    """What read it."""
     sections: tuple[Section, ...] = ("graph", "per_device")
     """The sections that the file has, whether a program is written from them or not."""
     left_out: tuple[Program, ...] = ()
@@ -164,6 +169,32 @@ class Experiment:
     by_hand: Mapping[Section, frozenset[str]] = field(default_factory=dict[Section, frozenset[str]])
     """The gradients that no program of a section computes, since the other section's lines read them: here, lines of
     its own stand in their place."""
+
+    def at(
+        self,
+        *,
+        dims: Mapping[str, int] = MappingProxyType({}),
+        mesh: Mapping[str, int] = MappingProxyType({}),
+        layouts: Mapping[str, SpecEntries] = MappingProxyType({}),
+        **keys: Any,
+    ) -> Experiment:
+        """The experiment that the same file describes at other sizes, on another mesh, in other layouts.
+
+        - `dims`, `mesh`: the sizes of some dims, and of some axes of the mesh, by their names.
+        - `layouts`: specs by the keys of the file that say them: `{"arrays.A.spec": ["x", None]}`.
+        - `keys`: other values of other keys of the file, each whole.
+
+        Of a part of an experiment, such as one section, it is the whole. Raises `InvalidExperiment`.
+        """
+        return self.reader({**definition.at(self.definition, dims, mesh, layouts), **keys})
+
+    def with_line(self, section: Section, key: Key, text: str | int) -> Experiment | None:
+        """The experiment of the file with a line of another text, as `section` has it; None where no line is there.
+
+        Raises `InvalidExperiment`.
+        """
+        changed = definition.with_line(self.definition, section, key, text)
+        return None if changed is None else self.reader(changed)
 
     def alone(self, section: Section) -> Experiment:
         """The experiment of one section: its lines, and the outputs that the programs written from it compute."""

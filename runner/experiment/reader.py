@@ -75,7 +75,7 @@ def read(config: Mapping[str, Any]) -> Experiment:
     """
     check_text(config)
     named = config.get("program", "all")
-    config = schema.completed({key: value for key, value in config.items() if value is not None})
+    config = schema.completed({key: value for key, value in config.items() if value is not None}) | {"program": named}
     config |= {key: spread(config[key], (key,)) for key in ("arrays", "constraints", "outputs")}
     name = config["name"]
     if not name:
@@ -156,6 +156,8 @@ def read(config: Mapping[str, Any]) -> Experiment:
         # Where nobody sees a block, there is none.
         automatic=automatic if sections["per_device"] else (),
         by_hand=by_hand(sections, frozenset(implied)),
+        definition=config,
+        reader=read,
         **{key: config[key] for key in _AS_THEY_ARE},
     )
     check_blocks(experiment)

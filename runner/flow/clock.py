@@ -37,11 +37,11 @@ def limit(seconds: float, doing: str) -> Generator[None]:
 
     handler = signal.signal(signal.SIGALRM, over)
     left, every = signal.setitimer(signal.ITIMER_REAL, min(seconds, _LONGEST))
-    begun = time.monotonic()
+    start = time.monotonic()
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
         if left:
-            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - begun), 1e-3), every)
+            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - start), 1e-3), every)

@@ -1,7 +1,7 @@
-"""A configuration in; the names of the dimensions of its outputs out, as far as they are dimensions of its arrays.
+"""An experiment in; the names of the dimensions of its outputs out, as far as they are dimensions of its arrays.
 
 An output has no names of its own. But where every dim has a size that no other has, the shape of a result says which
-dims it has: the experiment is read again with such sizes, on one device, and NumPy computes the shapes. Since two dims
+dims it has: the experiment is taken at such sizes, on one device, and NumPy computes the shapes. Since two dims
 may add up to a third, it is done at two sets of sizes; a dimension has the one name that fits it at both.
 """
 
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from runner import dtypes
+from runner.experiment.definition import at
 from runner.experiment.model import Experiment
 from runner.experiment.reader import read
-from runner.experiment.written import spread
 from runner.reference import interpret
 
 _SIZES = ((5, 7, 11, 13, 17, 19, 23, 29, 31, 37), (13, 11, 5, 7, 19, 17, 29, 31, 37, 23))
@@ -28,34 +28,31 @@ _MOST = 1_000_000
 Names = Mapping[str, tuple[str | None, ...]]
 
 
-def names(config: Mapping[str, Any], experiment: Experiment) -> Names:
+def names(experiment: Experiment) -> Names:
     """For each output the names of its dimensions, None where there is none; without the outputs that tell nothing."""
-    found = _named(_without_layouts(config, experiment))
     gradients = {f"grad.{name}": experiment.array(name).dims for name in experiment.grad.wrt} if experiment.grad else {}
-    return {**found, **gradients}
+    return {**_named(json.dumps(_without_layouts(experiment.definition))), **gradients}
 
 
-def _without_layouts(config: Mapping[str, Any], experiment: Experiment) -> str:
-    """What the names depend on, as JSON: the same for all points of a sweep that differ in layouts only."""
-    arrays, outputs = (spread(config.get(key) or {}, (key,)) for key in ("arrays", "outputs"))
-    changed: dict[str, Any] = {
-        "mesh": {**config["mesh"], "shape": [1] * len(experiment.mesh.axes), "devices": None},
+def _without_layouts(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """What the names depend on: the same for all points of a sweep that differ in layouts only."""
+    return {
+        **definition,
+        "mesh": {**definition["mesh"], "shape": [1] * len(definition["mesh"]["axes"]), "devices": None},
         "target": {"platform": "cpu"},
-        "arrays": {name: {**array, "init": 1, "spec": []} for name, array in arrays.items()},
-        "outputs": {name: [] for name in outputs},
+        "arrays": {name: {**array, "init": 1, "spec": []} for name, array in definition["arrays"].items()},
+        "outputs": dict.fromkeys(definition["outputs"], ()),
         "constraints": {},
         "verify_dims": {},
         "require": [],
         "expect": {},
         "show": "auto",
     }
-    return json.dumps({**config, **changed})
 
 
 @functools.lru_cache(maxsize=256)
-def _named(told: str) -> Names:
-    config = json.loads(told)
-    first, second = (_at(config, sizes) for sizes in _SIZES)
+def _named(definition: str) -> Names:
+    first, second = (_at(json.loads(definition), sizes) for sizes in _SIZES)
     return {
         name: tuple(_only(a & b) for a, b in zip(fitting, second[name], strict=True))
         for name, fitting in first.items()
@@ -67,25 +64,24 @@ def _only(fitting: set[str]) -> str | None:
     return fitting.pop() if len(fitting) == 1 else None
 
 
-def _at(config: Mapping[str, Any], sizes: tuple[int, ...]) -> dict[str, list[set[str]]]:
+def _at(definition: Mapping[str, Any], sizes: tuple[int, ...]) -> dict[str, list[set[str]]]:
     """For each dimension of the outputs the names that fit it at some sizes; {} where they make no experiment."""
-    dims: Mapping[str, Any] = config.get("dims") or {}
-    free = [name for name, size in dims.items() if isinstance(size, int)]
+    free = [name for name, size in definition["dims"].items() if isinstance(size, int)]
     if len(free) > len(sizes):
         return {}
     # The file did not choose these sizes: whatever goes wrong with them says nothing of it.
     try:
-        smaller = read({**config, "dims": {**dims, **dict(zip(free, sizes, strict=False))}})
+        smaller = read(at(definition, dims=dict(zip(free, sizes, strict=False))))
         named = {dim for array in smaller.arrays for dim in array.dims if dim is not None}
         if not named:
             return {}
         ones = {a.name: np.ones(a.shape, dtypes.dtype(a.dtype).numpy) for a in smaller.given}
         section = "graph" if smaller.graph else "per_device"
-        found = interpret(smaller, section, ones, keep=smaller.results, most=_MOST).values
+        values = interpret(smaller, section, ones, keep=smaller.results, most=_MOST).values
     except Exception:
         return {}
     return {
         name: [{dim for dim in named if smaller.dims.get(dim) == size} for size in getattr(value[0], "shape", ())]
-        for name, value in found.items()
+        for name, value in values.items()
         if name in smaller.results
     }

@@ -61,10 +61,10 @@ class Findings:
     """
 
     def __init__(
-        self, experiment: Experiment, arrays: Arrays | None, found: Record, file: diagnosis.File | None = None
+        self, experiment: Experiment, arrays: Arrays | None, found: Record, refused: diagnosis.Refused | None = None
     ) -> None:
         self._begun = time.monotonic()
-        self._file = file
+        self._refused = refused
         self._experiment = experiment
         self._arrays = arrays
         self._found = found
@@ -306,7 +306,7 @@ class Findings:
         if wrong:
             return replace(found, diagnosis=[blame.INTERPRETER])
         seconds = diagnosis.budget(time.monotonic() - self._begun)
-        return replace(found, diagnosis=diagnosis.diagnose(context, self._file, seconds))
+        return replace(found, diagnosis=diagnosis.diagnose(context, self._refused, seconds))
 
 
 def _sent(evidence: Evidence) -> Count:

@@ -10,11 +10,11 @@ from runner.record.model import CompiledProgram
 
 def keys(programs: Iterable[CompiledProgram]) -> dict[str, Key]:
     """The keys as reasons write them (`arrays.w1.spec`, `outputs.grad.w1`), each with its parts."""
-    found: dict[str, Key] = {}
+    parts_of: dict[str, Key] = {}
     for program in programs:
         for one in program.collectives or ():
-            found |= {key: _parts(key) for key in (one.why.keys if one.why else ())}
-    return found
+            parts_of |= {key: _parts(key) for key in (one.why.keys if one.why else ())}
+    return parts_of
 
 
 def _parts(key: str) -> Key:

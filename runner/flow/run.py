@@ -6,23 +6,24 @@ the oracles compute. What follows from both is `runner/flow/findings.py`, import
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from runner.config.folders import added
 from runner.experiment import data, expect, memory, topology
+from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED
 from runner.experiment.reader import read
-from runner.faults import Fault, InvalidExperiment, invalid
+from runner.faults import InvalidExperiment, invalid
 from runner.flow import clock
 from runner.link import scratch
-from runner.link.events import Died, Finished, Invalid, Log, Started, Types
+from runner.link.events import Died, Event, Finished, Invalid, Log, Started, Types
 from runner.link.process import Worker
 from runner.link.steps import Step, Work
 from runner.link.target import job, kind
@@ -34,14 +35,10 @@ from runner.words import of_system
 if TYPE_CHECKING:
     from runner.config.sources import Sources
     from runner.flow.findings import Findings
-    from runner.record.model import Git, Record
+    from runner.record.model import Git, Record, Status
 
 
 _log = logging.getLogger("runner")
-
-_T = TypeVar("_T")
-Parts: TypeAlias = Generator[None, None, _T]
-"""Work in parts: between them the worker has its job, and this process may do something else."""
 
 
 def run(
@@ -70,235 +67,261 @@ def examine(
 
     There are none where the run ended early. Of hardware that is not here they are those of what was compiled for it.
     """
-    if workers is not None:
-        return Running(config, folder, sources, overrides, workers, Progress(str(config.get("name")))).finished()
-    workers = Workers(Worker())
+    used = workers or Workers(Worker())
     try:
-        return examine(config, folder, sources, overrides, workers)
+        running = Running(config, folder, sources, overrides, used, Progress(str(config.get("name"))))
+        running.begin()
+        return running.finish()
     finally:
-        workers.close()
+        if workers is None:
+            used.close()
 
 
-class Running:
-    """A run that has begun: where its input is valid the worker has its job, and this process may do something else.
+@dataclass(frozen=True)
+class _Job:
+    """A job that a worker has.
 
-    Runs that share their workers are finished in the order in which they begin.
+    - `folder`: of the run; `data_folder`: where `load` looks; `left_here`: where the worker leaves values.
+    - `events`: what the worker tells, as soon as somebody listens.
+    - `open`: the line of progress, and the folder of the values, until the job is done.
     """
 
-    def __init__(
-        self,
-        config: Mapping[str, Any],
-        folder: Path,
-        sources: Callable[[], Sources],
-        overrides: Sequence[str],
-        workers: Workers,
-        progress: Progress,
-        git: Callable[[], Git | None] | None = None,
-    ) -> None:
-        self.held = 0
-        """The bytes of the arrays that it holds until it is finished."""
-        self._sources = sources
-        self._overrides = overrides
-        self._workers = workers
-        self._progress = progress
-        self._git = git
-        self._found: tuple[Record, Findings | None] | None = None
-        self._parts = self._examined(config, folder)
-        next(self._parts, None)
+    experiment: Experiment
+    folder: Path
+    data_folder: Path
+    left_here: Path
+    arrays: Arrays | None
+    steps: tuple[Step, ...]
+    events: Generator[Event, None, None]
+    open: ExitStack
 
-    def finished(self) -> tuple[Record, Findings | None]:
+
+_Ending: TypeAlias = "InvalidExperiment | clock.TimedOut | MemoryError"
+_ENDINGS = (InvalidExperiment, clock.TimedOut, MemoryError)
+"""What ends a run early, and is in its record."""
+
+
+@dataclass
+class Running:
+    """A run: `begin` hands a worker its job, `finish` hears what comes of it, and writes the folder.
+
+    Between them this process may do something else. Runs that share their workers finish in the order in which they
+    begin. `git` tells the commit of the folder in which the user stands.
+    """
+
+    config: Mapping[str, Any]
+    folder: Path
+    sources: Callable[[], Sources]
+    overrides: Sequence[str]
+    workers: Workers
+    progress: Progress
+    git: Callable[[], Git | None] | None = None
+    _refusal: str | None = field(default=None, init=False)
+    """What the message has to hold with which the experiment has to be refused."""
+    _smaller: Experiment | str | None = field(default=None, init=False)
+    """The experiment that verifies one for hardware that is not here, or why none does."""
+    _job: _Job | None = field(default=None, init=False)
+    _ending: _Ending | None = field(default=None, init=False)
+    """What ended it before the worker had a job."""
+
+    @property
+    def held(self) -> int:
+        """The bytes of the arrays that it holds until it is finished."""
+        return sum(array.nbytes for array in (self._job.arrays or {}).values()) if self._job else 0
+
+    def begin(self) -> None:
+        """Read the experiment and hand a worker its job, where the input is valid."""
+        try:
+            self._refusal = expect.refusal(self.config)
+            experiment = read(self.config)
+            self._require_possible(experiment)
+            self._job = self._handed_over(experiment, self.folder)
+        except _ENDINGS as error:
+            self._ending = error.with_traceback(None)
+
+    def finish(self) -> tuple[Record, Findings | None]:
         """The record of the run, and its findings; its folder is written."""
-        for _ in self._parts:
-            # There is one part after the job is handed over.
-            continue
-        assert self._found is not None
-        return self._found
+        # It has many classes: they are made while the worker imports JAX.
+        from runner.record import record as records
+
+        record = records.begun(self.config.get("name"), self.overrides, self.config.get("summary") or "")
+        record.environment.git = (self.git or records.git)()
+        findings = None
+        # Its arrays go before the record is written.
+        job, self._job = self._job, None
+        if job is not None:
+            try:
+                findings = self._heard(job, record)
+                self._verify(job.experiment, record)
+            except _ENDINGS as error:
+                self._ending, findings = error.with_traceback(None), None
+            del job
+        if self._ending is not None:
+            record.status, record.error = _told(self._ending, self.sources)
+        record.config_folders, record.config_hash = added(self.sources().folders), records.config_hash(self.config)
+        if self._refusal is not None:
+            _hold_to_refusal(self._refusal, self._ending, record)
+        records.write(record, self.folder)
+        # What an invalid experiment says of it may be anything.
+        if self.config.get("report") is True:
+            _leave_page(record, self.folder)
+        return record, findings
 
     def close(self) -> None:
         """Let go of a run that will not be finished."""
-        self._parts.close()
+        if self._job is not None:
+            self._job.open.close()
 
-    def _examined(self, config: Mapping[str, Any], folder: Path) -> Parts[None]:
-        begun = functools.cache(lambda: _begun(config, self._overrides))
-        expected = fault = findings = None
-        try:
-            expected = expect.refusal(config)
-            findings = yield from self._run(config, folder, begun)
-        except InvalidExperiment as error:
-            fault = error.fault
-            begun().status, begun().error = "invalid", self._sources().report(fault)
-        except clock.TimedOut as error:
-            begun().status, begun().error = "error", str(error)
-        except MemoryError as error:
-            begun().status, begun().error = "error", f"out of memory: {error or 'the system gave no more'}"
-        from runner.record import record
-
-        found = begun()
-        found.config_folders, found.config_hash = added(self._sources().folders), record.config_hash(config)
-        if expected is not None:
-            _hold_to_refusal(expected, fault, found)
-        found.environment.git = found.environment.git or (self._git or record.git)()
-        record.write(found, folder)
-        # What an invalid experiment says of it may be anything.
-        if config.get("report") is True:
-            _leave_page(found, folder)
-        self._found = found, findings
-
-    def _run(self, config: Mapping[str, Any], folder: Path, begun: Callable[[], Record]) -> Parts[Findings]:
-        experiment = read(config)
-        if experiment.target.cluster and not self._workers.of_cluster:
+    def _require_possible(self, experiment: Experiment) -> None:
+        """Raise `InvalidExperiment` for what this process cannot do; see to hardware that is not here."""
+        if experiment.target.cluster and not self.workers.of_cluster:
             raise invalid(
                 ("target", "cluster"),
                 "a cluster runs one experiment, whose command it starts once for each process: "
                 "srun -n 2 python -m runner +experiment=…; target.processes=2 starts two processes on this machine",
             )
-        absent = experiment.target.topology
-        if absent is None:
-            return (yield from self._do(experiment, config, folder, begun))
-        from runner.flow import sections, verification
-        from runner.record import record
+        if experiment.target.topology is not None:
+            from runner.flow import verification
 
-        topology.require(absent)
-        smaller = verification.smaller(config, experiment)
-        findings = yield from self._do(experiment, config, folder, begun)
-        found = begun()
-        if experiment.profile:
-            found.warnings.append(f"there is no profile: nothing runs on {absent.name}, which is not here")
-        if isinstance(smaller, str):
-            verification.not_run(found, smaller)
-            with self._progress:
-                held = sections.hold(config, experiment, found, self._sources, self._workers, self._part(experiment))
-            found.checks = replace(found.checks, sections=held)
-            found.status = record.worst([found.status, record.of_checks(found.checks)])
-            if experiment.trace:
-                found.warnings.append(f"there is no trace: {absent.not_here}; {smaller}")
-            return findings
-        config, reduced = smaller
-        verified = _begun(config, verification.overrides(experiment.verify_dims))
-        (folder / verification.FOLDER).mkdir()
-        try:
-            at = folder / verification.FOLDER
-            for _ in self._do(reduced, config, at, lambda: verified, at_once=True):
-                # There is nothing to do meanwhile.
-                continue
-        except InvalidExperiment as error:
-            raise verification.located(error, experiment) from None
-        verification.adopt(found, verified, experiment.verify_dims)
-        return findings
+            topology.require(experiment.target.topology)
+            self._smaller = verification.smaller(experiment)
 
-    def _part(self, experiment: Experiment) -> Callable[[str], AbstractContextManager[None]]:
-        """Under what it gives a part of a run is told, and has as long as the experiment's `timeout`."""
-
-        @contextmanager
-        def part(what: str) -> Generator[None]:
-            self._progress.tell(what)
-            with clock.limit(experiment.timeout, what):
-                yield
-
-        return part
-
-    def _do(
-        self,
-        experiment: Experiment,
-        config: Mapping[str, Any],
-        folder: Path,
-        begun: Callable[[], Record],
-        *,
-        at_once: bool = False,
-    ) -> Parts[Findings]:
-        """One job for one target: its programs are compiled and, where its devices are here, run and checked.
+    def _handed_over(self, experiment: Experiment, folder: Path, *, at_once: bool = False) -> _Job:
+        """The job of an experiment, which a worker has: its programs are compiled and, where devices are here, run.
 
         It is done `at_once` where other runs may have handed over their jobs already.
         """
-        data_folder = data.folder(experiment, self._sources)
+        data_folder = data.folder(experiment, self.sources)
         # At the sizes for which hardware is not here, data may be too large for this machine.
         arrays = None
-        steps = list(_steps(experiment))
-        part = self._part(experiment)
-        with self._progress, scratch.Folder() as own:
-            left_here = str(own.path)
+        steps = tuple(_steps(experiment))
+        with ExitStack() as stack:
+            stack.enter_context(self.progress)
+            left_here = str(stack.enter_context(scratch.Folder()).path)
             if experiment.target.topology is None:
                 memory.check(experiment)
-                with part("making the arrays"):
+                with self._part(experiment, "making the arrays"):
                     arrays = data.make(experiment, data_folder)
-                self.held = sum(array.nbytes for array in arrays.values())
-            self._progress.tell("the types")
-            told = job(config, folder, data_folder, left_here, steps)
+            self.progress.tell("the types")
+            task = job(experiment, folder, data_folder, left_here, steps)
             processes = experiment.target.processes
-            events = self._workers.submit(told, kind(experiment), experiment.timeout, processes, at_once=at_once)
-            yield
-            from runner.flow import dimensions, naming, reasons, revising, untyped_output
-            from runner.flow.findings import Findings
-            from runner.flow.modes import modes
-            from runner.record import record
+            events = self.workers.submit(task, kind(experiment), experiment.timeout, processes, at_once=at_once)
+            return _Job(experiment, folder, data_folder, Path(left_here), arrays, steps, events, stack.pop_all())
 
-            found = begun()
-            found.environment.git = (self._git or record.git)()
-            file = revising.file(config, self._workers, data_folder)
-            findings = Findings(experiment, arrays, found, file)
-            named = dimensions.names(config, experiment)
-            _log.info("%s: %s", experiment.name, "; ".join(map(str, steps)))
+    def _heard(self, job: _Job, record: Record) -> Findings:
+        """What comes of a job; `record` is the record that it goes into."""
+        from runner.flow import dimensions, naming, reasons, revising, untyped_output
+        from runner.flow.findings import Findings
+        from runner.flow.modes import modes
+
+        experiment, arrays = job.experiment, job.arrays
+        with job.open, closing(job.events) as events:
+            refused = revising.refusals(experiment, self.workers, job.data_folder)
+            findings = Findings(experiment, arrays, record, refused)
+            named = dimensions.names(experiment)
+            _log.info("%s: %s", experiment.name, "; ".join(map(str, job.steps)))
             for event in events:
                 match event:
                     case Invalid():
-                        raise InvalidExperiment(untyped_output.explained(experiment, arrays, event.fault, file))
+                        raise InvalidExperiment(untyped_output.explained(experiment, arrays, event.fault, refused))
                     case Types():
-                        with part("the reference"):
-                            findings.consult_oracles(event, Path(left_here))
+                        with self._part(experiment, "the reference"):
+                            findings.consult_oracles(event, job.left_here)
                     case Finished():
                         _log.info("%s: %s", event.step, event.error or event.unsupported or "finished")
-                        with part(f"comparing the results of {event.step}"):
-                            findings.add(event, Path(left_here))
+                        with self._part(experiment, f"comparing the results of {event.step}"):
+                            findings.add(event, job.left_here)
                     case Died():
-                        found.status, found.error = "error", event.error
+                        record.status, record.error = "error", event.error
                     case Log():
                         if event.text.strip():
-                            with open(folder / "worker.log", "a", encoding="utf-8") as log:
+                            with open(job.folder / "worker.log", "a", encoding="utf-8") as log:
                                 log.write(printable(event.text))
                     case Started():
-                        self._progress.tell(f"{event.step} ({steps.index(event.step) + 1} of {len(steps)})")
-            with part("judging the run"):
-                findings.conclude(folder, named)
+                        number = job.steps.index(event.step) + 1
+                        self.progress.tell(f"{event.step} ({number} of {len(job.steps)})")
+            with self._part(experiment, "judging the run"):
+                findings.conclude(job.folder, named)
         if not experiment.chosen:
-            found.modes = modes(found.programs, folder)
-        found.explain = experiment.explain
-        found.show = experiment.show if isinstance(experiment.show, str) else list(experiment.show)
+            record.modes = modes(record.programs, job.folder)
+        record.explain = experiment.explain
+        record.show = experiment.show if isinstance(experiment.show, str) else list(experiment.show)
         if experiment.logical:
-            found.logical = naming.logical(experiment, self._sources())
-        found.places = self._sources().places(reasons.keys(found.compiled.values()))
+            record.logical = naming.logical(experiment, self.sources())
+        record.places = self.sources().places(reasons.keys(record.compiled.values()))
         return findings
 
+    def _verify(self, experiment: Experiment, record: Record) -> None:
+        """Add to the record of what was compiled for hardware that is not here what can be said without it."""
+        absent, smaller = experiment.target.topology, self._smaller
+        if absent is None or smaller is None:
+            return
+        from runner.flow import sections, verification
+        from runner.record import record as records
 
-def _leave_page(found: Record, folder: Path) -> None:
+        if experiment.profile:
+            record.warnings.append(f"there is no profile: nothing runs on {absent.name}, which is not here")
+        if isinstance(smaller, str):
+            verification.not_run(record, smaller)
+            with self.progress:
+                held = sections.hold(experiment, record, self.sources, self.workers, partial(self._part, experiment))
+            record.checks = replace(record.checks, sections=held)
+            record.status = records.worst([record.status, records.of_checks(record.checks)])
+            if experiment.trace:
+                record.warnings.append(f"there is no trace: {absent.not_here}; {smaller}")
+            return
+        verified = records.begun(smaller.name, verification.overrides(experiment.verify_dims), smaller.summary)
+        folder = self.folder / verification.FOLDER
+        folder.mkdir()
+        try:
+            self._heard(self._handed_over(smaller, folder, at_once=True), verified)
+        except InvalidExperiment as error:
+            raise verification.located(error, experiment) from None
+        verification.adopt(record, verified, experiment.verify_dims)
+
+    @contextmanager
+    def _part(self, experiment: Experiment, what: str) -> Generator[None]:
+        """Under it a part of a run is told, and has as long as the experiment's `timeout`."""
+        self.progress.tell(what)
+        with clock.limit(experiment.timeout, what):
+            yield
+
+
+def _told(ending: _Ending, sources: Callable[[], Sources]) -> tuple[Status, str]:
+    """The status of a run that ended early, and its message."""
+    match ending:
+        case InvalidExperiment():
+            return "invalid", sources().report(ending.fault)
+        case MemoryError():
+            return "error", f"out of memory: {ending or 'the system gave no more'}"
+        case _:
+            return "error", str(ending)
+
+
+def _leave_page(record: Record, folder: Path) -> None:
     """Write the page of the run; where that fails the record says so, and is worth no less."""
-    from runner.record import record
+    from runner.record import record as records
     from runner.show.page import run as page
 
     try:
-        page.write(record.read(folder), folder)
+        page.write(records.read(folder), folder)
     except OSError as error:
-        found.warnings.append(f"there is no page: {of_system(error, folder)}")
-        record.write(found, folder)
+        record.warnings.append(f"there is no page: {of_system(error, folder)}")
+        records.write(record, folder)
 
 
-def _hold_to_refusal(expected: str, fault: Fault | None, found: Record) -> None:
+def _hold_to_refusal(expected: str, ending: _Ending | None, record: Record) -> None:
     """Judge an experiment that has to be refused: to be so is what it promises, and no error."""
     from runner.checks import refused
-    from runner.record import record
+    from runner.record import record as records
     from runner.record.verdicts import FileChecks
 
-    verdict = refused.check(expected, fault, found.error)
-    before = found.status if fault is None else "passed"
-    found.status = record.worst([before, record.of_checks(FileChecks(invalid=verdict))])
-    found.error = found.error if fault is None else None
-    found.checks = replace(found.checks, invalid=verdict)
-
-
-def _begun(config: Mapping[str, Any], overrides: Sequence[str]) -> Record:
-    # It has many classes: they are made while the worker imports JAX.
-    from runner.record import record
-
-    return record.begun(config.get("name"), overrides, config.get("summary") or "")
+    fault = ending.fault if isinstance(ending, InvalidExperiment) else None
+    verdict = refused.check(expected, fault, record.error)
+    before = record.status if fault is None else "passed"
+    record.status = records.worst([before, records.of_checks(FileChecks(invalid=verdict))])
+    record.error = record.error if fault is None else None
+    record.checks = replace(record.checks, invalid=verdict)
 
 
 def _steps(experiment: Experiment) -> Iterator[Step]:

@@ -6,12 +6,12 @@ sections are interpreted here, at `verify_dims` or at the file's own sizes, wher
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from runner.experiment import data, effort, memory, reader
+from runner.experiment import data, effort, memory
 from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment
 from runner.flow import clock, verification
@@ -31,14 +31,13 @@ SECONDS = 60.0
 
 
 def hold(
-    config: Mapping[str, Any],
     experiment: Experiment,
-    found: Record,
+    record: Record,
     sources: Callable[[], Sources],
     workers: Workers,
     part: Callable[[str], AbstractContextManager[None]],
 ) -> SectionsVerdict | NotRun:
-    """The verdict of `sections` on an experiment that is not run; `found` has what was compiled of it.
+    """The verdict of `sections` on an experiment that is not run; `record` has what was compiled of it.
 
     Raises `InvalidExperiment` for values that tell a line to move what is not there.
     """
@@ -46,27 +45,26 @@ def hold(
 
     if (reason := sections.lacking(experiment)) is not None:
         return NotRun(reason=reason)
-    config, dims = {**config, **verification.only_results(config)}, dict(experiment.verify_dims)
-    config["dims"] = {**config["dims"], **dims}
+    dims = dict(experiment.verify_dims)
     try:
-        held = _held(config, found if not dims else None, sources, workers, part)
+        smaller = experiment.at(dims=dims, **verification.only_results(experiment))
+        held = _held(smaller, record if not dims else None, sources, workers, part)
     except InvalidExperiment as error:
         raise verification.located(error, experiment) if dims else error from None
     return replace(held, dims=dims) if dims and isinstance(held, SectionsVerdict) else held
 
 
 def _held(
-    config: Mapping[str, Any],
+    experiment: Experiment,
     compiled: Record | None,
     sources: Callable[[], Sources],
     workers: Workers,
     part: Callable[[str], AbstractContextManager[None]],
 ) -> SectionsVerdict | NotRun:
-    """The sections at the sizes of a configuration, at which it was `compiled` or not."""
-    experiment = reader.read(config)
+    """The sections of an experiment, which was `compiled` at these sizes or not."""
     try:
         memory.check(experiment)
-        types, _ = _told(config, experiment, workers, sources, gradient=False)
+        types, _ = _types(experiment, workers, sources, gradient=False)
         memory.check_values(experiment, types.nodes)
     except InvalidExperiment as error:
         return NotRun(reason=error.fault.message)
@@ -74,7 +72,7 @@ def _held(
         return NotRun(reason=reason)
     try:
         with part("comparing graph and per_device"):
-            return _compared(config, experiment, types, sources, workers)
+            return _compared(experiment, types, sources, workers)
     except (clock.TimedOut, MemoryError) as error:
         reason = str(error) if isinstance(error, clock.TimedOut) else "the system gave no more memory"
         return NotRun(reason=f"{reason}; verify_dims names smaller sizes")
@@ -95,8 +93,8 @@ def _too_much(needed: effort.Effort) -> str | None:
         return f"{what} {_long(needed.seconds)}; verify_dims names smaller sizes"
     free = memory.available()
     if free is not None and needed.bytes > free:
-        told = f"{what} {bytes_text(needed.bytes)} of memory, and {bytes_text(free)} are free"
-        return f"{told}; verify_dims names smaller sizes"
+        needs = f"{what} {bytes_text(needed.bytes)} of memory, and {bytes_text(free)} are free"
+        return f"{needs}; verify_dims names smaller sizes"
     return None
 
 
@@ -110,8 +108,7 @@ def _long(seconds: float) -> str:
 _UNITS = ((86_400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (0.0, "second"))
 
 
-def _told(
-    config: Mapping[str, Any],
+def _types(
     experiment: Experiment,
     workers: Workers,
     sources: Callable[[], Sources],
@@ -121,11 +118,10 @@ def _told(
     """The types, and the gradients of the unsharded graph where these are asked for."""
     with scratch.Folder() as own:
         folder = data.folder(experiment, sources)
-        return types_and_gradients_of(workers, experiment, config, own.path, folder, gradient=gradient, at_once=True)
+        return types_and_gradients_of(workers, experiment, own.path, folder, gradient=gradient, at_once=True)
 
 
 def _compared(
-    config: Mapping[str, Any],
     experiment: Experiment,
     types: Types,
     sources: Callable[[], Sources],
@@ -136,9 +132,9 @@ def _compared(
     arrays = data.make(experiment, data.folder(experiment, sources))
     gradients = None
     if experiment.grad:
-        types, gradients = _told(config, experiment, workers, sources, gradient=True)
+        types, gradients = _types(experiment, workers, sources, gradient=True)
     context = oracles.consult(experiment, arrays, types.outputs, types.floats)
     if gradients is not None:
         oracles.consult_gradients(context, *gradients)
-    found = sections.check(context)
-    return replace(found, diagnosis=diagnosis.diagnose(context)) if found.status == "failed" else found
+    verdict = sections.check(context)
+    return replace(verdict, diagnosis=diagnosis.diagnose(context)) if verdict.status == "failed" else verdict

@@ -15,7 +15,7 @@ from runner.layout import Layout
 from runner.reference import interpret
 
 
-def explained(experiment: Experiment, arrays: Arrays | None, fault: Fault, file: diagnosis.File) -> Fault:
+def explained(experiment: Experiment, arrays: Arrays | None, fault: Fault, refused: diagnosis.Refused) -> Fault:
     """The fault, and where an output fails to be the same on every device, the edit that would mend it."""
     if arrays is None or not fault.message.endswith(LEFT_OUT):
         return fault
@@ -25,13 +25,13 @@ def explained(experiment: Experiment, arrays: Arrays | None, fault: Fault, file:
         return fault
     graph = interpret(experiment, "graph", arrays, keep=experiment.results)
     if _same_everywhere(experiment, arrays, name, graph.values[name][0] if experiment.graph else None):
-        told = "it is the same there, by the reference, but JAX cannot know it: a psum or pmax, or check_vma: false"
-        return replace(fault, message=f"{fault.message.removesuffix(LEFT_OUT)}{told}")
+        reason = "it is the same there, by the reference, but JAX cannot know it: a psum or pmax, or check_vma: false"
+        return replace(fault, message=f"{fault.message.removesuffix(LEFT_OUT)}{reason}")
     if not experiment.graph:
         return fault
     outputs = {name: (np.shape(graph.values[name][0]), _dtype_of(graph.values[name][0])) for name in experiment.results}
     context = oracles.consult(experiment, arrays, outputs, {})
-    return replace(fault, message="\n".join([fault.message, *diagnosis.diagnose(context, file)]))
+    return replace(fault, message="\n".join([fault.message, *diagnosis.diagnose(context, refused)]))
 
 
 def _same_everywhere(experiment: Experiment, arrays: Arrays, name: str, graph: Any) -> bool:

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from runner.config import schema
-from runner.experiment import reader
 from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment, key_text
 from runner.record import record
@@ -32,8 +30,8 @@ _OF_RESULTS = ("values", "sections", "weak", "wrong")
 """The keys of `expect` that say what results are held to."""
 
 
-def smaller(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str, Any], Experiment] | str:
-    """The configuration and the experiment at `verify_dims` on simulated devices; or why there is no verification.
+def smaller(experiment: Experiment) -> Experiment | str:
+    """The experiment at `verify_dims` on simulated devices; or why there is no verification.
 
     Raises `InvalidExperiment` at `verify_dims` for sizes at which the experiment is not one.
     """
@@ -41,19 +39,15 @@ def smaller(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str
         return "verify_dims names no sizes to run it at"
     if experiment.mesh.size > SIMULATED and experiment.on_mesh:
         return f"the mesh has {experiment.mesh.size} devices, and at most {SIMULATED} are simulated"
-    # What the file says nothing of, or null, is what nobody says anything of.
-    config = schema.completed(schema.said(config))
-    dims = {**config["dims"], **experiment.verify_dims}
-    config = {**config, **only_results(config), "dims": dims, "target": {"platform": "cpu"}}
     try:
-        return config, reader.read(config)
+        return experiment.at(dims=experiment.verify_dims, target={"platform": "cpu"}, **only_results(experiment))
     except InvalidExperiment as error:
         raise located(error, experiment) from None
 
 
-def only_results(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What changes in a configuration where only results are of interest, at other sizes or on other devices."""
-    expected: Mapping[str, Any] = config["expect"] or {}
+def only_results(experiment: Experiment) -> dict[str, Any]:
+    """What changes in an experiment where only results are of interest, at other sizes or on other devices."""
+    expected: Mapping[str, Any] = experiment.definition["expect"]
     return {
         "verify_dims": {},
         # The others are of the whole sizes, and of the hardware that is not here.

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from runner import __version__
 from runner.codec import Misfit
 from runner.faults import InvalidExperiment
 from runner.link import key, messages, process, together, wire
@@ -28,6 +27,7 @@ from runner.link.messages import End, Event, Values
 from runner.link.process import CLUSTER, Hear, Worker
 from runner.link.together import Together
 from runner.link.wire import Arrivals, Wire
+from runner.version import __version__
 from runner.words import of_system
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Unlike(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class Member:
     """This process among those that the cluster started, and its worker, which has no job yet."""
 
     number: int
@@ -68,7 +68,7 @@ class Place:
         return Worker(membership=(str(self.number), str(self.count), self.address, *local))
 
 
-def called(timeout: float) -> Place:
+def called(timeout: float) -> Member:
     """Find out which process of a cluster this one is.
 
     Raises `InvalidExperiment` where there is no cluster, and `Unmet` where nobody could tell in `timeout` seconds.
@@ -79,8 +79,8 @@ def called(timeout: float) -> Place:
     try:
         worker.listen()
         match worker.next(timeout):
-            case Called() as found:
-                return _place(found, worker)
+            case Called() as answer:
+                return _member(answer, worker)
             case Invalid() as refused:
                 raise InvalidExperiment(refused.fault)
             case Died() as died:
@@ -96,30 +96,30 @@ def called(timeout: float) -> Place:
         raise
 
 
-def _place(found: Called, worker: Worker) -> Place:
-    return Place(found.number, found.count, found.address, found.local, found.jax, worker)
+def _member(answer: Called, worker: Worker) -> Member:
+    return Member(answer.number, answer.count, answer.address, answer.local, answer.jax, worker)
 
 
-def introduced(place: Place, config: Mapping[str, Any]) -> dict[str, Any]:
+def introduced(member: Member, config: Mapping[str, Any]) -> dict[str, Any]:
     """What a process says of itself to process 0."""
-    versions = {"shardproof": __version__, "jax": place.jax}
-    return {"number": place.number, "count": place.count, "versions": versions, "config": dict(config)}
+    versions = {"shardproof": __version__, "jax": member.jax}
+    return {"number": member.number, "count": member.count, "versions": versions, "config": dict(config)}
 
 
 class Owner:
     """Process 0, and its connections to the others."""
 
-    def __init__(self, place: Place, config: Mapping[str, Any], timeout: float, folder: Path) -> None:
+    def __init__(self, member: Member, config: Mapping[str, Any], timeout: float, folder: Path) -> None:
         """Wait for the others, for whom a key may lie in `folder`.
 
         Raises `Unmet` where one does not come in `timeout` seconds, and `Unlike`.
         """
-        self._place = place
+        self._member = member
         self._wires: dict[int, Wire] = {}
         self._remotes: dict[int, Remote] = {}
         self._fresh = True
         try:
-            self._meet(config, timeout, key.file(folder, place.address))
+            self._meet(config, timeout, key.file(folder, member.address))
         except (Unlike, Unmet) as error:
             self.end(error.status)
             self.close()
@@ -129,26 +129,26 @@ class Owner:
             raise
 
     def _meet(self, config: Mapping[str, Any], timeout: float, path: Path) -> None:
-        place, deadline = self._place, time.monotonic() + timeout
+        member, deadline = self._member, time.monotonic() + timeout
         unlike: dict[int, str] = {}
         try:
-            with key.left(path) as secret, _heard_at(place) as servers:
+            with key.left(path) as secret, _heard_at(member) as servers:
                 arrivals = Arrivals(servers, secret, timeout)
                 try:
-                    while len(self._wires) < place.count - 1:
+                    while len(self._wires) < member.count - 1:
                         came = arrivals.next(deadline)
                         if came is None:
                             raise Unmet(self._missing(timeout, arrivals.strangers))
-                        unlike |= self._admit(*came, introduced(place, config))
+                        unlike |= self._admit(*came, introduced(member, config))
                 finally:
                     arrivals.close()
         except key.Unusable as error:
             raise Unmet(str(error)) from None
         except OSError as error:
-            raise Unmet(f"{place.name} cannot leave a key for the others: {of_system(error, path)}") from None
+            raise Unmet(f"{member.name} cannot leave a key for the others: {of_system(error, path)}") from None
         if unlike:
             number = min(unlike)
-            name = together.name(number, place.count)
+            name = together.name(number, member.count)
             raise Unlike(f"{name} was started with another input: {unlike[number]}")
 
     def _admit(self, connection: Wire, message: dict[str, Any], due: Any) -> dict[int, str]:
@@ -157,7 +157,7 @@ class Owner:
             number = messages.introduction(message).number
         except Misfit:
             number = 0
-        if number not in range(1, self._place.count) or number in self._wires:
+        if number not in range(1, self._member.count) or number in self._wires:
             connection.close()
             return {}
         self._wires[number] = connection
@@ -165,20 +165,22 @@ class Owner:
         return {} if difference is None else {number: difference}
 
     def _missing(self, timeout: float, strangers: int) -> str:
-        missing = [str(number) for number in range(1, self._place.count) if number not in self._wires]
+        missing = [str(number) for number in range(1, self._member.count) if number not in self._wires]
         which = f"process {missing[0]}" if len(missing) == 1 else f"processes {', '.join(missing[:8])}"
         more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
         other = f"; {strangers} who connected did not have the key of the run" if strangers else ""
-        return f"{which}{more} of {self._place.count} did not come to {self._place.address} within {timeout:g} s{other}"
+        return (
+            f"{which}{more} of {self._member.count} did not come to {self._member.address} within {timeout:g} s{other}"
+        )
 
     def together(self, count: int) -> Together:
         """The workers of all processes, to be driven like one."""
-        assert count == self._place.count
+        assert count == self._member.count
         fresh, self._fresh = self._fresh, False
 
         def started(number: int) -> together.Member:
             if number == 0:
-                return self._place.worker if fresh else self._place.restarted()
+                return self._member.worker if fresh else self._member.restarted()
             before = self._remotes.get(number)
             remote = Remote(number, self._wires[number], before)
             self._remotes[number] = remote
@@ -197,29 +199,29 @@ class Owner:
         """End the connections: who has not been let go knows then that this process is gone."""
         for connection in self._wires.values():
             connection.close()
-        self._place.worker.close()
+        self._member.worker.close()
 
 
 @contextmanager
-def _heard_at(place: Place) -> Generator[list[socket.socket]]:
+def _heard_at(member: Member) -> Generator[list[socket.socket]]:
     """Listen where the processes are to meet. Raises `Unmet`."""
     with ExitStack() as stack:
         try:
-            servers = stack.enter_context(wire.listening(place.address))
+            servers = stack.enter_context(wire.listening(member.address))
         except OSError as error:
             unknown = isinstance(error, socket.gaierror) or error.errno is None
             why = error.strerror if unknown else os.strerror(error.errno or 0)
             raise Unmet(
-                f"{place.name} cannot listen at {place.address}, where JAX's coordinator is to be: {why}; "
+                f"{member.name} cannot listen at {member.address}, where JAX's coordinator is to be: {why}; "
                 "the environment variable JAX_COORDINATOR_PORT names another port, in all processes"
             ) from None
         yield servers
 
 
-def _difference(due: Any, told: Any, path: str = "") -> str | None:
+def _difference(due: Any, theirs: Any, path: str = "") -> str | None:
     """The first key whose value two processes do not agree about."""
-    if isinstance(due, dict) and isinstance(told, dict):
-        mine, other = cast("dict[str, Any]", due), cast("dict[str, Any]", told)
+    if isinstance(due, dict) and isinstance(theirs, dict):
+        mine, other = cast("dict[str, Any]", due), cast("dict[str, Any]", theirs)
         for key in [*mine, *(key for key in other if key not in mine)]:
             if not path and key == "number":
                 continue
@@ -227,11 +229,11 @@ def _difference(due: Any, told: Any, path: str = "") -> str | None:
             if key not in mine or key not in other:
                 differs = "not there, process 0 has one" if key in mine else "there, process 0 has none"
                 return f"{below.removeprefix('config.')} is {differs}"
-            found = _difference(mine[key], other[key], below)
-            if found is not None:
-                return found
+            difference = _difference(mine[key], other[key], below)
+            if difference is not None:
+                return difference
         return None
-    return None if due == told else f"{path.removeprefix('config.')} is {told!r}, that of process 0 is {due!r}"
+    return None if due == theirs else f"{path.removeprefix('config.')} is {theirs!r}, that of process 0 is {due!r}"
 
 
 class Remote:
@@ -265,9 +267,9 @@ class Remote:
 
     def submit(self, job: str) -> None:
         """Hand it a job."""
-        told = json.loads(job)
-        self._folders.append(together.folder(Path(told["arrays"]), self._number))
-        self._wire.send({"do": "job", "job": told})
+        task = json.loads(job)
+        self._folders.append(together.folder(Path(task["arrays"]), self._number))
+        self._wire.send({"do": "job", "job": task})
 
     def _listen(self, hear: Hear) -> None:
         while not self._lost:
@@ -276,17 +278,17 @@ class Remote:
                 self._lost = True
                 break
             try:
-                told = messages.told(message)
-                if isinstance(told, End):
-                    self._how, self._words = told.how, told.words
-                    self._logs.append(told.log)
+                answer = messages.told(message)
+                if isinstance(answer, End):
+                    self._how, self._words = answer.how, answer.words
+                    self._logs.append(answer.log)
                     break
                 if not self._folders:
                     raise Misfit("it has no job")
-                if isinstance(told, Values):
-                    self._keep(told, hear)
+                if isinstance(answer, Values):
+                    self._keep(answer, hear)
                 else:
-                    hear(self._event(told))
+                    hear(self._event(answer))
             except Misfit as misfit:
                 self._lost, self._how = True, f"told what cannot be read: {misfit}"
         self._over.set()
@@ -303,15 +305,15 @@ class Remote:
         except OSError as error:
             hear(error)
 
-    def _event(self, told: Event) -> Said:
+    def _event(self, answer: Event) -> Said:
         """What its worker told. Raises `Misfit`."""
         from runner.link.events import Done, heard
 
-        event = heard(told.event)
+        event = heard(answer.event)
         if event is None:
             raise Misfit("it is no event")
         if isinstance(event, Done):
-            self._logs.append(told.log)
+            self._logs.append(answer.log)
             self._folders.popleft()
         return event
 

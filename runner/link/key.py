@@ -64,7 +64,7 @@ def left(path: Path) -> Generator[bytes]:
         path.unlink(missing_ok=True)
 
 
-def found(path: Path) -> bytes:
+def read(path: Path) -> bytes:
     """The key of the run that process 0 began. Raises `Unusable`, and `Absent` where it is not there yet."""
     key = given()
     if key is not None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from runner.codec import Misfit
 from runner.link import key, messages, scratch, together, wire
-from runner.link.cluster import Place, Unmet, introduced
+from runner.link.cluster import Member, Unmet, introduced
 from runner.link.events import Done, Finished, Said, said
 from runner.link.messages import Bid
 from runner.link.process import Worker
@@ -24,56 +24,56 @@ DataFolder = Callable[[Mapping[str, Any]], Path]
 """Where `load` looks on this machine, for a configuration."""
 
 
-def lend(place: Place, config: Mapping[str, Any], timeout: float, folder: Path, data_folder: DataFolder) -> int:
+def lend(member: Member, config: Mapping[str, Any], timeout: float, folder: Path, data_folder: DataFolder) -> int:
     """Do what process 0 asks until it ends the run, whose key may lie in `folder`; the exit status of all.
 
     Raises `Unmet` where it is not there within `timeout` seconds, or ends before it has ended the run.
     """
     try:
-        connection = _reached(place, timeout, folder)
+        connection = _reached(member, timeout, folder)
     except BaseException:
-        place.worker.close()
+        member.worker.close()
         raise
-    lent = _Lent(place, connection, data_folder)
+    lent = _Lent(member, connection, data_folder)
     try:
-        connection.send(introduced(place, config))
+        connection.send(introduced(member, config))
         while (message := connection.receive()) is not None:
             bid = messages.bid(message)
             if bid.status is not None:
                 return bid.status
             lent.do(bid)
     except Misfit as misfit:
-        raise Unmet(f"process 0 asked {place.name} what cannot be read: {misfit}") from None
+        raise Unmet(f"process 0 asked {member.name} what cannot be read: {misfit}") from None
     finally:
         # First: what now becomes of the worker is nobody's news.
         connection.close()
         lent.close()
-    raise Unmet(f"{place.name} has lost process 0: its command ended, or its machine cannot be reached")
+    raise Unmet(f"{member.name} has lost process 0: its command ended, or its machine cannot be reached")
 
 
-def _reached(place: Place, timeout: float, folder: Path) -> Wire:
+def _reached(member: Member, timeout: float, folder: Path) -> Wire:
     """The connection to process 0. Raises `Unmet`."""
-    path, deadline = key.file(folder, place.address), time.monotonic() + timeout
+    path, deadline = key.file(folder, member.address), time.monotonic() + timeout
     fixed = bool(os.environ.get(key.VARIABLE))
     try:
-        return wire.reached(place.address, lambda: key.found(path), deadline, timeout, same=fixed)
+        return wire.reached(member.address, lambda: key.read(path), deadline, timeout, same=fixed)
     except key.Unusable as error:
         raise Unmet(str(error)) from None
     except AuthenticationError:
         which = key.VARIABLE if fixed else f"key in {path}"
-        raise Unmet(f"{place.name} and what listens at {place.address} have not the same {which}") from None
+        raise Unmet(f"{member.name} and what listens at {member.address} have not the same {which}") from None
     except key.Absent as error:
-        raise Unmet(f"{place.name} has no key of the run: {error}") from None
+        raise Unmet(f"{member.name} has no key of the run: {error}") from None
     except OSError as error:
         why = error.strerror or error
-        raise Unmet(f"{place.name} cannot reach process 0 at {place.address} within {timeout:g} s: {why}") from None
+        raise Unmet(f"{member.name} cannot reach process 0 at {member.address} within {timeout:g} s: {why}") from None
 
 
 @dataclass
 class _Lent:
     """The worker of this process, and the folders of its jobs."""
 
-    place: Place
+    member: Member
     wire: Wire
     data_folder: DataFolder
     worker: Worker = field(init=False)
@@ -82,7 +82,7 @@ class _Lent:
     """What the worker told that cannot be read, after which it was ended."""
 
     def __post_init__(self) -> None:
-        self._took(self.place.worker)
+        self._took(self.member.worker)
 
     def do(self, bid: Bid) -> None:
         match bid.do:
@@ -94,7 +94,7 @@ class _Lent:
             case _:
                 self.worker.close()
                 self._clear()
-                worker = self.place.restarted()
+                worker = self.member.restarted()
                 self._took(worker)
                 worker.listen()
 
@@ -105,7 +105,7 @@ class _Lent:
     def _submit(self, job: dict[str, Any]) -> None:
         here = scratch.Folder()
         self.jobs.append(here)
-        data = self.data_folder(job["config"])
+        data = self.data_folder(job["definition"])
         self.worker.submit(json.dumps({**job, "folder": str(here.path), "arrays": str(here.path), "data": str(data)}))
 
     def _tell(self, worker: Worker, event: Said | Exception | None) -> None:
@@ -125,7 +125,7 @@ class _Lent:
             self.wire.send({"event": said(event)})
 
     def _send_values(self) -> None:
-        for file in sorted(together.folder(self.jobs[0].path, self.place.number).glob("*.bin")):
+        for file in sorted(together.folder(self.jobs[0].path, self.member.number).glob("*.bin")):
             self.wire.send({"file": file.name}, file)
             file.unlink()
 

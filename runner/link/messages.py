@@ -64,8 +64,8 @@ def introduction(message: dict[str, Any]) -> Introduction:
 def bid(message: dict[str, Any]) -> Bid:
     """The message as such. Raises `Misfit`."""
     asked = build(Bid, message)
-    if asked.do == "job" and not (asked.job and isinstance(asked.job.get("config"), dict)):
-        raise Misfit("job: a job with its config")
+    if asked.do == "job" and not (asked.job and isinstance(asked.job.get("definition"), dict)):
+        raise Misfit("job: a job with its definition")
     if asked.do == "end" and asked.status is None:
         raise Misfit("status: the exit status of all")
     return asked
@@ -73,9 +73,9 @@ def bid(message: dict[str, Any]) -> Bid:
 
 def told(message: dict[str, Any]) -> Told:
     """The message as such. Raises `Misfit`."""
-    found: Told = build(cast("Any", Event | Values | End), message)
-    if isinstance(found, Values) and (PurePath(found.file).name != found.file or not found.file.endswith(".bin")):
+    answer: Told = build(cast("Any", Event | Values | End), message)
+    if isinstance(answer, Values) and (PurePath(answer.file).name != answer.file or not answer.file.endswith(".bin")):
         raise Misfit("file: the name of a file of values")
-    if isinstance(found, Values) and found.bytes < 0:
+    if isinstance(answer, Values) and answer.bytes < 0:
         raise Misfit("bytes: how many follow")
-    return found
+    return answer

@@ -28,9 +28,9 @@ class Step:
         return self.program if self.work is Work.RUN else f"{self.program}, its {self.work}"
 
     @classmethod
-    def from_json(cls, told: Mapping[str, str]) -> Step:
+    def from_json(cls, plain: Mapping[str, str]) -> Step:
         """The step of what `to_json` gave."""
-        return cls(Program(told["program"]), Work(told["work"]))
+        return cls(Program(plain["program"]), Work(plain["work"]))
 
     def to_json(self) -> dict[str, str]:
         """As it stands in a job and in an event."""

@@ -134,14 +134,14 @@ class ProgramRun:
 
 
 def job(
-    config: Mapping[str, Any], folder: Path, data_folder: Path, left_here: str, steps: Iterable[Step] = ()
+    experiment: Experiment, folder: Path, data_folder: Path, left_here: str, steps: Iterable[Step] = ()
 ) -> dict[str, Any]:
-    """What a worker is told to do with a resolved configuration.
+    """What a worker is told to do with an experiment.
 
     Programs are written into `folder`, `load` looks in `data_folder`, values are left in `left_here`.
     """
     return {
-        "config": dict(config),
+        "definition": dict(experiment.definition),
         "folder": str(folder.resolve()),
         "data": str(data_folder.resolve()),
         "arrays": left_here,
@@ -168,20 +168,17 @@ GradientsTold: TypeAlias = tuple[Arrays, list[Arrays], str | None]
 """JAX's gradients of the unsharded graph, what rounding does to them draw by draw, and why there are none."""
 
 
-def types_of(
-    workers: Workers, experiment: Experiment, config: Mapping[str, Any], folder: Path, data_folder: Path
-) -> Types:
+def types_of(workers: Workers, experiment: Experiment, folder: Path, data_folder: Path) -> Types:
     """What JAX's types say of an experiment, none of whose programs is compiled.
 
     Raises `InvalidExperiment` for what they refuse, and `WorkerEnded` where the worker ended before it told them.
     """
-    return types_and_gradients_of(workers, experiment, config, folder, data_folder)[0]
+    return types_and_gradients_of(workers, experiment, folder, data_folder)[0]
 
 
 def types_and_gradients_of(
     workers: Workers,
     experiment: Experiment,
-    config: Mapping[str, Any],
     folder: Path,
     data_folder: Path,
     *,
@@ -195,7 +192,7 @@ def types_and_gradients_of(
     """
     with scratch.Folder() as own:
         left_here = str(own.path)
-        told = {**job(config, folder, data_folder, left_here), "gradient": gradient}
+        told = {**job(experiment, folder, data_folder, left_here), "gradient": gradient}
         processes = experiment.target.processes
         for event in workers.submit(told, kind(experiment), experiment.timeout, processes, at_once=at_once):
             match event:

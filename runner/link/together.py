@@ -139,16 +139,16 @@ class Together:
         """The event that comes next, where enough has been heard to know it."""
         from runner.link.events import Done, Finished, Started
 
-        for told in self._told:
-            if told and isinstance(told[0], Started):
-                started = told.popleft()
+        for events in self._told:
+            if events and isinstance(events[0], Started):
+                started = events.popleft()
                 assert isinstance(started, Started)
                 if started.step != self._announced:
                     self._announced = started.step
                     return started
         if not all(self._told):
             return None
-        first, *others = (told.popleft() for told in self._told)
+        first, *others = (events.popleft() for events in self._told)
         assert all(type(other) is type(first) for other in others), "they do the same, in the same order"
         self._announced = None
         if isinstance(first, Finished):
@@ -172,9 +172,9 @@ class Together:
         """One that has told an error while another has not come so far."""
         from runner.link.events import Finished
 
-        for number, told in enumerate(self._told):
-            if told and isinstance(told[0], Finished) and told[0].error is not None:
-                return number, told[0].error
+        for number, events in enumerate(self._told):
+            if events and isinstance(events[0], Finished) and events[0].error is not None:
+                return number, events[0].error
         return None
 
     def _name(self, number: int) -> str:
@@ -218,9 +218,9 @@ def name(number: int, count: int) -> str:
 
 def _free_port() -> int:
     """A port of this machine on which nobody listens."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def folder(arrays: Path, number: int) -> Path:
@@ -248,9 +248,9 @@ def put_together(parts: Sequence[Finished]) -> Finished:
 
 def _devices_of(ran: Ran) -> list[int]:
     """The devices of which one process told what they hold."""
-    told = [held for shards in ran.operands.values() for held in shards]
-    told += [(device, where) for output in ran.outputs.values() for device, where, _ in output.shards]
-    return sorted({device for device, _ in told})
+    shards_held = [held for shards in ran.operands.values() for held in shards]
+    shards_held += [(device, where) for output in ran.outputs.values() for device, where, _ in output.shards]
+    return sorted({device for device, _ in shards_held})
 
 
 def _of_rans(rans: Sequence[Ran]) -> Ran:

@@ -77,7 +77,7 @@ class _Line:
         for ticket in self.waiting:
             ticket.sent = False
 
-    def told(self, done: Done) -> None:
+    def note(self, done: Done) -> None:
         """Note what the process says of itself after a job."""
         if done.resident is not None:
             self.resident = self.resident or done.resident
@@ -237,7 +237,7 @@ def _of_one(line: _Line, worker: Worker | Together, ticket: _Ticket) -> Generato
                 how = worker.ended()
                 return _End() if done else _End(how, running)
             case Done():
-                line.told(event)
+                line.note(event)
                 return _End(gone=False)
             case Died():
                 return _End(event.error, running, said=True)

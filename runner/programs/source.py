@@ -18,13 +18,14 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from runner import __version__, dtypes
+from runner import dtypes
 from runner.experiment import data
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
 from runner.programs import processes
 from runner.programs.names import Names
 from runner.programs.spelling import ordered, sharding, tuple_of
+from runner.version import __version__
 
 
 def header(experiment: Experiment, program: str, names: Names, body: str, *, mesh: bool) -> str:

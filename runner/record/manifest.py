@@ -112,15 +112,15 @@ def end(folder: Path) -> None:
     if known is None:
         return
     # It was empty when the run began: what has the name of what runs write is what this one wrote.
-    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     for home, below, names in os.walk(folder):
         here = Path(home)
         below[:] = [name for name in below if _FOLDERS.fullmatch((here / name).relative_to(folder).as_posix())]
         for path in (here / name for name in sorted(names)):
             name = path.relative_to(folder).as_posix()
             if _is_ours(name) and path.is_file() and not path.is_symlink():
-                found[name] = _hash(path)
-    _write(folder, Manifest(known.kind, found))
+                hashes[name] = _hash(path)
+    _write(folder, Manifest(known.kind, hashes))
 
 
 def add(files: Iterable[Path]) -> None:
@@ -216,9 +216,9 @@ def _hash(path: Path) -> str:
         return f"{sha}:{file.tell()}" if path.suffix == ".log" else sha
 
 
-def _is_as_written(path: Path, told: str | None) -> bool:
+def _is_as_written(path: Path, noted: str | None) -> bool:
     """Whether a file is as the manifest has it; a log may have grown: other launchers write into it after the run."""
-    sha, _, size = (told or "").partition(":")
+    sha, _, size = (noted or "").partition(":")
     if not size.isdecimal():
         return sha == _hash(path)
     with open(path, "rb") as file:

@@ -79,8 +79,8 @@ class Row:
 
     def measure(self, name: str) -> float | None:
         """A measure, or how often a kind of collective runs."""
-        found = self.value(name)
-        return float(found) if isinstance(found, int | float) else None
+        value = self.value(name)
+        return float(value) if isinstance(value, int | float) else None
 
 
 def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | None = None) -> list[Row]:
@@ -91,7 +91,7 @@ def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | No
         "keys": overridden(overrides),
         "same_as": same_as,
     }
-    found: list[Row] = []
+    table: list[Row] = []
     for name, program in record.programs.items():
         status, error = outcome.of_program(record, name)
         row = Row(**shared, status=status, program=name, error=error)
@@ -105,36 +105,36 @@ def rows(point: int, record: Record, overrides: Iterable[str], same_as: int | No
                 hardware=program.estimate.hardware if program.estimate else None,
                 compiled_for=program.estimate.compiled_for if program.estimate else None,
             )
-        found.append(row)
-    if not found:
+        table.append(row)
+    if not table:
         status, error = outcome.of_run(record)
-        found.append(Row(**shared, status=status, program=shared["keys"].get("program"), error=error))
-    return found
+        table.append(Row(**shared, status=status, program=shared["keys"].get("program"), error=error))
+    return table
 
 
 _NAMED = ("experiment", "program")
 """What has a column of its own, whether it is swept or not."""
 
 
-def varying(found: Sequence[Row]) -> list[Row]:
+def varying(rows: Sequence[Row]) -> list[Row]:
     """The rows with those keys only that are not the same in all points."""
-    names = dict.fromkeys(name for row in found for name in row.keys if name not in _NAMED)
-    kept = [name for name in names if len({row.keys.get(name) for row in found}) > 1]
-    return [replace(row, keys={name: row.keys.get(name, "") for name in kept}) for row in found]
+    names = dict.fromkeys(name for row in rows for name in row.keys if name not in _NAMED)
+    kept = [name for name in names if len({row.keys.get(name) for row in rows}) > 1]
+    return [replace(row, keys={name: row.keys.get(name, "") for name in kept}) for row in rows]
 
 
 def overridden(overrides: Iterable[str]) -> dict[str, str]:
     """The keys of some overrides, as the command line names them, with their values."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
-def estimated(found: Iterable[Row]) -> list[str]:
+def estimated(rows: Iterable[Row]) -> list[str]:
     """What the estimates among the rows are of: `TPU v5e, compiled for v5e:4x4`, each once."""
-    each = dict.fromkeys((row.hardware, row.compiled_for) for row in found if row.hardware)
+    each = dict.fromkeys((row.hardware, row.compiled_for) for row in rows if row.hardware)
     return [f"{hardware}, compiled for {of}" if of else str(hardware) for hardware, of in each]
 
 
@@ -190,10 +190,10 @@ class Best:
         return value
 
 
-def best(found: Sequence[Row], measure: str) -> Best | None:
+def best(rows: Sequence[Row], measure: str) -> Best | None:
     """Which rows are best by a measure; None where fewer than two of those that passed have it, or all are alike."""
-    having = [row for row in found if row.status in ANSWERS and row.measure(measure) is not None]
-    ordered = sorted(having, key=lambda row: (_number(row, measure), row.point))
+    answers = [row for row in rows if row.status in ANSWERS and row.measure(measure) is not None]
+    ordered = sorted(answers, key=lambda row: (_number(row, measure), row.point))
     if len(ordered) < 2 or _number(ordered[0], measure) == _number(ordered[-1], measure):
         return None
     least = _number(ordered[0], measure)
@@ -206,7 +206,7 @@ def _number(row: Row, measure: str) -> float:
     return math.inf if value is None else value
 
 
-def ordered(found: Sequence[Row], by: str) -> list[Row]:
+def ordered(rows: Sequence[Row], by: str) -> list[Row]:
     """The rows by a column, the least first; those that did not pass, or have none of it, last."""
 
     def place(row: Row) -> tuple[bool, bool, float, str]:
@@ -214,7 +214,7 @@ def ordered(found: Sequence[Row], by: str) -> list[Row]:
         number = float(value) if isinstance(value, int | float) else _as_number(value)
         return row.status not in ANSWERS, value is None, number, "" if value is None else str(value)
 
-    return sorted(found, key=place)
+    return sorted(rows, key=place)
 
 
 def _as_number(value: Any) -> float:
@@ -224,31 +224,31 @@ def _as_number(value: Any) -> float:
         return math.inf
 
 
-def objective(found: Sequence[Row], name: str) -> float | None:
+def objective(rows: Sequence[Row], name: str) -> float | None:
     """The number that a sweeper minimises: of a program `auto.bytes_sent`, or the least of all that passed.
 
     None where what is asked for did not pass, or is not known.
     """
     program, _, measure = name.rpartition(".")
-    having = [row.measure(measure) for row in found if row.status in ANSWERS and program in ("", row.program)]
-    known = [value for value in having if value is not None]
+    values = [row.measure(measure) for row in rows if row.status in ANSWERS and program in ("", row.program)]
+    known = [value for value in values if value is not None]
     return min(known, default=None)
 
 
 # The files.
 
 
-def columns(found: Sequence[Row]) -> list[str]:
+def columns(rows: Sequence[Row]) -> list[str]:
     """The columns of the flat files: what identifies a row, the swept keys, collectives by kind, the measures."""
-    keys = list(found[0].keys) if found else []
+    keys = list(rows[0].keys) if rows else []
     own = ["bytes_sent_min", "memory_is", "hardware", "compiled_for", "same_as", "error", "folder"]
     return ["point", "experiment", *keys, "program", "status", *KINDS, *MEASURES, *own]
 
 
-def leave(found: Sequence[Row], folder: Path) -> None:
+def leave(rows: Sequence[Row], folder: Path) -> None:
     """Write `results.csv` and `results.jsonl` into the folder of a sweep, each whole or not at all."""
-    names = columns(found)
-    flat = [_flat(row, names) for row in found]
+    names = columns(rows)
+    flat = [_flat(row, names) for row in rows]
     page = io.StringIO()
     writer = csv.DictWriter(page, names, lineterminator="\n")
     writer.writeheader()

@@ -24,8 +24,8 @@ def of_run(record: Record) -> tuple[Status, str | None]:
         own = record.status
     if own == "passed":
         return own, record.error or record.refused
-    told = [*([record.error] if record.error else []), *_told(record.checks)]
-    return own, "\n".join(told) or NO_REASON
+    reasons = [*([record.error] if record.error else []), *_told(record.checks)]
+    return own, "\n".join(reasons) or NO_REASON
 
 
 def of_program(record: Record, name: str) -> tuple[Status, str | None]:
@@ -35,8 +35,8 @@ def of_program(record: Record, name: str) -> tuple[Status, str | None]:
     status = worst([run, program.status])
     if status == "passed":
         return status, None
-    told = [*([program.error] if program.error else []), *_told(program.checks), *([of_the_run] if of_the_run else [])]
-    return status, "\n".join(told) or NO_REASON
+    why = [*([program.error] if program.error else []), *_told(program.checks), *([of_the_run] if of_the_run else [])]
+    return status, "\n".join(why) or NO_REASON
 
 
 def _rank(status: Status) -> int:

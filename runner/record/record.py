@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from runner import __version__, codec
+from runner import codec
 from runner.printable import json_text
 from runner.record import consistent, plain
 from runner.record.files import write_text
 from runner.record.model import SCHEMA, Environment, Git, Record, Status
 from runner.record.verdicts import Checks, FileChecks
 from runner.untyped import is_dict, is_list
+from runner.version import __version__
 
 STATUSES: dict[Status, int] = {"passed": 0, "known": 0, "weak": 1, "failed": 1, "invalid": 2, "error": 3}
 """The statuses of a run from the best to the worst, and its exit status."""
@@ -53,11 +54,11 @@ def ended(
     folder: Path, status: Status, message: str, overrides: Sequence[str], config_folders: Sequence[str] = ()
 ) -> Record:
     """Write and return the record of a run that ended with this message before anything was found."""
-    found = begun(None, overrides)
-    found.config_folders = list(config_folders)
-    found.status, found.error, found.environment.git = status, message, git()
-    write(found, folder)
-    return found
+    record = begun(None, overrides)
+    record.config_folders = list(config_folders)
+    record.status, record.error, record.environment.git = status, message, git()
+    write(record, folder)
+    return record
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
@@ -136,19 +137,19 @@ def read(folder: Path) -> Record:
             "run the experiment again, or read it with the version that environment.runner names"
         )
     try:
-        found = codec.build(Record, data)
-        consistent.require(found, data)
-        return found
+        record = codec.build(Record, data)
+        consistent.require(record, data)
+        return record
     except codec.Misfit as misfit:
         raise UnreadableRecord(f"{path}\n  not a record of schema {SCHEMA}: {misfit}") from None
 
 
 def schema_text() -> str:
     """The JSON Schema of `result.json`, which is `docs/result.schema.json`."""
-    found = codec.schema(Record)
-    head = {"$schema": found.pop("$schema"), "title": f"result.json, schema {SCHEMA}"}
-    found["$defs"]["Record"]["properties"]["schema"] = {"const": SCHEMA}
-    return _text({**head, **found}) + "\n"
+    schema = codec.schema(Record)
+    head = {"$schema": schema.pop("$schema"), "title": f"result.json, schema {SCHEMA}"}
+    schema["$defs"]["Record"]["properties"]["schema"] = {"const": SCHEMA}
+    return _text({**head, **schema}) + "\n"
 
 
 def git() -> Git | None:

@@ -45,13 +45,13 @@ def entries(folder: Path, unread: list[str] | None = None) -> list[Entry]:
 
     What files called `result.json` cannot be read is appended to `unread`.
     """
-    found: dict[Path, list[tuple[Path, dict[str, Any]]]] = {}
+    runs_of: dict[Path, list[tuple[Path, dict[str, Any]]]] = {}
     for run in folders.runs(folder):
-        told = _brief(run, unread)
-        if told is not None:
+        brief = _brief(run, unread)
+        if brief is not None:
             home = run.parent if run != folder and _is_point(run) else run
-            found.setdefault(home, []).append((run, told))
-    return sorted((_entry(home, runs) for home, runs in found.items()), key=lambda entry: (entry.time, entry.folder))
+            runs_of.setdefault(home, []).append((run, brief))
+    return sorted((_entry(home, runs) for home, runs in runs_of.items()), key=lambda entry: (entry.time, entry.folder))
 
 
 def _is_point(run: Path) -> bool:
@@ -63,15 +63,15 @@ def _is_point(run: Path) -> bool:
 
 
 def _entry(home: Path, runs: list[tuple[Path, dict[str, Any]]]) -> Entry:
-    told = [brief for _, brief in runs]
-    overrides = [{str(o) for o in brief["overrides"]} for brief in told]
+    briefs = [brief for _, brief in runs]
+    overrides = [{str(o) for o in brief["overrides"]} for brief in briefs]
     common = set[str].intersection(*overrides)
     return Entry(
         folder=home,
-        experiments=tuple(dict.fromkeys(str(brief["experiment"] or "–") for brief in told)),
-        statuses=Counter(str(brief["status"]) for brief in told),
-        time=min(str(brief.get("time") or "") for brief in told),
-        overrides=tuple(str(o) for o in told[0]["overrides"] if o in common),
+        experiments=tuple(dict.fromkeys(str(brief["experiment"] or "–") for brief in briefs)),
+        statuses=Counter(str(brief["status"]) for brief in briefs),
+        time=min(str(brief.get("time") or "") for brief in briefs),
+        overrides=tuple(str(o) for o in briefs[0]["overrides"] if o in common),
         sweep=home != runs[0][0],
     )
 

@@ -61,8 +61,8 @@ def _comparison(terms: list[ast.expr], operators: list[ast.cmpop], names: tuple[
     values = [_value(term, names) for term in terms]
 
     def holds(row: Row) -> bool:
-        found = [value(row) for value in values]
-        pairs = zip(found, found[1:], operators, strict=False)
+        ends = [value(row) for value in values]
+        pairs = zip(ends, ends[1:], operators, strict=False)
         return all(_compared(a, b, _OPERATORS[type(each)]) for a, b, each in pairs)
 
     return holds

@@ -8,21 +8,21 @@ from runner.record.verdicts import NotRun
 from runner.show.console import say
 
 
-def show(found: Record, target: Devices) -> None:
+def show(record: Record, target: Devices) -> None:
     """What of the checks was run, and where, since the target is not here."""
     if target.device_order:
         reason = target.device_order_reason
         say(f"device order: {target.device_order}" + (f", since {reason}" if reason else ""))
-    verified = found.verification
+    verified = record.verification
     if verified:
         dims = ", ".join(f"{name}={size}" for name, size in verified.dims.items())
         count = verified.target.devices
         say(f"only compiled; values, replicas and agreement are those at {dims} on {count} simulated CPU devices")
     else:
-        reasons = [check.reason for p in found.programs.values() for check in p.checks if check.status == "not_run"]
+        reasons = [check.reason for p in record.programs.values() for check in p.checks if check.status == "not_run"]
         if reasons:
             say(f"values, replicas and agreement were not run: {reasons[0]}")
-    sections = found.checks.sections
+    sections = record.checks.sections
     if isinstance(sections, NotRun):
         say(f"sections was not run: {sections.reason}")
     elif sections is not None and not verified:

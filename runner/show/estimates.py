@@ -16,9 +16,9 @@ _MOST = 3
 """So many sentences about what is not known are shown."""
 
 
-def head(told: Mapping[str, Estimate]) -> list[str]:
+def head(estimates: Mapping[str, Estimate]) -> list[str]:
     """What the table is of."""
-    first = next(iter(told.values()))
+    first = next(iter(estimates.values()))
     return [f"estimate: the least time of a run on {where(first)}, from its peaks and links; what is hidden overlaps"]
 
 
@@ -28,7 +28,7 @@ def where(estimate: Estimate) -> str:
     return f"{estimate.hardware}{of}"
 
 
-def rows(told: Mapping[str, Estimate]) -> list[tuple[str, ...]]:
+def rows(estimates: Mapping[str, Estimate]) -> list[tuple[str, ...]]:
     """A row a program, the quickest first."""
     return [
         (
@@ -40,24 +40,24 @@ def rows(told: Mapping[str, Estimate]) -> list[tuple[str, ...]]:
             "–" if estimate.mfu is None else f"{100 * estimate.mfu:.2g}%",
             estimate.bottleneck or "–",
         )
-        for program, estimate in sorted(told.items(), key=lambda item: item[1].seconds)
+        for program, estimate in sorted(estimates.items(), key=lambda item: item[1].seconds)
     ]
 
 
-def beneath(told: Mapping[str, Estimate], *, complete: bool) -> list[str]:
+def beneath(estimates: Mapping[str, Estimate], *, complete: bool) -> list[str]:
     """Programs that do not fit into memory, and what the estimates do not know; if `complete`, line by line as well."""
-    lines = [f"{program} does not fit into the memory" for program, one in told.items() if one.fits is False]
+    lines = [f"{program} does not fit into the memory" for program, one in estimates.items() if one.fits is False]
     sentences: dict[str, list[str]] = {}
-    for program, estimate in told.items():
+    for program, estimate in estimates.items():
         for sentence in estimate.unknown:
             sentences.setdefault(sentence, []).append(program)
     shown = list(sentences.items())[: None if complete else _MOST]
     for sentence, programs in shown:
-        lines.append(sentence if len(programs) == len(told) else f"{', '.join(programs)}: {sentence}")
+        lines.append(sentence if len(programs) == len(estimates) else f"{', '.join(programs)}: {sentence}")
     if len(shown) < len(sentences):
         lines.append(f"{len(sentences) - len(shown)} more sentences are in result.json")
     if complete:
-        for program, estimate in told.items():
+        for program, estimate in estimates.items():
             lines += [f"{program}: {_line(line)}" for line in estimate.lines if line.seconds]
             lines += [f"{program}: {_collective(one)}" for one in estimate.collectives if one.seconds]
     return lines

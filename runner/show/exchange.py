@@ -141,9 +141,9 @@ def _piece(blocks: Sequence[TracedBlock], shape: Sequence[int], values: Any, ope
     rows = [tuple(start for start, _ in lead) for lead in itertools.product(*leading)]
     heights = tuple(math.prod(stop - start for start, stop in lead) for lead in itertools.product(*leading))
     columns = [start for start, _ in last]
-    found = tuple(tuple(origin[(*row, column) if shape else ()] for column in columns) for row in rows)
+    origins = tuple(tuple(origin[(*row, column) if shape else ()] for column in columns) for row in rows)
     flat = _rows(values, len(shape)) if values is not None and len(shape) <= 2 else None
-    return Piece(heights, tuple(stop - start for start, stop in last), found, flat)
+    return Piece(heights, tuple(stop - start for start, stop in last), origins, flat)
 
 
 def _part(part: Sequence[Sequence[int]] | None, operand: Sequence[int]) -> str:
@@ -180,7 +180,7 @@ def lines(exchange: Exchange, platform: str, width: int) -> list[Line]:
     if margin + spans[0] + len(f"  {_ARROW}  ") + spans[1] > width or tall > _TALL:
         return _told(f"{exchange.over}: too large to be drawn here; collectives.svg has the picture", width)
     gap = " " * len(f"  {_ARROW}  ")
-    found: list[Line] = [
+    drawn: list[Line] = [
         *_told(f"{exchange.over}, each block named after the device that it comes from", width),
         [(" " * margin + "before".ljust(spans[0]) + gap + "after", "dim")],
     ]
@@ -189,7 +189,7 @@ def lines(exchange: Exchange, platform: str, width: int) -> list[Line]:
         return marks[0] + marks[1].join("─" * cells[side] for _ in range(across[side])) + marks[2]
 
     top, inner, bottom = ("┌", "┬", "┐"), ("├", "┼", "┤"), ("└", "┴", "┘")
-    found.append([(" " * margin + rule(top, 0) + gap + rule(top, 1), "")])
+    drawn.append([(" " * margin + rule(top, 0) + gap + rule(top, 1), "")])
     for k, (head, place) in enumerate(zip(heads, exchange.devices, strict=True)):
         before, after = place.before, place.after
         count = len(after.origins)
@@ -199,14 +199,14 @@ def lines(exchange: Exchange, platform: str, width: int) -> list[Line]:
             line += _cells(exchange, before.origins[0], cells[0], row, paint, told=middle)
             line += [(f"  {_ARROW}  " if middle else gap, ""), ("│", "")]
             line += _cells(exchange, origins, cells[1], row, paint)
-            found.append(line)
+            drawn.append(line)
             last = row == count - 1
             if not last:
                 empty = "│" + " " * (spans[0] - 2) + "│"
-                found.append([(" " * margin + empty + gap + rule(inner, 1), "")])
+                drawn.append([(" " * margin + empty + gap + rule(inner, 1), "")])
         ends = bottom if k == len(heads) - 1 else inner
-        found.append([(" " * margin + rule(ends, 0) + gap + rule(ends, 1), "")])
-    return found
+        drawn.append([(" " * margin + rule(ends, 0) + gap + rule(ends, 1), "")])
+    return drawn
 
 
 def _told(text: str, width: int) -> list[Line]:
@@ -231,8 +231,8 @@ def draw(exchanges: Sequence[Exchange], platform: str, title: str, summary: str)
     legend = (
         "Each device's operand has a colour, which goes along with its values. Striped: made of several. White: zeros."
     )
-    told = "; ".join(f"{each.name} = {each.expression}, {each.over}" for each in shown)
-    return document(title, summary, legend + rest, told, [_card(each, platform) for each in shown])
+    description = "; ".join(f"{each.name} = {each.expression}, {each.over}" for each in shown)
+    return document(title, summary, legend + rest, description, [_card(each, platform) for each in shown])
 
 
 def _card(exchange: Exchange, platform: str) -> Card:

@@ -48,9 +48,9 @@ def shown(
     left = layouts[count:]
     if not left:
         return lines
-    told = [f"{picture.name}  " + "  ".join(picture.lines()[:3]) for picture in left]
-    told.append("not drawn here, but in shardings.txt and shardings.svg; show=all draws every one")
-    return [*lines, *([(part, "")] for line in told for part in wrapped(line, width)), []]
+    notes = [f"{picture.name}  " + "  ".join(picture.lines()[:3]) for picture in left]
+    notes.append("not drawn here, but in shardings.txt and shardings.svg; show=all draws every one")
+    return [*lines, *([(part, "")] for line in notes for part in wrapped(line, width)), []]
 
 
 def text(mesh: MeshPicture, arrays: Sequence[ArrayPicture], width: int) -> str:

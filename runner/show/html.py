@@ -12,26 +12,26 @@ _COLOURS = {"passed": "#1a7f37", "known": "#9a6700", "weak": "#9a6700", "failed"
 """Of the statuses of checks, runs and programs; the others are as the notebook writes."""
 
 
-def fragment(found: Record) -> str:
+def fragment(record: Record) -> str:
     """The fragment; it needs nothing from anywhere else."""
-    parts = [f"<p><b>{escape(found.experiment or 'no experiment')}</b>: {_coloured(found.status)}</p>"]
-    if found.summary:
-        parts.append(f"<p>{escape(found.summary)}</p>")
-    if found.error:
-        parts.append(f"<pre>{escape(found.error)}</pre>")
-    if found.programs:
-        head, rows = report.programs(found)
+    parts = [f"<p><b>{escape(record.experiment or 'no experiment')}</b>: {_coloured(record.status)}</p>"]
+    if record.summary:
+        parts.append(f"<p>{escape(record.summary)}</p>")
+    if record.error:
+        parts.append(f"<pre>{escape(record.error)}</pre>")
+    if record.programs:
+        head, rows = report.programs(record)
         parts.append(_table(head, [[text for text, _ in row] for row in rows]))
-    for (text, _), lines in report.failures(found):
+    for (text, _), lines in report.failures(record):
         parts.append(f"<pre>{escape(chr(10).join([text, *(f'  {line}' for line in lines)]))}</pre>")
-    listed = collectives.rows(found)
+    listed = collectives.rows(record)
     if listed:
         parts.append(_table(collectives.HEAD, listed))
-    parts += [f"<p>{escape(line)}</p>" for line in collectives.lines(found)]
-    parts += [f"<p>warning: {escape(warning)}</p>" for warning in found.warnings]
-    if found.pictures:
-        mesh, arrays = figures.read(found.pictures)
-        parts.append(svg.draw(mesh, arrays, found.experiment or "", found.summary))
+    parts += [f"<p>{escape(line)}</p>" for line in collectives.lines(record)]
+    parts += [f"<p>warning: {escape(warning)}</p>" for warning in record.warnings]
+    if record.pictures:
+        mesh, arrays = figures.read(record.pictures)
+        parts.append(svg.draw(mesh, arrays, record.experiment or "", record.summary))
     return "<div>" + "".join(parts) + "</div>"
 
 

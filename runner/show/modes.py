@@ -14,21 +14,21 @@ from runner.words import bytes_text, listed
 HEAD = ("program", "view", "who places", "who communicates", "each device sends", "lines")
 
 
-def rows(found: Record) -> list[tuple[str, ...]]:
+def rows(record: Record) -> list[tuple[str, ...]]:
     """The rows under `HEAD`; none where there is nothing to compare."""
-    modes = found.modes or []
+    modes = record.modes or []
     ranked = sorted(modes, key=lambda mode: math.inf if mode.bytes_sent is None else mode.bytes_sent)
     return [_row(mode) for mode in ranked] if len(modes) > 1 else []
 
 
-def lines(found: Record) -> list[str]:
+def lines(record: Record) -> list[str]:
     """How much more than the least each program sends, and in which lines; those of which that is alike together."""
-    having: dict[str, list[str]] = {}
-    modes = found.modes or []
+    programs_of: dict[str, list[str]] = {}
+    modes = record.modes or []
     for mode in modes if len(modes) > 1 else ():
         if mode.gap is not None:
-            having.setdefault(_gap(mode, mode.gap), []).append(mode.program)
-    return [f"{listed(names)} send{'s' if len(names) == 1 else ''} {text}" for text, names in having.items()]
+            programs_of.setdefault(_gap(mode, mode.gap), []).append(mode.program)
+    return [f"{listed(names)} send{'s' if len(names) == 1 else ''} {text}" for text, names in programs_of.items()]
 
 
 def _gap(mode: Mode, gap: Gap) -> str:
@@ -36,9 +36,9 @@ def _gap(mode: Mode, gap: Gap) -> str:
     if gap.times is not None:
         more = f"{gap.times:g} × what {gap.program} sends"
     lines = sorted(gap.lines.items(), key=lambda pair: pair[1][1] - pair[1][0])
-    told = [f"{line} {bytes_text(mine)}, not {bytes_text(theirs)}" for line, (mine, theirs) in lines[:_LINES]]
+    parts = [f"{line} {bytes_text(mine)}, not {bytes_text(theirs)}" for line, (mine, theirs) in lines[:_LINES]]
     rest = f"; {len(lines) - _LINES} more lines differ" if len(lines) > _LINES else ""
-    return f"{more}: {'; '.join(told)}{rest}"
+    return f"{more}: {'; '.join(parts)}{rest}"
 
 
 _LINES = 6

@@ -237,13 +237,13 @@ class MeshPicture:
     def lines(self) -> tuple[str, ...]:
         """The heading in words: axes; number of devices; which process has which, where there are a few."""
         count, among = len(self.device_ids), len(self.processes)
-        told = self.processes if among <= _TOLD else ()
+        processes = self.processes if among <= _TOLD else ()
         return (
             ", ".join(f"{axis}={n}" for axis, n in zip(self.axes, self.shape, strict=True)),
             f"{count} {self.platform.upper()} device{'s' if count != 1 else ''}"
             + (f" of {self.topology}, not here" if self.topology else "")
             + (f" of {among} processes" if among else ""),
-            *(f"process {n}: {devices_text(ids, self.platform)}" for n, ids in enumerate(told)),
+            *(f"process {n}: {devices_text(ids, self.platform)}" for n, ids in enumerate(processes)),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -306,9 +306,9 @@ def alike(arrays: Iterable[ArrayPicture]) -> tuple[ArrayPicture, ...]:
 
 
 def _joined(group: Sequence[ArrayPicture]) -> ArrayPicture:
-    told = [f"{picture.name}: {picture.lines()[-1]}" for picture in group if picture.role == "output"]
+    lines = [f"{picture.name}: {picture.lines()[-1]}" for picture in group if picture.role == "output"]
     names = ", ".join(dict.fromkeys(picture.name for picture in group))
-    return replace(group[0], name=names, role="array", programs=(), told=tuple(told))
+    return replace(group[0], name=names, role="array", programs=(), told=tuple(lines))
 
 
 def figure_colours(mesh: MeshPicture, arrays: Iterable[ArrayPicture]) -> dict[int, str]:

@@ -25,11 +25,11 @@ def rows(profile: Profile) -> list[tuple[str, ...]]:
     )
     # One row that stands for one other would hide it for nothing.
     shown = shares if len(shares) <= _ROWS else shares[: _ROWS - 1]
-    found = [(line, kind, time_text(seconds.median), f"{share:.1%}") for line, kind, seconds, share in shown]
+    table = [(line, kind, time_text(seconds.median), f"{share:.1%}") for line, kind, seconds, share in shown]
     left = shares[len(shown) :]
     if left:
-        found.append((f"{len(left)} more", "", "–", f"{sum(share for *_, share in left):.1%}"))
-    return found
+        table.append((f"{len(left)} more", "", "–", f"{sum(share for *_, share in left):.1%}"))
+    return table
 
 
 def _line(node: ProfiledNode | ProfiledCollective) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from runner.record.model import Record
 
 
-def plain(found: Record) -> str:
+def plain(record: Record) -> str:
     """What the report says of it; "" where there is nothing to say."""
-    told = found.refused
-    if told is None:
+    text = record.refused
+    if text is None:
         return ""
     # Without a mesh nobody has said yet which experiment it is.
-    title = [] if found.mesh else [": ".join(filter(None, (found.experiment, found.summary))), ""]
-    return "\n".join([*title, "refused, as expect.invalid has it:", *(f"  {line}" for line in told.splitlines()), "\n"])
+    title = [] if record.mesh else [": ".join(filter(None, (record.experiment, record.summary))), ""]
+    return "\n".join([*title, "refused, as expect.invalid has it:", *(f"  {line}" for line in text.splitlines()), "\n"])

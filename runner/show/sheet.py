@@ -24,34 +24,34 @@ def files(names: Mapping[int, str | None], pictures: Mapping[int, Pictures]) -> 
     """
     if not pictures:
         return None
-    found, left = of_points({number: figures.read(drawn) for number, drawn in pictures.items()})
+    pictured, left = of_points({number: figures.read(drawn) for number, drawn in pictures.items()})
     title = ", ".join(dict.fromkeys(str(names[number]) for number in pictures))
     summary = f"The layouts of {len(pictures)} point{'s' if len(pictures) > 1 else ''}."
     summary += f" {left} more layouts are in the points' own folders." if left else ""
-    return f"{title}: {summary}\n\n{text(found, PLAIN)}", svg.sheet(found, title, summary)
+    return f"{title}: {summary}\n\n{text(pictured, PLAIN)}", svg.sheet(pictured, title, summary)
 
 
 def of_points(points: Mapping[int, tuple[MeshPicture, Sequence[ArrayPicture]]]) -> tuple[Figures, int]:
     """Every mesh with its distinct layouts, each told with the numbers of its points; and how many are left out."""
-    found: dict[MeshPicture, dict[ArrayPicture, list[tuple[int, ArrayPicture]]]] = {}
+    layouts_of: dict[MeshPicture, dict[ArrayPicture, list[tuple[int, ArrayPicture]]]] = {}
     for number, (mesh, arrays) in points.items():
         for picture in merge(arrays):
             layout = replace(picture, name="", role="array", programs=())
-            found.setdefault(mesh, {}).setdefault(layout, []).append((number, picture))
+            layouts_of.setdefault(mesh, {}).setdefault(layout, []).append((number, picture))
     count = 0
     drawn: list[tuple[MeshPicture, list[ArrayPicture]]] = []
-    for mesh, layouts in found.items():
-        cards = [_card(having, len(points)) for having in layouts.values()]
+    for mesh, layouts in layouts_of.items():
+        cards = [_card(members, len(points)) for members in layouts.values()]
         drawn.append((mesh, cards[: max(MOST - count, 0)]))
         count += len(cards)
     return [figure for figure in drawn if figure[1]], max(count - MOST, 0)
 
 
-def _card(having: Sequence[tuple[int, ArrayPicture]], points: int) -> ArrayPicture:
-    numbers = sorted({number for number, _ in having})
-    told = f"point{'s' if len(numbers) > 1 else ''} {devices_text(numbers)}" if len(numbers) < points else "all points"
-    names = ", ".join(dict.fromkeys(picture.name for _, picture in having))
-    return replace(having[0][1], name=names, role="array", programs=(), told=(told,))
+def _card(pictures: Sequence[tuple[int, ArrayPicture]], points: int) -> ArrayPicture:
+    numbers = sorted({number for number, _ in pictures})
+    label = f"point{'s' if len(numbers) > 1 else ''} {devices_text(numbers)}" if len(numbers) < points else "all points"
+    names = ", ".join(dict.fromkeys(picture.name for _, picture in pictures))
+    return replace(pictures[0][1], name=names, role="array", programs=(), told=(label,))
 
 
 def text(sheet: Figures, width: int) -> str:

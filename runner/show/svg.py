@@ -52,15 +52,15 @@ def draw(mesh: MeshPicture, arrays: Sequence[ArrayPicture], title: str, summary:
 def sheet(figures: Sequence[tuple[MeshPicture, Sequence[ArrayPicture]]], title: str, summary: str = "") -> str:
     """Several meshes, each followed by its arrays, as one SVG document."""
     cards: list[Card] = []
-    told: list[str] = []
+    lines: list[str] = []
     for mesh, arrays in figures:
         paint = tuple(figure_colours(mesh, arrays).items())
         cards += [_card(picture, paint) for picture in (mesh, *arrays)]
-        told += [f"{picture.name}: " + ", ".join(picture.lines()) for picture in (mesh, *arrays)]
+        lines += [f"{picture.name}: " + ", ".join(picture.lines()) for picture in (mesh, *arrays)]
     legend = "A cell is a shard. Its label names every device that holds a copy."
     if any(len(shard.devices) > 1 for _, arrays in figures for picture in arrays for shard in picture.shards):
         legend += " ×2: there are two copies; a cell is striped in the colours of all that have one."
-    return document(title, summary, legend, "; ".join(told), cards)
+    return document(title, summary, legend, "; ".join(lines), cards)
 
 
 @functools.lru_cache(maxsize=128)

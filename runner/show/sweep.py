@@ -62,19 +62,19 @@ def measure_text(name: str, value: float | None) -> str:
     return f"{value:.3g}" if value >= 1e4 else f"{value:g}"
 
 
-def table(found: Sequence[Row]) -> tuple[tuple[str, ...], list[list[Cell]]]:
+def table(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[list[Cell]]]:
     """The head and the rows: only what varies, then what is compared."""
-    keys = list(found[0].keys) if found else []
-    experiments = len({row.experiment for row in found}) > 1
-    said = any(row.error for row in found)
+    keys = list(rows[0].keys) if rows else []
+    experiments = len({row.experiment for row in rows}) > 1
+    said = any(row.error for row in rows)
     head = ["point", *(["experiment"] if experiments else []), *keys, "program", "status", "collectives"]
     # Only where hardware is named is there an estimate.
-    measured = [name for name in MEASURES if name != "estimate_s" or any(row.measures.get(name) for row in found)]
-    on = {row.hardware for row in found if row.hardware}
+    measured = [name for name in MEASURES if name != "estimate_s" or any(row.measures.get(name) for row in rows)]
+    on = {row.hardware for row in rows if row.hardware}
     heads = {**HEADINGS, "estimate_s": f"estimate on {next(iter(on))}"} if len(on) == 1 else HEADINGS
     head += [heads[name] for name in measured] + (["message"] if said else [])
     lines: list[list[Cell]] = []
-    for row in found:
+    for row in rows:
         texts = [str(row.point), *([row.experiment or "–"] if experiments else [])]
         texts += [row.keys[key] for key in keys]
         cells = [(text, "") for text in (*texts, row.program or "–")]
@@ -111,19 +111,19 @@ def brief(message: str | None) -> str:
     return " ".join(line.strip() for line in (message or "").splitlines()[:2])
 
 
-def show(found: Sequence[Row], statuses: Sequence[str], folder: Path, view: View) -> None:
+def show(all_rows: Sequence[Row], statuses: Sequence[str], folder: Path, view: View) -> None:
     """Print the table of a sweep, the best by each measure, and how its points ended."""
-    rows = measures.ordered(found, view.sort) if view.sort else list(found)
+    rows = measures.ordered(all_rows, view.sort) if view.sort else list(all_rows)
     shortened = rows[: view.best]
     say()
     print_table(*table(shortened))
-    beneath = [*lines(found), *memory(shortened), *_left_out(len(rows) - len(shortened), view.left_out)]
+    beneath = [*lines(all_rows), *memory(shortened), *_left_out(len(rows) - len(shortened), view.left_out)]
     say()
     for line in beneath:
         say(line)
     counts = Counter(statuses)
-    told = ", ".join(f"{counts[each]} {each}" for each in _ORDER if counts[each])
-    say(f"{len(statuses)} point{'s' if len(statuses) != 1 else ''}: {told}; {shown(folder)}")
+    counted = ", ".join(f"{counts[each]} {each}" for each in _ORDER if counts[each])
+    say(f"{len(statuses)} point{'s' if len(statuses) != 1 else ''}: {counted}; {shown(folder)}")
 
 
 _ORDER = ("passed", "known", "weak", "failed", "invalid", "error")
@@ -133,9 +133,9 @@ SUM = "arguments + outputs + temporaries - aliased"
 """What the memory of a device is where the compiler tells no peak."""
 
 
-def memory(found: Sequence[Row]) -> list[str]:
+def memory(rows: Sequence[Row]) -> list[str]:
     """What the memory is that the rows have."""
-    kinds = {row.memory_is for row in found if row.memory_is is not None}
+    kinds = {row.memory_is for row in rows if row.memory_is is not None}
     if kinds == {"peak"}:
         return ["memory is the peak, as the compiler tells it"]
     if kinds == {"sum"}:
@@ -144,19 +144,19 @@ def memory(found: Sequence[Row]) -> list[str]:
 
 
 def _left_out(by_best: int, by_where: int) -> list[str]:
-    found = [f"{_counted(by_best, 'more row')} not shown"] if by_best else []
-    return [*found, *([f"{_counted(by_where, 'row')} left out by where="] if by_where else [])]
+    sentences = [f"{_counted(by_best, 'more row')} not shown"] if by_best else []
+    return [*sentences, *([f"{_counted(by_where, 'row')} left out by where="] if by_where else [])]
 
 
 def _counted(count: int, what: str) -> str:
     return f"{count} {what} is" if count == 1 else f"{count} {what}s are"
 
 
-def lines(found: Sequence[Row]) -> list[str]:
+def lines(rows: Sequence[Row]) -> list[str]:
     """What the estimates are of; by each measure the best, and by how much."""
-    told = [_line(one) for name in MEASURES if (one := measures.best(found, name))]
-    estimates = [f"estimate: the least time of a run on {each}" for each in measures.estimated(found)]
-    return [*estimates, *(["the least, of what passed:", *(f"  {line}" for line in told)] if told else [])]
+    answers = [_line(one) for name in MEASURES if (one := measures.best(rows, name))]
+    estimates = [f"estimate: the least time of a run on {each}" for each in measures.estimated(rows)]
+    return [*estimates, *(["the least, of what passed:", *(f"  {line}" for line in answers)] if answers else [])]
 
 
 def _line(one: Best) -> str:
@@ -165,10 +165,10 @@ def _line(one: Best) -> str:
     named += f"; and {more} more, all alike" if more > 0 else ""
     on = sorted({row.hardware for row in one.rows if row.hardware and one.measure == "estimate_s"})
     what = " on ".join([_WORDS[one.measure], *([" or ".join(on)] if on else [])])
-    told = f"{what} {measure_text(one.measure, one.value)}: {named}"
+    sentence = f"{what} {measure_text(one.measure, one.value)}: {named}"
     between = one.next is not None and one.of(one.next) != one.of(one.worst)
     compared = [f"the next {_times(one, one.next)}"] if one.next and between else []
-    return f"{told}; {', '.join([*compared, f'the most {_times(one, one.worst)}'])}"
+    return f"{sentence}; {', '.join([*compared, f'the most {_times(one, one.worst)}'])}"
 
 
 def _times(one: Best, other: Row) -> str:

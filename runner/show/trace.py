@@ -23,8 +23,8 @@ def plain(trace: Trace, axes: Sequence[str], platform: str) -> str:
 
 def exchanges(trace: Trace, axes: Sequence[str]) -> list[Exchange]:
     """The collectives of a trace that can be drawn."""
-    found = (exchange.read(node, trace.devices, axes) for node in trace.nodes)
-    return [each for each in found if each is not None]
+    all_exchanges = (exchange.read(node, trace.devices, axes) for node in trace.nodes)
+    return [each for each in all_exchanges if each is not None]
 
 
 def lines(trace: Trace, axes: Sequence[str], platform: str, room: int | None = None) -> list[Line]:

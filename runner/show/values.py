@@ -29,7 +29,7 @@ def lines(outputs: Mapping[str, Mapping[str, OutputRecord]], wanted: Callable[[s
     Programs whose values are the same but for their last digits are printed once.
     """
     names = dict.fromkeys(name for held in outputs.values() for name in held if wanted(name))
-    found: list[str] = []
+    drawn: list[str] = []
     for name in names:
         held = {program: has[name] for program, has in outputs.items() if name in has}
         held = {program: output for program, output in held.items() if _is_small(output)}
@@ -37,8 +37,8 @@ def lines(outputs: Mapping[str, Mapping[str, OutputRecord]], wanted: Callable[[s
         for program, output in held.items():
             groups.setdefault(_rounded(output.values, output.dtype), []).append(program)
         for programs in groups.values():
-            found += [*_value(name, {program: held[program] for program in programs}, len(groups) > 1, width), ""]
-    return found
+            drawn += [*_value(name, {program: held[program] for program in programs}, len(groups) > 1, width), ""]
+    return drawn
 
 
 def _value(name: str, held: Mapping[str, OutputRecord], one_of_several: bool, width: int) -> list[str]:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -23,10 +23,7 @@ from runner.record.golden import Pinned, Place
 from runner.record.model import ProgramRecord, Record
 from runner.record.verdicts import Verdict
 from runner.show.report import FAULTS, reasons
-from runner.testing.plugin import TOLD
-
-if TYPE_CHECKING:
-    from runner.testing.plugin import Run, Session
+from runner.testing.session import TOLD, Collected, Run, Session
 
 _GOLDEN = "golden"
 
@@ -52,8 +49,7 @@ class ExperimentFile(pytest.File):
         self.folder = folder
         self.state = state
         self.experiment = self.path.resolve().relative_to(folder / "experiment").with_suffix("").as_posix()
-        self.pinned: set[tuple[str, str]] = set()
-        """The targets and programs that have goldens."""
+        self._collected = Collected(self.path, folder)
         self._composed: dict[str, Configuration] = {}
         self._missing: dict[str, str | None] = {}
         self._small: dict[str, int] = {}
@@ -85,7 +81,7 @@ class ExperimentFile(pytest.File):
         experiment = None if first is None else self._asked(first, read)
         if first is None or experiment is None:
             return
-        self.state.files[self.golden] = self
+        self.state.files[self.golden] = self._collected
         self._small = dict(experiment.verify_dims)
         for target in self.state.targets or experiment.tested:
             self._composed[target] = composed = self._for(target, first)
@@ -109,7 +105,7 @@ class ExperimentFile(pytest.File):
                 )
                 for name in experiment.programs
             ]
-            self.pinned |= {(target, name) for name in experiment.programs}
+            self._collected.pinned.update((target, name) for name in experiment.programs)
             if isinstance(parent, _Target):
                 parent.inside = inside
                 yield parent
@@ -118,7 +114,7 @@ class ExperimentFile(pytest.File):
 
     def _refused(self, first: Configuration) -> Iterator[pytest.Item | pytest.Collector]:
         """Of an experiment that has to be refused there is one item per target: that it is."""
-        self.state.files[self.golden] = self
+        self.state.files[self.golden] = self._collected
         for target in self.state.targets or self._asked(first, tested) or ():
             self._composed[target] = self._for(target, first)
             # A compiler that is not here is told as what refuses it: what else would, is known only where it is.
@@ -235,7 +231,7 @@ class _Check(pytest.Item):
     @property
     def ran(self) -> Run:
         """The run that it looks at."""
-        return self.file.state.run(self.file, self.target)
+        return self.file.state.run(self.file.path, self.target, self.file.composed(self.target))
 
     def record(self) -> Record:
         """The record of the run. Skips where nothing can be compiled for the target."""
@@ -378,12 +374,12 @@ class GoldenItem(CheckItem):
             golden.pin(self.file.golden, self.place, now)
             raise _Failure(f"there was no golden of {self.program}; it is written now: look at {self.where}, commit it")
         else:
-            told = _indented(changes)
+            lines = _indented(changes)
             head, tail = (
                 f"{self.program} is not what {self.where} pins:",
                 f"if that is as it should be: {self.update()}",
             )
-            raise _Failure("\n".join([head, *told, tail]))
+            raise _Failure("\n".join([head, *lines, tail]))
 
     def pin(self, now: Pinned | None, changes: Iterable[str]) -> None:
         """Rewrite the golden, and leave word of it for the summary."""

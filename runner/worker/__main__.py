@@ -25,15 +25,21 @@ import re
 import traceback
 from collections.abc import Callable
 
-# These are what JAX itself imports first: loading them while the parent still reads the YAML saves their time.
+# What JAX itself imports first, and what a job needs besides JAX: loading these while the parent still reads the YAML
+# saves their time.
 import ml_dtypes
 import numpy.random
 
 from runner import programs, reference
+from runner.evidence import counts, hlo
+from runner.experiment import reader
+from runner.link import handover, together
 from runner.link.events import Died, Said, said
 from runner.link.process import CLUSTER
+from runner.record import files
 
-_PRELOADED = (concurrent.futures, http.server, ml_dtypes, numpy.random, programs, reference)
+_PRELOADED = (concurrent.futures, http.server, ml_dtypes, numpy.random)
+_OURS = (programs, reference, counts, hlo, reader, handover, together, files)
 
 
 def main() -> None:

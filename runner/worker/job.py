@@ -1,4 +1,4 @@
-"""A job in: the resolved configuration and the folders. Events out: the types, then each program's result.
+"""A job in: the definition of an experiment, and the folders. Events out: the types, then each program's result.
 
 The events, in order: `invalid`, or `types`, then for each step `started` and `finished`, which holds its results, an
 `error`, or why JAX has it `unsupported` after all; at the end `done`. A program's profile is a step of its own after
@@ -49,7 +49,7 @@ Emit = Callable[[Said], None]
 def run(job: dict[str, Any], emit: Emit) -> None:
     """Run one job, whatever was run before it in this process; the last event is `done`.
 
-    `job` holds `config` (the resolved configuration), `folder` (for the programs), `data` (where `load` looks),
+    `job` holds the experiment's `definition`, `folder` (for the programs), `data` (where `load` looks),
     `arrays` (where outputs are left for the parent) and `steps` (a profile's stands after that of its program);
     `gradient`, where the oracle of gradients is asked for though the hardware is not here.
     """
@@ -59,7 +59,7 @@ def run(job: dict[str, Any], emit: Emit) -> None:
 
 
 def _run(job: dict[str, Any], emit: Emit) -> None:
-    experiment = read(job["config"])
+    experiment = read(job["definition"])
     folder, arrays = processes.folders(Path(job["folder"]), Path(job["arrays"]))
     data_folder = Path(job["data"])
     phases.tell("JAX was making its devices")

@@ -24,16 +24,16 @@ def part(sweep: Sweep) -> Part:
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in sweep.rows:
         groups.setdefault(tuple(row.keys[key] for key in sizes), []).append(row)
-    found = {size: _best(sweep, groups[size]) for size in sorted(groups, key=lambda size: [natural(n) for n in size])}
-    if not any(found.values()):
-        told = "Nothing passed." if not sweep.passed else "No measure tells the points that passed apart."
-        return Part("answer", "Answer", tag("p", told))
+    best_of = {size: _best(sweep, groups[size]) for size in sorted(groups, key=lambda size: [natural(n) for n in size])}
+    if not any(best_of.values()):
+        sentence = "Nothing passed." if not sweep.passed else "No measure tells the points that passed apart."
+        return Part("answer", "Answer", tag("p", sentence))
     if len(groups) > 1:
         lead = f"For each size of {', '.join(sizes)} and by each measure the least, of what passed every check."
-        shown: Inside = _by_size(sweep, sizes, found)
+        shown: Inside = _by_size(sweep, sizes, best_of)
     else:
         lead = "By each measure the least, of what passed every check."
-        shown = tag("div", [_card(sweep, best) for best in found[next(iter(groups))].values()], class_="answers")
+        shown = tag("div", [_card(sweep, best) for best in best_of[next(iter(groups))].values()], class_="answers")
     return Part("answer", "Answer", [tag("p", lead, class_="lead"), shown])
 
 
@@ -42,22 +42,22 @@ def _best(sweep: Sweep, rows: Sequence[Row]) -> dict[str, measures.Best]:
 
 
 def _by_size(
-    sweep: Sweep, sizes: Sequence[str], found: Mapping[tuple[str, ...], Mapping[str, measures.Best]]
+    sweep: Sweep, sizes: Sequence[str], best_of: Mapping[tuple[str, ...], Mapping[str, measures.Best]]
 ) -> Markup:
     """A row for each size, a column for each measure."""
-    names = [name for name in sweep.measures if any(name in of for of in found.values())]
+    names = [name for name in sweep.measures if any(name in of for of in best_of.values())]
 
     def cell(of: Mapping[str, measures.Best], name: str) -> Inside:
         best = of.get(name)
         if best is None:
             return tag("span", "nothing to choose", class_="told")
         first, others = best.rows[0], len(best.rows) - 1
-        told = " ".join([*([first.program] if first.program else []), *_chosen(first, sizes)]) or sweep.name(first)
+        words = " ".join([*([first.program] if first.program else []), *_chosen(first, sizes)]) or sweep.name(first)
         way = sweep.link(first)
         more = f", and {others} alike" if others else ""
         most = f"the most {text(name, best.of(best.worst))}"
         return [
-            tag("b", text(name, best.value)), tag("br"), tag("a", told, href=way) if way else told, more, tag("br"),
+            tag("b", text(name, best.value)), tag("br"), tag("a", words, href=way) if way else words, more, tag("br"),
             tag("span", most, class_="told"),
         ]  # fmt: skip
 
@@ -66,9 +66,9 @@ def _by_size(
             " ".join(f"{key}={value}" for key, value in zip(sizes, size, strict=True)),
             *(cell(of, name) for name in names),
         ]
-        for size, of in list(found.items())[:_SIZES]
+        for size, of in list(best_of.items())[:_SIZES]
     ]
-    left = len(found) - len(rows)
+    left = len(best_of) - len(rows)
     caption = "The best for each size" + (f"; {left} more sizes are in the table of every point" if left else "")
     return table(caption, ("size", *map(title, names)), rows, kind="small")
 

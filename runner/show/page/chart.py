@@ -46,11 +46,11 @@ class Axis:
 
 def front(dots: Sequence[Dot]) -> list[Dot]:
     """Those than which no other is better in one and as good in the other; least is best."""
-    found: list[Dot] = []
+    frontier: list[Dot] = []
     for dot in sorted(dots, key=lambda dot: (dot.x, dot.y)):
-        if not found or dot.y < found[-1].y:
-            found.append(dot)
-    return found
+        if not frontier or dot.y < frontier[-1].y:
+            frontier.append(dot)
+    return frontier
 
 
 def scatter(dots: Sequence[Dot], x: Axis, y: Axis, width: float = 760, height: float = 440) -> Box:

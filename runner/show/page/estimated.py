@@ -16,14 +16,14 @@ _WIDEST = 14.0
 """How wide the bar of the longest is, in rem."""
 
 
-def part(found: Record) -> Part | None:
+def part(record: Record) -> Part | None:
     """The section, where the experiment names hardware."""
-    told = {program: result.estimate for program, result in found.compiled.items() if result.estimate}
-    if not told:
+    estimate_of = {program: result.estimate for program, result in record.compiled.items() if result.estimate}
+    if not estimate_of:
         return None
-    inside: list[Inside] = [tag("p", *estimates.head(told), ".", class_="lead"), _bars(told)]
-    inside.append(table("The quickest first", estimates.HEAD, estimates.rows(told)))
-    for program, estimate in told.items():
+    inside: list[Inside] = [tag("p", *estimates.head(estimate_of), ".", class_="lead"), _bars(estimate_of)]
+    inside.append(table("The quickest first", estimates.HEAD, estimates.rows(estimate_of)))
+    for program, estimate in estimate_of.items():
         rows = list(_rows(estimate))
         if rows:
             head = ("what", "does", "bound by", "takes", "hidden")
@@ -32,18 +32,18 @@ def part(found: Record) -> Part | None:
     return Part("estimates", "Estimates", inside)
 
 
-def unknown(found: Record) -> dict[str, list[str]]:
+def unknown(record: Record) -> dict[str, list[str]]:
     """What the estimates do not know, each with the programs."""
-    told: dict[str, list[str]] = {}
-    for program, result in found.compiled.items():
+    programs_of: dict[str, list[str]] = {}
+    for program, result in record.compiled.items():
         for sentence in result.estimate.unknown if result.estimate else ():
-            told.setdefault(f"estimate: {sentence}", []).append(program)
-    return told
+            programs_of.setdefault(f"estimate: {sentence}", []).append(program)
+    return programs_of
 
 
-def _bars(told: Mapping[str, Estimate]) -> Markup:
+def _bars(estimate_of: Mapping[str, Estimate]) -> Markup:
     """A bar for each program: what it computes, then what it communicates in the open."""
-    longest = max((estimate.seconds for estimate in told.values()), default=0.0) or 1.0
+    longest = max((estimate.seconds for estimate in estimate_of.values()), default=0.0) or 1.0
     rows = [
         [
             program,
@@ -56,7 +56,7 @@ def _bars(told: Mapping[str, Estimate]) -> Markup:
                 ]
             ),
         ]
-        for program, estimate in told.items()
+        for program, estimate in estimate_of.items()
     ]
     key = [
         tag("li", tag("span", class_=f"key {kind}", aria_hidden="true"), words)

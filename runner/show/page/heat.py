@@ -88,10 +88,10 @@ def _map(
 
 
 def _cell(sweep: Sweep, measure: str, rows: Sequence[Row], known: Sequence[float]) -> Markup:
-    having = [row for row in rows if row.status in ANSWERS and row.measures.get(measure) is not None]
-    if not having:
+    answers = [row for row in rows if row.status in ANSWERS and row.measures.get(measure) is not None]
+    if not answers:
         return _without(sweep, rows)
-    best = min(having, key=lambda row: _value(row, measure))
+    best = min(answers, key=lambda row: _value(row, measure))
     value = _value(best, measure)
     paint = ramp(_place(value, known))
     shown: Inside = text(measure, value)

@@ -17,30 +17,30 @@ _CHOSEN = 128
 _ROOM = 560.0
 
 
-def parts(found: Record) -> Iterator[Part]:
+def parts(record: Record) -> Iterator[Part]:
     """The sections, where the record has pictures."""
-    if found.pictures is None:
+    if record.pictures is None:
         return
-    mesh, arrays = figures.read(found.pictures)
+    mesh, arrays = figures.read(record.pictures)
     every = merge(arrays)
     paint = figure_colours(mesh, every)
     yield Part("mesh", "Mesh", [_mesh(mesh, paint), _chooser(mesh, paint)])
-    told = "A cell is a shard, labelled with every device that holds a copy and striped in the colours of all of these."
+    lead = "A cell is a shard, labelled with every device that holds a copy and striped in the colours of all of these."
     drawn = [_array(picture, paint, k) for k, picture in enumerate(every)]
-    if found.logical:
-        head, rows = logical.table(found.logical)
+    if record.logical:
+        head, rows = logical.table(record.logical)
         yield Part("logical", "Logical names", table("What the rules make of them", head, rows, kind="small"))
-    yield Part("arrays", "Arrays", [tag("p", told, class_="lead"), tag("div", drawn, class_="cards")])
+    yield Part("arrays", "Arrays", [tag("p", lead, class_="lead"), tag("div", drawn, class_="cards")])
 
 
 def names(drawn: Pictures) -> dict[str, str]:
     """The layout of each output in words, where all programs have it alike; else `several layouts`."""
     _, arrays = figures.read(drawn)
-    found: dict[str, str] = {}
+    spec_of: dict[str, str] = {}
     for picture in merge(arrays):
         if picture.role == "output":
-            found[picture.name] = picture.spec if picture.name not in found else "in several layouts"
-    return found
+            spec_of[picture.name] = picture.spec if picture.name not in spec_of else "in several layouts"
+    return spec_of
 
 
 def _mesh(mesh: MeshPicture, paint: Mapping[int, str]) -> Markup:
@@ -83,5 +83,5 @@ def _chooser(mesh: MeshPicture, paint: Mapping[int, str]) -> Markup | None:
         chosen = [tag("label", tag("input", type="radio", name="device", value="", checked=True), tag("span", "all"))]
         chosen += radios
     legend = tag("legend", "Highlight a device in every picture")
-    told = tag("p", id="held", aria_live="polite")
-    return tag("fieldset", legend, tag("div", chosen, class_="chips"), told, class_="devices", hidden=True)
+    status = tag("p", id="held", aria_live="polite")
+    return tag("fieldset", legend, tag("div", chosen, class_="chips"), status, class_="devices", hidden=True)

@@ -26,10 +26,10 @@ def tag(name: str, /, *inside: Inside, **attributes: str | bool | float | None) 
 
     An attribute that is None or false is left out; one that is true has no value.
     """
-    told = "".join(_attribute(key, value) for key, value in attributes.items())
+    written = "".join(_attribute(key, value) for key, value in attributes.items())
     if name in _EMPTY:
-        return Markup(f"<{name}{told}>")
-    return Markup(f"<{name}{told}>{joined(inside)}</{name}>")
+        return Markup(f"<{name}{written}>")
+    return Markup(f"<{name}{written}>{joined(inside)}</{name}>")
 
 
 def joined(inside: Inside) -> Markup:

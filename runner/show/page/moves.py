@@ -18,9 +18,9 @@ _LINES = 120
 """Of more lines there is no drawing."""
 
 
-def parts(found: Record) -> Iterator[Part]:
+def parts(record: Record) -> Iterator[Part]:
     """The section of the graph and that of the collectives, as far as the record has what they show."""
-    drawn = list(_graphs(found))
+    drawn = list(_graphs(record))
     if drawn:
         key = tag(
             "ul",
@@ -34,11 +34,11 @@ def parts(found: Record) -> Iterator[Part]:
             ],
             class_="legend",
         )
-        told = (
+        lead = (
             "Values flow down. A collective stands on the edge whose value it moves, with what a device sends for it."
         )
-        yield Part("graph", "Graph", [tag("p", told, class_="lead"), key, drawn])
-    inside = list(_collectives(found))
+        yield Part("graph", "Graph", [tag("p", lead, class_="lead"), key, drawn])
+    inside = list(_collectives(record))
     if inside:
         yield Part("collectives", "Collectives", inside)
 
@@ -48,27 +48,27 @@ def section(program: Program) -> str:
     return "derived" if program is Program.DERIVED else program.section
 
 
-def _graphs(found: Record) -> Iterator[Inside]:
+def _graphs(record: Record) -> Iterator[Inside]:
     """A drawing for all programs whose graphs and collectives are alike."""
-    outputs = layouts.names(found.pictures) if found.pictures else {}
+    outputs = layouts.names(record.pictures) if record.pictures else {}
     groups: dict[tuple[str, ...], list[str]] = {}
     drawn: dict[tuple[str, ...], graph.Graph] = {}
-    told: dict[tuple[str, ...], str] = {}
-    for name, program in found.compiled.items():
-        lines = found.lines.get(section(Program(name)))
+    captions: dict[tuple[str, ...], str] = {}
+    for name, program in record.compiled.items():
+        lines = record.lines.get(section(Program(name)))
         if not Program(name).on_mesh or program.collectives is None or not lines:
             continue
         if len(lines) > _LINES:
             yield tag("p", tag("b", name), f" has {len(lines)} lines, too many to be drawn; the table below has all.")
             continue
-        shown = graph.draw(lines, found.arrays, outputs, program.collectives)
+        shown = graph.draw(lines, record.arrays, outputs, program.collectives)
         alike = (section(Program(name)), *shown.words)
         groups.setdefault(alike, []).append(name)
-        drawn[alike], told[alike] = shown, _caption(section(Program(name)), program.collectives)
+        drawn[alike], captions[alike] = shown, _caption(section(Program(name)), program.collectives)
     for number, (alike, programs) in enumerate(groups.items()):
-        caption = [tag("h3", listed(programs)), tag("span", told[alike], class_="told")]
+        caption = [tag("h3", listed(programs)), tag("span", captions[alike], class_="told")]
         shown = drawn[alike]
-        title = f"{listed(programs)}: {told[alike]}"
+        title = f"{listed(programs)}: {captions[alike]}"
         image = drawing.svg(shown.box, f"graph-{number}", title, shown.words)
         words = tag("details", tag("summary", "In words"), tag("ul", [tag("li", word) for word in shown.words]))
         yield [drawing.figure(image, title, caption), words]
@@ -80,12 +80,12 @@ def _caption(name: str, moved: list[Collective]) -> str:
     return f"{how}; {len(moved) or 'no'} collective{'' if len(moved) == 1 else 's'}"
 
 
-def _collectives(found: Record) -> Iterator[Inside]:
-    if rows := collectives.rows(found):
+def _collectives(record: Record) -> Iterator[Inside]:
+    if rows := collectives.rows(record):
         yield table("What the compiled programs communicate", collectives.HEAD, rows)
-    for line in collectives.lines(found):
+    for line in collectives.lines(record):
         yield tag("p", line)
-    for name, program in found.compiled.items():
+    for name, program in record.compiled.items():
         for warning in program.compiler_warnings or ():
             of = f" of {warning.node}" if warning.node else ""
             times = f" ({warning.times} times)" if warning.times > 1 else ""
@@ -96,7 +96,7 @@ def _collectives(found: Record) -> Iterator[Inside]:
             f"{bytes_text(one.bytes_in)} → {bytes_text(one.bytes_out)}", bytes_text(one.bytes_sent),
             one.reduction or "–", "yes" if one.gradient else "no",
         ]
-        for name, program in found.compiled.items()
+        for name, program in record.compiled.items()
         for one in (program.plan.collectives if program.plan else None) or ()
     ]  # fmt: skip
     if planned:

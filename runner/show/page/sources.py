@@ -21,25 +21,25 @@ _MOVING = frozenset(
 _PLACING = frozenset(("with_sharding_constraint", "reshard", "out_sharding", "NamedSharding", "shard_map", "pcast"))
 
 
-def part(found: Record, folder: Path, way: str) -> Part | None:
+def part(record: Record, folder: Path, way: str) -> Part | None:
     """The section, where the record has a program that was compiled."""
-    compiled = found.compiled
+    compiled = record.compiled
     if not compiled:
         return None
     head = ("", *compiled)
-    rows = [(title, *cells) for title, cells in _rows(found, compiled) if any(cell != "–" for cell in cells)]
+    rows = [(title, *cells) for title, cells in _rows(record, compiled) if any(cell != "–" for cell in cells)]
     right = frozenset(range(1, len(head)))
     inside: list[Inside] = [table("Each program, per device", head, rows, right=right)]
-    if listed := modes.rows(found):
+    if listed := modes.rows(record):
         inside.append(table("What each program leaves to the compiler", modes.HEAD, listed))
     inside += list(_profiles(compiled))
     inside += list(_sources(compiled, folder, way))
-    if found.derivation is not None:
-        inside.append(_derivation(found))
+    if record.derivation is not None:
+        inside.append(_derivation(record))
     return Part("programs", "Programs", inside)
 
 
-def _rows(found: Record, compiled: dict[str, CompiledProgram]) -> Iterator[tuple[str, list[str]]]:
+def _rows(record: Record, compiled: dict[str, CompiledProgram]) -> Iterator[tuple[str, list[str]]]:
     def of(field: str) -> list[str]:
         held = [getattr(program.memory, field, None) for program in compiled.values()]
         return ["–" if size is None else bytes_text(size) for size in held]
@@ -95,16 +95,16 @@ def _sources(compiled: dict[str, CompiledProgram], folder: Path, way: str) -> It
     """The function `program` of each file, in columns of which a reader chooses some, with no script."""
     # A record is data: its names and links lead to no file but those beside it.
     named = [name for name in compiled if name.isidentifier()]
-    found = {name: text for name in named if (text := _source(folder / f"program_{name}.py")) is not None}
-    if not found:
+    sources = {name: text for name in named if (text := _source(folder / f"program_{name}.py")) is not None}
+    if not sources:
         yield tag("p", "The programs' files are not beside the record, so their code is not shown.")
         return
     yield tag("h3", "What ran")
-    first = [name for name in ("auto", "shard_map") if name in found]
-    first = first if len(first) == 2 else list(found)[:2]
+    first = [name for name in ("auto", "shard_map") if name in sources]
+    first = first if len(first) == 2 else list(sources)[:2]
     boxes = [
         tag("label", tag("input", type="checkbox", id=f"s-{name}", checked=name in first), tag("span", name))
-        for name in found
+        for name in sources
     ]
     columns = [
         tag(
@@ -113,9 +113,9 @@ def _sources(compiled: dict[str, CompiledProgram], folder: Path, way: str) -> It
             scrolling(tag("pre", tag("code", _painted(text))), f"program {name}"),
             class_=f"s-{name}",
         )
-        for name, text in found.items()
+        for name, text in sources.items()
     ]
-    rules = "".join(f".sources:has(#s-{name}:not(:checked)) .s-{name}{{display:none}}" for name in found)
+    rules = "".join(f".sources:has(#s-{name}:not(:checked)) .s-{name}{{display:none}}" for name in sources)
     chosen = tag("fieldset", tag("legend", "Programs to show"), tag("div", boxes, class_="chips"))
     style = Markup(f"<style>@media screen{{{rules}}}</style>")
     yield tag("div", style, chosen, tag("div", columns, class_="columns"), class_="sources")
@@ -167,16 +167,16 @@ def _between(lines: list[str], start: tuple[int, int], end: tuple[int, int]) -> 
     return (lines[row - 1][column:] if row <= len(lines) else "") + "".join(middle) + tail
 
 
-def _derivation(found: Record) -> Markup:
-    derivation = found.derivation
+def _derivation(record: Record) -> Markup:
+    derivation = record.derivation
     assert derivation is not None
     lines = "\n".join(_yaml(derivation.per_device, 0))
-    told = f"On a ring each device sends {bytes_text(derivation.sent_bytes)}, without a backward pass."
+    sentence = f"On a ring each device sends {bytes_text(derivation.sent_bytes)}, without a backward pass."
     notes = [tag("li", note) for note in derivation.notes]
     return tag(
         "details",
         tag("summary", "The lines that follow from graph and the specs"),
-        tag("p", told),
+        tag("p", sentence),
         tag("ul", notes) if notes else None,
         scrolling(tag("pre", tag("code", lines)), "derived lines"),
     )

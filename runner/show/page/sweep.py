@@ -48,7 +48,7 @@ def _head(name: str, sweep: Sweep) -> list[Inside]:
     counts = Counter(point.record.status for point in points.values())
     first = next(iter(points.values())).record if points else None
     summaries = {point.record.summary for point in points.values() if point.record.summary}
-    told = [
+    items = [
         tag("li", badge(status), f" {count}") for status, count in sorted(counts.items(), key=lambda item: -item[1])
     ]
     times = sorted(point.record.time for point in points.values())
@@ -62,7 +62,7 @@ def _head(name: str, sweep: Sweep) -> list[Inside]:
         tag("p", "Shardproof sweep", class_="over"),
         tag("h1", name),
         tag("p", next(iter(summaries)), class_="summary") if len(summaries) == 1 and first else None,
-        tag("ul", told, class_="facts"),
+        tag("ul", items, class_="facts"),
         tag("ul", [tag("li", fact) for fact in facts if fact], class_="facts"),
     ]
 
@@ -186,11 +186,11 @@ def _lines(sweep: Sweep, key: str, sizes: Mapping[str, float]) -> Inside:
         ]
         figures.append(drawing.figure(drawing.svg(box, id, f"{title(each)} by {key}", words), title(each), None))
     grey = len(named) - len(kinds)
-    told = f"{grey} more in grey; coloured are those with the least {title(measure or '')}" if grey > 0 else None
+    note = f"{grey} more in grey; coloured are those with the least {title(measure or '')}" if grey > 0 else None
     return [
         tag("h3", key),
         _key([(shown[name], k) for name, k in kinds.items()], line=True),
-        tag("p", told, class_="told") if told else None,
+        tag("p", note, class_="told") if note else None,
         tag("div", figures, class_="panels"),
     ]
 
@@ -205,13 +205,13 @@ def _total(rows: Sequence[Row], measure: str | None) -> float:
 
 def _points(rows: Sequence[Row], key: str, sizes: Mapping[str, float], measure: str) -> list[tuple[float, float]]:
     """The least of each size."""
-    found: dict[float, float] = {}
+    least: dict[float, float] = {}
     for row in rows:
         value = row.measures.get(measure)
         if value is not None:
             size = sizes[row.keys[key]]
-            found[size] = min(value, found.get(size, value))
-    return sorted(found.items())
+            least[size] = min(value, least.get(size, value))
+    return sorted(least.items())
 
 
 def _failures(sweep: Sweep) -> Part | None:
@@ -283,17 +283,17 @@ def _row(sweep: Sweep, row: Row, *, experiments: bool, messages: bool) -> Markup
 
 def _unknown(sweep: Sweep, notes: Sequence[str]) -> Part | None:
     """What the records do not know, and what the page leaves out."""
-    told = list(notes)
+    lines = list(notes)
     if same := sum(point.same_as is not None for point in sweep.points.values()):
-        told.append(f"{same} of the points are another one up to a symmetry of the mesh, which was run in their place")
-    told += memory(sweep.rows)
+        lines.append(f"{same} of the points are another one up to a symmetry of the mesh, which was run in their place")
+    lines += memory(sweep.rows)
     for name in measures.MEASURES:
         lacking = [row for row in sweep.passed if row.measures.get(name) is None]
         if lacking:
             rows = "all rows" if len(lacking) == len(sweep.passed) else f"{len(lacking)} of {len(sweep.passed)} rows"
-            told.append(f"{title(name)}: not known of {rows} that passed")
+            lines.append(f"{title(name)}: not known of {rows} that passed")
     if any(t.platform == "cpu" for p in sweep.points.values() if (t := p.record.target)):
-        told.append(
+        lines.append(
             "times are those of simulated devices on this machine's processor; they tell nothing of accelerators"
         )
-    return Part("unknown", "Not known", tag("ul", [tag("li", line) for line in told])) if told else None
+    return Part("unknown", "Not known", tag("ul", [tag("li", line) for line in lines])) if lines else None

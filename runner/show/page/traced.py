@@ -18,21 +18,21 @@ _DEVICES = 16
 """On how many devices a value is shown."""
 
 
-def part(found: Record) -> Part | None:
+def part(record: Record) -> Part | None:
     """The section, where the record has a trace."""
-    trace = found.trace
-    if trace is None or found.mesh is None or found.target is None:
+    trace = record.trace
+    if trace is None or record.mesh is None or record.target is None:
         return None
     if trace.taken_from is None:
         return Part("trace", "Trace", tag("p", f"There is no trace: {trace.reason}."))
-    platform = found.verification.target.platform if found.verification else found.target.platform
+    platform = record.verification.target.platform if record.verification else record.target.platform
     inside: list[Inside] = [tag("p", _told(trace), class_="lead")]
     if trace.dims:
         inside.append(tag("p", "At " + ", ".join(f"{name}={size}" for name, size in trace.dims.items()) + "."))
     if trace.first_difference is not None:
         inside.append(tag("p", badge("failed"), " ", trace.first_difference.text))
     operands = {node.before.name for node in trace.nodes if node.before}
-    axes = found.mesh.axes
+    axes = record.mesh.axes
     for number, node in enumerate(trace.nodes):
         if not (node.name.endswith("/before") and node.name in operands and node.agrees is not False):
             inside.append(_node(trace, node, axes, platform, number))
@@ -43,12 +43,12 @@ def part(found: Record) -> Part | None:
 def _told(trace: Trace) -> str:
     if trace.taken_from == "interpreter":
         return f"Every value on every device, by the SPMD interpreter alone ({trace.reason})."
-    told = "Every value on every device, as shard_map computed it, compared with the SPMD interpreter's."
+    lead = "Every value on every device, as shard_map computed it, compared with the SPMD interpreter's."
     if trace.steps_one_by_one:
-        told += f" The steps of {', '.join(trace.steps_one_by_one)} ran one by one, without jax.lax.fori_loop."
+        lead += f" The steps of {', '.join(trace.steps_one_by_one)} ran one by one, without jax.lax.fori_loop."
     if trace.same_outputs is False:
-        told += " Its outputs round otherwise than program_shard_map.py's: what returns more is fused otherwise."
-    return told
+        lead += " Its outputs round otherwise than program_shard_map.py's: what returns more is fused otherwise."
+    return lead
 
 
 def _node(trace: Trace, node: TracedNode, axes: Sequence[str], platform: str, number: int) -> Markup:
@@ -57,8 +57,8 @@ def _node(trace: Trace, node: TracedNode, axes: Sequence[str], platform: str, nu
         tag("p", code(node.expression)),
     ]
     if node.agrees is False:
-        told = f"differs from the SPMD interpreter's by at most {node.max_abs_error:.3g} on {on_devices(node.devices)}"
-        inside.append(tag("p", badge("failed"), " ", told))
+        fault = f"differs from the SPMD interpreter's by at most {node.max_abs_error:.3g} on {on_devices(node.devices)}"
+        inside.append(tag("p", badge("failed"), " ", fault))
     drawn = exchange.read(node, trace.devices, axes)
     if drawn is not None:
         title = f"{node.name}: {node.collective.operation if node.collective else 'collective'} {drawn.over}"

@@ -16,8 +16,8 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 
 def specification(name: str, sweep: Sweep) -> dict[str, Any]:
     """A chart of time against memory, a heat map and lines, as far as the rows have what they show."""
-    told = flat(sweep)
-    values = [dict(zip(told["columns"], row, strict=True)) for row in told["rows"]]
+    table = flat(sweep)
+    values = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
     charts = [chart for chart in (_heat(sweep), _against(sweep)) if chart]
     return {
         "$schema": SCHEMA,

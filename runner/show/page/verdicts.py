@@ -14,35 +14,35 @@ from runner.show.page.markup import Inside, Markup, table, tag
 _STATUSES = frozenset(("passed", "known", "weak", "failed", "invalid", "error"))
 
 
-def part(found: Record) -> Part:
+def part(record: Record) -> Part:
     """The section; every record has one."""
     inside: list[Inside] = []
-    if found.error:
-        inside.append(callout("failed", "The run ended here", tag("pre", found.error)))
-    if (told := found.refused) is not None:
-        inside.append(callout("passed", "Refused, as expect.invalid has it", tag("pre", told)))
+    if record.error:
+        inside.append(callout("failed", "The run ended here", tag("pre", record.error)))
+    if (message := record.refused) is not None:
+        inside.append(callout("passed", "Refused, as expect.invalid has it", tag("pre", message)))
     inside += [
         callout("weak" if "weak" in head or "known" in head else "failed", head, _lines(lines))
-        for (head, _), lines in report.failures(found)
+        for (head, _), lines in report.failures(record)
     ]
-    if found.programs:
-        head, rows = report.programs(found)
+    if record.programs:
+        head, rows = report.programs(record)
         shown = [[_cell(text, k) for k, (text, _) in enumerate(row)] for row in rows]
         inside.append(table("What was checked of each program", head, shown, kind="verdicts"))
-    sections = found.checks.sections
+    sections = record.checks.sections
     if sections is not None:
         status = tag(
             "p", tag("b", "graph and per_device: "), badge(sections.status), " ", sections.note or sections.reason
         )
         inside.append(status)
-    inside += [callout("weak", "Warning", tag("p", warning)) for warning in found.warnings]
+    inside += [callout("weak", "Warning", tag("p", warning)) for warning in record.warnings]
     noted: dict[str, list[str]] = {}
-    for program, result in found.programs.items():
+    for program, result in record.programs.items():
         for name, check in result.checks.named():
             if check.note:
                 noted.setdefault(f"{name}: {check.note}", []).append(program)
     inside += [tag("p", tag("b", ", ".join(of), ": "), note, class_="told") for note, of in noted.items()]
-    inside.append(_outputs(found))
+    inside.append(_outputs(record))
     return Part("verdicts", "Verdicts", inside)
 
 
@@ -66,9 +66,9 @@ def _cell(text: str, column: int) -> Inside:
     return tag("span", "–", title="not run") if text == "–" else text
 
 
-def _outputs(found: Record) -> Markup | None:
+def _outputs(record: Record) -> Markup | None:
     """What the checks of values measured of every output."""
-    rows = list(_measures(found))
+    rows = list(_measures(record))
     if not rows:
         return None
     head = (
@@ -81,8 +81,8 @@ def _outputs(found: Record) -> Markup | None:
     )
 
 
-def _measures(found: Record) -> Iterator[list[Inside]]:
-    sections = found.checks.sections
+def _measures(record: Record) -> Iterator[list[Inside]]:
+    sections = record.checks.sections
     for name, output in sections.outputs.items() if isinstance(sections, SectionsVerdict) else ():
         allowed = f"{output.atol:.1e} + {output.rtol:.1e}·|x|"
         error, wrong = f"{output.max_abs_error:.2e}", f"{output.wrong} of {output.of}"
@@ -91,7 +91,7 @@ def _measures(found: Record) -> Iterator[list[Inside]]:
             name, "per_device", badge(output.status), "graph", error, allowed, "–", "–", wrong, "–", undecided,
             output.reason or "–",
         ]  # fmt: skip
-    for program, result in found.programs.items():
+    for program, result in record.programs.items():
         value = result.checks.value
         for name, output in value.outputs.items() if isinstance(value, ValueVerdict) else ():
             yield [name, program, badge(output.status), *_measured(output)]

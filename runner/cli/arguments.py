@@ -1,0 +1,50 @@
+"""The words of a command line in; the flags and overrides that decide what is done before Hydra reads them, out.
+
+Hydra's own parser would need Hydra, whose import takes longer than the worker needs to be started.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.config.folders import conf_folder
+
+
+def parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The flags that decide what the command does before Hydra is imported, and the overrides."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("--config-path", "-cp")
+    parser.add_argument("--config-name", "-cn")
+    for flag in ("--help", "-h"):
+        parser.add_argument(flag, action="store_true", dest="help")
+    parser.add_argument("--hydra-help", action="store_true")
+    parser.add_argument("--multirun", "-m", action="store_true")
+    parser.add_argument("--cfg", "-c")
+    parser.add_argument("--info", "-i", nargs="?", const="all")
+    parser.add_argument("--shell-completion", "-sc", action="store_true")
+    known, rest = parser.parse_known_args(list(arguments))
+    overrides = [argument for argument in rest if not argument.startswith("-")]
+    known.asks = bool(known.help or known.hydra_help or known.cfg or known.info or known.shell_completion)
+    # What only Hydra's own command line knows.
+    known.others = bool(known.multirun or known.config_path or known.config_name or len(overrides) < len(rest))
+    return known, overrides
+
+
+def asks_for_listing(known: argparse.Namespace, overrides: list[str]) -> bool:
+    """Whether nothing is named that could be run."""
+    return not (known.asks or known.config_name) and all(
+        override.startswith("hydra.searchpath=") for override in overrides
+    )
+
+
+def folders(known: argparse.Namespace, overrides: list[str]) -> list[Path]:
+    """The folders that may hold `experiment/`: the user's first."""
+    folders = [Path(known.config_dir)] if known.config_dir else []
+    for override in overrides:
+        if override.startswith("hydra.searchpath="):
+            entries = override.split("=", 1)[1].strip("[]").split(",")
+            folders += [Path(entry.strip().removeprefix("file://")) for entry in entries if entry.strip()]
+    return [*folders, conf_folder()]

@@ -1,0 +1,202 @@
+"""The words of a command line in; an exit status out, its jobs done. Hydra runs what `config/compose.py` composes.
+
+One job is composed and run here, where Hydra's own command composes twice; a sweep, and whatever is asked of Hydra
+itself, is left to that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.cli import resume
+from runner.cli.arguments import folders, parsed
+from runner.cli.jobs import Command, Task, require_plain, run_one
+from runner.config.compose import InvalidConfiguration, beforehand, composed, refuse_too_much, register
+from runner.config.folders import conf_folder
+from runner.record import manifest
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from runner.link.process import Worker
+
+
+def run(arguments: Sequence[str], task: Task | None, worker: Worker | None) -> int:
+    """Compose the configuration of the command line and do the `task` with it, which is to run it, by the `worker`."""
+    command = Command(task or run_one, worker)
+    status: int | None = None
+    try:
+        status = _resumed(command, list(arguments))
+        return status
+    finally:
+        command.close(status)
+
+
+def _resumed(command: Command, arguments: list[str]) -> int:
+    """The exit status of a command line, which may be that of a sweep that goes on."""
+    known, overrides = parsed(arguments)
+    try:
+        resumed = resume.read(overrides)
+    except InvalidConfiguration as error:
+        print(error, file=sys.stderr)
+        return 2
+    if resumed is not None:
+        arguments, command.resume = resumed.arguments, resumed.folder
+        known, overrides = parsed(arguments)
+    command.arguments = arguments
+    return _run(command, arguments, known, overrides)
+
+
+def _run(command: Command, arguments: list[str], known: argparse.Namespace, overrides: list[str]) -> int:
+    try:
+        if known.asks or known.others or not _run_once(command, known, overrides):
+            _run_by_hydra(command, arguments, known, overrides)
+    except InvalidConfiguration as error:
+        print(error, file=sys.stderr)
+        return 2
+    except manifest.Occupied as occupied:
+        print(occupied, file=sys.stderr)
+        return 2
+    except RecursionError:
+        print(f"{_chosen(overrides)}\n  its defaults lead back to itself", file=sys.stderr)
+        return 2
+    if command.lent is not None:
+        return command.lent
+    if command.raised is not None:
+        raise command.raised
+    from runner.record import record
+
+    return record.exit_status(record.worst(command.statuses))
+
+
+def _chosen(overrides: Sequence[str]) -> str:
+    """The override that chooses the experiment."""
+    return next((f"command line: {o}" for o in overrides if o.lstrip("+").startswith("experiment=")), "command line")
+
+
+def _claim(folder: Path) -> None:
+    """Make a folder the run folder of this process alone. Raises `InvalidConfiguration` where it is not empty."""
+    try:
+        manifest.begin(folder, "run")
+    except manifest.Occupied as occupied:
+        raise InvalidConfiguration(f"command line: hydra.run.dir\n  {occupied}") from None
+
+
+def _run_once(command: Command, known: argparse.Namespace, overrides: list[str]) -> bool:
+    """Do one job, composed once, where Hydra's own command composes twice. Returns whether it was one job.
+
+    Raises `InvalidConfiguration`.
+    """
+    searched = any(override.startswith("hydra.searchpath=") for override in overrides)
+    if any("hydra.mode" in override for override in overrides) or (searched and known.config_dir):
+        return False
+    with composed(overrides, Path(known.config_dir) if known.config_dir else None) as config:
+        try:
+            return _done(command, config)
+        except (InvalidConfiguration, OSError):
+            raise
+        except Exception as error:
+            raise _refused(error, known, overrides) from error
+
+
+def _done(command: Command, config: DictConfig) -> bool:
+    """Do the one job of a configuration. Returns whether it was one job."""
+    from hydra._internal.callbacks import Callbacks
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.utils import run_job
+    from hydra.types import HydraContext, RunMode
+    from omegaconf import OmegaConf
+
+    if config.hydra.mode == RunMode.MULTIRUN:
+        return False
+    config.hydra.mode = RunMode.RUN
+    callbacks = Callbacks(config)
+    if OmegaConf.select(config, "target.cluster", throw_on_resolution_failure=False):
+        from runner.cli import cluster
+
+        if not cluster.joined(command, config):
+            return True
+    require_plain(config.hydra.output_subdir)
+    folder = Path(config.hydra.run.dir)
+    _claim(folder)
+    context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=callbacks)
+    callbacks.on_run_start(config=config, config_name="config")
+    done = run_job(command, config, "hydra.run.dir", None, context)
+    callbacks.on_run_end(config=config, config_name="config", job_return=done)
+    manifest.end(folder)
+    # What Hydra itself raised there, it raises here.
+    _ = done.return_value
+    return True
+
+
+def _run_by_hydra(command: Command, arguments: list[str], known: argparse.Namespace, overrides: list[str]) -> None:
+    """Leave the command line to Hydra's own: a sweep, or a question. Raises `InvalidConfiguration`."""
+    # Hydra then raises what it finds instead of printing it and leaving with status 1.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    import hydra
+
+    from runner.config import sweep
+
+    register()
+    refuse_too_much(overrides, folders(known, overrides))
+    # Hydra's own parser takes no override before a flag.
+    arguments = [*(argument for argument in arguments if argument not in overrides), *overrides]
+    run = hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name="config")(command)
+    before = sys.argv
+    composed_by_hydra = overrides
+    try:
+        if known.multirun and (withheld := sweep.withheld(overrides)):
+            arguments = [argument for argument in arguments if argument not in withheld]
+            composed_by_hydra = [override for override in overrides if override not in withheld]
+            command.points = tuple(o for o in overrides if not o.startswith(("hydra.", "hydra/")))
+        if not known.shell_completion:
+            _look_before(known, composed_by_hydra, resumed=command.resume is not None)
+        sys.argv = [before[0], *arguments]
+        run()
+        if command.sweep is not None:
+            command.sweep.finish()
+    except InvalidConfiguration:
+        raise
+    except Exception as error:
+        raise _refused(error, known, overrides) from error
+    finally:
+        if command.sweep is not None:
+            # Whatever ended it: what was found is data to go on with.
+            command.sweep.leave()
+        sys.argv = before
+
+
+def _look_before(known: argparse.Namespace, overrides: list[str], *, resumed: bool) -> None:
+    """Raise what is wrong with what Hydra is about to compose, and then to do: `Untrusted`, or what Hydra raises.
+
+    Raises `InvalidConfiguration` where its folder is not empty, if it is not that of a sweep that is `resumed`.
+    """
+    folder, home = (Path(path) if path else None for path in (known.config_dir, known.config_path))
+    with beforehand(overrides, folder, home, known.config_name) as config:
+        from hydra.core.hydra_config import HydraConfig
+        from hydra.types import RunMode
+
+        if known.asks or resumed:
+            return
+        HydraConfig.instance().set_config(config)
+        many = known.multirun or config.hydra.mode == RunMode.MULTIRUN
+        why = manifest.refusal(Path(config.hydra.sweep.dir if many else config.hydra.run.dir))
+        if why is not None:
+            raise InvalidConfiguration(f"command line: hydra.{'sweep' if many else 'run'}.dir\n  {why}")
+
+
+def _refused(error: Exception, known: argparse.Namespace, overrides: list[str]) -> InvalidConfiguration:
+    """What Hydra raises of a configuration, in one message."""
+    # A callback of ours says itself what it misses; Hydra says that it raised.
+    if isinstance(error.__cause__, InvalidConfiguration):
+        return error.__cause__
+    from runner.config import composition, quoting
+
+    # Where many points are run, the word `all` was not for Hydra.
+    given = [override for override in overrides if not (known.multirun and quoting.WORD.match(override))]
+    return InvalidConfiguration(composition.report(error, folders(known, overrides), given))

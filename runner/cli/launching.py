@@ -1,0 +1,51 @@
+"""A command and the points that Hydra's sweeper launches in; the sweep that they are of, and what runs it, out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.cli.jobs import Command, require_plain
+from runner.cli.options import NAMES, read
+from runner.cli.sweep import Listener, Plan, Sweep
+from runner.cli.sweeping import Sweeping
+from runner.config.points import Composer
+from runner.record import measures
+
+if TYPE_CHECKING:
+    from hydra.core.config_loader import ConfigLoader
+    from omegaconf import DictConfig
+
+
+def opened(command: Command, config: DictConfig, points: Sequence[Sequence[str]], first: int = 0) -> Sweeping:
+    """The sweep that a command runs, of which these points are launched. Raises `InvalidConfiguration`."""
+    if command.sweep is None:
+        keys = dict.fromkeys(key for overrides in points for key in measures.overridden(overrides))
+        given = {name: config.get(name) for name in NAMES}
+        report = config.get("report") is True
+        command.sweep = Sweeping(Path(config.hydra.sweep.dir), read(given, keys), command.statuses, report=report)
+    command.sweep.expect(points, first)
+    return command.sweep
+
+
+def runner(command: Command, loader: ConfigLoader, config: DictConfig, listener: Listener | None) -> Sweep:
+    """What runs the points of the sweep that a command has `opened`; `listener` hears of each that has been run."""
+    assert command.sweep is not None
+    opened = command.sweep
+    require_plain(config.hydra.output_subdir)
+    plan = Plan(
+        folder=opened.folder,
+        folders=tuple(folders(loader)),
+        settings=config.hydra.output_subdir,
+        resume=command.resume is not None,
+        symmetric=command.symmetric,
+        sort=opened.options.measure,
+    )
+    return Sweep(plan, Composer(loader, config), command.workers(opened.options.workers), opened.results, listener)
+
+
+def folders(loader: ConfigLoader) -> list[Path]:
+    """The config folders in which Hydra looks."""
+    paths = [entry.path.removeprefix("file://") for entry in loader.get_search_path().get_path() if entry.path]
+    return [Path(path) for path in paths if "://" not in path and Path(path).is_dir()]

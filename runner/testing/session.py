@@ -1,0 +1,170 @@
+"""What a session of pytest was told in; the folders that hold experiments, the goldens' files, and the runs, out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from runner.config.folders import conf_folder, is_there
+
+if TYPE_CHECKING:
+    from runner.config.compose import Configuration
+    from runner.link.scratch import Folder
+    from runner.link.workers import Workers
+    from runner.record.model import Record
+
+TOLD = "shardproof"
+"""The property of a report that says what was pinned anew. Reports cross from process to process; nothing else does."""
+
+
+@dataclass
+class Run:
+    """One experiment, run for one target."""
+
+    record: Record
+    own: Folder
+
+    @property
+    def folder(self) -> Path:
+        """The run folder; where some item fails it is kept."""
+        return self.own.path
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The file of an experiment that was collected.
+
+    - `folder`: the config folder that it belongs to; `pinned`: the targets and programs that have goldens.
+    """
+
+    path: Path
+    folder: Path
+    pinned: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+
+
+class Session:
+    """What one session of pytest knows of experiments: the folders that hold them, the files, the runs."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._typed = any(str(word).startswith("--experiments") for word in config.invocation_params.args)
+        # What a project's configuration says is relative to the project, what is typed to where one stands.
+        base = config.invocation_params.dir if self._typed else config.rootpath
+        named = [_config_folder(Path(base, name)) for name in config.getoption("experiments") or ()]
+        by_argument = [folder for path in self._arguments() for folder in _by_argument(path)]
+        self.folders = list(dict.fromkeys(path.resolve() for path in (*named, *by_argument, conf_folder())))
+        """The config folders whose `experiment/` is collected."""
+        self.files: dict[Path, Collected] = {}
+        """The experiments that were collected, by the file of their goldens."""
+        self.seen: set[Path] = set()
+        """Every file that was collected, also one that is only a base of others."""
+        self._runs: dict[tuple[Path, str], Run] = {}
+        self._workers: Workers | None = None
+        self._add_arguments([folder / "experiment" for folder in named])
+        self._check_targets()
+
+    def _arguments(self) -> list[Path]:
+        """The paths that are to be collected."""
+        here = self._config.invocation_params.dir
+        return [Path(here, str(argument).split("::")[0]).resolve() for argument in self._config.args]
+
+    def _add_arguments(self, folders: Sequence[Path]) -> None:
+        """Collect the folders of `--experiments`: where they are typed alone or beside what else is named.
+
+        Those of a project's configuration are collected where nothing is named.
+        """
+        config = self._config
+        names = config.args_source is pytest.Config.ArgsSource.ARGS
+        if self._typed and not names:
+            config.args[:] = map(str, folders)
+        elif self._typed or not names:
+            reached = self._arguments()
+            config.args += [str(f) for f in folders if not any(f.resolve().is_relative_to(path) for path in reached)]
+
+    def _check_targets(self) -> None:
+        if not self.targets:
+            return
+        from runner.faults import nearest
+
+        there = sorted({f.stem for base in (conf_folder(), *self.folders) for f in (base / "target").glob("*.yaml")})
+        for target in self.targets:
+            if target not in there:
+                hint = nearest(target, there) or f"; there are {', '.join(there)}"
+                raise pytest.UsageError(f"--targets: no target '{target}'{hint}")
+
+    @cached_property
+    def targets(self) -> tuple[str, ...] | None:
+        """The targets of the command line; None where each experiment names its own."""
+        given = self._config.getoption("targets")
+        return None if given is None else tuple(dict.fromkeys(name.strip() for name in given.split(",")))
+
+    def golden_file(self, folder: Path, name: str) -> Path:
+        """The file that pins the experiment `name` of a config folder."""
+        from runner.record import golden
+
+        chosen = self._config.getini("shardproof_goldens")
+        return (self._config.rootpath / chosen if chosen else golden.folder(folder)) / f"{name}.json"
+
+    def run(self, file: Path, target: str, composed: Configuration) -> Run:
+        """The run of an experiment for a target, with the configuration for that: the first call runs it."""
+        key = file, target
+        if key not in self._runs:
+            from runner.flow import run
+            from runner.link import scratch
+
+            own = scratch.Folder(file.stem)
+            record = run.run(
+                composed.plain, own.path, lambda: composed.sources, composed.sources.overrides, self._kept()
+            )
+            self._runs[key] = Run(record, own)
+        return self._runs[key]
+
+    def _kept(self) -> Workers:
+        """The workers that run the experiments of the session, one after the other."""
+        if self._workers is None:
+            from runner.link.process import Worker
+            from runner.link.workers import Workers
+
+            self._workers = Workers(Worker())
+        return self._workers
+
+    def reaches(self, place: Path) -> bool:
+        """Whether an argument of the command line leads into a folder, or to one around it."""
+        return any(path.is_relative_to(place) or place.is_relative_to(path) for path in self._arguments())
+
+    def close(self) -> None:
+        """End the workers, and remove the run folders, except where something failed."""
+        if self._workers is not None:
+            self._workers.close()
+        for run in self._runs.values():
+            run.own.remove()
+
+
+def _config_folder(path: Path) -> Path:
+    """The config folder that `--experiments` names, by itself or by the folder `experiment` in it."""
+    if (path / "experiment").is_dir():
+        return path
+    if path.name == "experiment" and path.is_dir():
+        return path.parent
+    what = "has no folder 'experiment'" if path.is_dir() else "is not a folder"
+    raise pytest.UsageError(f"--experiments: {path} {what}; it takes a folder that holds experiment/NAME.yaml")
+
+
+_OURS = re.compile(r"^# *@package _global_$.*^(arrays|graph|per_device):", re.MULTILINE | re.DOTALL)
+"""What an experiment looks like, among all the YAML files that may lie in a folder called `experiment`."""
+
+
+def _by_argument(path: Path) -> list[Path]:
+    """The config folder to which an argument of the command line leads, if it leads to experiments."""
+    folders = [folder for folder in (path, *path.parents) if folder.name == "experiment" and folder.is_dir()]
+    if not folders or not (path.is_dir() or path.suffix == ".yaml"):
+        return []
+    files = [path] if path.is_file() else path.rglob("*.yaml")
+    ours = any(_OURS.search(file.read_text(encoding="utf-8", errors="replace")) for file in files if is_there(file))
+    return [folders[0].parent] if ours else []

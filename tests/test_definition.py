@@ -1,0 +1,90 @@
+"""An experiment at other sizes, on another mesh and in other layouts is the one that its file would describe so."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from typing import Any
+
+import pytest
+
+from runner.experiment.model import Experiment, expressions
+from runner.faults import InvalidExperiment
+from runner.layout import Spec
+from tests.harness import experiment
+
+TEXT = """
+dims: {I: 8, J: 4, HALF: I // 2}
+arrays:
+  "A, B": {shape: [I, J], spec: [x, null]}
+functions: {twice(u): u + u}
+graph:
+  C: A * B
+  r: {repeat: HALF, carry: {acc: C}, body: {acc: twice(acc)}}
+  D: r.acc
+outputs: {D: [x, null]}
+constraints: {C: [x, null]}
+expect: {values: {}}
+"""
+
+
+def described(given: Experiment) -> dict[str, Any]:
+    """All that an experiment says, its trees as text."""
+    names = {each.name for each in dataclasses.fields(given)} - {"graph", "per_device", "arrays", "reader"}
+    return {
+        **{name: getattr(given, name) for name in names},
+        "arrays": [(array.name, array.layout, array.dims) for array in given.arrays],
+        "lines": [(line.path, ast.dump(expression.tree)) for line, expression in expressions(given.graph)],
+    }
+
+
+def test_at_other_sizes_all_that_is_computed_of_them_is_of_these() -> None:
+    given = experiment(TEXT).at(dims={"I": 16})
+    assert given.dims == {"I": 16, "J": 4, "HALF": 8}
+    assert [array.shape for array in given.arrays] == [(16, 4), (16, 4)]
+    assert given.graph[1].steps == 8  # type: ignore[union-attr]
+
+
+def test_it_is_what_the_file_would_describe() -> None:
+    changed = TEXT.replace("I: 8", "I: 16").replace(
+        'B": {shape: [I, J], spec: [x, null]}', 'B": {shape: [I, J], spec: [y]}'
+    )
+    at = experiment(TEXT).at(dims={"I": 16}, layouts={"arrays.A.spec": ["y"], "arrays.B.spec": ["y"]})
+    assert described(at) == described(experiment(changed))
+
+
+def test_on_another_mesh_the_axes_that_are_not_named_stay() -> None:
+    given = experiment(TEXT, mesh={"axes": ["x", "y"], "shape": [2, 2], "devices": [3, 2, 1, 0]}).at(mesh={"x": 4})
+    assert (given.mesh.shape, given.mesh.devices, given.target.devices) == ((4, 2), None, 8)
+
+
+def test_layouts_are_named_as_the_experiment_names_them() -> None:
+    before = experiment(TEXT)
+    given = before.at(layouts={key: [None, "y"] for key in before.layout_keys})
+    assert {array.layout.spec for array in given.arrays} == {Spec.of([None, "y"])}
+    assert given.outputs["D"] == given.constraints["C"] == Spec.of([None, "y"])
+
+
+def test_at_nothing_else_an_experiment_is_itself() -> None:
+    given = experiment(TEXT)
+    assert described(given.at()) == described(given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dims": {"K": 2}}, "dims.K: no dim 'K'; there are I, J, HALF"),
+        ({"mesh": {"z": 2}}, "mesh.axes.z: no axis 'z'; there are x, y"),
+        ({"layouts": {"arrays.AA.spec": []}}, "arrays.AA: no array 'AA'; did you mean 'A'?"),
+        (
+            {"layouts": {"arrays.A": []}},
+            "arrays.A: no layout 'arrays.A'; there are arrays.NAME.spec, outputs.NAME and constraints.NAME",
+        ),
+        ({"layouts": {"outputs.E": []}}, "outputs.E: graph computes no 'E'"),
+        ({"dims": {"I": 3}}, "arrays.A.spec[0]: dimension 0 (I) of 'A' has size 3, which x=2 does not divide"),
+    ],
+)
+def test_what_it_cannot_be_at_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidExperiment) as error:
+        experiment(TEXT).at(**changes)
+    assert str(error.value) == message

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from runner.faults import Key, invalid, nearest
-from runner.language.check import Section
+from runner.graph.source import Section
 from runner.layout import SpecEntries
 from runner.untyped import is_mapping
 

@@ -25,7 +25,7 @@ from runner.checks import agreement, oracles, replicas, sections, value
 from runner.experiment import data
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.link.events import Ran, Timing
+from runner.link.events import Compilation, Ran, Timing
 from runner.link.target import ProgramRun, program_run
 from runner.programs import WRITERS
 from runner.programs.types import Types
@@ -153,9 +153,7 @@ def execute(
         outputs=leave(experiment, program, outputs, where),
         operands={},
         said=None,
-        memory=None,
-        cost=None,
-        timing=Timing(place_s=None, compile_s=0.0, run_s=None),
+        compilation=Compilation(memory=None, cost=None, timing=Timing(place_s=None, compile_s=0.0, run_s=None)),
     )
     shapes = {name: shape for name, (shape, _) in context.outputs.items()}
     return program_run(program, ran, shapes, lambda name, position: context.layout(name).ranges(position), where)

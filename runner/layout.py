@@ -27,6 +27,8 @@ class Spec(tuple[tuple[str, ...], ...]):
 
     __slots__ = ()
 
+    JSON = SpecEntries
+
     @classmethod
     def of(cls, entries: Iterable[str | Iterable[str] | None]) -> Spec:
         """The spec of entries as YAML, JSON and JAX have them: null, an axis, or several axes."""
@@ -57,6 +59,11 @@ class Spec(tuple[tuple[str, ...], ...]):
         """As text of the YAML: `[x, null]`, `[[x, y], null]`."""
         entries = ["null" if not axes else axes[0] if len(axes) == 1 else f"[{', '.join(axes)}]" for axes in self]
         return f"[{', '.join(entries)}]"
+
+
+def spec_text(spec: Spec | None) -> str:
+    """The PartitionSpec of an array as JAX prints it, where it has one."""
+    return "no PartitionSpec" if spec is None else str(spec)
 
 
 def _entry(axes: tuple[str, ...]) -> str:

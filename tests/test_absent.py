@@ -27,6 +27,7 @@ from runner.record.model import Record
 from runner.record.verdicts import FileChecks, LayoutVerdict, NotRun, SectionsVerdict
 from tests import evidence, harness
 from tests.command import ROOT, recorded, run_command
+from tests.evidence import ran
 
 TARGETS = sorted(path for path in (ROOT / "conf" / "target").glob("*_*.yaml"))
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
@@ -294,7 +295,9 @@ def test_the_layout_check_reads_what_the_compiler_promises():
 
     def verdict(*compiled: Place) -> LayoutVerdict | NotRun:
         outputs = {"C": Output("float32", (64, 64), Spec.of(["x", None]), (), compiled)}
-        return layout.check(context, ProgramRun(Program.CONSTRAINT, None, outputs, operands, [0, 1, 2, 3]))
+        return layout.check(
+            context, ProgramRun(Program.CONSTRAINT, None, outputs, ran([0, 1, 2, 3], operands=operands))
+        )
 
     assert verdict(*places) == LayoutVerdict(status="passed")
     swapped = (Place(0, 0, places[2].ranges), *places[1:])

@@ -17,6 +17,7 @@ from runner.faults import InvalidExperiment
 from runner.link.target import Held, Output, ProgramRun
 from runner.record.verdicts import LayoutVerdict, NotRun, ReplicasVerdict
 from runner.reference.arithmetic import ANY
+from tests.evidence import ran
 from tests.harness import experiment
 
 TEXT = """
@@ -54,7 +55,7 @@ def run(of: Context, program: str = "shard_map", **changes: Any) -> ProgramRun:
         for array in of.experiment.arrays
     }
     output = Output(of.outputs["C"][1], (4, 4), None, tuple(held))
-    return ProgramRun(Program(program), outputs={"C": output}, operands=operands, device_ids=IDS)
+    return ProgramRun(Program(program), outputs={"C": output}, told=ran(IDS, operands=operands))
 
 
 def off_by_one(part: np.ndarray) -> np.ndarray:
@@ -248,7 +249,7 @@ def test_a_device_that_holds_nothing_is_named() -> None:
 def test_an_operand_in_the_wrong_place_is_named() -> None:
     given = context()
     ran = run(given, "auto")
-    ran.operands["A"][0] = (7, ((0, 4), (2, 4)))
+    ran.ran.operands["A"][0] = (7, ((0, 4), (2, 4)))
     found = layout.check(given, ran)
     assert (found.status, found.reason) == ("failed", "device 7 holds A[0:4, 2:4], not A[0:2, 0:2]")
 

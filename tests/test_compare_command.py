@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from runner.cli import compare
+from runner.layout import Spec
 from runner.link.events import Cost, Devices
 from runner.record import golden, record
 from runner.record.model import ArrayRecord, Environment, MeshShape
@@ -37,7 +38,7 @@ PINNED = PinnedVerdict(status="passed", max_abs_error=0.0, outputs={})
 
 def array(shape: list[int], dtype: str, spec: list[Any]) -> ArrayRecord:
     """An array whose shards are of no account."""
-    return ArrayRecord(shape=shape, dtype=dtype, spec=spec, shard_shape=shape, shards_from="spec", shards=None)
+    return ArrayRecord(shape=shape, dtype=dtype, spec=Spec.of(spec), shard_shape=shape, shards_from="spec", shards=None)
 
 
 def write(folder: str, **more: Any) -> str:
@@ -98,7 +99,7 @@ def test_times_rounding_estimates_and_versions_are_told_but_are_no_difference(
             ["all-reduce of C over x disappeared from shard_map: -64 B per device"],
         ),
         (
-            {"programs": {"shard_map": program(collective(), outputs={"C": output(spec=["x", None])})}},
+            {"programs": {"shard_map": program(collective(), outputs={"C": output(spec=Spec.of(["x", None]))})}},
             ["output C of shard_map: spec P(None, None) → P('x', None)"],
         ),
         (

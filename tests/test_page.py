@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from runner.cli import report
 from runner.estimate.model import CollectiveTime, Estimate, LineTime
 from runner.evidence.model import Collective
+from runner.layout import Spec
 from runner.printable import printable
 from runner.record import record
 from runner.record.model import ArrayRecord, MeshShape, RecordedLine
@@ -306,7 +307,7 @@ def test_no_box_of_a_graph_covers_another_and_every_edge_leads_down(
 
 ARRAYS = {
     name: ArrayRecord(
-        shape=[4, 4], dtype="float32", spec=["x", None], shard_shape=[2, 4], shards_from="spec", shards=None
+        shape=[4, 4], dtype="float32", spec=Spec.of(["x", None]), shard_shape=[2, 4], shards_from="spec", shards=None
     )
     for name in ("A", "B")
 }

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -147,7 +148,9 @@ def some(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(some(arguments[0]), max_size=2).map(tuple)
     if origin is tuple:
         return st.tuples(*map(some, arguments))
-    if origin is dict:
+    if hasattr(hint, "JSON"):
+        return some(hint.JSON).map(hint.of)
+    if origin in (dict, Mapping):
         return st.dictionaries(st.text(max_size=2), some(arguments[1]), max_size=2)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint, include_extras=True)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from runner.experiment.program import Program
+from runner.layout import Spec
 from runner.link import handover
-from runner.link.events import Event, Finished, Log, OutputTold, Ran, Ranges, Traced
+from runner.link.events import Compilation, Event, Finished, Log, OutputTold, Ran, Ranges, Traced
 from runner.link.process import Worker
 from runner.link.steps import Step, Work
 from runner.link.target import program_run, traced_values
@@ -158,14 +159,14 @@ def part(*shards: tuple[int, int]) -> Finished:
         device_ids=[0, 1, 2, 3],
         outputs={
             "C": OutputTold(
-                dtype="bfloat16", spec=["x", None], shards=[(device, ROWS[device % 2], at) for device, at in shards]
+                dtype="bfloat16",
+                spec=Spec.of(["x", None]),
+                shards=[(device, ROWS[device % 2], at) for device, at in shards],
             )
         },
         operands={"A": [(device, ((0, 4),)) for device, _ in shards]},
         said="",
-        memory=None,
-        cost=None,
-        timing=timing(),
+        compilation=Compilation(memory=None, cost=None, timing=timing()),
     )
     return Finished(step=Step(Program.AUTO), found=ran)
 
@@ -189,7 +190,7 @@ def test_the_shards_of_all_are_put_together_and_replicas_that_agree_are_one_copy
         (3, ROWS[1], 1),
     ]
     assert run.outputs["C"].held[2].value.astype(int).tolist() == [[1, 2], [3, 4]]
-    assert run.operands == {"A": [(device, ((0, 4),)) for device in range(4)]}
+    assert run.ran.operands == {"A": [(device, ((0, 4),)) for device in range(4)]}
     assert not list(tmp_path.rglob("*.bin"))
 
 

@@ -22,6 +22,7 @@ from runner.record import record
 from runner.record.verdicts import AgreementVerdict, Checks, LeftOut
 from runner.reference.arithmetic import ANY
 from tests.command import ROOT, run_command
+from tests.evidence import ran
 from tests.harness import config, experiment
 
 TEXT = """
@@ -61,7 +62,7 @@ def run(of: Context, program: str, **wrong: Any) -> ProgramRun:
             part = wrong.get(name, lambda part, position: part)(part, position)
             held.append(Held(position, position, ranges, hash(part.tobytes()), part))
         outputs[name] = Output("float32", (4, 2), None, tuple(held))
-    return ProgramRun(Program(program), outputs=outputs, operands={}, device_ids=list(range(4)))
+    return ProgramRun(Program(program), outputs=outputs, told=ran(list(range(4)), operands={}))
 
 
 def shifted(part: np.ndarray, position: int) -> np.ndarray:

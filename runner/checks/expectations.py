@@ -129,9 +129,8 @@ def _layouts(expected: Expectations, compiled: CompiledProgram, experiment: Expe
         if there.spec is None:
             wrong.append(f"{name} has no PartitionSpec: {there.text}")
             continue
-        found = Spec.of(there.spec)
-        if not _same(spec, found, experiment.mesh, tuple(there.shape)):
-            wrong.append(f"{name} lies as {found}, expected {spec}")
+        if not _same(spec, there.spec, experiment.mesh, tuple(there.shape)):
+            wrong.append(f"{name} lies as {there.spec}, expected {spec}")
     return Judged(status="failed", reason="; ".join(wrong)) if wrong else Judged(status="passed")
 
 

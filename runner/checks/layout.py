@@ -13,9 +13,9 @@ def check(context: Context, run: ProgramRun) -> LayoutVerdict | NotRun:
     if not run.program.on_mesh:
         return NotRun(reason=f"{run.program} runs on one device; it has no layout")
     wrong: list[str] = []
-    position_of = {device: position for position, device in enumerate(run.device_ids)}
+    position_of = {device: position for position, device in enumerate(run.ran.device_ids)}
     for array in context.experiment.arrays:
-        held = {position_of[device]: ranges for device, ranges in run.operands[array.name]}
+        held = {position_of[device]: ranges for device, ranges in run.ran.operands[array.name]}
         wrong += _wrong(array.name, array.layout, held, run)
     if run.program.places:
         for name, output in run.outputs.items():
@@ -29,7 +29,7 @@ def check(context: Context, run: ProgramRun) -> LayoutVerdict | NotRun:
 
 def _wrong(name: str, layout: Layout, held: dict[int, tuple[tuple[int, int], ...]], run: ProgramRun) -> list[str]:
     return [
-        f"device {run.device_ids[position]} holds {name}{_text(held.get(position))}, not {name}{_text(promised)}"
+        f"device {run.ran.device_ids[position]} holds {name}{_text(held.get(position))}, not {name}{_text(promised)}"
         for position in range(layout.mesh.size)
         if held.get(position) != (promised := layout.ranges(position))
     ]

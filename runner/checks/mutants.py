@@ -157,7 +157,7 @@ class _Judge:
                 held.append(Held(position, position, layout.ranges(position), copy, part))
             outputs[name] = Output(dtype, layout.shape, None, tuple(held))
         program = Program.SHARD_MAP if self._section == "per_device" else Program.AUTO
-        return ProgramRun(program, outputs=outputs, device_ids=list(range(context.experiment.mesh.size)))
+        return ProgramRun(program, outputs=outputs)
 
     def _why(self, edit: Edit, values: Mapping[str, PerDevice]) -> str:
         before, after = self._values.get(edit.line), values.get(edit.line)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from runner.config.sources import shown
+from runner.layout import spec_text
 from runner.link.events import Devices
 from runner.record import differences, folders, golden, record
 from runner.record.golden import Pinned
@@ -324,7 +325,7 @@ def _target(target: Devices | None) -> str:
 
 
 def _array(array: ArrayRecord) -> str:
-    return f"{array.dtype}{array.shape} {differences.spec_text(array.spec)}"
+    return f"{array.dtype}{array.shape} {spec_text(array.spec)}"
 
 
 def _notes(old: Record, new: Record) -> list[str]:
@@ -350,7 +351,10 @@ def _times(old: CompiledProgram, new: CompiledProgram) -> list[str]:
     was, now = (timing.run_s.median if timing.run_s else None for timing in (old.timing, new.timing))
     return [
         f"{name} {after / before:.2g} × the time, {before * 1e3:.3g} → {after * 1e3:.3g} ms"
-        for name, before, after in (("compile", old.timing.compile_s, new.timing.compile_s), ("run", was, now))
+        for name, before, after in (
+            ("compile", old.timing.compile_s, new.timing.compile_s),
+            ("run", was, now),
+        )
         if before and after and f"{after / before:.2g}" != "1"
     ]
 

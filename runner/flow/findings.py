@@ -30,7 +30,7 @@ from runner.derivation import derive
 from runner.estimate.model import Estimate
 from runner.evidence import planes
 from runner.evidence.gather import gather
-from runner.evidence.model import Collective, Evidence
+from runner.evidence.model import Collective, Evidence, Gathered
 from runner.executions import Count, Range
 from runner.experiment import extent, memory, unread
 from runner.experiment.data import Arrays
@@ -178,9 +178,9 @@ class Findings:
     def _tell_operands(self) -> None:
         """Where a program ran on the mesh, what its devices held of the arrays stands for what the specs promise."""
         arrays = self._found.arrays
-        for run in [run for run in self._runs if run.operands][:1]:
-            for name, held in run.operands.items():
-                told = shards(held, run.device_ids, run.process_of)
+        for run in [run for run in self._runs if run.told and run.told.operands][:1]:
+            for name, held in run.ran.operands.items():
+                told = shards(held, run.ran.device_ids, run.ran.process_of)
                 arrays[name] = replace(arrays[name], shards_from=run.program, shards=told)
 
     def _judge(self, context: Context, folder: Path) -> None:
@@ -234,51 +234,45 @@ class Findings:
     def _compiled(self, context: Context, run: ProgramRun, checks: Checks, folder: Path) -> CompiledProgram:
         """The record of a program, with the evidence and what `expect` says of it."""
         profiled = self._profiles.get(run.program)
-        written, ids = self._written(run), run.device_ids
-        evidence = gather(written, run.program, folder, run.said, run.unreadable, profiled, run.reshards, ids)
+        written, ran = self._written(run), run.ran
+        gathered = gather(
+            written, run.program, folder, ran.said, ran.unreadable, profiled, ran.reshards, ran.device_ids
+        )
+        evidence = gathered.evidence
+        evidence = replace(evidence, collectives=self._explained(run, evidence.collectives))
         if evidence.profile is not None and not evidence.profile.devices:
             reason = "; ".join(evidence.profile.unknown)
             self._found.warnings.append(f"program {run.program} has no profile: {reason}")
-        assert run.timing is not None
         sent = _sent(evidence)
         compiled = CompiledProgram(
             status="passed",
             error=None,
             checks=checks,
             outputs={name: output_of(run, output) for name, output in run.outputs.items()},
-            memory=run.memory,
-            cost=run.cost,
-            timing=run.timing,
-            layouts=run.layouts,
-            keeping_all=run.keeping_all,
-            collectives=self._explained(run, evidence.collectives),
-            collectives_unknown=evidence.collectives_unknown,
-            collectives_missing=evidence.collectives_missing,
-            compiler_warnings=evidence.compiler_warnings,
-            profile=evidence.profile,
-            plan=run.plan,
-            estimate=self._estimate(run, evidence),
-            lowered=run.lowered,
+            **vars(ran.compilation),
+            **vars(evidence),
+            estimate=self._estimate(run, gathered),
             bytes_sent=executions.most(sent),
             bytes_sent_min=sent.min if isinstance(sent, Range) else None,
         )
         checks = replace(checks, **expectations.check(context.experiment, run.program, compiled))
         return replace(compiled, status=record.of_checks(checks), checks=checks)
 
-    def _estimate(self, run: ProgramRun, evidence: Evidence) -> Estimate | None:
+    def _estimate(self, run: ProgramRun, gathered: Gathered) -> Estimate | None:
         """What a run takes at least on the hardware that the experiment names, if it names some."""
         hardware = self._experiment.hardware
-        if hardware is None or evidence.work is None:
+        if hardware is None or gathered.work is None:
             return None
         from runner.estimate import estimate
 
+        ran, memory, evidence = run.ran, run.ran.compilation.memory, gathered.evidence
         return estimate.estimate(
             hardware,
             self._experiment.mesh,
-            evidence.work,
+            gathered.work,
             evidence.collectives,
-            coordinates=None if run.coordinates is None else [tuple(place) for place in run.coordinates],
-            needed_bytes=None if run.memory is None else run.memory.needed_bytes,
+            coordinates=None if ran.coordinates is None else [tuple(place) for place in ran.coordinates],
+            needed_bytes=None if memory is None else memory.needed_bytes,
             compiled_for=estimate.compiled_for(self._experiment),
             said=[*evidence.collectives_missing, *estimate.doubts(self._experiment)],
         )
@@ -288,7 +282,8 @@ class Findings:
         if not listed or not run.program.on_mesh:
             return listed
         told = self._found.derivation if run.program is Program.DERIVED else None
-        return explained(self._written(run), run.program, listed, run.plan, told and told.plan, run.lowered)
+        compiled = run.ran.compilation
+        return explained(self._written(run), run.program, listed, compiled.plan, told and told.plan, compiled.lowered)
 
     def _hold_sections(self, context: Context, ran: list[ProgramRun]) -> SectionsVerdict | NotRun:
         """The two oracles against each other, and what is wrong where they differ."""
@@ -355,7 +350,7 @@ def _describe(experiment: Experiment, arrays: Arrays | None, found: Record) -> N
         found.arrays[array.name] = ArrayRecord(
             shape=list(array.shape),
             dtype=array.dtype,
-            spec=array.layout.spec.json(),
+            spec=array.layout.spec,
             shard_shape=list(array.layout.shard_shape),
             shards_from="spec",
             shards=shards(((i, array.layout.ranges(i)) for i in positions), positions),

@@ -56,10 +56,12 @@ def output_of(run: ProgramRun, output: Output) -> OutputRecord:
     return OutputRecord(
         shape=list(output.shape),
         dtype=output.dtype,
-        spec=None if output.spec is None else output.spec.padded(len(output.shape)).json(),
+        spec=None if output.spec is None else output.spec.padded(len(output.shape)),
         shard_shape=list(parts[0]),
         shards_from=run.program if run.program.on_mesh else "spec",
-        shards=shards(((place.device, place.ranges) for place in output.places), run.device_ids, run.process_of),
+        shards=shards(
+            ((place.device, place.ranges) for place in output.places), run.ran.device_ids, run.ran.process_of
+        ),
         text=text,
         values=values,
     )

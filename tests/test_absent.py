@@ -16,6 +16,7 @@ import yaml
 
 from runner.checks import layout
 from runner.checks.context import Context
+from runner.checks.layout import LayoutVerdict
 from runner.experiment import effort, topology
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
@@ -24,7 +25,7 @@ from runner.layout import Spec
 from runner.link.target import Output, Place, ProgramRun
 from runner.programs import WRITERS
 from runner.record.model import Record
-from runner.record.verdicts import FileChecks, LayoutVerdict, NotRun, SectionsVerdict
+from runner.record.verdicts import FileChecks, NotRun, SectionsVerdict
 from tests import evidence, harness
 from tests.command import ROOT, recorded, run_command
 from tests.evidence import ran

@@ -11,11 +11,13 @@ import pytest
 
 from runner.checks import agreement, blame, layout, oracles, pinned, replicas, sections, value
 from runner.checks.context import Context
+from runner.checks.layout import LayoutVerdict
+from runner.checks.replicas import ReplicasVerdict
 from runner.experiment import data
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.link.target import Held, Output, ProgramRun
-from runner.record.verdicts import LayoutVerdict, NotRun, ReplicasVerdict
+from runner.record.verdicts import NotRun
 from runner.reference.arithmetic import ANY
 from tests.evidence import ran
 from tests.harness import experiment

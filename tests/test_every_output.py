@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 
 from runner.checks import layout, pinned, replicas
+from runner.checks.layout import LayoutVerdict
+from runner.checks.replicas import ReplicasVerdict
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.layout import Layout
 from runner.link.target import Held, Output, ProgramRun
 from runner.programs import WRITERS
-from runner.record.verdicts import LayoutVerdict, OutputVerdict, ReplicasVerdict
+from runner.record.verdicts import OutputVerdict
 from tests import harness
 from tests.evidence import ran
 

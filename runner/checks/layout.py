@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from runner.checks.context import Context
+from runner.checks.kind import Kind, Needs
 from runner.layout import Layout
 from runner.link.target import ProgramRun
-from runner.record.verdicts import LayoutVerdict, NotRun
+from runner.record.verdicts import Judged, NotRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutVerdict(Judged):
+    """`layout`: how many parts of operands and outputs lie in the `wrong` place."""
+
+    wrong: int = 0
 
 
 def check(context: Context, run: ProgramRun) -> LayoutVerdict | NotRun:
@@ -37,3 +47,13 @@ def _wrong(name: str, layout: Layout, held: dict[int, tuple[tuple[int, int], ...
 
 def _text(ranges: tuple[tuple[int, int], ...] | None) -> str:
     return " nothing" if ranges is None else "[" + ", ".join(f"{a}:{b}" for a, b in ranges) + "]"
+
+
+KINDS = (
+    Kind(
+        name="layout",
+        verdict=LayoutVerdict | NotRun,
+        needs=Needs.LAYOUTS,
+        check=lambda case: check(case.context, case.run),
+    ),
+)

@@ -10,7 +10,6 @@ import functools
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -168,7 +167,7 @@ class Running:
             verification.not_run(found, smaller)
             with self._progress:
                 held = sections.hold(config, experiment, found, self._sources, self._workers, self._part(experiment))
-            found.checks = replace(found.checks, sections=held)
+            found.checks = found.checks.but(sections=held)
             found.status = record.worst([found.status, record.of_checks(found.checks)])
             if experiment.trace:
                 found.warnings.append(f"there is no trace: {absent.not_here}; {smaller}")
@@ -291,7 +290,7 @@ def _hold_to_refusal(expected: str, fault: Fault | None, found: Record) -> None:
     before = found.status if fault is None else "passed"
     found.status = record.worst([before, record.of_checks(FileChecks(invalid=verdict))])
     found.error = found.error if fault is None else None
-    found.checks = replace(found.checks, invalid=verdict)
+    found.checks = found.checks.but(invalid=verdict)
 
 
 def _begun(config: Mapping[str, Any], overrides: Sequence[str]) -> Record:

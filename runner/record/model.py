@@ -10,7 +10,7 @@ from runner.estimate.model import Estimate
 from runner.evidence.model import Evidence
 from runner.layout import Spec
 from runner.link.events import Compilation, Devices
-from runner.record.verdicts import Checks, FileChecks
+from runner.record.verdicts import Checks, FileChecks, RefusalVerdict
 from runner.sharding.plan import Derivation
 from runner.why.least import Gap
 
@@ -354,7 +354,7 @@ class Record:
     def refused(self) -> str | None:
         """With what it was refused, as the command would have told it, where `expect.invalid` has it so."""
         verdict = self.checks.invalid
-        return verdict.refused if verdict and verdict.status == "passed" else None
+        return verdict.refused if isinstance(verdict, RefusalVerdict) and verdict.status == "passed" else None
 
     @property
     def compiled(self) -> dict[str, CompiledProgram]:

@@ -28,7 +28,7 @@ from runner.record.verdicts import (
 from runner.show import absent, collectives, figures, keeping, logical, modes, refused, values
 from runner.show.console import PLAIN, print_table, room, say, show_lines
 from runner.show.table import Cell
-from runner.words import listed, on_devices
+from runner.words import listed
 
 _STYLES = {
     "passed": "green",
@@ -299,7 +299,7 @@ def _run_time(timing: Timing) -> str:
 def failures(found: Record) -> list[tuple[Cell, list[str]]]:
     """What failed, each with its reasons: the sections first, then what failed alike in one program or several."""
     told: list[tuple[Cell, list[str]]] = [
-        ((f"{name} {FAULTS[check.status]}", "red"), reasons(check))
+        ((f"{name} {FAULTS[check.status]}", "red"), check.lines())
         for name, check in found.checks.named()
         if check.status in FAULTS
     ]
@@ -309,7 +309,7 @@ def failures(found: Record) -> list[tuple[Cell, list[str]]]:
             told.append(((f"{program}: {result.error}", "red"), []))
         for name, check in result.checks.named():
             if check.status in FAULTS:
-                alike.setdefault((name, check.status, tuple(reasons(check))), []).append(program)
+                alike.setdefault((name, check.status, tuple(check.lines())), []).append(program)
     for (name, status, lines), programs in alike.items():
         style = "yellow" if status == "known" else "red"
         told.append(((f"{listed(programs)}: {name} {FAULTS[status]}", style), list(lines)))
@@ -334,27 +334,6 @@ def _failures(found: Record) -> None:
 
 FAULTS = {"failed": "failed", "weak": "is weak", "known": "failed, as expect.wrong knows"}
 """The statuses of a check that found something to say, in words."""
-
-
-def reasons(check: Verdict) -> list[str]:
-    """Why a check failed or is weak: who is to blame first, then where."""
-    lines = [*check.diagnosis, *([check.reason] if check.reason else []), *check.details]
-    for name, output in check.compared.items() if isinstance(check, ValueVerdict) else ():
-        if output.status not in ("failed", "known"):
-            continue
-        known = ", as expect.wrong knows" if output.status == "known" != check.status else ""
-        if output.wrong:
-            lines.append(
-                f"{name} differs from {_ORACLES[output.oracle]} at {output.wrong} of {output.of} elements, "
-                f"on {on_devices(output.devices)}; largest error {output.max_abs_error:.3g}, "
-                f"allowed {output.atol:.1e} + {output.rtol:.1e}·|reference|{known}"
-            )
-        elif output.reason:
-            lines.append(f"{name}: {output.reason}{known}")
-    return lines
-
-
-_ORACLES = {"graph": "graph's oracle", "per_device": "the SPMD interpreter"}
 
 
 def _verdict(found: Record, folder: Path) -> None:

@@ -77,12 +77,11 @@ def _run(name: str, folder: Path, seeds: int) -> tuple[Counter[tuple[str, str]],
         types = infer(experiment)
         programs = [program for program in experiment.programs if program not in types.unsupported]
         modules = {p: stack.enter_context(written(p, experiment, types, where)) for p in programs}
-        outputs = {n: (typed.shape, typed.dtype) for n, typed in types.outputs.items()}
         functions: dict[str, Any] = {}
         for seed in range(seeds):
             seeded = replace(experiment, seed=seed)
             arrays = data.make(seeded, where)
-            context = oracles.consult(seeded, arrays, outputs, types.floats)
+            context = oracles.consult(seeded, arrays, types.outputs, types.floats)
             if seeded.grad:
                 _consult_gradients(context)
             runs = [execute(context, p, modules[p], functions, where) for p in programs]

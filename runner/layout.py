@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,6 +17,24 @@ Coordinates = tuple[int, ...]
 
 SpecEntries: TypeAlias = list[str | list[str] | None]
 """The entries of a PartitionSpec in JSON."""
+
+
+class Typed(NamedTuple):
+    """The shape and the dtype of a value."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    JSON = tuple[tuple[int, ...], str]
+
+    @classmethod
+    def of(cls, written: tuple[tuple[int, ...], str]) -> Typed:
+        """The type of its parts."""
+        return cls(*written)
+
+    def json(self) -> tuple[tuple[int, ...], str]:
+        """Its parts."""
+        return self.shape, self.dtype
 
 
 class Spec(tuple[tuple[str, ...], ...]):

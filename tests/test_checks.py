@@ -16,6 +16,7 @@ from runner.checks.replicas import ReplicasVerdict
 from runner.experiment import data
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
+from runner.layout import Typed
 from runner.link.target import Held, Output, ProgramRun
 from runner.record.verdicts import NotRun
 from runner.reference.arithmetic import ANY
@@ -39,7 +40,7 @@ def context(text: str = TEXT, **keys: Any) -> Context:
     arrays = data.make(given, Path())
     dtype = given.arrays[0].dtype
     every = {line: {ANY: dtype} for line in ("C", "partial", "q")}
-    return oracles.consult(given, arrays, {"C": ((4, 4), dtype)}, {"graph": every, "per_device": every})
+    return oracles.consult(given, arrays, {"C": Typed((4, 4), dtype)}, {"graph": every, "per_device": every})
 
 
 def run(of: Context, program: str = "shard_map", **changes: Any) -> ProgramRun:

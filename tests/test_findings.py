@@ -11,7 +11,7 @@ import pytest
 from runner.experiment import data
 from runner.experiment.program import Program
 from runner.flow.findings import Findings
-from runner.layout import Spec
+from runner.layout import Spec, Typed
 from runner.link import handover
 from runner.link.events import Compilation, Devices, Finished, OutputTold, Ran, Types
 from runner.link.steps import Step
@@ -42,7 +42,7 @@ def found(folder: Path, *finished: Finished, text: str = TEXT, **changes: Any) -
     findings = Findings(given, data.make(given, folder), told)
     types = Types(
         unsupported={},
-        outputs={"C": ((4, 2), "float32")},
+        outputs={"C": Typed((4, 2), "float32")},
         nodes={},
         floats={},
         target=Devices(platform="cpu", devices=given.mesh.size, kind="cpu", topology=None),

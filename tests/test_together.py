@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from runner.experiment.program import Program
-from runner.layout import Spec
+from runner.layout import Spec, Typed
 from runner.link import handover
 from runner.link.events import Compilation, Event, Finished, Log, OutputTold, Ran, Ranges, Traced
 from runner.link.process import Worker
@@ -203,7 +203,7 @@ def test_the_rows_of_a_trace_stand_in_the_order_of_the_mesh(tmp_path: Path) -> N
     left(folder(tmp_path, 1) / "trace.bin", [[1.0], [3.0]])
     step = Step(Program.SHARD_MAP, Work.TRACE)
     parts = [
-        Finished(step=step, found=Traced(device_ids=[0, 2, 1, 3], values={"y": ("bfloat16", (1,))}, rows=[rows]))
+        Finished(step=step, found=Traced(device_ids=[0, 2, 1, 3], values={"y": Typed((1,), "bfloat16")}, rows=[rows]))
         for rows in ([0, 2], [1, 3])
     ]
     together = put_together(parts).found

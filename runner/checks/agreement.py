@@ -106,9 +106,7 @@ def _beside(context: Context, name: str, sections: set[Section], ranges: Ranges,
 
 KINDS = (
     Kind(
-        name="agreement",
-        verdict=AgreementVerdict | LeftOut | NotRun,
-        needs=Needs.OTHERS,
-        check=lambda case: check(case.context, case.run, case.others, alike=case.alike),
+        "agreement", AgreementVerdict | LeftOut | NotRun, Needs.OTHERS,
+        lambda case: check(case.context, case.run, case.others, alike=case.alike),
     ),
-)
+)  # fmt: skip

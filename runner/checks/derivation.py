@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from runner.checks import oracles, sections
 from runner.checks.context import Context
-from runner.checks.kind import Case, Kind, Needs
+from runner.checks.kind import Kind, Needs
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.record.verdicts import Judged, NotRun
@@ -43,17 +43,9 @@ def check(context: Context, derived: Experiment, floats: Floats) -> Judged | Not
     return Judged(status="passed")
 
 
-def _of_case(case: Case) -> Judged | NotRun:
-    assert case.derived is not None
-    return check(case.context, *case.derived)
-
-
 KINDS = (
     Kind(
-        name="derivation",
-        verdict=Judged | NotRun,
-        needs=Needs.LINES,
-        check=_of_case,
+        "derivation", Judged | NotRun, Needs.LINES, lambda case: check(case.context, *case.derived),
         applies=lambda _, program: program is Program.DERIVED,
     ),
-)
+)  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from runner.checks import communication
 from runner.checks.communication import CountsVerdict, LimitVerdict
-from runner.checks.kind import Case, Kind, Needs
+from runner.checks.kind import Kind, Needs
 from runner.evidence.model import Collective
 from runner.evidence.words import described
 from runner.experiment.expect import CHECKED, Expectations
@@ -150,18 +150,12 @@ _OTHERS: Mapping[str, _Compare] = {
 
 
 def _kind(name: str) -> Kind:
-    def compared(case: Case) -> Verdict:
-        assert case.compiled is not None
-        return _verdict(name, case.context.experiment, case.run.program, case.compiled)
-
     says = LimitVerdict if "max_" in name else CountsVerdict if name.endswith("collectives") else Judged
     return Kind(
-        name=name,
-        verdict=says | NotRun,
-        needs=Needs.EVIDENCE,
-        check=compared,
+        name, says | NotRun, Needs.EVIDENCE,
+        lambda case: _verdict(name, case.context.experiment, case.run.program, case.compiled),
         applies=lambda experiment, program: name in experiment.expected[program].named,
-    )
+    )  # fmt: skip
 
 
 KINDS = tuple(map(_kind, CHECKED))

@@ -46,10 +46,7 @@ def check(context: Context, run: ProgramRun) -> GradientVerdict:
 
 KINDS = (
     Kind(
-        name="gradient",
-        verdict=GradientVerdict | NotRun,
-        needs=Needs.VALUES,
-        check=lambda case: check(case.context, case.run),
+        "gradient", GradientVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
         applies=lambda experiment, program: experiment.alone(program.section).grad is not None,
     ),
-)
+)  # fmt: skip

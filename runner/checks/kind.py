@@ -17,23 +17,22 @@ if TYPE_CHECKING:
     from runner.experiment.model import Experiment
     from runner.experiment.program import Program
     from runner.link.target import ProgramRun
-    from runner.record.model import CompiledProgram
     from runner.record.verdicts import Verdict
-    from runner.reference.arithmetic import Floats
 
 
 class Needs(Enum):
-    """What has to be there before a check can say anything; what needs no values is checked on absent hardware too."""
+    """What has to be there before a check can say anything."""
 
+    FILE = "the file: `flow` asks it by itself, of no program"
     LAYOUTS = "the layouts that the compiler tells of one program"
+    EVIDENCE = "what was read of the compiled module"
     VALUES = "what the devices hold after one program"
     OTHERS = "what they hold after every program"
     LINES = "the lines that were derived"
-    EVIDENCE = "what was read of the compiled module"
 
     @property
     def values(self) -> bool:
-        """Whether the experiment has to be computed, here or at `verify_dims`."""
+        """Whether something has to be computed, which absent hardware cannot do."""
         return self in (Needs.VALUES, Needs.OTHERS, Needs.LINES)
 
 
@@ -42,20 +41,15 @@ class Case:
     """What a check of a program is given; of what comes later than it `needs` there is none.
 
     - `others`: the other programs that ran; `alike`: whether `graph` and `per_device` say the same.
-    - `derived`: the experiment with the derived lines, and the dtypes in them.
+    - `derived`: the experiment with the derived lines, and the dtypes in them; `compiled`: the `CompiledProgram`.
     """
 
     context: Context
     run: ProgramRun
     others: Sequence[ProgramRun] = ()
     alike: bool = True
-    derived: tuple[Experiment, Floats] | None = None
-    compiled: CompiledProgram | None = None
-
-
-def always(experiment: Experiment, program: Program) -> bool:
-    """Whether a check that is made of every program applies to one."""
-    return True
+    derived: Any = None
+    compiled: Any = None
 
 
 def excused_by_outputs(_: Context, verdict: Any, wrong: frozenset[str]) -> Verdict:
@@ -64,9 +58,17 @@ def excused_by_outputs(_: Context, verdict: Any, wrong: frozenset[str]) -> Verdi
     return replace(verdict, status="known") if verdict.status == "failed" and failed <= wrong else verdict
 
 
-@dataclass(frozen=True, kw_only=True)
+def _always(experiment: Experiment, program: Program) -> bool:
+    return True
+
+
+def _of_file(case: Case) -> Verdict:
+    raise NotImplementedError("what is checked of a file is asked of no program")
+
+
+@dataclass(frozen=True)
 class Kind:
-    """A kind of check of a program.
+    """A kind of check.
 
     - `verdict`: the class of what it says, or a union of classes.
     - `applies`: whether it is made of a program of an experiment at all.
@@ -78,17 +80,8 @@ class Kind:
     name: str
     verdict: Any
     needs: Needs
-    check: Callable[[Case], Verdict]
-    applies: Callable[[Experiment, Program], bool] = always
+    check: Callable[[Case], Verdict] = _of_file
+    applies: Callable[[Experiment, Program], bool] = _always
     excused: Callable[[Context, Any, frozenset[str]], Verdict] | None = None
     of_mutants: bool = False
     own_dims: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileKind:
-    """A kind of check of an experiment's file, which `flow` asks for when it has what the check needs."""
-
-    name: str
-    verdict: Any
-    of_mutants: bool = False

@@ -21,7 +21,7 @@ def judge(context: Context, program: Program, checks: Checks) -> Checks:
         return checks
     told = {
         kind.name: kind.excused(context, verdict, wrong)
-        for kind in registry.of_programs()
+        for kind in registry.kinds()
         if kind.excused is not None and (verdict := checks.get(kind.name)) is not None and verdict.status != "not_run"
     }
     return checks.but(**told)

@@ -49,11 +49,4 @@ def _text(ranges: tuple[tuple[int, int], ...] | None) -> str:
     return " nothing" if ranges is None else "[" + ", ".join(f"{a}:{b}" for a, b in ranges) + "]"
 
 
-KINDS = (
-    Kind(
-        name="layout",
-        verdict=LayoutVerdict | NotRun,
-        needs=Needs.LAYOUTS,
-        check=lambda case: check(case.context, case.run),
-    ),
-)
+KINDS = (Kind("layout", LayoutVerdict | NotRun, Needs.LAYOUTS, lambda case: check(case.context, case.run)),)

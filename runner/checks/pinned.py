@@ -136,13 +136,8 @@ def fit(context: Context) -> None:
 
 KINDS = (
     Kind(
-        name="values",
-        verdict=PinnedVerdict | NotRun,
-        needs=Needs.VALUES,
-        check=lambda case: check(case.context, case.run),
-        applies=lambda experiment, _: bool(experiment.values),
-        excused=excused_by_outputs,
-        of_mutants=True,
+        "values", PinnedVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
+        applies=lambda experiment, _: bool(experiment.values), excused=excused_by_outputs, of_mutants=True,
         own_dims="the file pins them for its own dims",
     ),
-)
+)  # fmt: skip

@@ -14,7 +14,7 @@ from runner.checks import (
     sections,
     value,
 )
-from runner.checks.kind import FileKind, Kind, Needs
+from runner.checks.kind import Kind, Needs
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 
@@ -22,31 +22,16 @@ FILES = (sections, refused, value, layout, replicas, agreement, gradient, pinned
 """The files, in the order in which a report has what they check."""
 
 
-def of_files() -> tuple[FileKind, ...]:
-    """What is checked of an experiment's file, whatever its programs do."""
-    return tuple(kind for file in FILES for kind in file.KINDS if isinstance(kind, FileKind))
-
-
-def of_programs() -> tuple[Kind, ...]:
-    """What is checked of each program: its results, then what `expect` says of the compiled module."""
-    return tuple(kind for file in FILES for kind in file.KINDS if isinstance(kind, Kind))
+def kinds() -> tuple[Kind, ...]:
+    """All kinds of checks."""
+    return tuple(kind for file in FILES for kind in file.KINDS)
 
 
 def applying(experiment: Experiment, program: Program) -> tuple[Kind, ...]:
     """What is checked of one program of an experiment."""
-    return tuple(kind for kind in of_programs() if kind.applies(experiment, program))
-
-
-def of_mutants() -> tuple[Kind | FileKind, ...]:
-    """Those that may notice a mutant without a compiler."""
-    return tuple(kind for kind in (*of_files(), *of_programs()) if kind.of_mutants)
-
-
-def of_others() -> frozenset[str]:
-    """The names of those of one program that need the others too."""
-    return frozenset(kind.name for kind in of_programs() if kind.needs is Needs.OTHERS)
+    return tuple(kind for kind in kinds() if kind.needs is not Needs.FILE and kind.applies(experiment, program))
 
 
 def of_values() -> frozenset[str]:
     """The names of those that need the experiment's values, here or at `verify_dims`."""
-    return frozenset(kind.name for kind in of_programs() if kind.needs.values)
+    return frozenset(kind.name for kind in kinds() if kind.needs.values)

@@ -47,11 +47,7 @@ def check(context: Context, run: ProgramRun) -> ReplicasVerdict:
 
 KINDS = (
     Kind(
-        name="replicas",
-        verdict=ReplicasVerdict | NotRun,
-        needs=Needs.VALUES,
-        check=lambda case: check(case.context, case.run),
-        excused=excused_by_outputs,
-        of_mutants=True,
+        "replicas", ReplicasVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
+        excused=excused_by_outputs, of_mutants=True,
     ),
-)
+)  # fmt: skip

@@ -252,11 +252,7 @@ def _known(
 
 KINDS = (
     Kind(
-        name="value",
-        verdict=ValueVerdict | NotRun,
-        needs=Needs.VALUES,
-        check=lambda case: check(case.context, case.run),
-        excused=_excused,
-        of_mutants=True,
+        "value", ValueVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
+        excused=_excused, of_mutants=True,
     ),
-)
+)  # fmt: skip

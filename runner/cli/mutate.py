@@ -116,7 +116,7 @@ def _report(found: Sequence[Mutant], section: str, name: str) -> None:
         for mutant in equivalent:
             print(f"  {mutant.edit.line}: {mutant.edit.before} → {mutant.edit.after}: {mutant.equivalent}")
     counts = Counter(mutant.outcome for mutant in found)
-    by = {kind.name: sum(kind.name in mutant.noticed for mutant in found) for kind in registry.of_mutants()}
+    by = {kind.name: sum(kind.name in mutant.noticed for mutant in found) for kind in registry.kinds()}
     noticed = ", ".join(f"{check} {count}" for check, count in by.items() if count)
     told = [f"{counts['noticed']} noticed" + (f" ({noticed})" if noticed else "")]
     told += [f"{counts[outcome]} {outcome}" for outcome in order[1:]]

@@ -13,6 +13,7 @@ from runner import codec, dtypes
 from runner.experiment.model import Experiment, Line, Node, Statement
 from runner.language.operations import OPERATIONS
 from runner.language.syntax import Expression, name_of
+from runner.layout import Typed
 from runner.link.events import Ranges, Types
 from runner.link.target import Output, ProgramRun
 from runner.record.model import Held, OutputRecord, RecordedLine
@@ -67,7 +68,7 @@ def output_of(run: ProgramRun, output: Output) -> OutputRecord:
     )
 
 
-_Types: TypeAlias = Mapping[str, tuple[tuple[int, ...], str]]
+_Types: TypeAlias = Mapping[str, Typed]
 
 
 def lines(experiment: Experiment, derived: Experiment | None, types: Types) -> dict[str, list[RecordedLine]]:

@@ -131,6 +131,6 @@ def _without_results(program: ProgramRecord, reason: str) -> dict[str, Verdict]:
 
 def _at(dims: Mapping[str, int], checks: Mapping[str, Verdict]) -> dict[str, Any]:
     """The checks of the verification as those of the whole run, with the sizes beside them."""
-    bound = {kind.name: kind.own_dims for kind in registry.of_programs() if kind.own_dims is not None}
+    bound = {kind.name: kind.own_dims for kind in registry.kinds() if kind.own_dims is not None}
     told = {name: NotRun(reason=bound[name]) if name in bound else verdict for name, verdict in checks.items()}
     return {name: replace(verdict, dims=dict(dims)) for name, verdict in told.items()}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from runner import codec
 from runner.faults import Fault
-from runner.layout import Spec
+from runner.layout import Spec, Typed
 from runner.link.steps import Step
 from runner.sharding.plan import AskedCollective, Derivation, Planned, Reshard
 
@@ -197,14 +198,14 @@ class Ran:
 
 @dataclass(kw_only=True)
 class Traced:
-    """The trace: of each value its dtype and shape on a device.
+    """The trace: of each value its type on a device.
 
     - `rows`: for each file `trace.bin`, of which each process left its own, the positions in the mesh of the devices
       whose values are stacked in it.
     """
 
     device_ids: list[int]
-    values: dict[str, tuple[str, tuple[int, ...]]]
+    values: dict[str, Typed]
     rows: list[list[int]]
 
     @property
@@ -276,8 +277,8 @@ class Types:
     """
 
     unsupported: dict[str, str]
-    outputs: dict[str, tuple[tuple[int, ...], str]]
-    nodes: dict[str, dict[str, tuple[tuple[int, ...], str]]]
+    outputs: Mapping[str, Typed]
+    nodes: Mapping[str, Mapping[str, Typed]]
     floats: dict[str, dict[str, dict[str, str]]]
     target: Devices
     jax: str

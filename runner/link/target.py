@@ -258,7 +258,7 @@ def traced_values(traced: Traced, arrays: Path) -> dict[str, np.ndarray]:
     files = [handover.collect(folder_of(arrays, process) / "trace.bin") for process in range(len(traced.rows))]
     order = np.argsort([position for rows in traced.rows for position in rows])
     found: dict[str, np.ndarray] = {}
-    for at, (name, (dtype, shape)) in enumerate(traced.values.items()):
+    for at, (name, (shape, dtype)) in enumerate(traced.values.items()):
         kind = dtypes.dtype(dtype).numpy
         stacked = [raw[at].view(kind).reshape(len(rows), *shape) for raw, rows in zip(files, traced.rows, strict=True)]
         # As it lies in the file, where there is one.

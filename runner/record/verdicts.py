@@ -214,17 +214,12 @@ class RefusalVerdict(Judged):
     refused: str | None
 
 
-def _registry() -> Any:
-    # What is checked lies above what it says: a record is read, too, where nothing is checked.
-    return importlib.import_module("runner.checks.registry")
+class FileChecks:
+    """What is checked of an experiment's file, whatever its programs do."""
 
+    # Each check that `runner/checks/registry.py` lists is an attribute; None stands for one that there is not.
 
-class _Named:
-    """Verdicts by the name of their check, in the order of a report.
-
-    Which checks there are, and what each may say, is what `runner/checks/registry.py` lists. Each is an attribute;
-    None stands for a check that there is not.
-    """
+    _OF_FILES = True
 
     def __init__(self, **verdicts: Verdict | None) -> None:
         names = list(self.members()) if verdicts else []
@@ -234,8 +229,10 @@ class _Named:
 
     @classmethod
     def members(cls) -> dict[str, Any]:
-        """The names of the checks, and the types of their verdicts."""
-        raise NotImplementedError
+        """The names of the checks in the order of a report, and the types of their verdicts."""
+        # What is checked lies above what it says: a record is read, too, where nothing is checked.
+        kinds: Any = importlib.import_module("runner.checks.registry").kinds()
+        return {kind.name: kind.verdict | None for kind in kinds if (kind.needs.name == "FILE") == cls._OF_FILES}
 
     def __getattr__(self, name: str) -> Verdict | None:
         if name.startswith("_") or name not in self.members():
@@ -270,19 +267,7 @@ class _Named:
         return f"{type(self).__name__}({', '.join(f'{name}={verdict!r}' for name, verdict in self.named())})"
 
 
-class FileChecks(_Named):
-    """What is checked of an experiment's file, whatever its programs do."""
-
-    @classmethod
-    def members(cls) -> dict[str, Any]:
-        """The names of the checks, and the types of their verdicts."""
-        return {kind.name: kind.verdict | None for kind in _registry().of_files()}
-
-
-class Checks(_Named):
+class Checks(FileChecks):
     """What is checked of one program: its results, then what `expect` says of the compiled module."""
 
-    @classmethod
-    def members(cls) -> dict[str, Any]:
-        """The names of the checks, and the types of their verdicts."""
-        return {kind.name: kind.verdict | None for kind in _registry().of_programs()}
+    _OF_FILES = False

@@ -27,22 +27,9 @@ from runner.record.verdicts import (
 )
 from runner.show import absent, collectives, figures, keeping, logical, modes, refused, values
 from runner.show.console import PLAIN, print_table, room, say, show_lines
+from runner.show.status import status_cell
 from runner.show.table import Cell
 from runner.words import listed
-
-_STYLES = {
-    "passed": "green",
-    "known": "yellow",
-    "weak": "bold yellow",
-    "failed": "bold red",
-    "invalid": "bold yellow",
-    "error": "bold magenta",
-    "not run": "dim",
-}
-
-
-def status_cell(status: str, text: str | None = None) -> Cell:
-    return text or status, _STYLES.get(status, "")
 
 
 def listing(folders: Sequence[Path]) -> None:

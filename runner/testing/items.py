@@ -303,7 +303,8 @@ class CheckItem(_Check):
         self.judge(self.result().checks.get(self.name), self.program)
 
     def chosen(self) -> list[str]:
-        return [] if self.name in registry.of_others() else [f"program={self.program}"]
+        # The agreement is with the other programs.
+        return [] if self.name == "agreement" else [f"program={self.program}"]
 
     def where_in_run(self) -> list[str]:
         return [self.program]

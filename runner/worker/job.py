@@ -129,11 +129,8 @@ def _told(types: Types, target: Devices) -> events.Types:
     """The types as an event has them."""
     return events.Types(
         unsupported={program.value: reason for program, reason in types.unsupported.items()},
-        outputs={name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()},
-        nodes={
-            section: {name: (typed.shape, typed.dtype) for name, typed in nodes.items()}
-            for section, nodes in types.nodes.items()
-        },
+        outputs=types.outputs,
+        nodes=types.nodes,
         floats=dict(types.floats),
         target=target,
         jax=jax.__version__,

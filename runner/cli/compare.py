@@ -351,10 +351,7 @@ def _times(old: CompiledProgram, new: CompiledProgram) -> list[str]:
     was, now = (timing.run_s.median if timing.run_s else None for timing in (old.timing, new.timing))
     return [
         f"{name} {after / before:.2g} × the time, {before * 1e3:.3g} → {after * 1e3:.3g} ms"
-        for name, before, after in (
-            ("compile", old.timing.compile_s, new.timing.compile_s),
-            ("run", was, now),
-        )
+        for name, before, after in (("compile", old.timing.compile_s, new.timing.compile_s), ("run", was, now))
         if before and after and f"{after / before:.2g}" != "1"
     ]
 

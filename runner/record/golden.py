@@ -58,10 +58,7 @@ def pinned(program: ProgramRecord, dims: Mapping[str, int] | None = None) -> Pin
     if not isinstance(program, CompiledProgram):
         return found
     if program.memory is not None:
-        found["bytes"] = {
-            "argument": program.memory.argument_bytes,
-            "output": program.memory.output_bytes,
-        }
+        found["bytes"] = {"argument": program.memory.argument_bytes, "output": program.memory.output_bytes}
     found["outputs"] = {
         name: {key: codec.plain(getattr(output, key)) for key in _OUTPUT} for name, output in program.outputs.items()
     }

@@ -20,10 +20,7 @@ def lines(found: Record) -> list[str]:
 def _told(program: CompiledProgram) -> str | None:
     if program.keeping_all is None:
         return None
-    mine, theirs = (
-        _needed(program.memory, program.cost),
-        _needed(program.keeping_all.memory, program.keeping_all.cost),
-    )
+    mine, theirs = _needed(program.memory, program.cost), _needed(program.keeping_all.memory, program.keeping_all.cost)
     return f"{mine}; keeping everything: {theirs}"
 
 

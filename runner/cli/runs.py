@@ -117,16 +117,13 @@ def _listing(found: Sequence[Entry]) -> None:
         return
     rows = [
         [
-            (shown(entry.folder), ""),
-            (", ".join(entry.experiments[:3]) + (", …" if len(entry.experiments) > 3 else ""), ""),
-            (entry.time.replace("T", " ")[:19] or "–", ""),
-            (str(entry.points) if entry.sweep else "–", ""),
+            shown(entry.folder),
+            ", ".join(entry.experiments[:3]) + (", …" if len(entry.experiments) > 3 else ""),
+            entry.time.replace("T", " ")[:19] or "–",
+            str(entry.points) if entry.sweep else "–",
             status_cell(max(entry.statuses, key=shelf.STATUSES.index), _statuses(entry)),
-            (bytes_text(shelf.size(entry)), ""),
-            (
-                " ".join(o.lstrip("+") for o in entry.overrides if not o.lstrip("+").startswith("experiment=")) or "–",
-                "",
-            ),
+            bytes_text(shelf.size(entry)),
+            " ".join(o.lstrip("+") for o in entry.overrides if not o.lstrip("+").startswith("experiment=")) or "–",
         ]
         for entry in found
     ]

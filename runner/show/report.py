@@ -39,7 +39,7 @@ def listing(folders: Sequence[Path]) -> None:
     if width := room():
         left = width - max(len(name) for name in ("experiment", *(name for name, *_ in found))) - 2
         told = [shorten(summary, max(left, 20), placeholder=" …") for summary in told]
-    rows = [((name, ""), (summary, "")) for (name, *_), summary in zip(found, told, strict=True)]
+    rows = [(name, summary) for (name, *_), summary in zip(found, told, strict=True)]
     print_table(("experiment", "summary"), rows)
     say(f"\n{len(found)} experiments. Run one: python -m runner +experiment={found[0][0] if found else 'NAME'}")
     if any(summary.endswith(" …") for summary in told):
@@ -66,7 +66,7 @@ def run(found: Record, folder: Path, *, brief: bool, show: Show = "auto", comple
     print(refused.plain(found), end="")
     if found.logical:
         head, rows = logical.table(found.logical)
-        print_table(head, [[(text, "") for text in row] for row in rows])
+        print_table(head, rows)
         say()
     if found.pictures:
         _pictures(found.pictures, show, complete=complete)
@@ -223,7 +223,7 @@ def _expectations(checks: Sequence[Verdict]) -> Cell:
 def _collectives(found: Record, *, complete: bool) -> None:
     table, rest = collectives.shortened(collectives.rows(found), most=None if complete else collectives.SHOWN)
     if table:
-        print_table(collectives.HEAD, [[(text, "") for text in row] for row in table])
+        print_table(collectives.HEAD, table)
     explain = collectives.reasons(found) if complete or found.explain else []
     beneath = [*([rest] if rest else []), *collectives.lines(found), *explain]
     for line in beneath:
@@ -240,7 +240,7 @@ def _collectives(found: Record, *, complete: bool) -> None:
 
 def _modes(found: Record) -> None:
     if table := modes.rows(found):
-        print_table(modes.HEAD, [[(text, "") for text in row] for row in table])
+        print_table(modes.HEAD, table)
         for line in modes.lines(found):
             say(line)
         print()
@@ -260,7 +260,7 @@ def _profiles(found: Record) -> None:
     rows = [(program, *row) for program, of in taken.items() for row in profile.rows(of)]
     if rows:
         say("profile: the median time of a run on one device; a collective's includes waiting for other devices")
-        print_table(("program", *profile.HEAD), [[(text, "") for text in row] for row in rows])
+        print_table(("program", *profile.HEAD), rows)
         say()
 
 
@@ -273,7 +273,7 @@ def _estimates(found: Record, *, complete: bool) -> None:
 
     for line in estimates.head(told):
         say(line)
-    print_table(estimates.HEAD, [[(text, "") for text in row] for row in estimates.rows(told)])
+    print_table(estimates.HEAD, estimates.rows(told))
     for line in estimates.beneath(told, complete=complete):
         say(line)
     say()

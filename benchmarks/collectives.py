@@ -60,7 +60,7 @@ def main() -> int:
         assert isinstance(plain, dict)
         experiment = read({str(key): value for key, value in plain.items()})
         start = time.perf_counter()
-        found = gather(experiment, Program.SHARD_MAP, folder / "run", "")
+        found = gather(experiment, Program.SHARD_MAP, folder / "run", "").evidence
         reading = time.perf_counter() - start
     count = len(found.collectives or ())
     if count != given.count or found.collectives_unknown:

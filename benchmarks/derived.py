@@ -79,8 +79,7 @@ def _judged(config: Config) -> Judgement:
     }
     if types.derivation is None or types.derived is None:
         return {"status": "left out", "why": types.unsupported[Program.DERIVED], "types": nodes}
-    outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
-    context = Context(experiment, data.make(experiment, Path.cwd()), outputs, types.floats, None, None)
+    context = Context(experiment, data.make(experiment, Path.cwd()), types.outputs, types.floats, None, None)
     verdict = derivation.check(context, types.derived, types.derivation.floats)
     told = {"notes": len(types.derivation.notes), "check_vma": types.derivation.check_vma, "types": nodes}
     if verdict.status != "passed":

@@ -109,8 +109,7 @@ def _compared(dtype: str, pack: list[str], seeds: int, refused: list[str]) -> It
 def _by_oracle(dtype: str, pack: list[str], seed: int) -> Oracle:
     experiment = _experiment(dtype, pack, seed)
     types = infer(experiment)
-    outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
-    return oracles.consult(experiment, data.make(experiment, Path()), outputs, types.floats).oracle("graph")
+    return oracles.consult(experiment, data.make(experiment, Path()), types.outputs, types.floats).oracle("graph")
 
 
 def _by_jax(dtype: str, pack: list[str], seeds: int) -> list[list[np.ndarray]]:

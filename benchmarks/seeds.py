@@ -25,7 +25,7 @@ from runner.checks import agreement, oracles, replicas, sections, value
 from runner.experiment import data
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.link.events import Ran, Timing
+from runner.link.events import Compilation, Ran, Timing
 from runner.link.target import ProgramRun, program_run
 from runner.programs import WRITERS
 from runner.programs.types import Types
@@ -77,12 +77,11 @@ def _run(name: str, folder: Path, seeds: int) -> tuple[Counter[tuple[str, str]],
         types = infer(experiment)
         programs = [program for program in experiment.programs if program not in types.unsupported]
         modules = {p: stack.enter_context(written(p, experiment, types, where)) for p in programs}
-        outputs = {n: (typed.shape, typed.dtype) for n, typed in types.outputs.items()}
         functions: dict[str, Any] = {}
         for seed in range(seeds):
             seeded = replace(experiment, seed=seed)
             arrays = data.make(seeded, where)
-            context = oracles.consult(seeded, arrays, outputs, types.floats)
+            context = oracles.consult(seeded, arrays, types.outputs, types.floats)
             if seeded.grad:
                 _consult_gradients(context)
             runs = [execute(context, p, modules[p], functions, where) for p in programs]
@@ -153,9 +152,7 @@ def execute(
         outputs=leave(experiment, program, outputs, where),
         operands={},
         said=None,
-        memory=None,
-        cost=None,
-        timing=Timing(place_s=None, compile_s=0.0, run_s=None),
+        compilation=Compilation(memory=None, cost=None, timing=Timing(place_s=None, compile_s=0.0, run_s=None)),
     )
     shapes = {name: shape for name, (shape, _) in context.outputs.items()}
     return program_run(program, ran, shapes, lambda name, position: context.layout(name).ranges(position), where)

@@ -336,8 +336,7 @@ def _experiment(program: Program, dtype: str, length: int, per_device: dict[str,
 
 def _context(experiment: Experiment, types: Types, where: Path) -> oracles.Context:
     """The oracles of the sections that the experiment has."""
-    outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
-    return oracles.consult(experiment, data.make(experiment, where), outputs, types.floats)
+    return oracles.consult(experiment, data.make(experiment, where), types.outputs, types.floats)
 
 
 def _verdicts(right: Experiment, ran: Experiment, where: Path, seeds: int) -> Iterator[ValueVerdict]:

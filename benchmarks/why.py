@@ -90,7 +90,7 @@ def compiled_collectives(
                 continue
             plan = planned(written, program, compiled, folder)
             lines = asked(written, program, compiled)
-        evidence = gather(written, program, folder, None, compiled.unreadable)
+        evidence = gather(written, program, folder, None, compiled.unreadable).evidence
         told = types.derivation if program is Program.DERIVED else None
         for one in explained(written, program, evidence.collectives or [], plan, told and told.plan, lines):
             yield program, one

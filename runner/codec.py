@@ -2,7 +2,9 @@
 
 A field is left out of the plain data where it has its default, so that only what has no default is always there. JSON
 has no NaN, no infinities and no complex numbers: the first are written as the strings by which JavaScript knows them,
-the last as `{real, imag}`.
+the last as `{real, imag}`. A class that has a `JSON`, the type that it is written as, writes itself by its `json()` and
+is read by its `of()`: `runner.layout.Spec` does. A class that has `members()`, names with their types, is an object
+with these keys: the checks of a record, which are registered, are.
 """
 
 from __future__ import annotations
@@ -60,6 +62,8 @@ def plain(value: Any) -> Any:
             if always or held != default():
                 found[key] = plain(held)
         return found
+    if hasattr(kind, "json"):
+        return plain(value.json())
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, list | tuple):
@@ -125,6 +129,12 @@ def _build(kind: Any, data: Any, at: str) -> Any:
         return data
     if kind == Numbers:
         return _numbers(data, at)
+    if (form := getattr(kind, "JSON", None)) is not None:
+        return kind.of(_build(form, data, at))
+    if (members := getattr(kind, "members", None)) is not None:
+        mapping = _expect(isinstance(data, dict), data, at, "a mapping")
+        known = ((name, hint) for name, hint in members().items() if name in mapping)
+        return kind(**{name: _build(hint, mapping[name], _below(at, name)) for name, hint in known})
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return _one_of(arguments, data, at)
@@ -138,7 +148,7 @@ def _build(kind: Any, data: Any, at: str) -> Any:
         items = _expect(whole, data, at, "a list" if arguments[-1] is ... else f"a list of {len(arguments)}")
         each = [arguments[0]] * len(items) if arguments[-1] is ... else arguments
         return tuple(_build(one, item, f"{at}[{i}]") for i, (one, item) in enumerate(zip(each, items, strict=True)))
-    if origin is dict:
+    if origin in (dict, Mapping):
         mapping = _expect(isinstance(data, dict), data, at, "a mapping")
         return {key: _build(arguments[1], item, _below(at, key)) for key, item in mapping.items()}
     if is_dataclass(kind):
@@ -251,6 +261,8 @@ def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {}
     if kind == Numbers:
         return {"$ref": "#/$defs/numbers"}
+    if (form := getattr(kind, "JSON", None)) is not None:
+        return of(form)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return {"anyOf": [of(one) for one in arguments]}
@@ -265,9 +277,9 @@ def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
             "minItems": len(arguments),
             "items": False,
         }
-    if origin is dict:
+    if origin in (dict, Mapping):
         return {"type": "object", "additionalProperties": of(arguments[1])}
-    if is_dataclass(kind):
+    if is_dataclass(kind) or hasattr(kind, "members"):
         return _definition(cast("type[Any]", kind), definitions, of)
     if issubclass(kind, StrEnum):
         return {"enum": [each.value for each in kind]}
@@ -278,6 +290,9 @@ def _definition(kind: type[Any], definitions: dict[str, Any], of: Callable[[Any]
     if kind.__name__ not in definitions:
         described: dict[str, Any] = {"description": inspect.getdoc(kind) or "", "type": "object"}
         definitions[kind.__name__] = described
+        if hasattr(kind, "members"):
+            described["properties"] = {name: of(hint) for name, hint in kind.members().items()}
+            return {"$ref": f"#/$defs/{kind.__name__}"}
         hints = _hints(kind)
         described["properties"] = {_name(each): of(hints[each.name]) for each in fields(kind)}
         always = [_name(each) for each in fields(kind) if _required(each) or each.metadata.get("always")]

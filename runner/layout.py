@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,6 +19,24 @@ SpecEntries: TypeAlias = list[str | list[str] | None]
 """The entries of a PartitionSpec in JSON."""
 
 
+class Typed(NamedTuple):
+    """The shape and the dtype of a value."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    JSON = tuple[tuple[int, ...], str]
+
+    @classmethod
+    def of(cls, written: tuple[tuple[int, ...], str]) -> Typed:
+        """The type of its parts."""
+        return cls(*written)
+
+    def json(self) -> tuple[tuple[int, ...], str]:
+        """Its parts."""
+        return self.shape, self.dtype
+
+
 class Spec(tuple[tuple[str, ...], ...]):
     """A PartitionSpec: for each dimension, the mesh axes that it is split over, the first one slowest.
 
@@ -26,6 +44,8 @@ class Spec(tuple[tuple[str, ...], ...]):
     """
 
     __slots__ = ()
+
+    JSON = SpecEntries
 
     @classmethod
     def of(cls, entries: Iterable[str | Iterable[str] | None]) -> Spec:
@@ -57,6 +77,11 @@ class Spec(tuple[tuple[str, ...], ...]):
         """As text of the YAML: `[x, null]`, `[[x, y], null]`."""
         entries = ["null" if not axes else axes[0] if len(axes) == 1 else f"[{', '.join(axes)}]" for axes in self]
         return f"[{', '.join(entries)}]"
+
+
+def spec_text(spec: Spec | None) -> str:
+    """The PartitionSpec of an array as JAX prints it, where it has one."""
+    return "no PartitionSpec" if spec is None else str(spec)
 
 
 def _entry(axes: tuple[str, ...]) -> str:

@@ -7,8 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from runner import codec, executions
+from runner.checks.layout import LayoutVerdict
+from runner.checks.replicas import ReplicasVerdict
 from runner.evidence.model import Between, Collective
-from runner.link.events import Cost, Devices, Memory, RunTimes, Timing
+from runner.layout import Spec
+from runner.link.events import Compilation, Cost, Devices, Memory, Ran, RunTimes, Timing
 from runner.record.model import (
     ArrayRecord,
     CompiledProgram,
@@ -22,8 +25,6 @@ from runner.record.verdicts import (
     AgreementVerdict,
     Checks,
     FileChecks,
-    LayoutVerdict,
-    ReplicasVerdict,
     SectionsVerdict,
     ValueOutput,
     ValueVerdict,
@@ -70,7 +71,7 @@ def output(**more: Any) -> OutputRecord:
     plain = OutputRecord(
         shape=[4, 4],
         dtype="float32",
-        spec=[None, None],
+        spec=Spec(((), ())),
         shard_shape=[4, 4],
         shards_from="auto",
         shards=None,
@@ -152,6 +153,12 @@ def program(*collectives: Collective, **more: Any) -> CompiledProgram:
     return replace(plain, **more)
 
 
+def ran(device_ids: list[int], **more: Any) -> Ran:
+    """What a worker tells of a program whose compiler says nothing."""
+    compilation = Compilation(memory=None, cost=None, timing=timing())
+    return replace(Ran(device_ids=device_ids, outputs={}, operands={}, said="", compilation=compilation), **more)
+
+
 def died(error: str) -> ProgramRecord:
     """A program that ended with an error."""
     return ProgramRecord(status="error", error=error, checks=Checks())
@@ -165,7 +172,7 @@ def on(jax: str) -> Environment:
 def record(programs: dict[str, Any] | None = None, **more: Any) -> Record:
     """A record of `case`, by default of a `shard_map` with one all-reduce."""
     array = ArrayRecord(
-        shape=[4, 4], dtype="float32", spec=[None, "x"], shard_shape=[4, 2], shards_from="spec", shards=None
+        shape=[4, 4], dtype="float32", spec=Spec(((), ("x",))), shard_shape=[4, 2], shards_from="spec", shards=None
     )
     plain = Record(
         experiment="case",

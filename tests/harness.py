@@ -171,8 +171,7 @@ def consulted(checked: Experiment, folder: Path, released: Mapping[str, str] | N
     with configured(checked):
         types = infer(checked)
         gradients, draws = unsharded(checked, arrays, types.floats["graph"]) if checked.reads_gradients else ([], [])
-    outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
-    context = oracles.consult(checked, arrays, outputs, types.floats, released or {})
+    context = oracles.consult(checked, arrays, types.outputs, types.floats, released or {})
     if checked.reads_gradients:
         assert checked.grad is not None
         told = [dict(zip(checked.grad.wrt, each, strict=True)) for each in (gradients, *draws)]

@@ -16,17 +16,19 @@ import yaml
 
 from runner.checks import layout
 from runner.checks.context import Context
+from runner.checks.layout import LayoutVerdict
 from runner.experiment import effort, topology
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.flow import verification
-from runner.layout import Spec
+from runner.layout import Spec, Typed
 from runner.link.target import Output, Place, ProgramRun
 from runner.programs import WRITERS
 from runner.record.model import Record
-from runner.record.verdicts import FileChecks, LayoutVerdict, NotRun, SectionsVerdict
+from runner.record.verdicts import FileChecks, NotRun, SectionsVerdict
 from tests import evidence, harness
 from tests.command import ROOT, recorded, run_command
+from tests.evidence import ran
 
 TARGETS = sorted(path for path in (ROOT / "conf" / "target").glob("*_*.yaml"))
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
@@ -244,11 +246,10 @@ def test_a_section_that_no_program_reads_is_not_said_to_be_missing(tmp_path):
 def test_what_an_interpretation_takes_grows_with_what_is_computed():
     given = harness.experiment(TEXT, **target("v5e:4x4"))
     types = harness.infer(given)
-    nodes = {s: {name: (t.shape, t.dtype) for name, t in of.items()} for s, of in types.nodes.items()}
-    small = effort.effort(given, nodes)
+    small = effort.effort(given, types.nodes)
     assert 0 < small.seconds < 1
     # A device's share of the product counts once for each device whose values can differ.
-    large = effort.effort(given, nodes, flops=1e14)
+    large = effort.effort(given, types.nodes, flops=1e14)
     assert large.seconds > 3600
     assert large.bytes == small.bytes >= 8 * 3 * 64 * 64
 
@@ -288,13 +289,15 @@ def test_a_program_makes_no_data_and_simulates_no_device(program, tmp_path):
 
 def test_the_layout_check_reads_what_the_compiler_promises():
     experiment = harness.experiment(TEXT, outputs={"C": ["x", None]}, per_device={"C": "A @ B"}, program="constraint")
-    context = Context(experiment, {}, {"C": ((64, 64), "float32")}, {}, None, None)
+    context = Context(experiment, {}, {"C": Typed((64, 64), "float32")}, {}, None, None)
     places = tuple(Place(p, p, context.layout("C").ranges(p)) for p in range(4))
     operands = {a.name: [(p, a.layout.ranges(p)) for p in range(4)] for a in experiment.arrays}
 
     def verdict(*compiled: Place) -> LayoutVerdict | NotRun:
         outputs = {"C": Output("float32", (64, 64), Spec.of(["x", None]), (), compiled)}
-        return layout.check(context, ProgramRun(Program.CONSTRAINT, None, outputs, operands, [0, 1, 2, 3]))
+        return layout.check(
+            context, ProgramRun(Program.CONSTRAINT, None, outputs, ran([0, 1, 2, 3], operands=operands))
+        )
 
     assert verdict(*places) == LayoutVerdict(status="passed")
     swapped = (Place(0, 0, places[2].ranges), *places[1:])

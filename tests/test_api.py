@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -139,7 +138,7 @@ def test_a_record_prints_what_its_run_printed(name: str, graph: str, show: str, 
 
 def test_a_notebook_shows_verdicts_faults_and_pictures() -> None:
     failed = evidence.value(status="failed", diagnosis=["<who>"])
-    program = evidence.program(evidence.collective(), status="failed", checks=replace(evidence.CHECKS, value=failed))
+    program = evidence.program(evidence.collective(), status="failed", checks=evidence.CHECKS.but(value=failed))
     found = shown(status="failed", programs={"auto": program}, warnings=["a & b"])
     fragment = found._repr_html_()
     # It is well-formed, and escapes what is text.

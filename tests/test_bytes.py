@@ -205,6 +205,6 @@ POINTS = [
 def test_the_bytes_are_those_of_the_formula(name, program, formula, mesh, dims, tmp_path: Path):
     outcome = harness.run(shipped(name, program, mesh, dims), tmp_path)
     assert outcome.failures() == []
-    evidence = gather(outcome.experiment, Program(program), tmp_path, None)
+    evidence = gather(outcome.experiment, Program(program), tmp_path, None).evidence
     assert evidence.collectives_unknown == []
     assert volumes(evidence) == formula(**mesh, **dims)

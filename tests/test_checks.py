@@ -11,12 +11,16 @@ import pytest
 
 from runner.checks import agreement, blame, layout, oracles, pinned, replicas, sections, value
 from runner.checks.context import Context
+from runner.checks.layout import LayoutVerdict
+from runner.checks.replicas import ReplicasVerdict
 from runner.experiment import data
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
+from runner.layout import Typed
 from runner.link.target import Held, Output, ProgramRun
-from runner.record.verdicts import LayoutVerdict, NotRun, ReplicasVerdict
+from runner.record.verdicts import NotRun
 from runner.reference.arithmetic import ANY
+from tests.evidence import ran
 from tests.harness import experiment
 
 TEXT = """
@@ -36,7 +40,7 @@ def context(text: str = TEXT, **keys: Any) -> Context:
     arrays = data.make(given, Path())
     dtype = given.arrays[0].dtype
     every = {line: {ANY: dtype} for line in ("C", "partial", "q")}
-    return oracles.consult(given, arrays, {"C": ((4, 4), dtype)}, {"graph": every, "per_device": every})
+    return oracles.consult(given, arrays, {"C": Typed((4, 4), dtype)}, {"graph": every, "per_device": every})
 
 
 def run(of: Context, program: str = "shard_map", **changes: Any) -> ProgramRun:
@@ -54,7 +58,7 @@ def run(of: Context, program: str = "shard_map", **changes: Any) -> ProgramRun:
         for array in of.experiment.arrays
     }
     output = Output(of.outputs["C"][1], (4, 4), None, tuple(held))
-    return ProgramRun(Program(program), outputs={"C": output}, operands=operands, device_ids=IDS)
+    return ProgramRun(Program(program), outputs={"C": output}, told=ran(IDS, operands=operands))
 
 
 def off_by_one(part: np.ndarray) -> np.ndarray:
@@ -248,7 +252,7 @@ def test_a_device_that_holds_nothing_is_named() -> None:
 def test_an_operand_in_the_wrong_place_is_named() -> None:
     given = context()
     ran = run(given, "auto")
-    ran.operands["A"][0] = (7, ((0, 4), (2, 4)))
+    ran.ran.operands["A"][0] = (7, ((0, 4), (2, 4)))
     found = layout.check(given, ran)
     assert (found.status, found.reason) == ("failed", "device 7 holds A[0:4, 2:4], not A[0:2, 0:2]")
 

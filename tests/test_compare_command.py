@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runner.checks.pinned import PinnedVerdict
 from runner.cli import compare
+from runner.layout import Spec
 from runner.link.events import Cost, Devices
 from runner.record import golden, record
 from runner.record.model import ArrayRecord, Environment, MeshShape
-from runner.record.verdicts import Checks, FileChecks, PinnedVerdict, SectionsVerdict
+from runner.record.verdicts import Checks, FileChecks, SectionsVerdict
 from tests.command import ROOT
 from tests.evidence import CHECKS, collective, memory, output, program, timing, value
 from tests.evidence import record as found
@@ -37,7 +38,7 @@ PINNED = PinnedVerdict(status="passed", max_abs_error=0.0, outputs={})
 
 def array(shape: list[int], dtype: str, spec: list[Any]) -> ArrayRecord:
     """An array whose shards are of no account."""
-    return ArrayRecord(shape=shape, dtype=dtype, spec=spec, shard_shape=shape, shards_from="spec", shards=None)
+    return ArrayRecord(shape=shape, dtype=dtype, spec=Spec.of(spec), shard_shape=shape, shards_from="spec", shards=None)
 
 
 def write(folder: str, **more: Any) -> str:
@@ -72,9 +73,9 @@ def test_times_rounding_estimates_and_versions_are_told_but_are_no_difference(
         collective(),
         timing=timing(0.1, 0.0003),
         cost=Cost(flops=160.0),
-        checks=replace(CHECKS, value=value(max_abs_error=1e-7)),
+        checks=CHECKS.but(value=value(max_abs_error=1e-7)),
     )
-    fast = program(collective(), checks=replace(CHECKS, value=value(max_abs_error=0.0)))
+    fast = program(collective(), checks=CHECKS.but(value=value(max_abs_error=0.0)))
     write("a", programs={"shard_map": fast})
     newer = Environment(jax="0.12.0.1", jaxlib="0.12.0.1", python="3.12.1", runner="0.1.0", git=None)
     write("b", programs={"shard_map": slow}, environment=newer)
@@ -98,7 +99,7 @@ def test_times_rounding_estimates_and_versions_are_told_but_are_no_difference(
             ["all-reduce of C over x disappeared from shard_map: -64 B per device"],
         ),
         (
-            {"programs": {"shard_map": program(collective(), outputs={"C": output(spec=["x", None])})}},
+            {"programs": {"shard_map": program(collective(), outputs={"C": output(spec=Spec.of(["x", None]))})}},
             ["output C of shard_map: spec P(None, None) → P('x', None)"],
         ),
         (

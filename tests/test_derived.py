@@ -70,9 +70,8 @@ def test_every_shipped_graph_is_derived_and_right(name: str, tmp_path: Path) -> 
     experiment, _ = harness.shipped(name, tmp_path)
     types = _types(experiment)
     assert types.derived is not None, types.unsupported
-    outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
     arrays = data.make(experiment, tmp_path)
-    context = Context(experiment, arrays, outputs, types.floats, None, None)
+    context = Context(experiment, arrays, types.outputs, types.floats, None, None)
     assert types.derivation is not None
     assert derivation.check(context, types.derived, types.derivation.floats) == Judged(status="passed")
     told = derive.read(experiment, types.derivation)
@@ -84,8 +83,7 @@ def _checked(experiment: Experiment, folder: Path) -> Judged | NotRun | str:
     types = _types(experiment)
     if types.derived is None or types.derivation is None:
         return types.unsupported[Program.DERIVED]
-    outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
-    context = Context(experiment, data.make(experiment, folder), outputs, types.floats, None, None)
+    context = Context(experiment, data.make(experiment, folder), types.outputs, types.floats, None, None)
     assert types.derivation.check_vma
     return derivation.check(context, types.derived, types.derivation.floats)
 
@@ -108,8 +106,7 @@ def test_a_line_that_was_derived_wrongly_is_noticed(tmp_path: Path) -> None:
     types = _types(experiment)
     assert types.derived is not None
     wrong = harness.experiment(MLP + "per_device: {hidden: x, out: 2 * x}\n", program="shard_map")
-    outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
-    context = Context(experiment, data.make(experiment, tmp_path), outputs, types.floats, None, None)
+    context = Context(experiment, data.make(experiment, tmp_path), types.outputs, types.floats, None, None)
     derived = replace(wrong, per_device=wrong.per_device[1:])
     found = derivation.check(context, derived, {})
     assert found == Judged(status="failed", reason="the lines of derived are not graph's in out")
@@ -387,8 +384,7 @@ outputs: {n2: []}
     types = _types(experiment)
     assert types.derived is not None
     assert types.derivation is not None
-    outputs = {name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()}
-    context = oracles.consult(experiment, data.make(experiment, Path()), outputs, types.floats)
+    context = oracles.consult(experiment, data.make(experiment, Path()), types.outputs, types.floats)
     assert derivation.check(context, types.derived, types.derivation.floats).status == "passed"
     other = _types(harness.experiment(text.replace("SUM", "sum(n1) + 1e-11"))).derived
     assert other is not None

@@ -15,6 +15,7 @@ from runner.checks.edits import Edits
 from runner.experiment import data
 from runner.experiment.model import Experiment, expressions
 from runner.flow import revising
+from runner.layout import Typed
 from runner.link.workers import Workers
 from runner.reference import interpret
 from tests.harness import experiment
@@ -37,7 +38,7 @@ def context(graph: str, per_device: dict[str, Any], text: str = TEXT, dtype: str
     given = experiment(text, graph={"C": graph}, per_device=per_device, **keys)
     arrays = data.make(given, Path())
     shape = np.shape(interpret(given, "graph", arrays).values["C"][0])
-    return oracles.consult(given, arrays, {"C": (shape, dtype)}, {})
+    return oracles.consult(given, arrays, {"C": Typed(shape, dtype)}, {})
 
 
 def agree(given: Context) -> bool:
@@ -264,7 +265,7 @@ def consulted(graph: dict[str, Any], per_device: dict[str, Any], **keys: Any) ->
     given = experiment(TEXT, **keys)
     arrays = data.make(given, Path())
     shape = np.shape(interpret(given, "graph", arrays).values["C"][0])
-    return oracles.consult(given, arrays, {"C": (shape, "float32")}, {})
+    return oracles.consult(given, arrays, {"C": Typed(shape, "float32")}, {})
 
 
 def test_no_name_is_proposed_that_stands_later() -> None:

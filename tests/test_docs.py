@@ -73,7 +73,7 @@ outputs: {ring.b: []}
 
 
 def test_the_collectives_of_a_loop_count_as_often_as_they_run() -> None:
-    assert catalogue._called(experiment(LOOPS).per_device) == {"psum": 5, "all_gather": 1, "ppermute": 6}
+    assert catalogue._called(experiment(LOOPS).computed("per_device")) == {"psum": 5, "all_gather": 1, "ppermute": 6}
 
 
 EXPECTING = """

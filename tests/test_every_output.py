@@ -12,14 +12,17 @@ import numpy as np
 import pytest
 
 from runner.checks import layout, pinned, replicas
+from runner.checks.layout import LayoutVerdict
+from runner.checks.replicas import ReplicasVerdict
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.layout import Layout
 from runner.link.target import Held, Output, ProgramRun
 from runner.programs import WRITERS
-from runner.record.verdicts import LayoutVerdict, OutputVerdict, ReplicasVerdict
+from runner.record.verdicts import OutputVerdict
 from tests import harness
+from tests.evidence import ran
 
 IDS = [7, 5, 3, 1]
 """The devices of the mesh in row-major order: their ids are not their positions."""
@@ -56,7 +59,7 @@ def run(program: str = "constraint") -> ProgramRun:
         ]
         outputs[name] = Output("float32", shape, None, tuple(held))
     operands = {array.name: [(IDS[i], array.layout.ranges(i)) for i in range(4)] for array in given().arrays}
-    return ProgramRun(Program(program), outputs=outputs, operands=operands, device_ids=IDS)
+    return ProgramRun(Program(program), outputs=outputs, told=ran(IDS, operands=operands))
 
 
 def changed(ran: ProgramRun, name: str, position: int, **fields: Any) -> ProgramRun:
@@ -133,9 +136,9 @@ def test_what_lies_where_it_should() -> None:
 @pytest.mark.parametrize("program", ["auto", "constraint", "explicit", "shard_map"])
 def test_every_operand_on_every_device_has_to_lie_as_its_spec_says(name: str, position: int, program: str) -> None:
     ran = run(program)
-    device, ranges = ran.operands[name][position]
+    device, ranges = ran.ran.operands[name][position]
     elsewhere = tuple((start + 1, stop) for start, stop in ranges)
-    ran.operands[name][position] = (device, elsewhere)
+    ran.ran.operands[name][position] = (device, elsewhere)
     found: Any = layout.check(context(), ran)
     assert (found.status, found.wrong) == ("failed", 1)
     assert found.reason.startswith(f"device {IDS[position]} holds {name}[")

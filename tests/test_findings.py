@@ -11,8 +11,9 @@ import pytest
 from runner.experiment import data
 from runner.experiment.program import Program
 from runner.flow.findings import Findings
+from runner.layout import Spec, Typed
 from runner.link import handover
-from runner.link.events import Devices, Finished, OutputTold, Ran, Types
+from runner.link.events import Compilation, Devices, Finished, OutputTold, Ran, Types
 from runner.link.steps import Step
 from runner.record import record
 from runner.record.model import Held, ProgramRecord
@@ -41,7 +42,7 @@ def found(folder: Path, *finished: Finished, text: str = TEXT, **changes: Any) -
     findings = Findings(given, data.make(given, folder), told)
     types = Types(
         unsupported={},
-        outputs={"C": ((4, 2), "float32")},
+        outputs={"C": Typed((4, 2), "float32")},
         nodes={},
         floats={},
         target=Devices(platform="cpu", devices=given.mesh.size, kind="cpu", topology=None),
@@ -66,12 +67,10 @@ def finished(folder: Path, program: str, devices: list[int], *, vmap: bool = Fal
     operands = [(device, (rows[i], (0, 2))) for i, device in enumerate(devices)][::-1]
     ran = Ran(
         device_ids=devices,
-        outputs={"C": OutputTold(dtype="float32", shape=[4, 2], spec=["x"], shards=shards)},
+        outputs={"C": OutputTold(dtype="float32", shape=[4, 2], spec=Spec.of(["x"]), shards=shards)},
         operands={} if vmap else {"A": operands},
         said="",
-        memory=None,
-        cost=None,
-        timing=timing(),
+        compilation=Compilation(memory=None, cost=None, timing=timing()),
     )
     return Finished(step=Step(Program(program)), found=ran)
 

@@ -62,7 +62,7 @@ def test_no_module_means_that_nothing_is_known_of_collectives(
     tmp_path: Path, unreadable: str | None, said: str
 ) -> None:
     (tmp_path / "hlo_auto.txt").write_text("")
-    found = gather(harness.experiment(TEXT), Program.AUTO, tmp_path, "", unreadable)
+    found = gather(harness.experiment(TEXT), Program.AUTO, tmp_path, "", unreadable).evidence
     assert found.collectives is None
     assert found.collectives_unknown == [said]
     assert found.collectives_missing == [said]

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.evidence import words
+from runner.layout import Spec
 from runner.record import differences, golden
 from tests.command import ROOT
 from tests.evidence import collective, died, memory, output, program
@@ -187,7 +188,7 @@ def test_goldens_lie_in_the_tests_beside_the_config_folder_or_beside_it(tmp_path
 # The words.
 
 GATHER = collective("all-gather", "w", bytes_in=1048576, bytes_out=2097152, inserted=True)
-SHARDED = {"C": output(spec=["x", None], shard_shape=[2, 4])}
+SHARDED = {"C": output(spec=Spec.of(["x", None]), shard_shape=[2, 4])}
 
 
 @pytest.mark.parametrize(

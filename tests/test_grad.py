@@ -22,6 +22,7 @@ from runner.experiment.model import Gradient
 from runner.experiment.program import Program
 from runner.experiment.results import DIFFERENCES
 from runner.faults import InvalidExperiment
+from runner.layout import Spec
 from runner.link.target import ProgramRun
 from runner.programs import WRITERS
 from runner.programs.names import Names
@@ -753,7 +754,7 @@ def test_the_command_records_the_gradients_and_their_oracle(tmp_path):
         assert list(program.outputs) == ["out", "loss", *(f"grad.{name}" for name in ("x", "w1", "b1", "w2", "b2"))]
         assert {check.status for check in program.checks} <= {"passed", "not_run"}
         assert program.checks.gradient.oracle["graph"].startswith("float64 gradient of the unsharded graph")
-    assert found.programs["shard_map"].outputs["grad.w1"].spec == [None, "model"]
+    assert found.programs["shard_map"].outputs["grad.w1"].spec == Spec.of([None, "model"])
 
 
 def test_a_bfloat16_gradient_is_not_taken_for_rounding(tmp_path):

@@ -981,14 +981,14 @@ def test_a_module_that_the_reader_cannot_bear_is_said_to_be_one(experiment, tmp_
     text = entry(merged, "ROOT %g = f32[2,4] get-tuple-element(%t), index=one")
     (tmp_path / "hlo_shard_map.txt").write_text(text)
     said = "the module could not be read: ValueError: invalid literal for int() with base 10: 'one'"
-    assert gather(experiment, Program.SHARD_MAP, tmp_path, None) == Evidence(
+    assert gather(experiment, Program.SHARD_MAP, tmp_path, None).evidence == Evidence(
         collectives=None, collectives_unknown=[said], collectives_missing=[said], compiler_warnings=None
     )
 
 
 def test_a_backend_that_shows_no_module(experiment, tmp_path: Path):
     (tmp_path / "hlo_shard_map.txt").write_text("")
-    found = gather(experiment, Program.SHARD_MAP, tmp_path, "")
+    found = gather(experiment, Program.SHARD_MAP, tmp_path, "").evidence
     assert found.collectives is None
     assert found.collectives_unknown == ["the backend does not show the compiled module"]
     assert found.collectives_missing == ["the backend does not show the compiled module"]

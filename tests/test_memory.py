@@ -8,6 +8,7 @@ import pytest
 
 from runner.experiment import memory
 from runner.faults import InvalidExperiment
+from runner.layout import Typed
 from tests import harness
 
 TEXT = """
@@ -53,9 +54,9 @@ def test_hardware_that_is_here_holds_its_own(free: Any) -> None:
 def test_a_value_of_a_line_counts_too(free: Any) -> None:
     free(8 * 10**6)
     experiment = harness.experiment(TEXT)
-    memory.check_values(experiment, {"graph": {"C": ((1000, 1000), "float32")}})
+    memory.check_values(experiment, {"graph": {"C": Typed((1000, 1000), "float32")}})
     with pytest.raises(InvalidExperiment) as caught:
-        memory.check_values(experiment, {"graph": {"ring.acc": ((10**6, 10), "float32")}})
+        memory.check_values(experiment, {"graph": {"ring.acc": Typed((10**6, 10), "float32")}})
     assert caught.value.fault.key == ("graph", "ring", "acc")
     assert caught.value.fault.message == (
         "'ring.acc' has 10,000,000 elements: 80.0 MB in the reference's float64, and 8.0 MB are free; "

@@ -104,9 +104,9 @@ def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_the_command_says_what_became_of_each(tmp_path: Path) -> None:
     ran = command("+experiment=case3_allreduce", folder=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "noticed  sections value values replicas  C: psum(partial, 'x') → partial\n" in ran.stdout
+    assert "noticed  sections value replicas values  C: psum(partial, 'x') → partial\n" in ran.stdout
     told = (
-        "10 mutants of case3_allreduce's per_device: 7 noticed (sections 7, value 7, values 7, replicas 2), "
+        "10 mutants of case3_allreduce's per_device: 7 noticed (sections 7, value 7, replicas 2, values 7), "
         "3 refused, 0 equivalent, 0 survived"
     )
     assert told in ran.stdout

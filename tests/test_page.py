@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from runner.cli import report
 from runner.estimate.model import CollectiveTime, Estimate, LineTime
 from runner.evidence.model import Collective
+from runner.layout import Spec
 from runner.printable import printable
 from runner.record import record
 from runner.record.model import ArrayRecord, MeshShape, RecordedLine
@@ -152,7 +153,7 @@ NASTY = "</script><script>alert(1)</script> \" ' & <b> \u2028 ünï𝛼 ]]> -->"
 def test_no_text_breaks_out_of_the_page(tmp_path: Path) -> None:
     line = RecordedLine(path="C", line="C", expression=f"A @ '{NASTY}'", reads=["A"])
     moved = evidence.collective(node="C", axes=[NASTY])
-    checks = replace(evidence.CHECKS, layout=NotRun(reason=NASTY))
+    checks = evidence.CHECKS.but(layout=NotRun(reason=NASTY))
     made = evidence.program(moved, collectives_unknown=[NASTY], checks=checks)
     found = evidence.record(
         {"shard_map": made},
@@ -306,7 +307,7 @@ def test_no_box_of_a_graph_covers_another_and_every_edge_leads_down(
 
 ARRAYS = {
     name: ArrayRecord(
-        shape=[4, 4], dtype="float32", spec=["x", None], shard_shape=[2, 4], shards_from="spec", shards=None
+        shape=[4, 4], dtype="float32", spec=Spec.of(["x", None]), shard_shape=[2, 4], shards_from="spec", shards=None
     )
     for name in ("A", "B")
 }

@@ -128,7 +128,7 @@ FOUND = {
     "auto": program(collective(inserted=True)),
     "constraint": program(collective(inserted=True)),
     "explicit": program(collective()),
-    "derived": program(collective(), checks=replace(CHECKS, derivation=Verdict(status="passed"))),
+    "derived": program(collective(), checks=CHECKS.but(derivation=Verdict(status="passed"))),
     "shard_map": program(collective()),
     "vmap": program(outputs={"C": output(spec=None)}),
 }
@@ -399,7 +399,7 @@ def test_a_missing_golden_fails_once_and_is_written(project: Project) -> None:
 
 
 def test_a_program_that_fails_its_checks_is_not_pinned(project: Project) -> None:
-    wrong = program(status="failed", checks=replace(CHECKS, value=value(status="failed", reason="so")))
+    wrong = program(status="failed", checks=CHECKS.but(value=value(status="failed", reason="so")))
     project.tell(programs={**FOUND, "auto": wrong}, status="failed")
     for arguments in ((), ("--update-golden",)):
         said = project.pytest("--experiments", "my_conf", *arguments, status=1)
@@ -497,7 +497,7 @@ def test_what_jax_cannot_express_is_skipped_unless_a_golden_says_that_it_could(t
 
 
 def test_a_check_that_was_not_run_is_skipped_with_its_reason(told: Project) -> None:
-    checks = replace(CHECKS, layout=NotRun(reason="vmap runs on one device"))
+    checks = CHECKS.but(layout=NotRun(reason="vmap runs on one device"))
     found = program(outputs={"C": output(spec=None)}, checks=checks)
     told.tell(programs={**FOUND, "vmap": found})
     said = told.pytest("--experiments", "my_conf", "-rs", status=0)
@@ -527,7 +527,7 @@ def test_where_there_is_one_section_there_is_no_item_for_two(project: Project) -
 
 def checked(status: str, reason: str) -> Any:
     """The `vmap` of `FOUND`, whose check `value` has this status."""
-    return replace(FOUND["vmap"], status=status, checks=replace(CHECKS, value=value(status=status, reason=reason)))
+    return replace(FOUND["vmap"], status=status, checks=CHECKS.but(value=value(status=status, reason=reason)))
 
 
 def test_a_weak_check_fails_and_is_not_pinned(told: Project) -> None:
@@ -549,7 +549,7 @@ def test_what_is_known_to_be_wrong_is_expected_to_fail(told: Project) -> None:
 
 
 def test_a_check_that_the_record_lacks_fails(told: Project) -> None:
-    found = program(collective(), checks=replace(CHECKS, replicas=None))
+    found = program(collective(), checks=CHECKS.but(replicas=None))
     told.tell(programs={**FOUND, "shard_map": found})
     said = told.pytest("--experiments", "my_conf", status=1)
     assert "the record has no check 'replicas' of shard_map" in said

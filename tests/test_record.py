@@ -11,6 +11,7 @@ import subprocess
 import sys
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -147,7 +148,13 @@ def some(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(some(arguments[0]), max_size=2).map(tuple)
     if origin is tuple:
         return st.tuples(*map(some, arguments))
-    if origin is dict:
+    if hasattr(hint, "members"):
+        return st.fixed_dictionaries({}, optional={n: some(each) for n, each in hint.members().items()}).map(
+            lambda verdicts: hint(**verdicts)
+        )
+    if hasattr(hint, "JSON"):
+        return some(hint.JSON).map(hint.of)
+    if origin in (dict, Mapping):
         return st.dictionaries(st.text(max_size=2), some(arguments[1]), max_size=2)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint, include_extras=True)
@@ -178,6 +185,8 @@ def classes(value: Any) -> Any:
     """The classes of which a value is made."""
     if dataclasses.is_dataclass(value):
         return type(value).__name__, [classes(getattr(value, each.name)) for each in fields(value)]
+    if isinstance(value, Checks | FileChecks):
+        return classes(dict(value.named()))
     if isinstance(value, dict):
         return {key: classes(each) for key, each in value.items()}
     return [classes(each) for each in value] if isinstance(value, list | tuple) else None
@@ -237,7 +246,7 @@ def refuse(constant: str) -> None:
 def test_the_record_is_json_that_any_tool_reads(tmp_path: Path) -> None:
     values = [[1 + 2j, -math.inf], [True, math.nan]]
     program = evidence.program(
-        checks=replace(evidence.CHECKS, value=evidence.value(max_abs_error=math.inf)),
+        checks=evidence.CHECKS.but(value=evidence.value(max_abs_error=math.inf)),
         outputs={"é": evidence.output(shape=[2, 2], values=values, text="NaN")},
     )
     path = record.write(evidence.record({"auto": program}), tmp_path)

@@ -167,7 +167,7 @@ def test_an_expectation_may_be_of_what_is_asked_for_and_of_what_is_planned(tmp_p
     mine = found.compiled["shard_map"]
     assert mine.lowered is not None
     (permute,) = mine.lowered
-    assert (permute.line, permute.axes, permute.count, permute.bytes_sent) == ("ring.held", ["x"], 2, 64)
+    assert (permute.line, permute.axes, permute.count, permute.bytes_sent) == ("ring.held", ("x",), 2, 64)
     assert mine.bytes_sent == 128
     assert found.compiled["vmap"].lowered is None
     assert found.compiled["vmap"].plan is None

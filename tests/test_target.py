@@ -19,8 +19,22 @@ import pytest
 from runner.codec import Misfit
 from runner.experiment.program import Program
 from runner.faults import Fault
+from runner.layout import Spec
 from runner.link import handover
-from runner.link.events import Died, Event, Finished, Invalid, Log, OutputTold, Ran, Ranges, Started, Types, said
+from runner.link.events import (
+    Compilation,
+    Died,
+    Event,
+    Finished,
+    Invalid,
+    Log,
+    OutputTold,
+    Ran,
+    Ranges,
+    Started,
+    Types,
+    said,
+)
 from runner.link.process import Worker
 from runner.link.steps import Step, Work
 from runner.link.target import Held, Output, program_run
@@ -382,12 +396,10 @@ def ran(*ranges: Ranges | None) -> Ran:
     shards = [(device, where, copy) for device, where, copy in zip((5, 3, 1), ranges, (0, 1, 0), strict=True)]
     return Ran(
         device_ids=[5, 3, 1],
-        outputs={"C": OutputTold(dtype="bfloat16", spec=["x", None], shards=shards)},
+        outputs={"C": OutputTold(dtype="bfloat16", spec=Spec.of(["x", None]), shards=shards)},
         operands={"A": [(5, ((0, 4),))]},
         said="",
-        memory=None,
-        cost=None,
-        timing=timing(),
+        compilation=Compilation(memory=None, cost=None, timing=timing()),
     )
 
 
@@ -407,7 +419,7 @@ def test_the_outputs_are_read_from_the_file_and_the_file_goes(tmp_path: Path) ->
     assert [(held.position, held.device, held.copy) for held in output.held] == [(0, 5, 0), (1, 3, 1), (2, 1, 0)]
     assert output.held[0].value is output.held[2].value
     assert output.whole().astype(float).tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert run.operands == {"A": [(5, ((0, 4),))]}
+    assert run.ran.operands == {"A": [(5, ((0, 4),))]}
     assert os.listdir(tmp_path) == []
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from runner.experiment.program import Program
+from runner.layout import Spec, Typed
 from runner.link import handover
-from runner.link.events import Event, Finished, Log, OutputTold, Ran, Ranges, Traced
+from runner.link.events import Compilation, Event, Finished, Log, OutputTold, Ran, Ranges, Traced
 from runner.link.process import Worker
 from runner.link.steps import Step, Work
 from runner.link.target import program_run, traced_values
@@ -158,14 +159,14 @@ def part(*shards: tuple[int, int]) -> Finished:
         device_ids=[0, 1, 2, 3],
         outputs={
             "C": OutputTold(
-                dtype="bfloat16", spec=["x", None], shards=[(device, ROWS[device % 2], at) for device, at in shards]
+                dtype="bfloat16",
+                spec=Spec.of(["x", None]),
+                shards=[(device, ROWS[device % 2], at) for device, at in shards],
             )
         },
         operands={"A": [(device, ((0, 4),)) for device, _ in shards]},
         said="",
-        memory=None,
-        cost=None,
-        timing=timing(),
+        compilation=Compilation(memory=None, cost=None, timing=timing()),
     )
     return Finished(step=Step(Program.AUTO), found=ran)
 
@@ -189,7 +190,7 @@ def test_the_shards_of_all_are_put_together_and_replicas_that_agree_are_one_copy
         (3, ROWS[1], 1),
     ]
     assert run.outputs["C"].held[2].value.astype(int).tolist() == [[1, 2], [3, 4]]
-    assert run.operands == {"A": [(device, ((0, 4),)) for device in range(4)]}
+    assert run.ran.operands == {"A": [(device, ((0, 4),)) for device in range(4)]}
     assert not list(tmp_path.rglob("*.bin"))
 
 
@@ -202,7 +203,7 @@ def test_the_rows_of_a_trace_stand_in_the_order_of_the_mesh(tmp_path: Path) -> N
     left(folder(tmp_path, 1) / "trace.bin", [[1.0], [3.0]])
     step = Step(Program.SHARD_MAP, Work.TRACE)
     parts = [
-        Finished(step=step, found=Traced(device_ids=[0, 2, 1, 3], values={"y": ("bfloat16", (1,))}, rows=[rows]))
+        Finished(step=step, found=Traced(device_ids=[0, 2, 1, 3], values={"y": Typed((1,), "bfloat16")}, rows=[rows]))
         for rows in ([0, 2], [1, 3])
     ]
     together = put_together(parts).found

@@ -138,8 +138,7 @@ def test_the_lines_are_given_the_gradient_that_was_confirmed(tmp_path: Path) -> 
     experiment = harness.experiment(GOOD)
     arrays = data.make(experiment, tmp_path)
     told = harness.types(GOOD)
-    outputs = {name: (typed.shape, typed.dtype) for name, typed in told.outputs.items()}
-    context = oracles.consult(experiment, arrays, outputs, told.floats)
+    context = oracles.consult(experiment, arrays, told.outputs, told.floats)
     assert context.graph is not None
     assert set(context.graph.values) == {"loss"}
     with harness.configured(experiment):
@@ -152,7 +151,7 @@ def test_the_lines_are_given_the_gradient_that_was_confirmed(tmp_path: Path) -> 
     # What rounding does to the gradient, it does to what reads it.
     assert context.rounding("graph", "new2").error > 0.1 * context.rounding("graph", "grad.w2").error
     wrong = dict(named[0], w2=named[0]["w2"] * 1.01)
-    context = oracles.consult(experiment, arrays, outputs, told.floats)
+    context = oracles.consult(experiment, arrays, told.outputs, told.floats)
     oracles.consult_gradients(context, wrong, named[1:])
     assert [fault.split(":")[0] for fault in context.gradients.faults] == [
         "differences of the NumPy reference do not confirm the oracle's grad.w2"

@@ -103,7 +103,7 @@ arrays: {A: {shape: [8, 4], spec: [x]}, B: {shape: [4, 4]}}
 graph: {s: "sum(A, axis=1)", t: A @ B, u: t * 2}
 outputs: {s: [x], u: [x, y]}
 """
-    plan = harness.run(text, tmp_path, program="constraint").runs["constraint"].plan
+    plan = harness.run(text, tmp_path, program="constraint").runs["constraint"].ran.compilation.plan
     assert plan is not None
     product = next(one for one in plan.operations if one.name == "dot_general")
     assert product.results[0].origins["y"] == ["outputs.u"]

@@ -17,11 +17,13 @@ from runner.experiment.expect import among
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment, key_text
 from runner.flow import verification
+from runner.layout import Typed
 from runner.link.target import Held, Output, ProgramRun
 from runner.record import record
 from runner.record.verdicts import AgreementVerdict, Checks, LeftOut
 from runner.reference.arithmetic import ANY
 from tests.command import ROOT, run_command
+from tests.evidence import ran
 from tests.harness import experiment
 
 TEXT = """
@@ -42,7 +44,7 @@ def reading(wrong: str, **changes: Any) -> Any:
 
 def context(wrong: Any = WRONG, jax: str = "0.13.0", **expected: Any) -> Context:
     given = experiment(TEXT, expect={"wrong": wrong, **expected})
-    outputs: dict[str, tuple[tuple[int, ...], str]] = dict.fromkeys(("C", "D"), ((4, 2), "float32"))
+    outputs: dict[str, Typed] = dict.fromkeys(("C", "D"), Typed((4, 2), "float32"))
     floats = {line: {ANY: "float32"} for line in ("C", "D")}
     found = oracles.consult(given, data.make(given, Path()), outputs, {"graph": floats, "per_device": floats})
     found.jax = jax
@@ -61,7 +63,7 @@ def run(of: Context, program: str, **wrong: Any) -> ProgramRun:
             part = wrong.get(name, lambda part, position: part)(part, position)
             held.append(Held(position, position, ranges, hash(part.tobytes()), part))
         outputs[name] = Output("float32", (4, 2), None, tuple(held))
-    return ProgramRun(Program(program), outputs=outputs, operands={}, device_ids=list(range(4)))
+    return ProgramRun(Program(program), outputs=outputs, told=ran(list(range(4)), operands={}))
 
 
 def shifted(part: np.ndarray, position: int) -> np.ndarray:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from runner.checks.compare import SAME, Beside, Difference, Tolerance, carried, difference
 from runner.checks.context import Context
+from runner.checks.kind import Kind, Needs
 from runner.experiment.model import Section
 from runner.link.target import Output, ProgramRun, Ranges
 from runner.record.verdicts import AgreementVerdict, LeftOut, NotRun
@@ -14,7 +17,7 @@ from runner.words import listed
 
 
 def check(
-    context: Context, run: ProgramRun, others: list[ProgramRun], *, alike: bool = True
+    context: Context, run: ProgramRun, others: Sequence[ProgramRun], *, alike: bool = True
 ) -> AgreementVerdict | NotRun:
     """Compare a program's outputs with those of every other program that ran, but for what is known to be wrong.
 
@@ -99,3 +102,11 @@ def _beside(context: Context, name: str, sections: set[Section], ranges: Ranges,
             overflows, open_ = overflows | context.assembled(section, name, rounding.overflows)[at], True
             measured = measured and rounding.elements > 0
     return Beside(np.asarray(low), np.asarray(high), overflows, measured=measured) if open_ else None
+
+
+KINDS = (
+    Kind(
+        "agreement", AgreementVerdict | LeftOut | NotRun, Needs.OTHERS,
+        lambda case: check(case.context, case.run, case.others, alike=case.alike),
+    ),
+)  # fmt: skip

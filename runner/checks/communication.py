@@ -11,11 +11,26 @@ from runner.executions import Count, InBranch, Range
 from runner.experiment.expect import KINDS, Expectations
 from runner.experiment.program import Program
 from runner.record.model import CompiledProgram
-from runner.record.verdicts import CountsVerdict, Judged, LimitVerdict, NotRun, Verdict
+from runner.record.verdicts import Judged, NotRun, Verdict
 from runner.words import bytes_text
 
 OF = ("compiled", "lowered", "planned")
 """What an expectation may be of; what says nothing of it is of the compiled module."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountsVerdict(Judged):
+    """An expectation of collectives: how often each kind was `found` to run."""
+
+    found: dict[str, int | Range] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitVerdict(Judged):
+    """An expectation of bytes: how many were `found`, and how many are `allowed`."""
+
+    found: int | None = None
+    allowed: int | None = None
 
 
 @dataclass(frozen=True)

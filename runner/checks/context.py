@@ -12,7 +12,7 @@ from runner.experiment.data import Arrays
 from runner.experiment.expect import among
 from runner.experiment.model import Experiment, Section
 from runner.experiment.program import Program
-from runner.layout import Layout, Spec
+from runner.layout import Layout, Spec, Typed
 from runner.reference import Gradients, Oracle, PerDevice, Rounding
 from runner.reference.arithmetic import Floats
 from runner.reference.rounding import row_step
@@ -33,7 +33,7 @@ class Context:
 
     experiment: Experiment
     arrays: Arrays
-    outputs: Mapping[str, tuple[tuple[int, ...], str]]
+    outputs: Mapping[str, Typed]
     floats: Mapping[str, Floats]
     graph: Oracle | None
     per_device: Oracle | None

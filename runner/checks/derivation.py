@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from runner.checks import oracles, sections
 from runner.checks.context import Context
+from runner.checks.kind import Kind, Needs
 from runner.experiment.model import Experiment
+from runner.experiment.program import Program
 from runner.record.verdicts import Judged, NotRun
 from runner.reference import interpret
 from runner.reference.arithmetic import Arithmetic, Floats
@@ -39,3 +41,11 @@ def check(context: Context, derived: Experiment, floats: Floats) -> Judged | Not
     if wrong:
         return Judged(status="failed", reason=f"the lines of derived are not graph's in {' and '.join(wrong)}")
     return Judged(status="passed")
+
+
+KINDS = (
+    Kind(
+        "derivation", Judged | NotRun, Needs.LINES, lambda case: check(case.context, *case.derived),
+        applies=lambda _, program: program is Program.DERIVED,
+    ),
+)  # fmt: skip

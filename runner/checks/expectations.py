@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from runner.checks import communication
+from runner.checks.communication import CountsVerdict, LimitVerdict
+from runner.checks.kind import Kind, Needs
 from runner.evidence.model import Collective
 from runner.evidence.words import described
-from runner.experiment.expect import Expectations
+from runner.experiment.expect import CHECKED, Expectations
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Layout, Mesh, Spec
 from runner.record.model import CompiledProgram
-from runner.record.verdicts import Judged, LimitVerdict, NotRun, Verdict
+from runner.record.verdicts import Judged, NotRun, Verdict
 from runner.words import bytes_text
 
 
 def check(experiment: Experiment, program: Program, compiled: CompiledProgram) -> dict[str, Verdict]:
     """One verdict for each expectation that binds the program, by the names of `Checks`."""
-    expected = experiment.expected[program]
-    found: dict[str, Verdict] = {}
-    for name, compare, what, kind in _CHECKS:
-        if name not in expected.named:
-            continue
-        if not program.on_mesh and name != "max_memory_bytes":
-            found[name] = NotRun(reason=f"{program} runs on one device, which communicates with none")
-        elif what == "collectives" and compiled.collectives is None:
-            # An expectation that nobody can check is not met.
-            unread = compiled.collectives_unknown or ["the backend does not tell the collectives"]
-            found[name] = kind(status="failed", reason=unread[0], details=unread[1:])
-        else:
-            found[name] = compare(expected, compiled, experiment)
-            found[name] = _incomplete(found[name], compiled) if what == "collectives" else found[name]
-    return {**found, **_communication(expected, program, compiled)}
+    return {name: _verdict(name, experiment, program, compiled) for name in experiment.expected[program].named}
+
+
+def _verdict(name: str, experiment: Experiment, program: Program, compiled: CompiledProgram) -> Verdict:
+    """The verdict on one expectation."""
+    expected, of, what = experiment.expected[program], _of(name), name.removeprefix(f"{_of(name)}_")
+    if not program.on_mesh and name != "max_memory_bytes":
+        return NotRun(reason=f"{program} runs on one device, which communicates with none")
+    if what == "max_bytes_per_device":
+        verdict = communication.sent(expected, program, compiled, of)
+    elif what in ("collectives", "no_collectives"):
+        verdict = communication.counts(expected, program, compiled, of, none=what == "no_collectives")
+    elif what in _OVERLAPS and compiled.collectives is None:
+        # An expectation that nobody can check is not met.
+        unread = compiled.collectives_unknown or ["the backend does not tell the collectives"]
+        return Judged(status="failed", reason=unread[0], details=unread[1:])
+    else:
+        verdict = _OTHERS[what](expected, compiled, experiment)
+    reads = of == "compiled" and what not in ("max_memory_bytes", "layouts")
+    return _incomplete(verdict, compiled) if reads else verdict
+
+
+def _of(name: str) -> str:
+    """What an expectation is of: `lowered_collectives` of what the program asks for, others of what is compiled."""
+    return next((of for of in communication.OF if name.startswith(f"{of}_")), "compiled")
 
 
 def _incomplete(verdict: Verdict, compiled: CompiledProgram) -> Verdict:
@@ -45,24 +57,6 @@ def _incomplete(verdict: Verdict, compiled: CompiledProgram) -> Verdict:
 
 
 _IN_PART = "what could be read of the compiled module is as expected, but it may communicate more than that"
-
-
-def _communication(expected: Expectations, program: Program, compiled: CompiledProgram) -> dict[str, Verdict]:
-    """The verdicts on what is lowered, planned and compiled."""
-    found: dict[str, Verdict] = {}
-    for of in communication.OF:
-        prefix = "" if of == "compiled" else f"{of}_"
-        for name in ("collectives", "no_collectives", "max_bytes_per_device"):
-            if prefix + name not in expected.named:
-                continue
-            if not program.on_mesh:
-                verdict: Verdict = NotRun(reason=f"{program} runs on one device, which communicates with none")
-            elif name == "max_bytes_per_device":
-                verdict = communication.sent(expected, program, compiled, of)
-            else:
-                verdict = communication.counts(expected, program, compiled, of, none=name == "no_collectives")
-            found[prefix + name] = _incomplete(verdict, compiled) if of == "compiled" else verdict
-    return found
 
 
 def _memory(expected: Expectations, compiled: CompiledProgram, experiment: Experiment) -> LimitVerdict:
@@ -129,9 +123,8 @@ def _layouts(expected: Expectations, compiled: CompiledProgram, experiment: Expe
         if there.spec is None:
             wrong.append(f"{name} has no PartitionSpec: {there.text}")
             continue
-        found = Spec.of(there.spec)
-        if not _same(spec, found, experiment.mesh, tuple(there.shape)):
-            wrong.append(f"{name} lies as {found}, expected {spec}")
+        if not _same(spec, there.spec, experiment.mesh, tuple(there.shape)):
+            wrong.append(f"{name} lies as {there.spec}, expected {spec}")
     return Judged(status="failed", reason="; ".join(wrong)) if wrong else Judged(status="passed")
 
 
@@ -145,10 +138,24 @@ def _same(expected: Spec, found: Spec, mesh: Mesh, shape: tuple[int, ...]) -> bo
 
 _Compare = Callable[[Expectations, CompiledProgram, Experiment], Verdict]
 
-_CHECKS: Iterable[tuple[str, _Compare, str, type[Judged]]] = (
-    ("max_memory_bytes", _memory, "memory", LimitVerdict),
-    ("overlapped", _overlapped, "collectives", Judged),
-    ("not_overlapped", _not_overlapped, "collectives", Judged),
-    ("layouts", _layouts, "layouts", Judged),
-)
-"""Of each expectation its name, its check, what it is an expectation of, and the class of its verdict."""
+_OVERLAPS = ("overlapped", "not_overlapped")
+
+_OTHERS: Mapping[str, _Compare] = {
+    "max_memory_bytes": _memory,
+    "overlapped": _overlapped,
+    "not_overlapped": _not_overlapped,
+    "layouts": _layouts,
+}
+"""The comparisons of the expectations that are not of how much is communicated."""
+
+
+def _kind(name: str) -> Kind:
+    says = LimitVerdict if "max_" in name else CountsVerdict if name.endswith("collectives") else Judged
+    return Kind(
+        name, says | NotRun, Needs.EVIDENCE,
+        lambda case: _verdict(name, case.context.experiment, case.run.program, case.compiled),
+        applies=lambda experiment, program: name in experiment.expected[program].named,
+    )  # fmt: skip
+
+
+KINDS = tuple(map(_kind, CHECKED))

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from runner.checks.context import Context
+from runner.checks.kind import Kind, Needs
 from runner.link.target import ProgramRun
-from runner.record.verdicts import GradientVerdict
+from runner.record.verdicts import Judged, NotRun
 from runner.reference.gradient import DIRECTIONS, RTOL
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientVerdict(Judged):
+    """`gradient`: per section which oracle its gradients have, and how far directional differences are from it.
+
+    `apart` is in units of what is allowed, `rtol` of the sum of the magnitudes and the rounding of the difference.
+    """
+
+    oracle: dict[str, str]
+    directions: int
+    rtol: float
+    apart: dict[str, dict[str, float]]
 
 
 def check(context: Context, run: ProgramRun) -> GradientVerdict:
@@ -26,3 +42,11 @@ def check(context: Context, run: ProgramRun) -> GradientVerdict:
         rtol=RTOL,
         apart={section: found.apart[section] for section in sections if section in found.apart},
     )
+
+
+KINDS = (
+    Kind(
+        "gradient", GradientVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
+        applies=lambda experiment, program: experiment.alone(program.section).grad is not None,
+    ),
+)  # fmt: skip

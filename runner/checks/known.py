@@ -5,13 +5,10 @@ It is as strict as pytest's `xfail(strict=True)`: what is known to be wrong, and
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TypeVar
-
-from runner.checks import value
+from runner.checks import registry
 from runner.checks.context import Context
 from runner.experiment.program import Program
-from runner.record.verdicts import Checks, OutputVerdict, PinnedVerdict, ReplicasVerdict, ValueOutput, ValueVerdict
+from runner.record.verdicts import Checks
 
 
 def judge(context: Context, program: Program, checks: Checks) -> Checks:
@@ -22,34 +19,9 @@ def judge(context: Context, program: Program, checks: Checks) -> Checks:
     wrong = context.known_wrong(program)
     if not wrong:
         return checks
-    if isinstance(checks.replicas, ReplicasVerdict):
-        checks = replace(checks, replicas=_excused(checks.replicas, wrong))
-    if isinstance(checks.values, PinnedVerdict):
-        checks = replace(checks, values=_excused(checks.values, wrong))
-    if isinstance(checks.value, ValueVerdict):
-        outputs = {name: _of_output(context, name, verdict, wrong) for name, verdict in checks.value.outputs.items()}
-        checks = replace(checks, value=value.together(outputs, checks.value.diagnosis))
-    return checks
-
-
-V = TypeVar("V", ReplicasVerdict, PinnedVerdict)
-
-
-def _excused(verdict: V, wrong: frozenset[str]) -> V:
-    """`known` where only outputs failed that are known to be wrong."""
-    failed = {name for name, output in verdict.outputs.items() if output.status == "failed"}
-    return replace(verdict, status="known") if verdict.status == "failed" and failed <= wrong else verdict
-
-
-def _of_output(
-    context: Context, name: str, verdict: ValueOutput | OutputVerdict, wrong: frozenset[str]
-) -> ValueOutput | OutputVerdict:
-    if name not in wrong or verdict.status == "not_run":
-        return verdict
-    if verdict.status == "failed":
-        return replace(verdict, status="known")
-    reason = (
-        f"it is right with jax {context.jax}, but expect.wrong knows it to be wrong: if that is mended, take it out, "
-        f"or name the versions that are wrong ({name}: '<{context.jax}')"
-    )
-    return replace(verdict, status="failed", reason=reason)
+    told = {
+        kind.name: kind.excused(context, verdict, wrong)
+        for kind in registry.kinds()
+        if kind.excused is not None and (verdict := checks.get(kind.name)) is not None and verdict.status != "not_run"
+    }
+    return checks.but(**told)

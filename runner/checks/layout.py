@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from runner.checks.context import Context
+from runner.checks.kind import Kind, Needs
 from runner.layout import Layout
 from runner.link.target import ProgramRun
-from runner.record.verdicts import LayoutVerdict, NotRun
+from runner.record.verdicts import Judged, NotRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutVerdict(Judged):
+    """`layout`: how many parts of operands and outputs lie in the `wrong` place."""
+
+    wrong: int = 0
 
 
 def check(context: Context, run: ProgramRun) -> LayoutVerdict | NotRun:
@@ -13,9 +23,9 @@ def check(context: Context, run: ProgramRun) -> LayoutVerdict | NotRun:
     if not run.program.on_mesh:
         return NotRun(reason=f"{run.program} runs on one device; it has no layout")
     wrong: list[str] = []
-    position_of = {device: position for position, device in enumerate(run.device_ids)}
+    position_of = {device: position for position, device in enumerate(run.ran.device_ids)}
     for array in context.experiment.arrays:
-        held = {position_of[device]: ranges for device, ranges in run.operands[array.name]}
+        held = {position_of[device]: ranges for device, ranges in run.ran.operands[array.name]}
         wrong += _wrong(array.name, array.layout, held, run)
     if run.program.places:
         for name, output in run.outputs.items():
@@ -29,7 +39,7 @@ def check(context: Context, run: ProgramRun) -> LayoutVerdict | NotRun:
 
 def _wrong(name: str, layout: Layout, held: dict[int, tuple[tuple[int, int], ...]], run: ProgramRun) -> list[str]:
     return [
-        f"device {run.device_ids[position]} holds {name}{_text(held.get(position))}, not {name}{_text(promised)}"
+        f"device {run.ran.device_ids[position]} holds {name}{_text(held.get(position))}, not {name}{_text(promised)}"
         for position in range(layout.mesh.size)
         if held.get(position) != (promised := layout.ranges(position))
     ]
@@ -37,3 +47,6 @@ def _wrong(name: str, layout: Layout, held: dict[int, tuple[tuple[int, int], ...
 
 def _text(ranges: tuple[tuple[int, int], ...] | None) -> str:
     return " nothing" if ranges is None else "[" + ", ".join(f"{a}:{b}" for a, b in ranges) + "]"
+
+
+KINDS = (Kind("layout", LayoutVerdict | NotRun, Needs.LAYOUTS, lambda case: check(case.context, case.run)),)

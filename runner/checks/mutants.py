@@ -14,22 +14,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from runner import dtypes
-from runner.checks import oracles, pinned, replicas, sections, value
+from runner.checks import oracles, registry, sections
 from runner.checks.context import Context
 from runner.checks.diagnosis import MISFITS, Trial, most
 from runner.checks.edits import Edit, Edits
+from runner.checks.kind import Case
 from runner.checks.slips import changing
 from runner.experiment.model import Experiment, Section
 from runner.experiment.program import Program
 from runner.link.target import Held, Output, ProgramRun
-from runner.record.verdicts import Verdict
 from runner.reference import PerDevice, interpret
 from runner.reference.arithmetic import Arithmetic
 from runner.reference.rounded import plain
 from runner.reference.rounding import machine
-
-CHECKS = ("sections", "value", "values", "replicas")
-"""The checks that may notice a mutant without a compiler: `values` are the numbers that the file pins."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +115,9 @@ class _Judge:
         if self._section == "per_device" and context.graph is not None:
             noticed += [] if self._like_graph(values) and self._like_graph_before_casts(edit) else ["sections"]
         run = self._run(drawn)
-        verdicts: dict[str, Verdict] = {"value": value.check(context, run), "replicas": replicas.check(context, run)}
-        if set(context.experiment.values) - set(context.released):
-            verdicts["values"] = pinned.check(context, run)
-        return noticed + [name for name in CHECKS if name in verdicts and verdicts[name].status == "failed"]
+        case = Case(context=context, run=run)
+        applying = (kind for kind in registry.applying(context.experiment, run.program) if kind.of_mutants)
+        return noticed + [kind.name for kind in applying if kind.check(case).status == "failed"]
 
     def _like_graph(self, values: Mapping[str, PerDevice], *, before_casts: bool = False) -> bool:
         context = self._context
@@ -157,7 +153,7 @@ class _Judge:
                 held.append(Held(position, position, layout.ranges(position), copy, part))
             outputs[name] = Output(dtype, layout.shape, None, tuple(held))
         program = Program.SHARD_MAP if self._section == "per_device" else Program.AUTO
-        return ProgramRun(program, outputs=outputs, device_ids=list(range(context.experiment.mesh.size)))
+        return ProgramRun(program, outputs=outputs)
 
     def _why(self, edit: Edit, values: Mapping[str, PerDevice]) -> str:
         before, after = self._values.get(edit.line), values.get(edit.line)

@@ -14,6 +14,7 @@ from runner.experiment.model import Experiment, Section, Statement
 from runner.experiment.plain import located
 from runner.faults import InvalidExperiment
 from runner.language.syntax import fault_at
+from runner.layout import Typed
 from runner.reference import Misfit, Oracle, PerDevice, Rounding, gradient, interpret, measure
 from runner.reference.arithmetic import Arithmetic, Floats
 from runner.reference.rounding import machine, of_float64
@@ -22,7 +23,7 @@ from runner.reference.rounding import machine, of_float64
 def consult(
     experiment: Experiment,
     arrays: Arrays | None,
-    outputs: Mapping[str, tuple[tuple[int, ...], str]],
+    outputs: Mapping[str, Typed],
     floats: Mapping[str, Floats],
     released: Mapping[str, str] = MappingProxyType({}),
 ) -> Context:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,29 @@ import numpy as np
 from runner import dtypes
 from runner.checks.compare import Tolerance, difference
 from runner.checks.context import Context
+from runner.checks.kind import Kind, Needs, excused_by_outputs
 from runner.faults import invalid
 from runner.link.target import ProgramRun
-from runner.record.verdicts import NotRun, PinnedOutput, PinnedVerdict
+from runner.record.verdicts import Judged, NotRun, OutputVerdict
 from runner.reference import magnitude
+
+
+@dataclass(frozen=True, kw_only=True)
+class PinnedOutput(OutputVerdict):
+    """The verdict of `values` on one output; `compared` is the shape of the pinned corner."""
+
+    compared: list[int]
+    rtol: float
+    atol: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PinnedVerdict(Judged):
+    """`values`: the numbers that the file pins."""
+
+    max_abs_error: float
+    outputs: dict[str, PinnedOutput]
+
 
 _PRINTED_EPS = 16
 """Printed numbers come from other machines, whose transcendental functions differ in the last bits."""
@@ -112,3 +132,12 @@ def fit(context: Context) -> None:
         if len(pinned) != len(shape) or any(p > n for p, n in zip(pinned, shape, strict=True)):
             message = f"the pinned values have shape {list(pinned)}, but '{name}' has shape {list(shape)}"
             raise invalid(("expect", "values", name), message)
+
+
+KINDS = (
+    Kind(
+        "values", PinnedVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
+        applies=lambda experiment, _: bool(experiment.values), excused=excused_by_outputs, of_mutants=True,
+        own_dims="the file pins them for its own dims",
+    ),
+)  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runner.checks.kind import Kind, Needs
 from runner.faults import Fault, key_text
 from runner.record.verdicts import RefusalVerdict
 
@@ -28,3 +29,6 @@ def _wanted(expected: str) -> str:
 def _words(text: str) -> str:
     """A text on one line, as a YAML file may fold it."""
     return " ".join(text.split())
+
+
+KINDS = (Kind("invalid", RefusalVerdict, Needs.FILE),)

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from runner.checks.context import Context
+from runner.checks.kind import Kind, Needs, excused_by_outputs
 from runner.link.target import Held, ProgramRun
-from runner.record.verdicts import OutputVerdict, ReplicasVerdict
+from runner.record.verdicts import Judged, NotRun, OutputVerdict
 from runner.words import on_devices
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicasVerdict(Judged):
+    """`replicas`: how many copies were compared, how many are `wrong`, and then of which outputs."""
+
+    copies: int
+    wrong: int = 0
+    outputs: dict[str, OutputVerdict] = field(default_factory=dict[str, OutputVerdict])
 
 
 def check(context: Context, run: ProgramRun) -> ReplicasVerdict:
@@ -31,3 +43,11 @@ def check(context: Context, run: ProgramRun) -> ReplicasVerdict:
         reason = "; ".join(wrong[:4])
         return ReplicasVerdict(status="failed", reason=reason, copies=copies, wrong=len(wrong), outputs=outputs)
     return ReplicasVerdict(status="passed", copies=copies)
+
+
+KINDS = (
+    Kind(
+        "replicas", ReplicasVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
+        excused=excused_by_outputs, of_mutants=True,
+    ),
+)  # fmt: skip

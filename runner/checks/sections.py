@@ -13,8 +13,9 @@ import numpy as np
 from runner import dtypes
 from runner.checks.compare import EXCUSED, SAME, Beside, Difference, Tolerance, carried, difference
 from runner.checks.context import Context
+from runner.checks.kind import Kind, Needs
 from runner.experiment.model import Experiment
-from runner.record.verdicts import DecidingLine, Outcome, SectionsOutput, SectionsVerdict, Undecided
+from runner.record.verdicts import DecidingLine, NotRun, Outcome, SectionsOutput, SectionsVerdict, Undecided
 from runner.reference import PerDevice, magnitude
 from runner.reference.rounding import SAFETY_OF_FLOAT64
 from runner.words import listed, on_devices
@@ -223,3 +224,6 @@ def _beside(context: Context, name: str, position: int) -> Beside | None:
     own = context.oracle("per_device").values[name][position]
     others += [carried(expected, other[position], own, dtype) for other in per_device.others]
     return Beside(np.asarray(low), np.asarray(high), others=tuple(others))
+
+
+KINDS = (Kind("sections", SectionsVerdict | NotRun, Needs.FILE, of_mutants=True),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,10 +19,20 @@ from runner.checks.compare import (
     nearest,
 )
 from runner.checks.context import Context
+from runner.checks.kind import Kind, Needs
 from runner.checks.whole import Whole, as_a_whole
 from runner.experiment.model import Section
 from runner.link.target import Held, Output, ProgramRun
-from runner.record.verdicts import DecidingLine, Measure, Outcome, OutputVerdict, Undecided, ValueOutput, ValueVerdict
+from runner.record.verdicts import (
+    DecidingLine,
+    Measure,
+    NotRun,
+    Outcome,
+    OutputVerdict,
+    Undecided,
+    ValueOutput,
+    ValueVerdict,
+)
 from runner.reference import Rounding
 from runner.reference.rounding import row_step
 
@@ -218,3 +229,30 @@ def _differences(
             done[key] = difference(part.value, expected, output.dtype, allowed, beside)
         differences.append((part, done[key]))
     return differences
+
+
+def _excused(context: Context, verdict: ValueVerdict, wrong: frozenset[str]) -> ValueVerdict:
+    outputs = {name: _known(context, name, output, wrong) for name, output in verdict.outputs.items()}
+    return together(outputs, verdict.diagnosis)
+
+
+def _known(
+    context: Context, name: str, verdict: ValueOutput | OutputVerdict, wrong: frozenset[str]
+) -> ValueOutput | OutputVerdict:
+    if name not in wrong or verdict.status == "not_run":
+        return verdict
+    if verdict.status == "failed":
+        return replace(verdict, status="known")
+    reason = (
+        f"it is right with jax {context.jax}, but expect.wrong knows it to be wrong: if that is mended, take it out, "
+        f"or name the versions that are wrong ({name}: '<{context.jax}')"
+    )
+    return replace(verdict, status="failed", reason=reason)
+
+
+KINDS = (
+    Kind(
+        "value", ValueVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
+        excused=_excused, of_mutants=True,
+    ),
+)  # fmt: skip

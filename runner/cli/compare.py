@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from runner.config.sources import shown
+from runner.layout import spec_text
 from runner.link.events import Devices
 from runner.record import differences, folders, golden
 from runner.record import record as records
@@ -325,7 +326,7 @@ def _target(target: Devices | None) -> str:
 
 
 def _array(array: ArrayRecord) -> str:
-    return f"{array.dtype}{array.shape} {differences.spec_text(array.spec)}"
+    return f"{array.dtype}{array.shape} {spec_text(array.spec)}"
 
 
 def _notes(old: Record, new: Record) -> list[str]:

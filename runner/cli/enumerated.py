@@ -21,7 +21,7 @@ from runner.experiment.layouts import read_mesh
 from runner.experiment.plain import read_dims, read_size
 from runner.experiment.written import spread
 from runner.faults import InvalidExperiment
-from runner.layout import Mesh, Spec, SpecEntries
+from runner.layout import Mesh
 from runner.untyped import is_list
 
 _MOST_DEVICES = 10**9
@@ -103,7 +103,9 @@ def _points(overrides: list[str], shapes: dict[str, list[int]], mesh: Mesh) -> I
     for chosen in itertools.product(*(enumeration.specs(shape, mesh) for shape in shapes.values())):
         specs = dict(zip(shapes, chosen, strict=True))
         yield [
-            override if override not in specs else f"{override.partition('=')[0]}={_text(specs[override])}"
+            override
+            if override not in specs
+            else f"{override.partition('=')[0]}={specs[override].yaml().replace(' ', '')}"
             for override in overrides
         ]
 
@@ -125,10 +127,6 @@ def _is(override: str, what: str) -> bool:
     """Whether it is the word for every `mesh`, or for every layout of an `array`."""
     match = WORD.match(override)
     return match is not None and match[what] is not None
-
-
-def _text(spec: SpecEntries) -> str:
-    return Spec.of(spec).yaml().replace(" ", "")
 
 
 def _composed(overrides: list[str], composer: Composer, word: str) -> Any:

@@ -83,7 +83,7 @@ def _report(measures: Sequence[Measure]) -> None:
         for one in measures
         if one.kind in fit.KINDS
     ]
-    print_table(_HEAD, [[(text, "") for text in row] for row in rows])
+    print_table(_HEAD, rows)
     say()
     for one in measures:
         if one.kind == "product":

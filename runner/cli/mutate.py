@@ -100,7 +100,7 @@ def _plain(mutant: Mutant) -> dict[str, Any]:
 
 
 def _report(found: Sequence[Mutant], section: str, name: str) -> None:
-    from runner.checks.mutants import CHECKS
+    from runner.checks import registry
     from runner.show import report
 
     order = ("noticed", "refused", "equivalent", "survived")
@@ -115,7 +115,7 @@ def _report(found: Sequence[Mutant], section: str, name: str) -> None:
         for mutant in equivalent:
             print(f"  {mutant.edit.line}: {mutant.edit.before} → {mutant.edit.after}: {mutant.equivalent}")
     counts = Counter(mutant.outcome for mutant in found)
-    by = {check: sum(check in mutant.noticed for mutant in found) for check in CHECKS}
+    by = {kind.name: sum(kind.name in mutant.noticed for mutant in found) for kind in registry.kinds()}
     noticed = ", ".join(f"{check} {count}" for check, count in by.items() if count)
     told = [f"{counts['noticed']} noticed" + (f" ({noticed})" if noticed else "")]
     told += [f"{counts[outcome]} {outcome}" for outcome in order[1:]]

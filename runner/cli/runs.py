@@ -15,9 +15,8 @@ from runner.printable import json_text
 from runner.record import manifest, shelf
 from runner.record.shelf import Entry
 from runner.show.console import print_table, say
+from runner.show.status import status_cell
 from runner.words import bytes_text, of_system
-
-_STYLES = {"passed": "green", "known": "yellow", "weak": "bold yellow", "failed": "bold red", "error": "bold magenta"}
 
 _NAMED = 10
 """How many files that no run wrote are named."""
@@ -118,16 +117,13 @@ def _listing(entries: Sequence[Entry]) -> None:
         return
     rows = [
         [
-            (shown(entry.folder), ""),
-            (", ".join(entry.experiments[:3]) + (", …" if len(entry.experiments) > 3 else ""), ""),
-            (entry.time.replace("T", " ")[:19] or "–", ""),
-            (str(entry.points) if entry.sweep else "–", ""),
-            (_statuses(entry), _STYLES.get(max(entry.statuses, key=shelf.STATUSES.index), "")),
-            (bytes_text(shelf.size(entry)), ""),
-            (
-                " ".join(o.lstrip("+") for o in entry.overrides if not o.lstrip("+").startswith("experiment=")) or "–",
-                "",
-            ),
+            shown(entry.folder),
+            ", ".join(entry.experiments[:3]) + (", …" if len(entry.experiments) > 3 else ""),
+            entry.time.replace("T", " ")[:19] or "–",
+            str(entry.points) if entry.sweep else "–",
+            status_cell(max(entry.statuses, key=shelf.STATUSES.index), _statuses(entry)),
+            bytes_text(shelf.size(entry)),
+            " ".join(o.lstrip("+") for o in entry.overrides if not o.lstrip("+").startswith("experiment=")) or "–",
         ]
         for entry in entries
     ]

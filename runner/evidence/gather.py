@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.evidence import collectives, hlo, profile, warnings, work
-from runner.evidence.model import Evidence
+from runner.evidence.model import Evidence, Gathered
 from runner.evidence.nodes import Origins
 from runner.evidence.planes import Profile
 from runner.experiment.model import Experiment
@@ -24,7 +24,7 @@ def gather(
     taken: Profile | None = None,
     reshards: Mapping[str, Reshard] | None = None,
     device_ids: Sequence[int] = (),
-) -> Evidence:
+) -> Gathered:
     """The evidence of one program; with its profile, where one was `taken`, and its work, where time is estimated.
 
     `said` is what the compiler wrote to standard error; None where nobody could hear it. `unreadable` is why the module
@@ -47,14 +47,14 @@ def gather(
     else:
         why = f": {unreadable}" if unreadable else ""
         found = _nothing(f"the backend does not show the compiled module{why}")
-    return Evidence(
+    evidence = Evidence(
         collectives=listed,
         collectives_unknown=list(dict.fromkeys(found.unknown)),
         collectives_missing=list(dict.fromkeys(found.missing)),
         compiler_warnings=heard,
         profile=profile.read(taken, module, origins, found) if taken else None,
-        work=work.read(module, origins) if experiment.hardware and program.on_mesh else None,
     )
+    return Gathered(evidence, work.read(module, origins) if experiment.hardware and program.on_mesh else None)
 
 
 def _nothing(why: str) -> collectives.Collectives:

@@ -178,7 +178,7 @@ class Evidence:
     - `collectives_unknown`: what could not be read, attributed or counted; `collectives_missing`: those of these
       sentences after which a collective may be missing from the list.
     - `compiler_warnings`: null where nobody could hear the compiler.
-    - `work`: what each line computes and moves, where time is estimated.
+    - `profile`: where one was asked for.
     """
 
     collectives: list[Collective] | None
@@ -186,4 +186,11 @@ class Evidence:
     collectives_missing: list[str]
     compiler_warnings: list[CompilerWarning] | None
     profile: Profile | None = None
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The evidence, and where time is estimated the work: what each line computes and moves."""
+
+    evidence: Evidence
     work: Work | None = None

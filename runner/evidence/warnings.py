@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from runner.evidence import hlo, hlo_sharding
 from runner.evidence.model import CompilerWarning
 from runner.evidence.nodes import Origins
-from runner.layout import Mesh, Spec
+from runner.layout import Mesh
+from runner.sharding.plan import Reshard
 
 _LINE = re.compile(r"^[WEF]\d{4} [\d:.]+ +\d+ ([\w./\-]+\.cc):\d+\] (.*)$")
 """A warning or an error of XLA's: `W1121 04:49:57.685833 21960 spmd_partitioner.cc:666] [SPMD] …`."""
@@ -42,18 +43,11 @@ def read(said: str, origins: Origins) -> list[CompilerWarning]:
 _CHANGE = re.compile(r"from sharding (\{.*?\}) to (\{.*?\}) (?:efficiently|without).*?HLO operation:? %?\S+ = (\S+)")
 
 
-@dataclass(frozen=True)
-class Change:
-    """The two layouts of a rematerialization, and the whole array that is laid out anew."""
+def change(text: str, mesh: Mesh) -> Reshard | None:
+    """The two layouts of a rematerialization, and the whole array that is laid out anew.
 
-    before: Spec
-    after: Spec
-    shape: tuple[int, ...]
-    dtype: str
-
-
-def change(text: str, mesh: Mesh) -> Change | None:
-    """What is laid out anew; None where the warning does not say it, or no PartitionSpec does."""
+    None where the warning does not say them, or no PartitionSpec does.
+    """
     found = _CHANGE.search(text)
     if found is None:
         return None
@@ -65,4 +59,4 @@ def change(text: str, mesh: Mesh) -> Change | None:
     if before is None or after is None:
         return None
     whole = tuple(size * mesh.axis_size(axes) for size, axes in zip(held, before, strict=True))
-    return Change(before, after, whole, shapes[0].dtype)
+    return Reshard(before=before, after=after, shape=whole, dtype=shapes[0].dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from runner import executions
@@ -77,7 +78,7 @@ def _at(line: str | None, gradient: bool) -> str:
     return f"{line or 'no line that the module names'}{' (backward)' if gradient else ''}"
 
 
-def _over(axes: list[str] | None) -> str:
+def _over(axes: Sequence[str] | None) -> str:
     return " within groups of no axis" if axes is None else f" over {', '.join(axes) or NOBODY}"
 
 

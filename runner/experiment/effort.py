@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from runner.experiment.model import Experiment, Node, Section, Statement
 from runner.graph.model import Graph, walk
 from runner.language.operations import OPERATIONS
+from runner.layout import Typed
 
-Shapes = Mapping[str, tuple[tuple[int, ...], str]]
+Shapes = Mapping[str, Typed]
 """Of each line, by its path, the shape and the dtype of its value."""
 
 _PASSES = 6

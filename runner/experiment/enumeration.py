@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.experiment.program import Program
-from runner.layout import Mesh, SpecEntries
+from runner.layout import Mesh, Spec
 from runner.untyped import is_dict, is_list
 
 
@@ -71,14 +71,13 @@ def count_of_specs(shape: Sequence[int], mesh: Mesh) -> int:
     return ways.total()
 
 
-def specs(shape: Sequence[int], mesh: Mesh) -> Iterator[SpecEntries]:
+def specs(shape: Sequence[int], mesh: Mesh) -> Iterator[Spec]:
     """Every PartitionSpec that an array may have: each dimension divides by its axes, each axis stands once.
 
     An axis of size 1 shards nothing and stands in none. The order of the axes of one dimension counts.
     """
     cutting = tuple(axis for axis, size in mesh.sizes.items() if size > 1)
-    for entries in _entries(shape, mesh, cutting):
-        yield [None if not axes else axes[0] if len(axes) == 1 else list(axes) for axes in entries]
+    yield from map(Spec, _entries(shape, mesh, cutting))
 
 
 def _entries(shape: Sequence[int], mesh: Mesh, left: tuple[str, ...]) -> Iterator[list[tuple[str, ...]]]:

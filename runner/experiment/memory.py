@@ -14,6 +14,7 @@ from pathlib import Path
 from runner import dtypes
 from runner.experiment.model import Experiment
 from runner.faults import Key, invalid
+from runner.layout import Typed
 from runner.words import bytes_text
 
 _REFERENCE = 8
@@ -49,7 +50,7 @@ def _array_bytes(experiment: Experiment, name: str) -> int:
     return here + size * itemsize + (on_devices if experiment.programs != ("vmap",) else 0)
 
 
-def check_values(experiment: Experiment, types: Mapping[str, Mapping[str, tuple[tuple[int, ...], str]]]) -> None:
+def check_values(experiment: Experiment, types: Mapping[str, Mapping[str, Typed]]) -> None:
     """Raise `InvalidExperiment` where one value of a line does not fit into memory in the reference.
 
     `types` has the shape and the dtype of each line's value, section by section, of `per_device` on one device.

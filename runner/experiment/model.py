@@ -357,13 +357,6 @@ class Experiment:
             return None
         return replace(self, graph=checkpoints.without(self.graph), per_device=checkpoints.without(self.per_device))
 
-    def checks(self, program: Program) -> tuple[str, ...]:
-        """What is checked of the results of a program, in the order in which a report has it."""
-        gradient = ("gradient",) if self.alone(program.section).grad else ()
-        values = ("values",) if self.values else ()
-        lines = ("derivation",) if program is Program.DERIVED else ()
-        return ("value", "layout", "replicas", "agreement", *gradient, *values, *lines)
-
     def array(self, name: str) -> Array:
         """The operand of that name."""
         return next(array for array in self.arrays if array.name == name)

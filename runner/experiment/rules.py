@@ -14,7 +14,7 @@ from typing import Any
 from runner.experiment.plain import IDENTIFIER, yaml_hint
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
 from runner.language.check import missing_axis
-from runner.layout import Mesh, Spec, SpecEntries
+from runner.layout import Mesh, Spec
 from runner.untyped import is_list, is_mapping
 
 KEY = "rules"
@@ -51,7 +51,7 @@ class Logical:
     - `dropped`: the rules of its names that came to nothing, since an earlier rule took an axis of theirs.
     """
 
-    written: SpecEntries
+    written: Spec
     spec: Spec
     rules: tuple[Rule | None, ...]
     dropped: tuple[Rule, ...]
@@ -99,8 +99,7 @@ class Rules:
                 if lost:
                     raise _of_dropped(lost[0], i, found, by, key)
         there = [tuple(axis for axis in found.get(i, ()) if axis in mesh.axes) for i in range(len(entries))]
-        written = [entry if isinstance(entry, str) else Spec([entry]).json()[0] for entry in entries]
-        return Logical(written, Spec(there), tuple(by.get(i) for i in range(len(entries))), tuple(dropped))
+        return Logical(Spec.of(entries), Spec(there), tuple(by.get(i) for i in range(len(entries))), tuple(dropped))
 
 
 def _of_dropped(

@@ -23,10 +23,10 @@ def draw(context: Context, runs: list[ProgramRun], folder: Path, found: Record, 
     assert found.target is not None
     platform = found.target.platform
     on_mesh = [run for run in runs if run.error is None and run.program.on_mesh]
-    ids = tuple(on_mesh[0].device_ids) if on_mesh else tuple(range(experiment.mesh.size))
+    ids = tuple(on_mesh[0].ran.device_ids) if on_mesh else tuple(range(experiment.mesh.size))
     absent = experiment.target.topology.name if experiment.target.topology else ""
     having: dict[int, list[int]] = {}
-    for device, process in sorted(on_mesh[0].process_of.items()) if on_mesh else ():
+    for device, process in sorted(on_mesh[0].ran.process_of.items()) if on_mesh else ():
         having.setdefault(process, []).append(device)
     processes = tuple(tuple(devices) for _, devices in sorted(having.items()))
     mesh = pictures.MeshPicture(experiment.mesh.axes, experiment.mesh.shape, ids, platform, absent, processes)

@@ -10,34 +10,20 @@ from pathlib import Path
 import numpy as np
 
 from runner import dtypes, executions
-from runner.checks import (
-    agreement,
-    blame,
-    derivation,
-    diagnosis,
-    expectations,
-    gradient,
-    known,
-    layout,
-    oracles,
-    pinned,
-    replicas,
-    sections,
-    value,
-)
+from runner.checks import blame, diagnosis, known, oracles, pinned, registry, sections
 from runner.checks.context import Context
+from runner.checks.kind import Case, Needs
 from runner.derivation import derive
 from runner.estimate.model import Estimate
 from runner.evidence import planes
 from runner.evidence.gather import gather
-from runner.evidence.model import Collective, Evidence
+from runner.evidence.model import Collective, Evidence, Gathered
 from runner.executions import Count, Range
 from runner.experiment import extent, memory, unread
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.experiment.naming import TRACED
 from runner.experiment.program import Program
-from runner.experiment.topology import Topology
 from runner.faults import invalid
 from runner.flow.dimensions import Names
 from runner.flow.drawing import draw
@@ -50,6 +36,7 @@ from runner.link.target import ProgramRun, gradients_told, program_run, traced_v
 from runner.record import record
 from runner.record.model import ArrayRecord, CompiledProgram, MeshShape, ProgramRecord, Record, Status, Trace
 from runner.record.verdicts import Checks, FileChecks, NotRun, SectionsVerdict, ValueVerdict, Verdict
+from runner.reference.arithmetic import Floats
 from runner.sharding import ring
 from runner.why.reasons import explained
 
@@ -130,7 +117,7 @@ class Findings:
                 shapes = {name: shape for name, (shape, _) in context.outputs.items()}
                 run = program_run(step.program, ran, shapes, lambda name, at: layouts[name].ranges(at), arrays)
                 self._runs.append(run)
-                self._verdicts[run.program] = _check(context, run)
+                self._verdicts[run.program] = _checked(Case(context=context, run=run), Needs.LAYOUTS, Needs.VALUES)
             case None if step.work is Work.PROFILE:
                 self._profiles[step.program] = finished.error or ""
             case None if step.work is Work.RUN and finished.unsupported is not None:
@@ -178,9 +165,9 @@ class Findings:
     def _tell_operands(self) -> None:
         """Where a program ran on the mesh, what its devices held of the arrays stands for what the specs promise."""
         arrays = self._found.arrays
-        for run in [run for run in self._runs if run.operands][:1]:
-            for name, held in run.operands.items():
-                told = shards(held, run.device_ids, run.process_of)
+        for run in [run for run in self._runs if run.told and run.told.operands][:1]:
+            for name, held in run.ran.operands.items():
+                told = shards(held, run.ran.device_ids, run.ran.process_of)
                 arrays[name] = replace(arrays[name], shards_from=run.program, shards=told)
 
     def _judge(self, context: Context, folder: Path) -> None:
@@ -201,17 +188,15 @@ class Findings:
                 found.programs[run.program] = ProgramRecord(status="error", error=run.error, checks=Checks())
                 continue
             checks = self._verdicts[run.program]
-            checks = replace(checks, value=values.get(run.program, checks.value))
-            if context.experiment.target.topology is None:
-                others = [other for other in ran if other is not run]
-                checks = replace(checks, agreement=agreement.check(context, run, others, alike=alike))
-            if run.program is Program.DERIVED:
-                checks = replace(checks, derivation=self._hold_derivation(context))
+            checks = checks.but(value=values.get(run.program, checks.value))
+            others = [other for other in ran if other is not run]
+            case = Case(context=context, run=run, others=others, alike=alike, derived=self._lines())
+            checks = _checked(case, Needs.OTHERS, Needs.LINES, already=checks)
             if isinstance(checks.value, ValueVerdict) and checks.value.status == "failed":
                 mine = of_interpreter and run.program.section == "per_device"
                 who = blame.INTERPRETER if mine else blame.blame(context, values, run.program, alike=alike)
                 told = replace(checks.value, diagnosis=[who, *_differs(found, run.program)])
-                checks = replace(checks, value=told)
+                checks = checks.but(value=told)
             checks = known.judge(context, run.program, checks)
             found.programs[run.program] = self._compiled(context, run, checks, folder)
         if (traced := found.programs.get(TRACED)) and traced.checks.value:
@@ -224,61 +209,53 @@ class Findings:
         derived = self._derived if run.program is Program.DERIVED else None
         return derived or self._experiment.alone(run.program.section)
 
-    def _hold_derivation(self, context: Context) -> Verdict:
-        """The derived lines against the graph."""
+    def _lines(self) -> tuple[Experiment, Floats] | None:
+        """The experiment with the derived lines, and the dtypes in them, where there are any."""
         told = self._found.derivation
-        assert told is not None
-        assert self._derived is not None
-        return derivation.check(context, self._derived, told.floats)
+        return None if told is None or self._derived is None else (self._derived, told.floats)
 
     def _compiled(self, context: Context, run: ProgramRun, checks: Checks, folder: Path) -> CompiledProgram:
         """The record of a program, with the evidence and what `expect` says of it."""
         profiled = self._profiles.get(run.program)
-        written, ids = self._written(run), run.device_ids
-        evidence = gather(written, run.program, folder, run.said, run.unreadable, profiled, run.reshards, ids)
+        written, ran = self._written(run), run.ran
+        gathered = gather(
+            written, run.program, folder, ran.said, ran.unreadable, profiled, ran.reshards, ran.device_ids
+        )
+        evidence = gathered.evidence
+        evidence = replace(evidence, collectives=self._explained(run, evidence.collectives))
         if evidence.profile is not None and not evidence.profile.devices:
             reason = "; ".join(evidence.profile.unknown)
             self._found.warnings.append(f"program {run.program} has no profile: {reason}")
-        assert run.timing is not None
         sent = _sent(evidence)
         compiled = CompiledProgram(
             status="passed",
             error=None,
             checks=checks,
             outputs={name: output_of(run, output) for name, output in run.outputs.items()},
-            memory=run.memory,
-            cost=run.cost,
-            timing=run.timing,
-            layouts=run.layouts,
-            keeping_all=run.keeping_all,
-            collectives=self._explained(run, evidence.collectives),
-            collectives_unknown=evidence.collectives_unknown,
-            collectives_missing=evidence.collectives_missing,
-            compiler_warnings=evidence.compiler_warnings,
-            profile=evidence.profile,
-            plan=run.plan,
-            estimate=self._estimate(run, evidence),
-            lowered=run.lowered,
+            **vars(ran.compilation),
+            **vars(evidence),
+            estimate=self._estimate(run, gathered),
             bytes_sent=executions.most(sent),
             bytes_sent_min=sent.min if isinstance(sent, Range) else None,
         )
-        checks = replace(checks, **expectations.check(context.experiment, run.program, compiled))
+        checks = _checked(Case(context=context, run=run, compiled=compiled), Needs.EVIDENCE, already=checks)
         return replace(compiled, status=record.of_checks(checks), checks=checks)
 
-    def _estimate(self, run: ProgramRun, evidence: Evidence) -> Estimate | None:
+    def _estimate(self, run: ProgramRun, gathered: Gathered) -> Estimate | None:
         """What a run takes at least on the hardware that the experiment names, if it names some."""
         hardware = self._experiment.hardware
-        if hardware is None or evidence.work is None:
+        if hardware is None or gathered.work is None:
             return None
         from runner.estimate import estimate
 
+        ran, memory, evidence = run.ran, run.ran.compilation.memory, gathered.evidence
         return estimate.estimate(
             hardware,
             self._experiment.mesh,
-            evidence.work,
+            gathered.work,
             evidence.collectives,
-            coordinates=None if run.coordinates is None else [tuple(place) for place in run.coordinates],
-            needed_bytes=None if run.memory is None else run.memory.needed_bytes,
+            coordinates=None if ran.coordinates is None else [tuple(place) for place in ran.coordinates],
+            needed_bytes=None if memory is None else memory.needed_bytes,
             compiled_for=estimate.compiled_for(self._experiment),
             said=[*evidence.collectives_missing, *estimate.doubts(self._experiment)],
         )
@@ -288,7 +265,8 @@ class Findings:
         if not listed or not run.program.on_mesh:
             return listed
         told = self._found.derivation if run.program is Program.DERIVED else None
-        return explained(self._written(run), run.program, listed, run.plan, told and told.plan, run.lowered)
+        compiled = run.ran.compilation
+        return explained(self._written(run), run.program, listed, compiled.plan, told and told.plan, compiled.lowered)
 
     def _hold_sections(self, context: Context, ran: list[ProgramRun]) -> SectionsVerdict | NotRun:
         """The two oracles against each other, and what is wrong where they differ."""
@@ -316,25 +294,15 @@ def _sent(evidence: Evidence) -> Count:
     return ring.total(evidence.collectives)
 
 
-def _check(context: Context, run: ProgramRun) -> Checks:
-    """The verdicts on one program that need no other one."""
-    absent = context.experiment.target.topology
-    if absent is not None:
-        return _check_compiled(context, run, absent)
-    return Checks(
-        value=value.check(context, run),
-        layout=layout.check(context, run),
-        replicas=replicas.check(context, run),
-        gradient=gradient.check(context, run) if context.experiment.alone(run.program.section).grad else None,
-        values=pinned.check(context, run) if context.experiment.values else None,
-    )
-
-
-def _check_compiled(context: Context, run: ProgramRun, absent: Topology) -> Checks:
-    """The checks of a program that only was compiled: the compiler tells the layouts, and nothing has values."""
-    not_run = NotRun(reason=absent.not_here)
-    checks = Checks(**dict.fromkeys(context.experiment.checks(run.program), not_run))
-    return replace(checks, layout=layout.check(context, run))
+def _checked(case: Case, *needs: Needs, already: Checks | None = None) -> Checks:
+    """The checks of a program, with those that need no more than this; on absent hardware nothing has values."""
+    absent = case.context.experiment.target.topology
+    kinds = [each for each in registry.applying(case.context.experiment, case.run.program) if each.needs in needs]
+    told: dict[str, Verdict] = {
+        kind.name: NotRun(reason=absent.not_here) if absent and kind.needs.values else kind.check(case)
+        for kind in kinds
+    }
+    return (already or Checks()).but(**told)
 
 
 def _describe(experiment: Experiment, arrays: Arrays | None, found: Record) -> None:
@@ -355,7 +323,7 @@ def _describe(experiment: Experiment, arrays: Arrays | None, found: Record) -> N
         found.arrays[array.name] = ArrayRecord(
             shape=list(array.shape),
             dtype=array.dtype,
-            spec=array.layout.spec.json(),
+            spec=array.layout.spec,
             shard_shape=list(array.layout.shard_shape),
             shards_from="spec",
             shards=shards(((i, array.layout.ranges(i)) for i in positions), positions),

@@ -22,7 +22,7 @@ def logical(experiment: Experiment, sources: Sources) -> dict[str, LogicalSpec]:
     return {
         key_text(key): LogicalSpec(
             written=spec.written,
-            spec=spec.spec.json(),
+            spec=spec.spec,
             rules=[None if rule is None else applied(rule) for rule in spec.rules],
             dropped=[applied(rule) for rule in spec.dropped],
         )

@@ -13,6 +13,7 @@ from runner import codec, dtypes
 from runner.experiment.model import Experiment, Line, Node, Statement
 from runner.language.operations import OPERATIONS
 from runner.language.syntax import Expression, name_of
+from runner.layout import Typed
 from runner.link.events import Ranges, Types
 from runner.link.target import Output, ProgramRun
 from runner.record.model import Held, OutputRecord, RecordedLine
@@ -56,16 +57,18 @@ def output_of(run: ProgramRun, output: Output) -> OutputRecord:
     return OutputRecord(
         shape=list(output.shape),
         dtype=output.dtype,
-        spec=None if output.spec is None else output.spec.padded(len(output.shape)).json(),
+        spec=None if output.spec is None else output.spec.padded(len(output.shape)),
         shard_shape=list(parts[0]),
         shards_from=run.program if run.program.on_mesh else "spec",
-        shards=shards(((place.device, place.ranges) for place in output.places), run.device_ids, run.process_of),
+        shards=shards(
+            ((place.device, place.ranges) for place in output.places), run.ran.device_ids, run.ran.process_of
+        ),
         text=text,
         values=values,
     )
 
 
-_Types: TypeAlias = Mapping[str, tuple[tuple[int, ...], str]]
+_Types: TypeAlias = Mapping[str, Typed]
 
 
 def lines(experiment: Experiment, derived: Experiment | None, types: Types) -> dict[str, list[RecordedLine]]:

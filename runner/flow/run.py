@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -265,7 +265,7 @@ class Running:
             verification.not_run(record, smaller)
             with self.progress:
                 held = sections.hold(experiment, record, self.sources, self.workers, partial(self._part, experiment))
-            record.checks = replace(record.checks, sections=held)
+            record.checks = record.checks.but(sections=held)
             record.status = records.worst([record.status, records.of_checks(record.checks)])
             if experiment.trace:
                 record.warnings.append(f"there is no trace: {absent.not_here}; {smaller}")
@@ -321,7 +321,7 @@ def _hold_to_refusal(expected: str, ending: _Ending | None, record: Record) -> N
     before = record.status if fault is None else "passed"
     record.status = records.worst([before, records.of_checks(FileChecks(invalid=verdict))])
     record.error = record.error if fault is None else None
-    record.checks = replace(record.checks, invalid=verdict)
+    record.checks = record.checks.but(invalid=verdict)
 
 
 def _steps(experiment: Experiment) -> Iterator[Step]:

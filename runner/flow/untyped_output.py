@@ -11,7 +11,7 @@ from runner.checks import diagnosis, oracles
 from runner.experiment.data import Arrays
 from runner.experiment.model import Experiment
 from runner.faults import LEFT_OUT, Fault
-from runner.layout import Layout
+from runner.layout import Layout, Typed
 from runner.reference import interpret
 
 
@@ -29,7 +29,8 @@ def explained(experiment: Experiment, arrays: Arrays | None, fault: Fault, refus
         return replace(fault, message=f"{fault.message.removesuffix(LEFT_OUT)}{reason}")
     if not experiment.graph:
         return fault
-    outputs = {name: (np.shape(graph.values[name][0]), _dtype_of(graph.values[name][0])) for name in experiment.results}
+    first = {name: graph.values[name][0] for name in experiment.results}
+    outputs = {name: Typed(np.shape(value), _dtype_of(value)) for name, value in first.items()}
     context = oracles.consult(experiment, arrays, outputs, {})
     return replace(fault, message="\n".join([fault.message, *diagnosis.diagnose(context, refused)]))
 

@@ -6,10 +6,11 @@ simulated CPU devices, and the checks of that run stand in the record with the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from runner.checks import registry
 from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment, key_text
 from runner.record import record
@@ -21,10 +22,6 @@ SIMULATED = 512
 
 FOLDER = "verification"
 """Where in the run folder the programs of the verification are."""
-
-_EXECUTED = ("value", "replicas", "agreement", "gradient", "values", "derivation")
-"""The checks that need the program's results."""
-
 
 _OF_RESULTS = ("values", "sections", "weak", "wrong")
 """The keys of `expect` that say what results are held to."""
@@ -78,11 +75,11 @@ def sizes(dims: Mapping[str, int]) -> str:
 def not_run(found: Record, reason: str) -> None:
     """Say in every check that needs results why it was not run."""
     for name, program in found.programs.items():
-        checks = replace(program.checks, **_because(program.checks, _EXECUTED, reason))
+        checks = program.checks.but(**_because(program.checks, registry.of_values(), reason))
         found.programs[name] = replace(program, checks=checks)
 
 
-def _because(checks: FileChecks | Checks, names: Sequence[str], reason: str) -> dict[str, Verdict]:
+def _because(checks: FileChecks | Checks, names: Collection[str], reason: str) -> dict[str, Verdict]:
     return {name: replace(check, reason=f"{check.reason}; {reason}") for name, check in checks.named() if name in names}
 
 
@@ -95,7 +92,7 @@ def adopt(found: Record, verified: Record, dims: Mapping[str, int]) -> None:
     if verified.trace is not None:
         found.trace = replace(verified.trace, dims=dict(dims))
     if verified.checks.sections is not None:
-        found.checks = replace(verified.checks, sections=replace(verified.checks.sections, dims=dict(dims)))
+        found.checks = verified.checks.but(sections=replace(verified.checks.sections, dims=dict(dims)))
     for name, program in found.programs.items():
         other = verified.programs.get(name)
         error = program.error
@@ -106,11 +103,11 @@ def adopt(found: Record, verified: Record, dims: Mapping[str, int]) -> None:
             error = error or f"{at}, on simulated CPU devices: {other.error}"
             checks = _without_results(program, "it failed")
         else:
-            checks = {check: verdict for check, verdict in other.checks.named() if check in _EXECUTED}
+            checks = {check: verdict for check, verdict in other.checks.named() if check in registry.of_values()}
         found.programs[name] = replace(
             program,
             error=error,
-            checks=replace(program.checks, **_at(dims, checks)),
+            checks=program.checks.but(**_at(dims, checks)),
             status=record.worst([program.status, other.status if other else "passed"]),
         )
     for name, other in verified.programs.items():
@@ -123,11 +120,11 @@ def adopt(found: Record, verified: Record, dims: Mapping[str, int]) -> None:
 
 
 def _without_results(program: ProgramRecord, reason: str) -> dict[str, Verdict]:
-    return {check: NotRun(reason=reason) for check, _ in program.checks.named() if check in _EXECUTED}
+    return {check: NotRun(reason=reason) for check, _ in program.checks.named() if check in registry.of_values()}
 
 
 def _at(dims: Mapping[str, int], checks: Mapping[str, Verdict]) -> dict[str, Any]:
     """The checks of the verification as those of the whole run, with the sizes beside them."""
-    if "values" in checks:
-        checks = {**checks, "values": NotRun(reason="the file pins them for its own dims")}
-    return {check: replace(verdict, dims=dict(dims)) for check, verdict in checks.items()}
+    bound = {kind.name: kind.own_dims for kind in registry.kinds() if kind.own_dims is not None}
+    told = {name: NotRun(reason=bound[name]) if name in bound else verdict for name, verdict in checks.items()}
+    return {name: replace(verdict, dims=dict(dims)) for name, verdict in told.items()}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from runner import codec
 from runner.faults import Fault
-from runner.layout import SpecEntries
+from runner.layout import Spec, Typed
 from runner.link.steps import Step
 from runner.sharding.plan import AskedCollective, Derivation, Planned, Reshard
 
@@ -114,7 +115,7 @@ class Timing:
 class ValueLayout:
     """The layout that the compiler gave a value in the middle; `spec` is null where it has none."""
 
-    spec: SpecEntries | None
+    spec: Spec | None
     shape: list[int]
     text: str
 
@@ -140,9 +141,28 @@ class OutputTold:
 
     dtype: str
     shape: list[int] | None = None
-    spec: SpecEntries | None
+    spec: Spec | None
     shards: list[Shard] = field(default_factory=list[Shard])
     places: list[tuple[int, Ranges]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compilation:
+    """What compiling a program told of it, and how long it took to compile and to run.
+
+    - `layouts`: those that `expect.layouts` asks for.
+    - `keeping_all`: where it rematerialises, what the same program costs that keeps everything.
+    - `plan`: what Shardy planned of it; `lowered`: the collectives that it asks for itself; null
+      where there is no mesh.
+    """
+
+    memory: Memory | None
+    cost: Cost | None
+    timing: Timing
+    layouts: dict[str, ValueLayout] | None = None
+    keeping_all: Keeping | None = None
+    plan: Planned | None = None
+    lowered: list[AskedCollective] | None = None
 
 
 @dataclass(kw_only=True)
@@ -155,8 +175,6 @@ class Ran:
     - `said`: what the compiler wrote to standard error; null where nobody could hear it.
     - `unreadable`: why the compiled module could not be printed.
     - `reshards`: for the text of each warning of a rematerialization the layouts, and a way around it.
-    - `plan`: Shardy's; `lowered`: the collectives that the program asks for itself; null where there is no mesh.
-    - `keeping_all`: where it rematerialises, what it costs without.
     - `coordinates`: of TPUs that are not here for each device of the mesh its slice, where in the torus its chip is,
       and its number on the chip.
     """
@@ -168,27 +186,26 @@ class Ran:
     operands: dict[str, list[tuple[int, Ranges]]]
     said: str | None
     unreadable: str | None = None
-    plan: Planned | None = None
-    lowered: list[AskedCollective] | None = None
     reshards: dict[str, Reshard] = field(default_factory=dict[str, Reshard])
-    memory: Memory | None
-    cost: Cost | None
-    timing: Timing
-    layouts: dict[str, ValueLayout] | None = None
-    keeping_all: Keeping | None = None
     coordinates: list[list[int]] | None = None
+    compilation: Compilation
+
+    @property
+    def process_of(self) -> dict[int, int]:
+        """Where several processes ran it, for each device the number of its own."""
+        return {device: number for number, devices in enumerate(self.processes) for device in devices}
 
 
 @dataclass(kw_only=True)
 class Traced:
-    """The trace: of each value its dtype and shape on a device.
+    """The trace: of each value its type on a device.
 
     - `rows`: for each file `trace.bin`, of which each process left its own, the positions in the mesh of the devices
       whose values are stacked in it.
     """
 
     device_ids: list[int]
-    values: dict[str, tuple[str, tuple[int, ...]]]
+    values: dict[str, Typed]
     rows: list[list[int]]
 
     @property
@@ -260,8 +277,8 @@ class Types:
     """
 
     unsupported: dict[str, str]
-    outputs: dict[str, tuple[tuple[int, ...], str]]
-    nodes: dict[str, dict[str, tuple[tuple[int, ...], str]]]
+    outputs: Mapping[str, Typed]
+    nodes: Mapping[str, Mapping[str, Typed]]
     floats: dict[str, dict[str, dict[str, str]]]
     target: Devices
     jax: str

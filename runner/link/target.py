@@ -23,24 +23,17 @@ from runner.faults import InvalidExperiment
 from runner.layout import Spec
 from runner.link import handover, scratch
 from runner.link.events import (
-    Cost,
     Died,
     Gradients,
     Invalid,
-    Keeping,
-    Memory,
-    OutputTold,
     Ran,
     Ranges,
-    Timing,
     Traced,
     Types,
-    ValueLayout,
 )
 from runner.link.steps import Step
 from runner.link.together import folder as folder_of
 from runner.link.workers import Workers
-from runner.sharding.plan import AskedCollective, Planned, Reshard
 
 
 @dataclass(frozen=True)
@@ -109,28 +102,18 @@ class Output:
 
 @dataclass
 class ProgramRun:
-    """What one program did: its outputs and evidence, or the error that ended it."""
+    """What one program did: its outputs and what else the worker told of it, or the error that ended it."""
 
     program: Program
     error: str | None = None
     outputs: dict[str, Output] = field(default_factory=dict[str, Output])
-    operands: dict[str, list[tuple[int, Ranges]]] = field(default_factory=dict[str, list[tuple[int, Ranges]]])
-    device_ids: list[int] = field(default_factory=list[int])
-    process_of: dict[int, int] = field(default_factory=dict[int, int])
-    """Where several processes ran it, for each device the number of its own."""
-    memory: Memory | None = None
-    cost: Cost | None = None
-    timing: Timing | None = None
-    layouts: dict[str, ValueLayout] | None = None
-    keeping_all: Keeping | None = None
-    plan: Planned | None = None
-    coordinates: list[list[int]] | None = None
-    lowered: list[AskedCollective] | None = None
-    reshards: dict[str, Reshard] = field(default_factory=dict[str, Reshard])
-    said: str | None = None
-    """What the compiler wrote to standard error; None where nobody could hear it."""
-    unreadable: str | None = None
-    """Why the compiled module could not be printed; None where it could."""
+    told: Ran | None = None
+
+    @property
+    def ran(self) -> Ran:
+        """What the worker told of a program that no error ended."""
+        assert self.told is not None
+        return self.told
 
 
 def job(
@@ -233,29 +216,13 @@ def program_run(
 
     `shapes` are the whole outputs' shapes.
     """
-    run = ProgramRun(
-        program,
-        operands=ran.operands,
-        device_ids=ran.device_ids,
-        process_of={device: number for number, devices in enumerate(ran.processes) for device in devices},
-        memory=ran.memory,
-        cost=ran.cost,
-        timing=ran.timing,
-        layouts=ran.layouts,
-        keeping_all=ran.keeping_all,
-        plan=ran.plan,
-        coordinates=ran.coordinates,
-        lowered=ran.lowered,
-        reshards=ran.reshards,
-        said=ran.said,
-        unreadable=ran.unreadable,
-    )
-    position_of = {device: position for position, device in enumerate(run.device_ids)}
+    run = ProgramRun(program, told=ran)
+    position_of = {device: position for position, device in enumerate(ran.device_ids)}
     if ran.only_compiled:
         for name, output in ran.outputs.items():
             listed = output.places or [(device, block_ranges(name, p)) for device, p in position_of.items()]
             places = tuple(Place(position_of[device], device, where) for device, where in listed)
-            run.outputs[name] = Output(output.dtype, shapes[name], _spec(output), (), places)
+            run.outputs[name] = Output(output.dtype, shapes[name], output.spec, (), places)
         return run
     raw = [
         value
@@ -274,7 +241,7 @@ def program_run(
             if copy not in values:
                 values[copy] = raw[copy].view(kind).reshape(tuple(stop - start for start, stop in where))
             held.append(Held(position, device, where, copy, values[copy]))
-        run.outputs[name] = Output(output.dtype, shapes[name], _spec(output), tuple(held))
+        run.outputs[name] = Output(output.dtype, shapes[name], output.spec, tuple(held))
     return run
 
 
@@ -283,16 +250,12 @@ def _first_alike(raw: Sequence[np.ndarray], entry: int, others: Iterable[int]) -
     return next((other for other in others if handover.same_bits(raw[other], raw[entry])), entry)
 
 
-def _spec(output: OutputTold) -> Spec | None:
-    return None if output.spec is None else Spec.of(output.spec)
-
-
 def traced_values(traced: Traced, arrays: Path) -> dict[str, np.ndarray]:
     """The values of a trace: for each name, what each device holds, by position."""
     files = [handover.collect(folder_of(arrays, process) / "trace.bin") for process in range(len(traced.rows))]
     order = np.argsort([position for rows in traced.rows for position in rows])
     found: dict[str, np.ndarray] = {}
-    for at, (name, (dtype, shape)) in enumerate(traced.values.items()):
+    for at, (name, (shape, dtype)) in enumerate(traced.values.items()):
         kind = dtypes.dtype(dtype).numpy
         stacked = [raw[at].view(kind).reshape(len(rows), *shape) for raw, rows in zip(files, traced.rows, strict=True)]
         # As it lies in the file, where there is one.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
-from runner.layout import Spec
+from runner.layout import Spec, Typed
 from runner.sharding.plan import Derivation
 from runner.sharding.repairs import Repair
 
@@ -30,14 +30,6 @@ class Repairs:
     gathered: Mapping[str, Spec] = field(default_factory=dict[str, Spec])
     makes: bool = False
     constant: bool = False
-
-
-@dataclass(frozen=True)
-class Typed:
-    """The shape and the dtype of one value."""
-
-    shape: tuple[int, ...]
-    dtype: str
 
 
 Floats = dict[str, dict[str, str]]

@@ -15,7 +15,7 @@ from runner import codec, executions
 from runner.evidence import words
 from runner.evidence.model import Between, Collective
 from runner.executions import Count, Range
-from runner.layout import Spec
+from runner.layout import Spec, spec_text
 from runner.record.golden import Pinned
 from runner.untyped import is_list, is_mapping
 from runner.words import bytes_text
@@ -81,16 +81,15 @@ def _one_sided(what: str, before: Any) -> str:
 # Layouts.
 
 
-def spec_text(spec: Sequence[Any] | None) -> str:
-    """A PartitionSpec of a record as JAX prints it."""
-    return "no PartitionSpec" if spec is None else str(Spec.of(spec))
+def _spec(pinned: Sequence[Any] | None) -> str:
+    return spec_text(None if pinned is None else Spec.of(pinned))
 
 
 _OUTPUT_ORDER = ("shape", "dtype", "spec", "shard_shape")
 
 
 def _output(output: Mapping[str, Any]) -> str:
-    return f"{output['dtype']}{output['shape']} {spec_text(output['spec'])}"
+    return f"{output['dtype']}{output['shape']} {_spec(output['spec'])}"
 
 
 def _of_outputs(program: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[str]:
@@ -106,7 +105,7 @@ def _of_outputs(program: str, before: Mapping[str, Any] | None, after: Mapping[s
             found.append(f"output {name} disappeared from {program}: {_output(old)}")
             continue
         changes = [
-            f"{key.replace('_', ' ')} {spec_text(old[key])} → {spec_text(new[key])}"
+            f"{key.replace('_', ' ')} {_spec(old[key])} → {_spec(new[key])}"
             if key == "spec"
             else f"{key.replace('_', ' ')} {_change(old.get(key), new.get(key))}"
             for key in sorted({*old, *new}, key=lambda key: ((*_OUTPUT_ORDER, key).index(key), key))

@@ -60,7 +60,7 @@ def pinned(program: ProgramRecord, dims: Mapping[str, int] | None = None) -> Pin
     if program.memory is not None:
         found["bytes"] = {"argument": program.memory.argument_bytes, "output": program.memory.output_bytes}
     found["outputs"] = {
-        name: {key: getattr(output, key) for key in _OUTPUT} for name, output in program.outputs.items()
+        name: {key: codec.plain(getattr(output, key)) for key in _OUTPUT} for name, output in program.outputs.items()
     }
     found["collectives"] = _collectives(program.collectives)
     if program.collectives_unknown:

@@ -7,11 +7,11 @@ from typing import Any, Literal, TypeAlias
 
 from runner.codec import ALWAYS, Numbers, named
 from runner.estimate.model import Estimate
-from runner.evidence.model import Collective, CompilerWarning, Profile
-from runner.layout import SpecEntries
-from runner.link.events import Cost, Devices, Keeping, Memory, Timing, ValueLayout
-from runner.record.verdicts import Checks, FileChecks
-from runner.sharding.plan import AskedCollective, Derivation, Planned
+from runner.evidence.model import Evidence
+from runner.layout import Spec
+from runner.link.events import Compilation, Devices
+from runner.record.verdicts import Checks, FileChecks, RefusalVerdict
+from runner.sharding.plan import Derivation
 from runner.why.least import Gap
 
 SCHEMA = 3
@@ -52,7 +52,7 @@ class ArrayRecord:
 
     shape: list[int]
     dtype: str
-    spec: SpecEntries | None
+    spec: Spec | None
     shard_shape: list[int]
     shards_from: str
     shards: list[Held] | None
@@ -76,7 +76,7 @@ class ProgramRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompiledProgram(ProgramRecord):
+class CompiledProgram(Evidence, Compilation, ProgramRecord):
     """A program that was compiled, with the evidence of what the compiler did, and where it ran its outputs.
 
     - `collectives`: null where the module could not be read.
@@ -92,19 +92,7 @@ class CompiledProgram(ProgramRecord):
     """
 
     outputs: dict[str, OutputRecord]
-    memory: Memory | None
-    cost: Cost | None
-    timing: Timing
-    layouts: dict[str, ValueLayout] | None = None
-    keeping_all: Keeping | None = None
-    collectives: list[Collective] | None
-    collectives_unknown: list[str]
-    collectives_missing: list[str]
-    compiler_warnings: list[CompilerWarning] | None
-    profile: Profile | None = None
-    plan: Planned | None = None
     estimate: Estimate | None = None
-    lowered: list[AskedCollective] | None = None
     bytes_sent: int | None = None
     bytes_sent_min: int | None = None
 
@@ -257,8 +245,8 @@ class LogicalSpec:
     - `dropped`: the rules of its names that came to nothing, since an earlier rule took an axis of theirs.
     """
 
-    written: SpecEntries
-    spec: SpecEntries
+    written: Spec
+    spec: Spec
     rules: list[AppliedRule | None]
     dropped: list[AppliedRule] = field(default_factory=list[AppliedRule])
 
@@ -366,7 +354,7 @@ class Record:
     def refused(self) -> str | None:
         """With what it was refused, as the command would have told it, where `expect.invalid` has it so."""
         verdict = self.checks.invalid
-        return verdict.refused if verdict and verdict.status == "passed" else None
+        return verdict.refused if isinstance(verdict, RefusalVerdict) and verdict.status == "passed" else None
 
     @property
     def compiled(self) -> dict[str, CompiledProgram]:

@@ -1,13 +1,17 @@
-"""What the checks say: one class for each kind of check, and one for each kind of verdict on an output."""
+"""What checks say: what all verdicts have, and the classes that others than their check read.
+
+The class of any other verdict stands in the file of its check, in `runner/checks/`.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, TypeAlias
 
 from runner.codec import ALWAYS, named
-from runner.executions import Range
+from runner.words import on_devices
 
 Ran: TypeAlias = Literal["passed", "known", "weak", "failed"]
 """The status of a check that was run."""
@@ -103,15 +107,6 @@ class SectionsOutput(OutputVerdict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PinnedOutput(OutputVerdict):
-    """The verdict of `values` on one output; `compared` is the shape of the pinned corner."""
-
-    compared: list[int]
-    rtol: float
-    atol: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """What every check says.
 
@@ -126,6 +121,10 @@ class Verdict:
     diagnosis: list[str] = field(default_factory=list[str])
     note: str | None = None
     dims: dict[str, int] | None = None
+
+    def lines(self) -> list[str]:
+        """Why it failed or is weak, in words: who is to blame first, then where."""
+        return [*self.diagnosis, *([self.reason] if self.reason else []), *self.details]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,21 +173,25 @@ class ValueVerdict(Verdict):
         """The outputs that an oracle knows."""
         return {name: output for name, output in self.outputs.items() if isinstance(output, ValueOutput)}
 
+    def lines(self) -> list[str]:
+        """The same, and what is wrong in each output."""
+        told = super().lines()
+        for name, output in self.compared.items():
+            if output.status not in ("failed", "known"):
+                continue
+            known = ", as expect.wrong knows" if output.status == "known" != self.status else ""
+            if output.wrong:
+                told.append(
+                    f"{name} differs from {_ORACLES[output.oracle]} at {output.wrong} of {output.of} elements, "
+                    f"on {on_devices(output.devices)}; largest error {output.max_abs_error:.3g}, "
+                    f"allowed {output.atol:.1e} + {output.rtol:.1e}·|reference|{known}"
+                )
+            elif output.reason:
+                told.append(f"{name}: {output.reason}{known}")
+        return told
 
-@dataclass(frozen=True, kw_only=True)
-class LayoutVerdict(Judged):
-    """`layout`: how many parts of operands and outputs lie in the `wrong` place."""
 
-    wrong: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplicasVerdict(Judged):
-    """`replicas`: how many copies were compared, how many are `wrong`, and then of which outputs."""
-
-    copies: int
-    wrong: int = 0
-    outputs: dict[str, OutputVerdict] = field(default_factory=dict[str, OutputVerdict])
+_ORACLES = {"graph": "graph's oracle", "per_device": "the SPMD interpreter"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,27 +207,6 @@ class AgreementVerdict(Judged):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientVerdict(Judged):
-    """`gradient`: per section which oracle its gradients have, and how far directional differences are from it.
-
-    `apart` is in units of what is allowed, `rtol` of the sum of the magnitudes and the rounding of the difference.
-    """
-
-    oracle: dict[str, str]
-    directions: int
-    rtol: float
-    apart: dict[str, dict[str, float]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PinnedVerdict(Judged):
-    """`values`: the numbers that the file pins."""
-
-    max_abs_error: float
-    outputs: dict[str, PinnedOutput]
-
-
-@dataclass(frozen=True, kw_only=True)
 class RefusalVerdict(Judged):
     """`invalid`: whether the experiment was `refused`, and with what; `expected` is a part of the message."""
 
@@ -232,68 +214,60 @@ class RefusalVerdict(Judged):
     refused: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class CountsVerdict(Judged):
-    """An expectation of collectives: how often each kind was `found` to run."""
+class FileChecks:
+    """What is checked of an experiment's file, whatever its programs do."""
 
-    found: dict[str, int | Range] | None = None
+    # Each check that `runner/checks/registry.py` lists is an attribute; None stands for one that there is not.
 
+    _OF_FILES = True
 
-@dataclass(frozen=True, kw_only=True)
-class LimitVerdict(Judged):
-    """An expectation of bytes: how many were `found`, and how many are `allowed`."""
+    def __init__(self, **verdicts: Verdict | None) -> None:
+        names = list(self.members()) if verdicts else []
+        if unknown := verdicts.keys() - set(names):
+            raise TypeError(f"there is no check {', '.join(sorted(unknown))}")
+        self._verdicts = {name: verdict for name in names if (verdict := verdicts.get(name)) is not None}
 
-    found: int | None = None
-    allowed: int | None = None
+    @classmethod
+    def members(cls) -> dict[str, Any]:
+        """The names of the checks in the order of a report, and the types of their verdicts."""
+        # What is checked lies above what it says: a record is read, too, where nothing is checked.
+        kinds: Any = importlib.import_module("runner.checks.registry").kinds()
+        return {kind.name: kind.verdict | None for kind in kinds if (kind.needs.name == "FILE") == cls._OF_FILES}
 
+    def __getattr__(self, name: str) -> Verdict | None:
+        if name.startswith("_") or name not in self.members():
+            raise AttributeError(f"there is no check {name}")
+        return self._verdicts.get(name)
 
-class _Named:
-    """Verdicts by the name of their check."""
+    def but(self, **verdicts: Verdict | None) -> Self:
+        """The same with these instead, or without those that are None."""
+        return type(self)(**{**self._verdicts, **verdicts})
+
+    def json(self) -> dict[str, Verdict]:
+        """As `result.json` has them."""
+        return self._verdicts
 
     def named(self) -> Iterator[tuple[str, Verdict]]:
-        """The checks that there are, with their names, in the order of a report."""
-        for each in fields(self):  # pyright: ignore[reportArgumentType]
-            verdict = getattr(self, each.name)
-            if verdict is not None:
-                yield each.name, verdict
+        """The checks that there are, with their names."""
+        return iter(self._verdicts.items())
 
     def get(self, name: str) -> Verdict | None:
         """The check of that name; None where there is none."""
-        return dict(self.named()).get(name)
+        return self._verdicts.get(name)
 
     def __iter__(self) -> Iterator[Verdict]:
-        return (verdict for _, verdict in self.named())
+        return iter(self._verdicts.values())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and self._verdicts == other._verdicts
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={verdict!r}' for name, verdict in self.named())})"
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileChecks(_Named):
-    """What is checked of an experiment's file, whatever its programs do."""
-
-    sections: SectionsVerdict | NotRun | None = None
-    invalid: RefusalVerdict | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Checks(_Named):
+class Checks(FileChecks):
     """What is checked of one program: its results, then what `expect` says of the compiled module."""
 
-    value: ValueVerdict | NotRun | None = None
-    layout: LayoutVerdict | NotRun | None = None
-    replicas: ReplicasVerdict | NotRun | None = None
-    agreement: AgreementVerdict | LeftOut | NotRun | None = None
-    gradient: GradientVerdict | NotRun | None = None
-    values: PinnedVerdict | NotRun | None = None
-    derivation: Judged | NotRun | None = None
-    collectives: CountsVerdict | NotRun | None = None
-    no_collectives: CountsVerdict | NotRun | None = None
-    max_bytes_per_device: LimitVerdict | NotRun | None = None
-    max_memory_bytes: LimitVerdict | NotRun | None = None
-    overlapped: Judged | NotRun | None = None
-    not_overlapped: Judged | NotRun | None = None
-    layouts: Judged | NotRun | None = None
-    lowered_collectives: CountsVerdict | NotRun | None = None
-    lowered_no_collectives: CountsVerdict | NotRun | None = None
-    lowered_max_bytes_per_device: LimitVerdict | NotRun | None = None
-    planned_collectives: CountsVerdict | NotRun | None = None
-    planned_no_collectives: CountsVerdict | NotRun | None = None
-    planned_max_bytes_per_device: LimitVerdict | NotRun | None = None
+    _OF_FILES = False

@@ -6,13 +6,13 @@ Types in a plan are global, as Shardy's are. A mesh axis that is split stands as
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from runner import codec
 from runner.executions import Count, InBranch
-from runner.layout import Spec, SpecEntries
+from runner.layout import Spec
 
 CLAUSES = {
     "all_gather": "all-gather", "all_slice": "slice", "all_to_all": "all-to-all", "all_reduce": "all-reduce",
@@ -25,7 +25,7 @@ SILENT = frozenset({"slice", "sharded-to-unreduced", "replicated-to-unreduced"})
 """Those that communicate nothing."""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PlannedValue:
     """An operand or a result: what it is of (an array, a line), and how it lies.
 
@@ -34,13 +34,13 @@ class PlannedValue:
     """
 
     of: str
-    shape: list[int]
-    dims: list[str | None]
-    spec: SpecEntries
-    origins: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    shape: tuple[int, ...]
+    dims: tuple[str | None, ...]
+    spec: Spec
+    origins: Mapping[str, list[str]] = field(default_factory=dict[str, list[str]])
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PlannedOperation:
     """An operation of StableHLO as Shardy plans it: where it stands, its values, and Shardy's rule for it.
 
@@ -56,17 +56,22 @@ class PlannedOperation:
     line: str | None
     number: int = 0
     gradient: bool = False
-    operands: list[PlannedValue]
-    results: list[PlannedValue]
+    operands: tuple[PlannedValue, ...]
+    results: tuple[PlannedValue, ...]
     rule: str | None = None
-    factors: dict[str, int] = field(default_factory=dict[str, int])
-    names: dict[str, str] = field(default_factory=dict[str, str])
-    reduced: list[str] = field(default_factory=list[str])
-    whole: list[str] = field(default_factory=list[str])
-    permuted: list[str] = field(default_factory=list[str])
+    factors: Mapping[str, int] = field(default_factory=dict[str, int])
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    reduced: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
+    permuted: tuple[str, ...] = ()
+
+    @property
+    def sharded(self) -> bool:
+        """Whether a mesh axis shards one of its values."""
+        return any(value.spec.axes for value in (*self.operands, *self.results))
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PlannedCollective:
     """A collective that Shardy plans between two operations.
 
@@ -83,29 +88,29 @@ class PlannedCollective:
     """
 
     kind: str
-    axes: list[str]
+    axes: tuple[str, ...]
     line: str | None
     operation: str
     of: str
-    before: SpecEntries
-    after: SpecEntries
+    before: Spec
+    after: Spec
     bytes_in: int
     bytes_out: int
     reduction: str | None
     gradient: bool
     dtype: str = ""
-    shape: list[int] = field(default_factory=list[int])
-    dims: list[str | None] = field(default_factory=list["str | None"])
-    origins: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    shape: tuple[int, ...] = ()
+    dims: tuple[str | None, ...] = ()
+    origins: Mapping[str, list[str]] = field(default_factory=dict[str, list[str]])
     needed_by: int | None = None
     asked_by: str | None = None
     bytes_sent: int | None = None
     count: Count = None
-    branches: list[InBranch] = field(default_factory=list[InBranch])
+    branches: tuple[InBranch, ...] = ()
     alone: bool = False
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AskedCollective:
     """A collective that a program asks for itself: as lowered, before any compiler.
 
@@ -116,18 +121,18 @@ class AskedCollective:
     """
 
     kind: str
-    axes: list[str] | None
+    axes: tuple[str, ...] | None
     line: str | None
     gradient: bool
     bytes_in: int
     bytes_out: int
     bytes_sent: int | None
     count: Count
-    branches: list[InBranch] = field(default_factory=list[InBranch])
+    branches: tuple[InBranch, ...] = ()
     alone: bool = False
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Reshard:
     """Two layouts between which the compiler knows no way but to gather the whole.
 
@@ -136,16 +141,16 @@ class Reshard:
     - `bytes_sent`: what a device sends for that, on a ring.
     """
 
-    before: SpecEntries
-    after: SpecEntries
-    shape: list[int]
+    before: Spec
+    after: Spec
+    shape: tuple[int, ...]
     dtype: str
-    through: list[SpecEntries] | None = None
+    through: tuple[Spec, ...] | None = None
     bytes_sent: int | None = None
     ran: bool = False
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Planned:
     """What Shardy plans of a program: its collectives; null where there is no plan, and `missing` says why.
 
@@ -153,11 +158,11 @@ class Planned:
     """
 
     missing: str | None = None
-    collectives: list[PlannedCollective] | None = None
-    operations: list[PlannedOperation] = field(default_factory=list[PlannedOperation])
+    collectives: tuple[PlannedCollective, ...] | None = None
+    operations: tuple[PlannedOperation, ...] = ()
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PlannedLine:
     """A line of the graph as Shardy plans it, in the scaling book's notation, and its collectives with reasons."""
 
@@ -166,7 +171,7 @@ class PlannedLine:
     collectives: list[str] = field(default_factory=list[str])
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Derivation:
     """The lines of one device that were derived from a graph.
 
@@ -186,132 +191,16 @@ class Derivation:
 
 
 @dataclass(frozen=True)
-class Operand:
-    """An operand or a result; the fields are those of `PlannedValue`."""
-
-    of: str
-    shape: tuple[int, ...]
-    dims: tuple[str | None, ...]
-    spec: Spec
-    origins: Mapping[str, Sequence[str]]
-
-    def told(self) -> PlannedValue:
-        """The value as the record has it."""
-        return PlannedValue(
-            of=self.of,
-            shape=list(self.shape),
-            dims=list(self.dims),
-            spec=self.spec.json(),
-            origins={axis: list(keys) for axis, keys in self.origins.items()},
-        )
-
-
-@dataclass(frozen=True)
-class Operation:
-    """One operation; the fields are those of `PlannedOperation`, `place` says where in the line's expression."""
-
-    name: str
-    line: str | None
-    place: str | None
-    gradient: bool
-    operands: tuple[Operand, ...]
-    results: tuple[Operand, ...]
-    rule: str | None = None
-    factors: Mapping[str, int] = field(default_factory=dict[str, int])
-    names: Mapping[str, str] = field(default_factory=dict[str, str])
-    reduced: tuple[str, ...] = ()
-    whole: tuple[str, ...] = ()
-    permuted: tuple[str, ...] = ()
-
-    @property
-    def sharded(self) -> bool:
-        """Whether a mesh axis shards one of its values."""
-        return any(value.spec.axes for value in (*self.operands, *self.results))
-
-    def told(self, number: int) -> PlannedOperation:
-        """The operation as the record has it."""
-        return PlannedOperation(
-            name=self.name,
-            line=self.line,
-            number=number,
-            gradient=self.gradient,
-            operands=[value.told() for value in self.operands],
-            results=[value.told() for value in self.results],
-            rule=self.rule,
-            factors=dict(self.factors),
-            names=dict(self.names),
-            reduced=list(self.reduced),
-            whole=list(self.whole),
-            permuted=list(self.permuted),
-        )
-
-
-@dataclass(frozen=True)
-class Collective:
-    """One collective between two operations; the fields are those of `PlannedCollective`.
-
-    `sent` is what a device sends; `at` the number of the operation that follows it.
-    """
-
-    kind: str
-    axes: tuple[str, ...]
-    line: str | None
-    operation: str
-    of: str
-    before: Spec
-    after: Spec
-    bytes_in: int
-    bytes_out: int
-    reduction: str | None = None
-    gradient: bool = False
-    dtype: str = ""
-    shape: tuple[int, ...] = ()
-    dims: tuple[str | None, ...] = ()
-    origins: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
-    sent: int | None = None
-    count: Count = 1
-    branches: tuple[InBranch, ...] = ()
-    at: int = 0
-    alone: bool = False
-    needed_by: int | None = None
-    asked_by: str | None = None
-
-    def told(self) -> PlannedCollective:
-        """The collective as the record has it."""
-        return PlannedCollective(
-            kind=self.kind,
-            axes=list(self.axes),
-            line=self.line,
-            operation=self.operation,
-            of=self.of,
-            before=self.before.json(),
-            after=self.after.json(),
-            bytes_in=self.bytes_in,
-            bytes_out=self.bytes_out,
-            reduction=self.reduction,
-            gradient=self.gradient,
-            dtype=self.dtype,
-            shape=list(self.shape),
-            dims=list(self.dims),
-            origins={axis: list(keys) for axis, keys in self.origins.items()},
-            needed_by=self.needed_by,
-            asked_by=self.asked_by,
-            bytes_sent=self.sent,
-            count=self.count,
-            branches=list(self.branches),
-            alone=self.alone,
-        )
-
-
-@dataclass(frozen=True)
 class Plan:
-    """The plan of one program; `missing` says why there is none.
+    """All of the plan of one program; `missing` says why there is none.
 
-    `values` has for each line, by the place in its expression, how what stands there lies.
+    - `following`: for each collective the number of the operation that follows it.
+    - `values`: for each line, by the place in its expression, how what stands there lies.
     """
 
-    operations: tuple[Operation, ...] = ()
-    collectives: tuple[Collective, ...] = ()
+    operations: tuple[PlannedOperation, ...] = ()
+    collectives: tuple[PlannedCollective, ...] = ()
+    following: tuple[int, ...] = ()
     values: Mapping[str, Mapping[str, Spec]] = field(default_factory=dict[str, Mapping[str, Spec]])
     missing: str | None = None
 
@@ -320,20 +209,20 @@ class Plan:
         told = codec.plain(self.summary())
         if self.missing is not None:
             return told
-        return told | {"operations": [codec.plain(one.told(at)) for at, one in enumerate(self.operations)]}
+        return told | {"operations": codec.plain(self.operations)}
 
     def summary(self) -> Planned:
         """Its collectives; a slice communicates nothing, and is none. Of its operations those that tell something."""
         if self.missing is not None:
             return Planned(missing=self.missing)
-        moving = [one for one in self.collectives if one.kind not in SILENT]
-        beside = {at for one in moving for at in (one.at - 1, one.at, one.needed_by)}
-        telling = [
-            operation.told(at)
-            for at, operation in enumerate(self.operations)
-            if operation.sharded and (at in beside or operation.reduced or operation.permuted or operation.whole)
-        ]
-        return Planned(collectives=[one.told() for one in moving], operations=telling)
+        moving = [(one, at) for one, at in zip(self.collectives, self.following, strict=True) if one.kind not in SILENT]
+        beside = {number for one, at in moving for number in (at - 1, at, one.needed_by)}
+        telling = tuple(
+            one
+            for one in self.operations
+            if one.sharded and (one.number in beside or one.reduced or one.permuted or one.whole)
+        )
+        return Planned(collectives=tuple(one for one, _ in moving), operations=telling)
 
 
 def whole_axes(spec: Spec) -> Spec:

@@ -7,7 +7,6 @@ from runner.evidence.model import Collective
 from runner.evidence.words import NOBODY, because, collective, subject
 from runner.executions import Part, Range
 from runner.experiment.program import Program
-from runner.layout import Spec
 from runner.record.model import Record
 from runner.sharding.plan import Reshard
 from runner.words import bytes_text
@@ -72,11 +71,10 @@ def reasons(found: Record) -> list[str]:
 
 def way(found: Reshard) -> str:
     """What the compiler lays out anew by gathering the whole, and what it can do without."""
-    before, after = Spec.of(found.before), Spec.of(found.after)
-    what = f"{found.dtype}{found.shape} goes from {before} to {after}"
+    what = f"{found.dtype}{list(found.shape)} goes from {found.before} to {found.after}"
     if found.through is None:
         return f"{what}; no steps were found that the compiler takes without gathering the whole"
-    steps = ", then ".join(str(Spec.of(entries)) for entries in found.through)
+    steps = ", then ".join(map(str, found.through))
     proof = "compiled without a warning" + (", and run: the values are the same" if found.ran else "")
     return f"{what}; by way of {steps} a device sends {bytes_text(found.bytes_sent)} ({proof})"
 

@@ -54,7 +54,7 @@ def wrapped(line: str, width: int) -> list[str]:
     return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
 
 
-def print_table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+def print_table(head: Sequence[str], rows: Iterable[Sequence[Cell | str]]) -> None:
     """Print a table that fits."""
     show_lines(table.lines(head, rows, room()))
 

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from runner.printable import escape
 from runner.record.model import Record
 from runner.show import collectives, figures, report, svg
-
-_COLOURS = {"passed": "#1a7f37", "known": "#9a6700", "weak": "#9a6700", "failed": "#cf222e", "error": "#8250df"}
-"""Of the statuses of checks, runs and programs; the others are as the notebook writes."""
+from runner.show.status import look
 
 
 def fragment(record: Record) -> str:
@@ -42,5 +40,5 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _coloured(text: str) -> str:
-    colour = _COLOURS.get(text)
+    colour = look(text).colour
     return escape(text) if colour is None else f'<span style="color:{colour}">{escape(text)}</span>'

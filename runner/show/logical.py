@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runner.layout import Spec
 from runner.record.model import AppliedRule, LogicalSpec
 
 _HEAD = ("logical names", "mesh axes", "of", "by the rules", "dropped")
@@ -20,11 +19,11 @@ def table(specs: Mapping[str, LogicalSpec]) -> tuple[tuple[str, ...], list[list[
 def _rows(specs: Mapping[str, LogicalSpec]) -> list[list[str]]:
     alike: dict[str, tuple[LogicalSpec, list[str]]] = {}
     for key, spec in specs.items():
-        alike.setdefault(Spec.of(spec.written).yaml(), (spec, []))[1].append(_of(key))
+        alike.setdefault(spec.written.yaml(), (spec, []))[1].append(_of(key))
     return [
         [
             written,
-            str(Spec.of(spec.spec)),
+            str(spec.spec),
             ", ".join(names),
             "; ".join(dict.fromkeys(told(rule) for rule in spec.rules if rule is not None)),
             "; ".join(map(told, spec.dropped)),

@@ -27,22 +27,9 @@ from runner.record.verdicts import (
 )
 from runner.show import absent, collectives, figures, keeping, logical, modes, refused, values
 from runner.show.console import PLAIN, print_table, room, say, show_lines
+from runner.show.status import status_cell
 from runner.show.table import Cell
-from runner.words import listed, on_devices
-
-_STYLES = {
-    "passed": "green",
-    "known": "yellow",
-    "weak": "bold yellow",
-    "failed": "bold red",
-    "invalid": "bold yellow",
-    "error": "bold magenta",
-    "not run": "dim",
-}
-
-
-def status_cell(status: str, text: str | None = None) -> Cell:
-    return text or status, _STYLES.get(status, "")
+from runner.words import listed
 
 
 def listing(folders: Sequence[Path]) -> None:
@@ -52,7 +39,7 @@ def listing(folders: Sequence[Path]) -> None:
     if width := room():
         left = width - max(len(name) for name in ("experiment", *(name for name, *_ in found))) - 2
         told = [shorten(summary, max(left, 20), placeholder=" …") for summary in told]
-    rows = [((name, ""), (summary, "")) for (name, *_), summary in zip(found, told, strict=True)]
+    rows = [(name, summary) for (name, *_), summary in zip(found, told, strict=True)]
     print_table(("experiment", "summary"), rows)
     say(f"\n{len(found)} experiments. Run one: python -m runner +experiment={found[0][0] if found else 'NAME'}")
     if any(summary.endswith(" …") for summary in told):
@@ -79,7 +66,7 @@ def run(found: Record, folder: Path, *, brief: bool, show: Show = "auto", comple
     print(refused.plain(found), end="")
     if found.logical:
         head, rows = logical.table(found.logical)
-        print_table(head, [[(text, "") for text in row] for row in rows])
+        print_table(head, rows)
         say()
     if found.pictures:
         _pictures(found.pictures, show, complete=complete)
@@ -236,7 +223,7 @@ def _expectations(checks: Sequence[Verdict]) -> Cell:
 def _collectives(found: Record, *, complete: bool) -> None:
     table, rest = collectives.shortened(collectives.rows(found), most=None if complete else collectives.SHOWN)
     if table:
-        print_table(collectives.HEAD, [[(text, "") for text in row] for row in table])
+        print_table(collectives.HEAD, table)
     explain = collectives.reasons(found) if complete or found.explain else []
     beneath = [*([rest] if rest else []), *collectives.lines(found), *explain]
     for line in beneath:
@@ -253,7 +240,7 @@ def _collectives(found: Record, *, complete: bool) -> None:
 
 def _modes(found: Record) -> None:
     if table := modes.rows(found):
-        print_table(modes.HEAD, [[(text, "") for text in row] for row in table])
+        print_table(modes.HEAD, table)
         for line in modes.lines(found):
             say(line)
         print()
@@ -273,7 +260,7 @@ def _profiles(found: Record) -> None:
     rows = [(program, *row) for program, of in taken.items() for row in profile.rows(of)]
     if rows:
         say("profile: the median time of a run on one device; a collective's includes waiting for other devices")
-        print_table(("program", *profile.HEAD), [[(text, "") for text in row] for row in rows])
+        print_table(("program", *profile.HEAD), rows)
         say()
 
 
@@ -286,7 +273,7 @@ def _estimates(found: Record, *, complete: bool) -> None:
 
     for line in estimates.head(told):
         say(line)
-    print_table(estimates.HEAD, [[(text, "") for text in row] for row in estimates.rows(told)])
+    print_table(estimates.HEAD, estimates.rows(told))
     for line in estimates.beneath(told, complete=complete):
         say(line)
     say()
@@ -299,7 +286,7 @@ def _run_time(timing: Timing) -> str:
 def failures(found: Record) -> list[tuple[Cell, list[str]]]:
     """What failed, each with its reasons: the sections first, then what failed alike in one program or several."""
     told: list[tuple[Cell, list[str]]] = [
-        ((f"{name} {FAULTS[check.status]}", "red"), reasons(check))
+        ((f"{name} {FAULTS[check.status]}", "red"), check.lines())
         for name, check in found.checks.named()
         if check.status in FAULTS
     ]
@@ -309,7 +296,7 @@ def failures(found: Record) -> list[tuple[Cell, list[str]]]:
             told.append(((f"{program}: {result.error}", "red"), []))
         for name, check in result.checks.named():
             if check.status in FAULTS:
-                alike.setdefault((name, check.status, tuple(reasons(check))), []).append(program)
+                alike.setdefault((name, check.status, tuple(check.lines())), []).append(program)
     for (name, status, lines), programs in alike.items():
         style = "yellow" if status == "known" else "red"
         told.append(((f"{listed(programs)}: {name} {FAULTS[status]}", style), list(lines)))
@@ -334,27 +321,6 @@ def _failures(found: Record) -> None:
 
 FAULTS = {"failed": "failed", "weak": "is weak", "known": "failed, as expect.wrong knows"}
 """The statuses of a check that found something to say, in words."""
-
-
-def reasons(check: Verdict) -> list[str]:
-    """Why a check failed or is weak: who is to blame first, then where."""
-    lines = [*check.diagnosis, *([check.reason] if check.reason else []), *check.details]
-    for name, output in check.compared.items() if isinstance(check, ValueVerdict) else ():
-        if output.status not in ("failed", "known"):
-            continue
-        known = ", as expect.wrong knows" if output.status == "known" != check.status else ""
-        if output.wrong:
-            lines.append(
-                f"{name} differs from {_ORACLES[output.oracle]} at {output.wrong} of {output.of} elements, "
-                f"on {on_devices(output.devices)}; largest error {output.max_abs_error:.3g}, "
-                f"allowed {output.atol:.1e} + {output.rtol:.1e}·|reference|{known}"
-            )
-        elif output.reason:
-            lines.append(f"{name}: {output.reason}{known}")
-    return lines
-
-
-_ORACLES = {"graph": "graph's oracle", "per_device": "the SPMD interpreter"}
 
 
 def _verdict(found: Record, folder: Path) -> None:

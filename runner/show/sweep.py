@@ -13,7 +13,7 @@ from runner.executions import Range
 from runner.record import measures
 from runner.record.measures import MEASURES, Best, Row
 from runner.show.console import print_table, say
-from runner.show.report import status_cell
+from runner.show.status import ENDS, status_cell
 from runner.show.table import Cell
 from runner.words import bytes_text, time_text
 
@@ -122,11 +122,8 @@ def show(all_rows: Sequence[Row], statuses: Sequence[str], folder: Path, view: V
     for line in beneath:
         say(line)
     counts = Counter(statuses)
-    counted = ", ".join(f"{counts[each]} {each}" for each in _ORDER if counts[each])
+    counted = ", ".join(f"{counts[each]} {each}" for each in ENDS if counts[each])
     say(f"{len(statuses)} point{'s' if len(statuses) != 1 else ''}: {counted}; {shown(folder)}")
-
-
-_ORDER = ("passed", "known", "weak", "failed", "invalid", "error")
 
 
 SUM = "arguments + outputs + temporaries - aliased"

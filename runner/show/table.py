@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from runner.printable import printable
 
 Cell = tuple[str, str]
-"""A text and its style."""
+"""A text and its style; in rows a text alone has none."""
 
 Line = list[tuple[str, str]]
 """Pieces of text, each with its rich style; "" is none."""
@@ -24,7 +24,7 @@ _EASY = 24
 """Where there are several tables, columns of at most this width are not narrowed to save one."""
 
 
-def lines(head: Sequence[str], rows: Iterable[Sequence[Cell]], room: int | None = None) -> list[Line]:
+def lines(head: Sequence[str], rows: Iterable[Sequence[Cell | str]], room: int | None = None) -> list[Line]:
     """The table within `room` columns (None: as wide as it needs).
 
     Where it is wider, long cells continue on lines of their own. Where that is not enough, it falls into several tables
@@ -32,7 +32,8 @@ def lines(head: Sequence[str], rows: Iterable[Sequence[Cell]], room: int | None 
     """
     # Before it is measured: what is spelled out is wider.
     head = [printable(name) for name in head]
-    rows = [[(printable(text), style) for text, style in row] for row in rows]
+    styled = ([(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows)
+    rows = [[(printable(text), style) for text, style in row] for row in styled]
     widths = _widths(head, rows)
     if room is None or _total(widths) <= room:
         return _block(head, rows, widths)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
+from runner.checks import registry
 from runner.config import layers
 from runner.config.compose import Configuration, InvalidConfiguration, compose
 from runner.config.folders import conf_folder
@@ -22,7 +23,7 @@ from runner.record import differences, golden
 from runner.record.golden import Pinned, Place
 from runner.record.model import ProgramRecord, Record
 from runner.record.verdicts import Verdict
-from runner.show.report import FAULTS, reasons
+from runner.show.report import FAULTS
 from runner.testing.session import TOLD, Collected, Run, Session
 
 _GOLDEN = "golden"
@@ -101,7 +102,7 @@ class ExperimentFile(pytest.File):
                     name=str(name),
                     file=self,
                     target=target,
-                    checks=(*experiment.checks(name), *experiment.expected[name].named, _GOLDEN),
+                    checks=(*(kind.name for kind in registry.applying(experiment, name)), _GOLDEN),
                 )
                 for name in experiment.programs
             ]
@@ -223,10 +224,10 @@ class _Check(pytest.Item):
             pytest.skip(verdict.reason or "it was not run")
         if verdict.status == "known":
             # Where it is right after all its status is failed: this is strict.
-            pytest.xfail("; ".join([FAULTS["known"], *reasons(verdict)]))
+            pytest.xfail("; ".join([FAULTS["known"], *verdict.lines()]))
         if verdict.status != "passed":
             fault = FAULTS.get(verdict.status, verdict.status)
-            raise _Failure("\n".join([f"{of}: {self.name} {fault}", *_indented(reasons(verdict))]))
+            raise _Failure("\n".join([f"{of}: {self.name} {fault}", *_indented(verdict.lines())]))
 
     @property
     def ran(self) -> Run:

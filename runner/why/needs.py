@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from runner.evidence.model import Collective
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
-from runner.layout import Spec, SpecEntries
 from runner.sharding.plan import Planned, PlannedCollective, PlannedOperation, PlannedValue, terms
 from runner.words import listed
 
@@ -87,7 +86,7 @@ def of_operation(operation: PlannedOperation, axes: Iterable[str] | None, *, red
 
     `reducing` is whether what it needs may be a reduction, rather than values of other devices.
     """
-    slid = operation.reduced if operation.name in _WINDOWED else []
+    slid = operation.reduced if operation.name in _WINDOWED else ()
     moving = (
         ([*operation.permuted, *slid], "does not go block by block along {dims}"),
         (operation.whole, "needs all of {dims}"),
@@ -131,9 +130,7 @@ def of_sources(
                 values.setdefault(value.of, value)
     for name, value in values.items():
         over = {
-            at: mine
-            for at, entry in enumerate(value.spec)
-            if (mine := {a.partition(":")[0] for a in _axes(entry)} & axes)
+            at: mine for at, entry in enumerate(value.spec) if (mine := {a.partition(":")[0] for a in entry} & axes)
         }
         keys = tuple(dict.fromkeys(key for axis in sorted(axes) for key in value.origins.get(axis, ())))
         if not over or not keys:
@@ -154,9 +151,9 @@ def _array(array: Array, experiment: Experiment) -> PlannedValue:
     spec = array.layout.spec
     return PlannedValue(
         of=array.name,
-        shape=list(array.shape),
-        dims=list(array.dims),
-        spec=spec.json(),
+        shape=array.shape,
+        dims=array.dims,
+        spec=spec,
         origins={axis: [experiment.key_of_layout(array.name)] for axis in spec.axes},
     )
 
@@ -176,12 +173,12 @@ def _summed(one: PlannedCollective, there: PlannedOperation | None, axes: set[st
 
 def _laid_out(one: PlannedCollective, there: PlannedOperation | None, promised: Mapping[str, str]) -> Need:
     before, after = one.before, one.after
-    gone = [at for at, (a, b) in enumerate(zip(before, after, strict=False)) if set(_axes(a)) - set(_axes(b))]
-    come = [at for at, (a, b) in enumerate(zip(before, after, strict=False)) if set(_axes(b)) - set(_axes(a))]
+    gone = [at for at, (a, b) in enumerate(zip(before, after, strict=False)) if set(a) - set(b)]
+    come = [at for at, (a, b) in enumerate(zip(before, after, strict=False)) if set(b) - set(a)]
     dims, others = _told_apart(one, gone), _told_apart(one, come)
     if set(dims) & set(others):
         dims, others = tuple(f"dimension {at}" for at in gone), tuple(f"dimension {at}" for at in come)
-    lost = {axis.partition(":")[0] for at in gone for axis in set(_axes(before[at])) - set(_axes(after[at]))}
+    lost = {axis.partition(":")[0] for at in gone for axis in set(before[at]) - set(after[at])}
     if not gone:
         lost = axes_of(one)
     keys = tuple(dict.fromkeys(key for axis, by in one.origins.items() if axis in lost for key in by))
@@ -198,7 +195,7 @@ def _laid_out(one: PlannedCollective, there: PlannedOperation | None, promised: 
     if one.kind == "all-to-all" and come and gone:
         text = f"{who} {listed(others)}{other} sharded in place of {listed(dims)}, {by}"
     elif one.kind == "collective-permute" or not gone:
-        text = f"{who} the blocks{other} in another order, as {_spec(after)} and not {_spec(before)}, {by}"
+        text = f"{who} the blocks{other} in another order, as {after} and not {before}, {by}"
     else:
         since = "" if asking or there is None else _since(there, lost, dims)
         text = f"{who} all of {listed(dims)}{other}, {by}{since}"
@@ -213,10 +210,6 @@ def _told_apart(one: PlannedCollective, places: Sequence[int]) -> tuple[str, ...
         else f"dimension {at}"
         for at in places
     )
-
-
-def _spec(entries: SpecEntries) -> str:
-    return str(Spec.of(entries))
 
 
 def _since(operation: PlannedOperation, axes: set[str], dims: Sequence[str]) -> str:
@@ -237,10 +230,6 @@ def _line(line: str | None, gradient: bool) -> str:
 
 def _at(one: PlannedCollective) -> str:
     return _line(one.line, one.gradient)
-
-
-def _axes(entry: str | list[str] | None) -> list[str]:
-    return [] if entry is None else [entry] if isinstance(entry, str) else entry
 
 
 def _name(operation: PlannedOperation, factor: str) -> str:
@@ -277,7 +266,7 @@ def _places(operation: PlannedOperation, factor: str) -> Iterable[tuple[PlannedV
 
 def _over(operation: PlannedOperation, factor: str, axes: Iterable[str] | None) -> set[str]:
     """The mesh axes, of these, that shard a factor."""
-    found = {axis.partition(":")[0] for value, at in _places(operation, factor) for axis in _axes(value.spec[at])}
+    found = {axis.partition(":")[0] for value, at in _places(operation, factor) for axis in value.spec[at]}
     return found if axes is None else found & set(axes)
 
 
@@ -287,7 +276,7 @@ def _keys(operation: PlannedOperation, factors: Iterable[str], axes: Iterable[st
     found: dict[str, None] = {}
     for factor in factors:
         for value, at in _places(operation, factor):
-            for axis in (axis.partition(":")[0] for axis in _axes(value.spec[at])):
+            for axis in (axis.partition(":")[0] for axis in value.spec[at]):
                 if wanted is None or axis in wanted:
                     found |= dict.fromkeys(value.origins.get(axis, ()))
     return tuple(found)

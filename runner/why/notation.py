@@ -16,12 +16,12 @@ from runner.experiment.lines import Loop
 from runner.experiment.model import Experiment, Statement, expressions
 from runner.language import trees
 from runner.language.syntax import name_of
-from runner.layout import SpecEntries
-from runner.sharding.plan import Operand, Plan, PlannedCollective, PlannedLine, PlannedOperation
+from runner.layout import Spec
+from runner.sharding.plan import Plan, PlannedCollective, PlannedLine, PlannedOperation, PlannedValue
 from runner.why import needs
 from runner.words import bytes_text
 
-_Lying: TypeAlias = "tuple[list[str], SpecEntries]"
+_Lying: TypeAlias = "tuple[list[str], Spec]"
 """The names of a value's dimensions, or their sizes, and how it lies."""
 
 
@@ -32,12 +32,12 @@ def lines(experiment: Experiment, plan: Plan) -> list[PlannedLine]:
     values: dict[str, _Lying] = {}
     for array in experiment.given:
         dims = [name or str(size) for name, size in zip(array.dims, array.shape, strict=True)]
-        values[array.name] = dims, array.layout.spec.padded(len(array.shape)).json()
-    last: dict[str, Operand] = {}
+        values[array.name] = dims, array.layout.spec.padded(len(array.shape))
+    last: dict[str, PlannedValue] = {}
     for operation in plan.operations:
         if operation.line is not None and not operation.gradient and operation.results:
             last[operation.line] = operation.results[0]
-    told = [one.told() for one in plan.collectives if one.kind not in ("slice",)]
+    told = [one for one in plan.collectives if one.kind != "slice"]
     operations = plan.summary().operations
     promised = {line: experiment.key_of_layout(line) for line in experiment.outputs}
     promised |= {line: f"constraints.{line}" for line in experiment.constraints}
@@ -55,12 +55,12 @@ def lines(experiment: Experiment, plan: Plan) -> list[PlannedLine]:
         read = lies(_name(expression.tree))
         asked = experiment.constrained.get(line.path, experiment.results.get(line.path))
         if read is not None and asked is not None:
-            read = read[0], asked.padded(len(read[0])).json()
+            read = read[0], asked.padded(len(read[0]))
         own = _of(last[line.path]) if line.path in last else read
         text = _expression(expression.tree, lies)
         if line.first == "over" and slice_of is not None:
             text = f"{text}[{slice_of.index}]"
-            own = (read[0][1:], read[1][1:]) if read else None
+            own = (read[0][1:], Spec(read[1][1:])) if read else None
         if own is not None:
             values[str(line)] = own
         text = f"{line}{written(*own) if own else ''} = {text}{' at first' if line.first == 'carry' else ''}"
@@ -70,18 +70,17 @@ def lines(experiment: Experiment, plan: Plan) -> list[PlannedLine]:
     return found
 
 
-def written(dims: Sequence[str], spec: SpecEntries) -> str:
+def written(dims: Sequence[str], spec: Spec) -> str:
     """`[B_data, F_{data,model}]`; a dimension without a name has its size."""
     parts: list[str] = []
-    for name, entry in zip(dims, spec, strict=False):
-        axes = [] if entry is None else [entry] if isinstance(entry, str) else entry
+    for name, axes in zip(dims, spec, strict=False):
         over = axes[0] if len(axes) == 1 else f"{{{','.join(axes)}}}"
         parts.append(f"{name}_{over}" if axes else name)
     return f"[{', '.join(parts)}]" if parts else ""
 
 
-def _of(value: Operand) -> _Lying:
-    return [name or str(size) for name, size in zip(value.dims, value.shape, strict=True)], value.spec.json()
+def _of(value: PlannedValue) -> _Lying:
+    return [name or str(size) for name, size in zip(value.dims, value.shape, strict=True)], value.spec
 
 
 def _repeats(statements: Sequence[Statement], around: tuple[str, ...] = ()) -> dict[str, Loop]:

@@ -210,8 +210,8 @@ def _by_line(plan: Planned, experiment: Experiment) -> Planned:
     names = {line.path: str(line) for line, _ in expressions(experiment.graph)}
     return Planned(
         missing=plan.missing,
-        collectives=[needs.renamed(one, names) for one in plan.collectives or ()],
-        operations=[replace(one, line=names.get(one.line or "", one.line)) for one in plan.operations],
+        collectives=tuple(needs.renamed(one, names) for one in plan.collectives or ()),
+        operations=tuple(replace(one, line=names.get(one.line or "", one.line)) for one in plan.operations),
     )
 
 

@@ -20,10 +20,10 @@ from runner.experiment import topology
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.faults import invalid
-from runner.link.events import Devices, OutputTold, Ran, Ranges, Timing
+from runner.link.events import Compilation, Devices, OutputTold, Ran, Ranges, Timing
 from runner.worker import calls
 from runner.worker.compilation import asked, compile_program, planned, ranges, reshards
-from runner.worker.specs import spec_json
+from runner.worker.specs import spec_of
 
 _SPLIT = "topology-aware, physical axes split"
 
@@ -96,7 +96,7 @@ class Absent:
             outputs={
                 name: OutputTold(
                     dtype=str(result.dtype),
-                    spec=None if not program.on_mesh else spec_json(sharding),
+                    spec=None if not program.on_mesh else spec_of(sharding),
                     places=None if not program.on_mesh else _places(sharding, result.shape),
                 )
                 for name, result, sharding in outputs
@@ -105,14 +105,16 @@ class Absent:
                 array.name: _places(operand.sharding, operand.shape)
                 for array, operand in zip(experiment.arrays, operands, strict=True)
             },
-            plan=planned(experiment, program, compiled, folder),
-            lowered=asked(experiment, program, compiled),
-        reshards=reshards(experiment, program, compiled, mesh, run=False),
+            reshards=reshards(experiment, program, compiled, mesh, run=False),
             said=compiled.said,
             unreadable=compiled.unreadable,
-            memory=compiled.memory(),
-            cost=compiled.cost(),
-            timing=Timing(place_s=None, compile_s=compiled.seconds, run_s=None),
+            compilation=Compilation(
+                memory=compiled.memory(),
+                cost=compiled.cost(),
+                timing=Timing(place_s=None, compile_s=compiled.seconds, run_s=None),
+                plan=planned(experiment, program, compiled, folder),
+                lowered=asked(experiment, program, compiled),
+            ),
         )  # fmt: skip
 
     def _without_arguments(self, experiment: Experiment, mesh: Any) -> AbstractContextManager[Any]:

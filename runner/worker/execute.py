@@ -17,10 +17,10 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Layout
 from runner.link import handover
-from runner.link.events import OutputTold, Ran, RunTimes, Shard, Timing
+from runner.link.events import Compilation, OutputTold, Ran, RunTimes, Shard, Timing
 from runner.worker import calls, phases, processes, shared
 from runner.worker.compilation import asked, compile_program, planned, ranges, reshards
-from runner.worker.specs import spec_json
+from runner.worker.specs import spec_of
 
 
 @dataclass(frozen=True)
@@ -81,18 +81,20 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
             ]
             for array, operand in zip(experiment.arrays, operands, strict=True)
         },
-        plan=planned(experiment, program, compiled, folder),
-        lowered=asked(experiment, program, compiled),
         reshards=reshards(experiment, program, compiled, mesh, run=True),
         said=compiled.said,
         unreadable=compiled.unreadable,
-        memory=compiled.memory(),
-        cost=compiled.cost(),
-        timing=Timing(
-            place_s=placed - start,
-            compile_s=compiled.seconds,
-            shared=compiled.shared,
-            run_s=_repeat(run, first_run),
+        compilation=Compilation(
+            memory=compiled.memory(),
+            cost=compiled.cost(),
+            timing=Timing(
+                place_s=placed - start,
+                compile_s=compiled.seconds,
+                shared=compiled.shared,
+                run_s=_repeat(run, first_run),
+            ),
+            plan=planned(experiment, program, compiled, folder),
+            lowered=asked(experiment, program, compiled),
         ),
     )  # fmt: skip
     return Execution(found, run)
@@ -140,7 +142,7 @@ class _Shards:
             where = ranges(shard.index, output.shape)
             entry = self._store(np.asarray(shard.data), held, str(where))
             shards.append((processes.number_of(shard.device), where, entry))
-        spec = spec_json(output.sharding)
+        spec = spec_of(output.sharding)
         return OutputTold(dtype=str(output.dtype), shape=list(output.shape), spec=spec, shards=shards)
 
     def _held(self, name: str, whole: np.ndarray) -> Iterator[np.ndarray]:

@@ -129,11 +129,8 @@ def _told(types: Types, target: Devices) -> events.Types:
     """The types as an event has them."""
     return events.Types(
         unsupported={program.value: reason for program, reason in types.unsupported.items()},
-        outputs={name: (typed.shape, typed.dtype) for name, typed in types.outputs.items()},
-        nodes={
-            section: {name: (typed.shape, typed.dtype) for name, typed in nodes.items()}
-            for section, nodes in types.nodes.items()
-        },
+        outputs=types.outputs,
+        nodes=types.nodes,
         floats=dict(types.floats),
         target=target,
         jax=jax.__version__,
@@ -196,11 +193,15 @@ class _Doing:
         if _probe(program) in self.modules:
             phases.tell(f"{program} was compiled once more, for the layouts of its values")
             devices = self.absent.devices if self.absent else None
-            found.layouts = layouts(self._written(program), program, self.modules[_probe(program)], devices)
+            found.compilation = replace(
+                found.compilation,
+                layouts=layouts(self._written(program), program, self.modules[_probe(program)], devices),
+            )
         if _keeping(program) in self.modules:
             phases.tell(f"{program} was compiled once more, without rematerialization")
             devices = self.absent.devices if self.absent else None
-            found.keeping_all = keeping(self.experiment, program, self.modules[_keeping(program)], devices)
+            kept = keeping(self.experiment, program, self.modules[_keeping(program)], devices)
+            found.compilation = replace(found.compilation, keeping_all=kept)
         return found
 
     def _written(self, program: Program) -> Experiment:
@@ -250,7 +251,7 @@ def _prepare_trace(experiment: Experiment, data: Path) -> Trace:
 def _profile(program: Program, execution: Execution, folder: Path, arrays: Path) -> Profiled:
     from runner.worker import profile
 
-    run_s = execution.found.timing.run_s
+    run_s = execution.found.compilation.timing.run_s
     assert run_s is not None
     return profile.take(program, execution.run, run_s.median, folder, arrays)
 

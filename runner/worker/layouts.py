@@ -18,7 +18,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.link.events import ValueLayout
 from runner.worker import calls
-from runner.worker.specs import spec_json
+from runner.worker.specs import spec_of
 
 
 def layouts(
@@ -46,5 +46,5 @@ def layouts(
     found: dict[str, ValueLayout] = {}
     for name, info, sharding in zip(probing.outputs, lowered.out_info, shardings, strict=True):
         if name in experiment.expected[program].layouts:
-            found[name] = ValueLayout(spec=spec_json(sharding), shape=list(info.shape), text=str(sharding))
+            found[name] = ValueLayout(spec=spec_of(sharding), shape=list(info.shape), text=str(sharding))
     return found

@@ -61,28 +61,28 @@ class _Walk(Walk):
                 bytes_out=bytes_out,
                 bytes_sent=None if devices is None else ring.sent(kind, devices, bytes_in, bytes_out),
                 count=self.count,
-                branches=list(self.branches),
+                branches=self.branches,
                 alone=devices == 1,
             )
         )
         return False
 
-    def _over(self, operation: Any, attributes: Any) -> tuple[list[str] | None, int | None]:
+    def _over(self, operation: Any, attributes: Any) -> tuple[tuple[str, ...] | None, int | None]:
         """The mesh axes over which it is, where its groups are those of axes, and the devices in a group."""
         if operation.name == "stablehlo.collective_permute":
             pairs = _numbers(attributes["source_target_pairs"])
             if pairs is None:
                 return None, None
-            return list(groups.axes_between(pairs, self._mesh)), 1 + bool((pairs[:, 0] != pairs[:, 1]).any())
+            return groups.axes_between(pairs, self._mesh), 1 + bool((pairs[:, 0] != pairs[:, 1]).any())
         text = str(attributes["replica_groups"])
         who = _numbers(attributes["replica_groups"])
         if who is not None:
             axes = groups.axes_of(who, self._mesh)
-            return None if axes is None else list(axes), int(who.shape[1])
+            return axes, int(who.shape[1])
         named = _AXES.findall(text)
         if "sub_axis_info" in text or not all(axis in self._mesh.sizes for axis in named):
             return None, None
-        return [axis for axis in self._mesh.axes if axis in named], self._mesh.axis_size(named)
+        return tuple(axis for axis in self._mesh.axes if axis in named), self._mesh.axis_size(named)
 
 
 def _numbers(attribute: Any) -> np.ndarray | None:

@@ -18,7 +18,7 @@ from runner.experiment.program import Program
 from runner.layout import Spec
 from runner.record.files import write_text
 from runner.sharding import ring
-from runner.sharding.plan import CLAUSES, Collective, Operand, Operation, Plan, Planned
+from runner.sharding.plan import CLAUSES, Plan, Planned, PlannedCollective, PlannedOperation, PlannedValue
 from runner.untyped import is_list
 from runner.worker import shardy, told
 from runner.worker.modules import bytes_of, dtype_of, name_of, producer, shape_of, unchanged
@@ -69,11 +69,7 @@ def of_program(experiment: Experiment, program: Program, lowered: Any, folder: P
         found = origins.of(stack)
         return (found[0].node, None, found[0].gradient) if found else NOWHERE
 
-    def array(name: str) -> str | None:
-        found = origins.of(name)
-        return found[0].node if found else None
-
-    found = plan(lowered, experiment, Names(where, array, tuple(experiment.outputs)))
+    found = plan(lowered, experiment, Names(where, lambda name: where(name)[0], tuple(experiment.outputs)))
     write_text(folder / f"plan_{program}.json", _text(found))
     return found.summary()
 
@@ -115,8 +111,8 @@ class _Reader(Places):
         self._experiment, self._names, self._told = experiment, names, origins
         self._counted = counted
         self._regions = Regions(experiment.layout_keys)
-        self._planned: list[tuple[Operation, list[Nodes], list[Nodes]]] = []
-        self._collectives: list[tuple[Collective, Nodes]] = []
+        self._planned: list[tuple[PlannedOperation, list[Nodes], list[Nodes]]] = []
+        self._collectives: list[tuple[PlannedCollective, Nodes, int]] = []
         # The collectives whose results an operation takes that was not visited yet; the numbers of those that were.
         self._awaited: dict[Any, list[int]] = {}
         self._visited: dict[Any, int] = {}
@@ -130,7 +126,7 @@ class _Reader(Places):
     def plan(self) -> Plan:
         """What was read, with the keys that shard each value."""
 
-        def named(operands: tuple[Operand, ...], nodes: list[Nodes]) -> tuple[Operand, ...]:
+        def named(operands: tuple[PlannedValue, ...], nodes: list[Nodes]) -> tuple[PlannedValue, ...]:
             found = zip(operands, nodes, strict=True)
             return tuple(replace(one, origins=self._regions.origins(at)) for one, at in found)
 
@@ -138,8 +134,8 @@ class _Reader(Places):
             replace(one, operands=named(one.operands, taken), results=named(one.results, made))
             for one, taken, made in self._planned
         )
-        collectives = tuple(replace(one, origins=self._regions.origins(at)) for one, at in self._collectives)
-        return Plan(operations, collectives, self._values)
+        moved = [(replace(one, origins=self._regions.origins(at)), follows) for one, at, follows in self._collectives]
+        return Plan(operations, tuple(one for one, _ in moved), tuple(at for _, at in moved), self._values)
 
     def enter(self, function: Any) -> None:
         attributes = function.attributes
@@ -240,12 +236,12 @@ class _Reader(Places):
             # Of what is called several times the collectives before each call wait for that one.
             self._visited[operation] = at = len(self._planned)
             for each in self._awaited.pop(operation, ()):
-                one, nodes = self._collectives[each]
-                self._collectives[each] = replace(one, needed_by=at), nodes
+                one, nodes, follows = self._collectives[each]
+                self._collectives[each] = replace(one, needed_by=at), nodes, follows
             results = tuple(self._operand(result) for result in operation.results)
-            found = Operation(
-                name, line, place, gradient, operands, results, rule.text, rule.sizes, named.names, rule.reduced,
-                rule.whole, rule.permuted,
+            found = PlannedOperation(
+                name=name, line=line, number=at, gradient=gradient, operands=operands, results=results, rule=rule.text,
+                factors=rule.sizes, names=named.names, reduced=rule.reduced, whole=rule.whole, permuted=rule.permuted,
             )  # fmt: skip
             self._planned.append((found, taken, made))
 
@@ -279,10 +275,11 @@ class _Reader(Places):
                 asked.append((key, given))
         return replace(known, asked=tuple(asked))
 
-    def _operand(self, value: Any) -> Operand:
+    def _operand(self, value: Any) -> PlannedValue:
         known, shape = self._of(value), shape_of(value)
         dims = known.dims if len(known.dims) == len(shape) else (None,) * len(shape)
-        return Operand(known.of, shape, dims, self._layouts.get(value) or self._replicated(value), {})
+        spec = self._layouts.get(value) or self._replicated(value)
+        return PlannedValue(of=known.of, shape=shape, dims=dims, spec=spec)
 
     def _told_of(self, operation: Any) -> told.Place | None:
         """The place of an operation in the module with the origins; None where there it may be another one's."""
@@ -341,29 +338,29 @@ class _Reader(Places):
         axes = shardy.collective_axes(operation, name, before, after)
         kind, sizes = CLAUSES[name], (bytes_of(operand, self._parts(before)), bytes_of(result, self._parts(after)))
         devices = math.prod(map(self._size, axes))
-        found = Collective(
-            kind,
-            axes,
-            line,
-            source.name.partition(".")[2] if source is not None else "",
-            known.of,
-            before,
-            after,
-            *sizes,
+        found = PlannedCollective(
+            kind=kind,
+            axes=axes,
+            line=line,
+            operation=source.name.partition(".")[2] if source is not None else "",
+            of=known.of,
+            before=before,
+            after=after,
+            bytes_in=sizes[0],
+            bytes_out=sizes[1],
             reduction=shardy.reduction(operation, operand) if reduces else None,
             gradient=gradient,
             dims=self._operand(operand).dims,
             dtype=dtype_of(operand),
             shape=shape_of(operand),
-            sent=ring.sent(kind, devices, *sizes),
+            bytes_sent=ring.sent(kind, devices, *sizes),
             count=self.count,
             branches=self.branches,
-            at=len(self._planned),
             alone=devices == 1,
             needed_by=self._visited.get(source) if reduces else None,
             asked_by=next((key for key, spec in known.asked if spec == after != before), None),
         )
-        self._collectives.append((found, taken))
+        self._collectives.append((found, taken, len(self._planned)))
 
     def _value(self, line: str | None, place: str | None, spec: Spec | None) -> None:
         # The last operation of a place is the one whose result has the place's value.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -37,27 +38,16 @@ def ways(experiment: Experiment, origins: Origins, said: str | None, mesh: Any, 
         change = warnings.change(warning.text, experiment.mesh)
         if change is None:
             continue
-        base = Reshard(
-            before=change.before.json(), after=change.after.json(), shape=list(change.shape), dtype=change.dtype
-        )
-        found[warning.text] = base
+        found[warning.text] = change
         for through in _paths(experiment.mesh, change):
             sent = _tried(experiment, mesh, change, through, origins, run=run)
             if sent is not None:
-                found[warning.text] = Reshard(
-                    before=base.before,
-                    after=base.after,
-                    shape=base.shape,
-                    dtype=base.dtype,
-                    through=[spec.json() for spec in through],
-                    bytes_sent=sent,
-                    ran=run,
-                )
+                found[warning.text] = replace(change, through=through, bytes_sent=sent, ran=run)
                 break
     return found
 
 
-def _paths(mesh: layout.Mesh, change: warnings.Change) -> Iterator[tuple[Spec, ...]]:
+def _paths(mesh: layout.Mesh, change: Reshard) -> Iterator[tuple[Spec, ...]]:
     """The layouts on the way: the cheapest way first, then each single one that is near."""
     rank, width = len(change.shape), dtypes.dtype(change.dtype).itemsize
     before, after = (moves.plain(mesh, spec, rank) for spec in (change.before, change.after))
@@ -77,7 +67,7 @@ def _paths(mesh: layout.Mesh, change: warnings.Change) -> Iterator[tuple[Spec, .
 def _tried(
     experiment: Experiment,
     mesh: Any,
-    change: warnings.Change,
+    change: Reshard,
     through: tuple[Spec, ...],
     origins: Origins,
     *,

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from runner import dtypes
 from runner.experiment.model import Experiment
-from runner.layout import Spec, SpecEntries
+from runner.layout import Spec
 
 
 def partition(spec: Spec) -> P:
@@ -34,9 +34,3 @@ def spec_of(sharding: Any) -> Spec | None:
     """The PartitionSpec of a sharding; None where it has none."""
     spec = getattr(sharding, "spec", None)
     return None if spec is None else Spec.of(spec)
-
-
-def spec_json(sharding: Any) -> SpecEntries | None:
-    """The same as the worker tells it."""
-    spec = spec_of(sharding)
-    return None if spec is None else spec.json()

@@ -14,10 +14,10 @@ import numpy as np
 from runner.experiment import naming
 from runner.experiment.model import Experiment
 from runner.faults import InvalidExperiment
+from runner.layout import Typed
 from runner.link import handover
 from runner.link.events import Traced
 from runner.programs import trace
-from runner.programs.types import Typed
 from runner.worker import limits, processes
 from runner.worker.types import per_device
 
@@ -41,7 +41,9 @@ class Trace:
         handover.leave(arrays / "trace.bin", [_stacked(value, position_of) for value in values])
         return Traced(
             device_ids=[processes.number_of(device) for device in mesh.devices.flat],
-            values={name: (str(value.dtype), value.shape[1:]) for name, value in zip(self.names, values, strict=True)},
+            values={
+                name: Typed(value.shape[1:], str(value.dtype)) for name, value in zip(self.names, values, strict=True)
+            },
             rows=[rows],
         )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from runner import executions
 from runner.evidence.model import Collective
+from runner.layout import spec_text
 from runner.printable import escape
 from runner.record.model import ArrayRecord, RecordedLine
 from runner.show.page.layered import Name, place
@@ -252,18 +253,8 @@ def _value(figure: _Figure, name: str, *, port: bool) -> Box:
         shape = f'<rect class="gp" width="{number(width)}" height="24" rx="12"/>'
         return Box(width, 24, shape + text(words, width / 2, 16.5, "gt m"))
     array = figure.arrays[name]
-    told = [f"{array.dtype}{array.shape}", _spec(array)]
+    told = [f"{array.dtype}{array.shape}", spec_text(array.spec)]
     return _boxed(name, told, "ga", figure.at_lines.get(name, ()))
-
-
-def _spec(array: ArrayRecord) -> str:
-    if array.spec is None:
-        return "no PartitionSpec"
-    entries = [
-        "None" if entry is None else f"'{entry}'" if isinstance(entry, str) else str(tuple(entry))
-        for entry in array.spec
-    ]
-    return f"P({', '.join(entries)})"
 
 
 def _line(figure: _Figure, line: RecordedLine) -> Box:

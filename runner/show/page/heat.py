@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from runner.record.measures import ANSWERS, Row
 from runner.show.colours import ink, ramp
-from runner.show.page.badge import MARKS
 from runner.show.page.markup import Inside, Markup, scrolling, tag
 from runner.show.page.measured import Sweep, text, title
+from runner.show.status import LOOKS
 
 _ACROSS = 40
 """A key with more values than that is not laid out."""
@@ -106,7 +106,7 @@ def _without(sweep: Sweep, rows: Sequence[Row]) -> Markup:
     if not rows:
         return tag("td", "", class_="none", title="not in the sweep")
     status = rows[0].status if all(row.status not in ANSWERS for row in rows) else "not known"
-    shown: Inside = [tag("span", MARKS.get(status, "?"), aria_hidden="true"), " ", status]
+    shown: Inside = [tag("span", LOOKS[status].mark if status in LOOKS else "?", aria_hidden="true"), " ", status]
     if (link := sweep.link(rows[0])) is not None:
         shown = tag("a", shown, href=link, title=sweep.name(rows[0]))
     return tag("td", shown, class_="none")

@@ -10,8 +10,7 @@ from runner.show import report
 from runner.show.page.badge import badge
 from runner.show.page.frame import Part
 from runner.show.page.markup import Inside, Markup, table, tag
-
-_STATUSES = frozenset(("passed", "known", "weak", "failed", "invalid", "error"))
+from runner.show.status import ENDS
 
 
 def part(record: Record) -> Part:
@@ -61,7 +60,7 @@ def _cell(text: str, column: int) -> Inside:
     if text == "passed":
         # A column of ticks, so that whatever is none stands out.
         return tag("span", tag("span", "✓", aria_hidden="true"), tag("span", text, class_="aloud"), class_="tick")
-    if column and text in _STATUSES:
+    if column and text in ENDS:
         return badge(text)
     return tag("span", "–", title="not run") if text == "–" else text
 

@@ -1,0 +1,87 @@
+"""What a check says of itself in; what flow, records, terminals, pages and pytest know of it out.
+
+Each file of this folder that checks something ends in its `KINDS`, and stands in the list of `registry.py`. Nothing
+else names it: its column, its words below the tables, its callout on the page, its item of pytest and its part of the
+JSON Schema come of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runner.checks.context import Context
+    from runner.experiment.model import Experiment
+    from runner.experiment.program import Program
+    from runner.link.target import ProgramRun
+    from runner.record.verdicts import Verdict
+
+
+class Needs(Enum):
+    """What has to be there before a check can say anything."""
+
+    FILE = "the file: `flow` asks it by itself, of no program"
+    LAYOUTS = "the layouts that the compiler tells of one program"
+    EVIDENCE = "what was read of the compiled module"
+    VALUES = "what the devices hold after one program"
+    OTHERS = "what they hold after every program"
+    LINES = "the lines that were derived"
+
+    @property
+    def values(self) -> bool:
+        """Whether something has to be computed, which absent hardware cannot do."""
+        return self in (Needs.VALUES, Needs.OTHERS, Needs.LINES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What a check of a program is given; of what comes later than it `needs` there is none.
+
+    - `others`: the other programs that ran; `alike`: whether `graph` and `per_device` say the same.
+    - `derived`: the experiment with the derived lines, and the dtypes in them; `compiled`: the `CompiledProgram`.
+    """
+
+    context: Context
+    run: ProgramRun
+    others: Sequence[ProgramRun] = ()
+    alike: bool = True
+    derived: Any = None
+    compiled: Any = None
+
+
+def excused_by_outputs(_: Context, verdict: Any, wrong: frozenset[str]) -> Verdict:
+    """`known` where only outputs failed that are known to be wrong."""
+    failed = {name for name, output in verdict.outputs.items() if output.status == "failed"}
+    return replace(verdict, status="known") if verdict.status == "failed" and failed <= wrong else verdict
+
+
+def _always(experiment: Experiment, program: Program) -> bool:
+    return True
+
+
+def _of_file(case: Case) -> Verdict:
+    raise NotImplementedError("what is checked of a file is asked of no program")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of check.
+
+    - `verdict`: the class of what it says, or a union of classes.
+    - `applies`: whether it is made of a program of an experiment at all.
+    - `excused`: its verdict where some outputs are known to be wrong (`expect.wrong`).
+    - `of_mutants`: whether it may notice a mutant of which there is nothing but what each device would hold.
+    - `own_dims`: why it does not bind a verification at other sizes.
+    """
+
+    name: str
+    verdict: Any
+    needs: Needs
+    check: Callable[[Case], Verdict] = _of_file
+    applies: Callable[[Experiment, Program], bool] = _always
+    excused: Callable[[Context, Any, frozenset[str]], Verdict] | None = None
+    of_mutants: bool = False
+    own_dims: str | None = None

@@ -1,0 +1,37 @@
+"""The files of this folder that check something in; the kinds of checks, in the order of a report, out."""
+
+from __future__ import annotations
+
+from runner.checks import (
+    agreement,
+    derivation,
+    expectations,
+    gradient,
+    layout,
+    pinned,
+    refused,
+    replicas,
+    sections,
+    value,
+)
+from runner.checks.kind import Kind, Needs
+from runner.experiment.model import Experiment
+from runner.experiment.program import Program
+
+FILES = (sections, refused, value, layout, replicas, agreement, gradient, pinned, derivation, expectations)
+"""The files, in the order in which a report has what they check."""
+
+
+def kinds() -> tuple[Kind, ...]:
+    """All kinds of checks."""
+    return tuple(kind for file in FILES for kind in file.KINDS)
+
+
+def applying(experiment: Experiment, program: Program) -> tuple[Kind, ...]:
+    """What is checked of one program of an experiment."""
+    return tuple(kind for kind in kinds() if kind.needs is not Needs.FILE and kind.applies(experiment, program))
+
+
+def of_values() -> frozenset[str]:
+    """The names of those that need the experiment's values, here or at `verify_dims`."""
+    return frozenset(kind.name for kind in kinds() if kind.needs.values)

@@ -1,0 +1,122 @@
+"""A kind of check is one file: what that says of it is all that flow, record, terminal, page and pytest need."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runner
+from runner.checks import registry
+from runner.experiment.program import Program
+from runner.record import record
+from runner.record.verdicts import Checks, NotRun
+from runner.show.page import run as page
+from tests import harness
+from tests.command import ROOT
+
+FILE = '''
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runner.checks.kind import Case, Kind, Needs
+from runner.experiment.program import Program
+from runner.record.verdicts import Judged, NotRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallVerdict(Judged):
+    """`small`: the largest value of any output."""
+
+    largest: float
+
+
+def check(case: Case) -> SmallVerdict:
+    largest = max(float(output.whole().max()) for output in case.run.outputs.values())
+    if largest > 100:
+        reason = f"there is a value of {largest:g}"
+        return SmallVerdict(status="failed", reason=reason, details=["none is above 100"], largest=largest)
+    return SmallVerdict(status="passed", note="all are below 100", largest=largest)
+
+
+KINDS = (
+    Kind(
+        name="small",
+        verdict=SmallVerdict | NotRun,
+        needs=Needs.VALUES,
+        check=check,
+        applies=lambda _, program: program is not Program.CONSTRAINT,
+    ),
+)
+'''
+
+EXPERIMENT: dict[str, Any] = {
+    "mesh": {"axes": ["x"], "shape": [4]},
+    "arrays": {"A": {"shape": [4, 2], "spec": ["x"]}},
+    "graph": {"B": "A * 0 + SCALE"},
+    "outputs": {"B": ["x"]},
+}
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The registry with one file more."""
+    (tmp_path / "planted_small.py").write_text(FILE, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "FILES", (*registry.FILES, importlib.import_module("planted_small")))
+
+
+def run(folder: Path, scale: int, **more: Any) -> Any:
+    text = json.dumps(EXPERIMENT).replace("SCALE", str(scale))
+    return runner.run({**json.loads(text), **more}, folder=folder)
+
+
+@pytest.mark.usefixtures("planted")
+def test_a_check_is_one_file(tmp_path: Path) -> None:
+    found = run(tmp_path / "run", 700, program=["auto", "constraint"])
+    assert found.status == "failed"
+    small = found.compiled["auto"].checks.small
+    assert (small.status, small.reason, small.largest) == ("failed", "there is a value of 700", 700.0)
+    assert found.compiled["constraint"].checks.small is None
+    # The record, and what is read of it.
+    plain = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
+    assert plain["programs"]["auto"]["checks"]["small"]["largest"] == 700.0
+    assert runner.read(tmp_path / "run") == found
+    schema = json.loads(record.schema_text())["$defs"]
+    assert {"$ref": "#/$defs/SmallVerdict"} in schema["Checks"]["properties"]["small"]["anyOf"]
+    # The terminal.
+    head, auto = (line.split() for line in str(found).splitlines() if line.startswith(("program ", "auto ")))
+    assert auto[head.index("small")] == "failed"
+    assert "auto: small failed\n  there is a value of 700\n  none is above 100\n" in str(found)
+    # The page.
+    text = page.page(record.read(tmp_path / "run"), tmp_path / "run")
+    assert "<th>small</th>" in text.replace(' scope="col"', "")
+    assert "auto: small failed" in text
+
+
+@pytest.mark.usefixtures("planted")
+def test_it_is_an_item_of_pytest_and_waits_for_a_verification(tmp_path: Path) -> None:
+    experiment = harness.experiment(json.dumps(EXPERIMENT).replace("SCALE", "2"))
+    assert [kind.name for kind in registry.applying(experiment, Program.AUTO)][-1] == "small"
+    assert "small" not in [kind.name for kind in registry.applying(experiment, Program.CONSTRAINT)]
+    assert "small" in registry.of_values()
+    found = run(tmp_path / "run", 2, program=["auto"], target={"topology": "v5e:2x2"})
+    small = found.compiled["auto"].checks.small
+    assert isinstance(small, NotRun)
+    assert "which is not here" in str(small.reason)
+
+
+def test_a_check_that_is_not_registered_is_none() -> None:
+    with pytest.raises(TypeError, match="there is no check small"):
+        Checks(small=NotRun(reason="nobody asked"))
+    with pytest.raises(AttributeError, match="there is no check small"):
+        Checks().small  # noqa: B018
+
+
+def test_every_file_that_has_kinds_is_in_the_registry() -> None:
+    files = {path.stem for path in (ROOT / "runner" / "checks").glob("*.py") if "\nKINDS = " in path.read_text()}
+    assert files == {file.__name__.rpartition(".")[2] for file in registry.FILES}

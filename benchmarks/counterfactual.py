@@ -117,13 +117,6 @@ def _spec(experiment: Experiment, key: str) -> Spec:
     return (experiment.constraints if section == "constraints" else experiment.outputs)[rest]
 
 
-def _apart(entries: dict[str, Any], name: str) -> None:
-    """Give a name an entry of its own, where several share one: `q, k: {…}`."""
-    for shared in [key for key in entries if name in [part.strip() for part in key.split(",")]]:
-        entry = entries.pop(shared)
-        entries |= {part.strip(): copy.deepcopy(entry) for part in shared.split(",")}
-
-
 def _dropped(plain: dict[str, Any], experiment: Experiment, key: str, axes: frozenset[str]) -> bool:
     """Take axes out of the spec that a key has; False where it has none of them."""
     section, _, rest = key.partition(".")
@@ -131,9 +124,9 @@ def _dropped(plain: dict[str, Any], experiment: Experiment, key: str, axes: froz
     spec = _spec(experiment, key)
     # A spec with logical names is written with those of the mesh.
     left = [[axis for axis in entry if axis not in axes] for entry in spec]
-    _apart(plain[section], name)
+    # What is said of a name alone counts over what is said of several, `q, k: {…}`.
     if section == "arrays":
-        plain[section][name]["spec"] = left
+        plain[section][name] = {**plain[section].get(name, {}), "spec": left}
     else:
         plain[section][name] = left
     return bool(axes & set(spec.axes))

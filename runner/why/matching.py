@@ -62,7 +62,12 @@ class Matching:
         ]
         # What is needed in the line is it, rather than what is needed of the line elsewhere.
         here = [each for each in alike if each.line in lines or _asking(each) in lines]
-        return Match(tuple(_distinct(here or alike)))
+        alike = here or alike
+        if one.between is not None:
+            # What nothing takes is returned.
+            returned = not one.between.to
+            alike = [each for each in alike if (each.operation in needs.NOBODY) == returned] or alike
+        return Match(tuple(_distinct(alike)))
 
     def _merged(self, one: Collective) -> Match:
         """What the parts of a merged one are, each planned sum being one part at most."""

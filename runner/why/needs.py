@@ -28,6 +28,7 @@ _WORDS = {
     "dot_general": "product", "convolution": "convolution", "gather": "lookup", "scatter": "update",
     "dynamic_slice": "slice", "dynamic_update_slice": "update", "reduce_window": "window", "fft": "transform",
     "concatenate": "concatenation", "broadcast_in_dim": "broadcast", "select_and_scatter": "window",
+    "reshard": "derivative of the reshard",
 }  # fmt: skip
 _REDUCTIONS = {"sum": "sum", "max": "maximum", "min": "minimum", "prod": "product"}
 
@@ -186,14 +187,15 @@ def _laid_out(one: PlannedCollective, there: PlannedOperation | None, promised: 
         lost = axes_of(one)
     keys = tuple(dict.fromkeys(key for axis, by in one.origins.items() if axis in lost for key in by))
     by = _by(keys, sorted(lost))
-    asking = one.asked_by or (promised.get(one.line or one.of) if one.operation in NOBODY else None)
+    given = one.operation in NOBODY and not one.gradient
+    asking = one.asked_by or (promised.get(one.line or one.of) if given else None)
     returned = one.operation in NOBODY and asking is None
     who = f"{word(one.operation)} in {_at(one)} needs"
     if asking:
         who = f"{asking} wants"
         keys = tuple(dict.fromkeys([asking, *keys]))
     elif returned:
-        who = f"what returns {one.of} needs"
+        who = f"what returns {f'a gradient from {_at(one)}' if one.gradient else one.of} needs"
     other = "" if one.of == one.line or returned else f" of {one.of}"
     if one.kind == "all-to-all" and come and gone:
         text = f"{who} {listed(others)}{other} sharded in place of {listed(dims)}, {by}"

@@ -4,19 +4,22 @@
 
 A reason names keys of the file that shard a dimension over the collective's axes. The axes are taken out of these keys,
 of all of them together, the program is written and compiled again, and the collective must be gone: there are fewer of
-its kind, over its axes, in its lines and direction; of one that was merged of several, fewer or smaller ones. Each
-cited need of a merged collective is tried by itself. What cannot be tried so is counted, with why.
+its kind, over its axes, in its lines and direction; of one that was merged of several, fewer or smaller ones. What
+cannot be tried so is counted, with why.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import itertools
+import multiprocessing
 import os
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,7 +100,7 @@ class _Tries:
         for lines in [plain["per_device"], {}] if self._program.whole else [plain["per_device"]]:
             try:
                 experiment = read({**plain, "per_device": lines})
-                return [one for _, one in compiled_collectives(experiment, self._folder, refused=True)]
+                return [one for _, one in compiled_collectives(experiment, self._folder, refused=True, reasons=False)]
             except InvalidExperiment as error:
                 refused = refused or f"refused: {str(error).splitlines()[0]}"
         return refused
@@ -187,27 +190,39 @@ def _alike(one: Collective) -> tuple[Any, ...]:
     return one.kind, frozenset(one.axes or ()), frozenset(one.nodes), one.gradient, one.reduction, between
 
 
+def _simulated() -> None:
+    """Prepare a process to compile for simulated devices, quickly and without XLA's warnings: none of these is run."""
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_llvm_disable_expensive_passes=true"
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    # What Python raises is told.
+    sys.stderr = os.fdopen(os.dup(2), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def _told(name: str, config: Path | None) -> list[tuple[str, str]]:
+    """The verdict on each reason of an experiment, and what is to be said of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        return [(trial.verdict, f"{name} {trial}") for trial in trials(name, Path(folder), config=config)]
+
+
 def main() -> None:
     """Try and count."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--folder", type=Path, help="a folder of experiments besides those of conf")
     parser.add_argument("--all", action="store_true", help="print the true ones too")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; as many as there are cores")
     arguments = parser.parse_args()
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", DEVICES)
-    # XLA's own warnings are none of this; what Python raises is.
-    sys.stderr = os.fdopen(os.dup(2), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     place = arguments.folder or ROOT / "conf"
     names = arguments.names or sorted(path.stem for path in (place / "experiment").glob("*.yaml"))
     counts: Counter[str] = Counter()
-    for name in names:
-        with tempfile.TemporaryDirectory() as folder:
-            for trial in trials(name, Path(folder), config=arguments.folder):
-                counts[trial.verdict] += 1
-                if arguments.all or trial.verdict != TRUE:
-                    print(f"{name} {trial}", flush=True)
+    spawning = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(arguments.jobs, mp_context=spawning, initializer=_simulated) as pool:
+        for verdict, line in itertools.chain.from_iterable(pool.map(_told, names, itertools.repeat(arguments.folder))):
+            counts[verdict] += 1
+            if arguments.all or verdict != TRUE:
+                print(line, flush=True)
     tried = counts[TRUE] + counts[FALSE]
     share = f" ({counts[TRUE] / tried:.1%})" if tried else ""
     print(

@@ -46,6 +46,9 @@ class Matching:
             for each in self._planned
             if id(each) not in self._taken and concerns(each, one, lines) and _directed(each, one)
         ]
+        if one.kind == "collective-permute":
+            # Values that are needed elsewhere are moved in the place of no sum.
+            there = [each for each in there if each.kind not in _REDUCING]
         over = [each for each in there if needs.axes_of(each) & set(one.axes or ())] or there
         return [each for each in over if moves(each, one)] or over
 
@@ -67,6 +70,7 @@ class Matching:
             # What nothing takes is returned.
             returned = not one.between.to
             alike = [each for each in alike if (each.operation in needs.NOBODY) == returned] or alike
+            alike = [each for each in alike if each.of in one.between.source] or alike
         return Match(tuple(_distinct(alike)))
 
     def _merged(self, one: Collective) -> Match:

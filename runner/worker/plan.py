@@ -346,17 +346,18 @@ class _Reader(Places):
         self._known[result] = replace(known, fixed=None)
         self._layouts[result] = after
         self._numbers[result] = self._regions.number()
-        self._regions.join(taken, self._nodes(result))
+        self._regions.move(taken, self._nodes(result))
         owner, calls = self.consumer(result)
-        own = self._names.where(self.stack(operation))
-        user = "/".join([*self.inside, *calls, name_of(owner)]) if owner is not None else self.stack(operation)
+        stack = self.stack(operation)
+        own = self._names.where(stack)
+        asks = own[0] is not None and self._told.asks(stack, after)
+        user = "/".join([*self.inside, *calls, name_of(owner)]) if owner is not None else stack
         line, _, gradient = self._names.where(user)
         reduces = name in ("all_reduce", "reduce_scatter")
         made = producer(operand)
         if owner is not None and owner.name.endswith(".return") and made is not None:
             # What is only returned is moved for the line that asks for a layout, or that made it.
-            asks = told.asks(self.stack(operation)) and own[0] is not None and own[0] not in self._results
-            line, _, gradient = own if asks else self._names.where(self.stack(made))
+            line, _, gradient = own if asks and own[0] not in self._results else self._names.where(self.stack(made))
         if reduces or line is None:
             line, gradient = own[0] or line, own[2] if own[0] else gradient
         if reduces:
@@ -365,9 +366,10 @@ class _Reader(Places):
         if not reduces and source is not None:
             self._awaited.setdefault(source, []).append(len(self._collectives))
         asked_by = next((key for key, spec in known.asked if spec == after != before), None)
-        asked_by = asked_by or self._named(operation, after, known.of)
-        needing = source.name.partition(".")[2] if source is not None else ""
-        if asked_by is None and own[0] and own[2] and told.asks(self.stack(operation)):
+        if asked_by is None and asks:
+            asked_by = self._key_of(own[0], after, known.of)
+        needing = "" if source is None else self._needing(source)
+        if asked_by is None and asks and own[2]:
             # What a line asks for is undone on the way back.
             (line, _, gradient), needing = own, "reshard"
         axes = shardy.collective_axes(operation, name, before, after)
@@ -397,11 +399,12 @@ class _Reader(Places):
         )
         self._collectives.append((found, taken))
 
-    def _named(self, operation: Any, after: Spec, of: str) -> str | None:
-        """The key of the constraint in the place of which a collective stands, by its name; None of another one's."""
-        stack = self.stack(operation)
-        line = self._names.where(stack)[0]
-        return self._key_of(line, after, of) if line and told.asks(stack) else None
+    def _needing(self, operation: Any) -> str:
+        """The name of an operation that needs a value; of what returns it from a call or a loop that one's."""
+        if operation.name.endswith(".return") and operation.parent != self.main:
+            operation = operation.parent
+        dialect, _, name = operation.name.partition(".")
+        return "call" if dialect == "func" and name == "func" else name
 
     def _value(self, line: str | None, place: str | None, spec: Spec | None) -> None:
         # The last operation of a place is the one whose result has the place's value.

@@ -69,11 +69,6 @@ class Places(Walk):
         return has_plan(operation, self._mesh)
 
 
-def asks(stack: str) -> bool:
-    """Whether a name stack is that of a layout that a program asks for."""
-    return stack.rpartition("/")[2] in _ASKING
-
-
 @dataclass(frozen=True)
 class Constraint:
     """A layout that a module has for a value: the name `stack` that it stands in, and the layout, if it can be read."""
@@ -84,7 +79,7 @@ class Constraint:
     @property
     def asked(self) -> bool:
         """Whether the program asks for it. With types that have shardings every operation says how its result lies."""
-        return asks(self.stack)
+        return self.stack.rpartition("/")[2] in _ASKING
 
 
 class Told(Places):
@@ -99,8 +94,13 @@ class Told(Places):
         self.origins: dict[Place, tuple[Mapping[str, str], ...]] = {}
         self.constraints: dict[str, Constraint] = {}
         self.constrained: dict[tuple[Place, int], list[str]] = {}
+        self._asked: set[tuple[str, Spec]] = set()
         self._where: dict[Any, tuple[Place, int]] = {}
         self._last: list[Any] = []
+
+    def asks(self, stack: str, layout: Spec) -> bool:
+        """Whether the program asks for a layout there. What is moved after it may have the same name."""
+        return (stack, layout) in self._asked
 
     def enter(self, function: Any) -> None:
         for at, argument in enumerate(function.regions[0].blocks[0].arguments):
@@ -128,7 +128,9 @@ class Told(Places):
         if "sdy.sharding_origin_name" in attributes:
             name = str(attributes["sdy.sharding_origin_name"]).strip('"')
             given = shardy.one(str(attributes["sharding"])) if "sharding" in attributes else None
-            self.constraints[name] = Constraint(self.stack(operation), given)
+            self.constraints[name] = constraint = Constraint(self.stack(operation), given)
+            if constraint.asked and given is not None:
+                self._asked.add((constraint.stack, given))
             # A `shard_map` without arrays has a name for its shardings too.
             where = self._where.get(operation.operands[0]) if operation.name == "sdy.sharding_constraint" else None
             if where is not None:

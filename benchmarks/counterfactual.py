@@ -4,8 +4,9 @@
 
 A reason names keys of the file that shard a dimension over the collective's axes. The axes are taken out of these keys,
 of all of them together, the program is written and compiled again, and the collective must be gone: there are fewer of
-its kind, over its axes, in its lines and direction; of one that was merged of several, fewer or smaller ones. What
-cannot be tried so is counted, with why.
+its kind, over its axes, in its lines and direction; of one that was merged of several, fewer or smaller ones. A key by
+way of whose own dimension another one is sharded has to matter: without the axes in the other keys alone the collective
+must be there still. What cannot be tried so is counted, with why.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import copy
 import itertools
 import multiprocessing
 import os
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -148,31 +150,41 @@ def _trial(experiment: Experiment, program: Program, one: Collective, tried: _Tr
     # What stands in the place of something else may be over other axes than that.
     named = frozenset(axis for key in keys for axis in _spec(experiment, key).axes)
     axes = frozenset(one.axes) & named or named
+    others: set[str] = set()
     for key in why.keys:
         if f"{key} wants" in why.text:
             continue
-        misfit = _misfit(experiment, key, axes, why.dims)
-        if misfit:
+        misfit, ways = _misfit(experiment, key, axes, why.dims)
+        if misfit and not any(re.search(rf"\bby way of ([\w, ]+ and )?{way}\b", why.text) for way in ways):
             return Trial(program, one, FALSE, misfit)
+        others |= {key} if misfit else set()
     left = tried.without(keys, axes)
     if isinstance(left, str):
         return Trial(program, one, UNTRIED, left)
-    return Trial(program, one, *_gone(one, tried.original, left))
+    verdict, told = _gone(one, tried.original, left)
+    if verdict == TRUE and others < keys and others:
+        rest = tried.without(keys - others, axes)
+        if not isinstance(rest, str) and _gone(one, tried.original, rest)[0] == TRUE:
+            return Trial(program, one, FALSE, f"it goes with the axes in {', '.join(sorted(others))} too")
+    return Trial(program, one, verdict, told)
 
 
-def _misfit(experiment: Experiment, key: str, axes: frozenset[str], dims: Sequence[str]) -> str:
-    """What is wrong with a key by itself: its spec has to have an axis, its array the dimension, where it is named."""
+def _misfit(experiment: Experiment, key: str, axes: frozenset[str], dims: Sequence[str]) -> tuple[str, set[str]]:
+    """What is wrong with a key by itself, and the dimensions that it shards.
+
+    Its spec has to have an axis, its array the dimension, where it is named.
+    """
     section, _, rest = key.partition(".")
     if section != "arrays":
-        return ""
+        return "", set()
     array = experiment.array(rest.removesuffix(".spec"))
     spec = array.layout.spec.padded(len(array.shape))
     if not axes & set(spec.axes):
-        return f"{key} has no {' and '.join(sorted(axes))}"
+        return f"{key} has no {' and '.join(sorted(axes))}", set()
     mine = {name for name, over in zip(array.dims, spec, strict=True) if axes & set(over)}
     if None not in mine and dims and all(dim in experiment.dims for dim in dims) and not mine & set(dims):
-        return f"{key} has no {' and '.join(dims)} over {' and '.join(sorted(axes))}"
-    return ""
+        return f"{key} has no {' and '.join(dims)} over {' and '.join(sorted(axes))}", {str(name) for name in mine}
+    return "", set()
 
 
 def _gone(one: Collective, before: Sequence[Collective], after: Sequence[Collective]) -> tuple[str, str]:
@@ -206,23 +218,31 @@ def _told(name: str, config: Path | None) -> list[tuple[str, str]]:
         return [(trial.verdict, f"{name} {trial}") for trial in trials(name, Path(folder), config=config)]
 
 
+def verdicts(names: Sequence[str], config: Path | None = None, jobs: int | None = None) -> Iterator[tuple[str, str]]:
+    """The verdict on each reason of some experiments, and what is to be said of it, in order.
+
+    In `jobs` processes; in as many as there are cores.
+    """
+    spawning = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawning, initializer=_simulated) as pool:
+        yield from itertools.chain.from_iterable(pool.map(_told, names, itertools.repeat(config)))
+
+
 def main() -> None:
     """Try and count."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--folder", type=Path, help="a folder of experiments besides those of conf")
     parser.add_argument("--all", action="store_true", help="print the true ones too")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; as many as there are cores")
+    parser.add_argument("--jobs", type=int, help="processes; without it as many as there are cores")
     arguments = parser.parse_args()
     place = arguments.folder or ROOT / "conf"
     names = arguments.names or sorted(path.stem for path in (place / "experiment").glob("*.yaml"))
     counts: Counter[str] = Counter()
-    spawning = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(arguments.jobs, mp_context=spawning, initializer=_simulated) as pool:
-        for verdict, line in itertools.chain.from_iterable(pool.map(_told, names, itertools.repeat(arguments.folder))):
-            counts[verdict] += 1
-            if arguments.all or verdict != TRUE:
-                print(line, flush=True)
+    for verdict, line in verdicts(names, arguments.folder, arguments.jobs):
+        counts[verdict] += 1
+        if arguments.all or verdict != TRUE:
+            print(line, flush=True)
     tried = counts[TRUE] + counts[FALSE]
     share = f" ({counts[TRUE] / tried:.1%})" if tried else ""
     print(

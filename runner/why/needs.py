@@ -131,7 +131,7 @@ def of_operation(
                 f"{word(operation.name)} in {_line(operation.line, operation.gradient)} "
                 f"{says.format(dims=listed(dims))}, {_by(keys, over, dims, known)}"
             )
-            return Need(told, operation.name, operation.line, _with(dims, keys, over, known), keys)
+            return Need(told, operation.name, operation.line, dims, keys)
     return None
 
 
@@ -174,7 +174,7 @@ def of_sources(
         who = _line(listed(lines), one.gradient)
         mine = sorted({axis for axes in over.values() for axis in axes})
         text = f"{who} need{'s' if len(lines) < 2 else ''} {says}, {_by(keys, mine, dims, known)}"
-        return Need(text, "", lines[0] if lines else None, _with(dims, keys, mine, known), keys)
+        return Need(text, "", lines[0] if lines else None, dims, keys)
     return None
 
 
@@ -199,7 +199,7 @@ def _summed(one: PlannedCollective, there: PlannedOperation | None, axes: set[st
     over = f" over {listed(list(dims))}" if dims else ""
     does = {"sum": "sums", "max": "takes the largest", "min": "takes the least"}.get(one.reduction or "", "reduces")
     text = f"{name} in {_at(one)} {does}{over}, {_by(keys, sorted(axes), dims, known)}"
-    return Need(text, one.operation, one.line, _with(dims, keys, axes, known), keys)
+    return Need(text, one.operation, one.line, dims, keys)
 
 
 def _laid_out(one: PlannedCollective, there: PlannedOperation | None, known: Keys, *, gathered: bool) -> Need:
@@ -214,7 +214,6 @@ def _laid_out(one: PlannedCollective, there: PlannedOperation | None, known: Key
         lost = axes_of(one)
     keys = tuple(dict.fromkeys(key for axis, by in one.origins.items() if axis in lost for key in by))
     by = _by(keys, sorted(lost), dims, known)
-    sharded = _with(dims, keys, lost, known)
     asking = one.asked_by or (_promise(one, known) if one.operation in NOBODY else None)
     returned = one.operation in NOBODY and asking is None
     who = f"{word(one.operation)} in {_at(one)} needs"
@@ -236,7 +235,7 @@ def _laid_out(one: PlannedCollective, there: PlannedOperation | None, known: Key
     else:
         since = "" if asking or there is None else _since(there, lost, dims)
         text = f"{who} all of {listed(dims)}{other}, {by}{since}"
-    return Need(text, one.operation, one.line, sharded, keys)
+    return Need(text, one.operation, one.line, dims, keys)
 
 
 def _promise(one: PlannedCollective, known: Keys) -> str | None:
@@ -330,11 +329,6 @@ def _by(keys: Sequence[str], axes: Sequence[str], dims: Sequence[str], known: Ke
         does = "" if told else f" shard{'s' if len(through) == 1 else ''} over {over}"
         told.append(f"{_keyed(through)}{does} by way of {listed(names)}")
     return f"which {listed(told)}"
-
-
-def _with(dims: tuple[str, ...], keys: Sequence[str], axes: Iterable[str], known: Keys) -> tuple[str, ...]:
-    """The dimensions, and those by way of which keys shard them."""
-    return tuple(dict.fromkeys([*dims, *(name for names in _ways(keys, axes, dims, known) for name in names)]))
 
 
 def _ways(

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import itertools
 import multiprocessing
 import os
 import re
@@ -21,7 +20,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -219,13 +218,14 @@ def _told(name: str, config: Path | None) -> list[tuple[str, str]]:
 
 
 def verdicts(names: Sequence[str], config: Path | None = None, jobs: int | None = None) -> Iterator[tuple[str, str]]:
-    """The verdict on each reason of some experiments, and what is to be said of it, in order.
+    """The verdict on each reason of some experiments, and what is to be said of it, as the experiments are done.
 
     In `jobs` processes; in as many as there are cores.
     """
     spawning = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=spawning, initializer=_simulated) as pool:
-        yield from itertools.chain.from_iterable(pool.map(_told, names, itertools.repeat(config)))
+        for done in as_completed([pool.submit(_told, name, config) for name in names]):
+            yield from done.result()
 
 
 def main() -> None:

@@ -180,13 +180,6 @@ def test_an_override_is_the_place_of_what_it_sets(tmp_path: Path) -> None:
 
 # All experiments.
 
-NOT_EXPLAINED = {
-    ("ulysses_attention", Program.EXPLICIT),
-    # A line that only gives a value another layout than the line before it has no operation that could be the reason.
-    ("top2_moe", Program.CONSTRAINT),
-    ("top2_moe", Program.EXPLICIT),
-}
-
 NAMES = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
 
 
@@ -195,8 +188,7 @@ NAMES = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml
 def test_shipped_experiments_are_explained(name: str, tmp_path: Path) -> None:
     for program, each in collectives(name, tmp_path):
         assert each.why is not None
-        known = each.why.by is not None
-        assert known or (name, program) in NOT_EXPLAINED, each.why.text
+        assert each.why.by is not None, (program, each.why.text)
 
 
 # What a reason is.

@@ -229,7 +229,7 @@ def _laid_out(one: PlannedCollective, there: PlannedOperation | None, known: Key
         if wanted:
             # What is gathered for that is gathered wherever one of the two layouts has the axes.
             text += f"; {listed(others)} {'are' if len(others) > 1 else 'is'} sharded by {_keyed(wanted)}"
-            keys = tuple(dict.fromkeys([*keys, *wanted]))
+            keys, dims = tuple(dict.fromkeys([*keys, *wanted])), (*dims, *others)
     elif one.kind == "collective-permute" or not gone:
         text = f"{who} the blocks{other} in another order, as {_spec(after)} and not {_spec(before)}, {by}"
     else:

@@ -69,5 +69,6 @@ def test_the_reasons_of_all_experiments_are_true() -> None:
     counts = Counter(verdict for verdict, _ in found)
     false = [line for verdict, line in found if verdict == FALSE]
     share = counts[TRUE] / (counts[TRUE] + counts[FALSE])
+    print(f"{share:.1%}: {dict(counts)}", *false, sep="\n")
     assert share >= LEAST, (counts, false)
     assert counts[UNEXPLAINED] <= 0.02 * counts.total(), counts

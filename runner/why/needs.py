@@ -225,9 +225,11 @@ def _laid_out(one: PlannedCollective, there: PlannedOperation | None, known: Key
     other = "" if one.of == one.line or returned else f" of {one.of}"
     if one.kind == "all-to-all" and come and gone:
         text = f"{who} {listed(others)}{other} sharded in place of {listed(dims)}, {by}"
-        wanted = _wanted(one, there, lost) if gathered else ()
+        # Gathered it is wherever one of the two layouts has the axes; and who shards it by way of another dimension
+        # is one of several.
+        roundabout = sum(map(len, _ways(keys, lost, dims, known).values())) == len(keys)
+        wanted = _wanted(one, there, lost) if gathered or roundabout else ()
         if wanted:
-            # What is gathered for that is gathered wherever one of the two layouts has the axes.
             text += f"; {listed(others)} {'are' if len(others) > 1 else 'is'} sharded by {_keyed(wanted)}"
             keys, dims = tuple(dict.fromkeys([*keys, *wanted])), (*dims, *others)
     elif one.kind == "collective-permute" or not gone:

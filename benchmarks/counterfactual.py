@@ -4,19 +4,23 @@
 
 A reason names keys of the file that shard a dimension over the collective's axes. The axes are taken out of these keys,
 of all of them together, the program is written and compiled again, and the collective must be gone: there are fewer of
-its kind, over its axes, in its lines and direction; of one that was merged of several, fewer or smaller ones. Each
-cited need of a merged collective is tried by itself. What cannot be tried so is counted, with why.
+its kind, over its axes, in its lines and direction; of one that was merged of several, fewer or smaller ones. A key by
+way of whose own dimension another one is sharded has to matter: without the axes in the other keys alone the collective
+must be there still. What cannot be tried so is counted, with why.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import multiprocessing
 import os
+import re
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,7 +101,7 @@ class _Tries:
         for lines in [plain["per_device"], {}] if self._program.whole else [plain["per_device"]]:
             try:
                 experiment = read({**plain, "per_device": lines})
-                return [one for _, one in compiled_collectives(experiment, self._folder, refused=True)]
+                return [one for _, one in compiled_collectives(experiment, self._folder, refused=True, reasons=False)]
             except InvalidExperiment as error:
                 refused = refused or f"refused: {str(error).splitlines()[0]}"
         return refused
@@ -117,13 +121,6 @@ def _spec(experiment: Experiment, key: str) -> Spec:
     return (experiment.constraints if section == "constraints" else experiment.outputs)[rest]
 
 
-def _apart(entries: dict[str, Any], name: str) -> None:
-    """Give a name an entry of its own, where several share one: `q, k: {…}`."""
-    for shared in [key for key in entries if name in [part.strip() for part in key.split(",")]]:
-        entry = entries.pop(shared)
-        entries |= {part.strip(): copy.deepcopy(entry) for part in shared.split(",")}
-
-
 def _dropped(plain: dict[str, Any], experiment: Experiment, key: str, axes: frozenset[str]) -> bool:
     """Take axes out of the spec that a key has; False where it has none of them."""
     section, _, rest = key.partition(".")
@@ -131,9 +128,9 @@ def _dropped(plain: dict[str, Any], experiment: Experiment, key: str, axes: froz
     spec = _spec(experiment, key)
     # A spec with logical names is written with those of the mesh.
     left = [[axis for axis in entry if axis not in axes] for entry in spec]
-    _apart(plain[section], name)
+    # What is said of a name alone counts over what is said of several, `q, k: {…}`.
     if section == "arrays":
-        plain[section][name]["spec"] = left
+        plain[section][name] = {**plain[section].get(name, {}), "spec": left}
     else:
         plain[section][name] = left
     return bool(axes & set(spec.axes))
@@ -152,31 +149,41 @@ def _trial(experiment: Experiment, program: Program, one: Collective, tried: _Tr
     # What stands in the place of something else may be over other axes than that.
     named = frozenset(axis for key in keys for axis in _spec(experiment, key).axes)
     axes = frozenset(one.axes) & named or named
+    others: set[str] = set()
     for key in why.keys:
         if f"{key} wants" in why.text:
             continue
-        misfit = _misfit(experiment, key, axes, why.dims)
-        if misfit:
+        misfit, ways = _misfit(experiment, key, axes, why.dims)
+        if misfit and not any(re.search(rf"\bby way of ([\w, ]+ and )?{way}\b", why.text) for way in ways):
             return Trial(program, one, FALSE, misfit)
+        others |= {key} if misfit else set()
     left = tried.without(keys, axes)
     if isinstance(left, str):
         return Trial(program, one, UNTRIED, left)
-    return Trial(program, one, *_gone(one, tried.original, left))
+    verdict, told = _gone(one, tried.original, left)
+    if verdict == TRUE and others < keys and others:
+        rest = tried.without(keys - others, axes)
+        if not isinstance(rest, str) and _gone(one, tried.original, rest)[0] == TRUE:
+            return Trial(program, one, FALSE, f"it goes with the axes in {', '.join(sorted(others))} too")
+    return Trial(program, one, verdict, told)
 
 
-def _misfit(experiment: Experiment, key: str, axes: frozenset[str], dims: Sequence[str]) -> str:
-    """What is wrong with a key by itself: its spec has to have an axis, its array the dimension, where it is named."""
+def _misfit(experiment: Experiment, key: str, axes: frozenset[str], dims: Sequence[str]) -> tuple[str, set[str]]:
+    """What is wrong with a key by itself, and the dimensions that it shards.
+
+    Its spec has to have an axis, its array the dimension, where it is named.
+    """
     section, _, rest = key.partition(".")
     if section != "arrays":
-        return ""
+        return "", set()
     array = experiment.array(rest.removesuffix(".spec"))
     spec = array.layout.spec.padded(len(array.shape))
     if not axes & set(spec.axes):
-        return f"{key} has no {' and '.join(sorted(axes))}"
+        return f"{key} has no {' and '.join(sorted(axes))}", set()
     mine = {name for name, over in zip(array.dims, spec, strict=True) if axes & set(over)}
     if None not in mine and dims and all(dim in experiment.dims for dim in dims) and not mine & set(dims):
-        return f"{key} has no {' and '.join(dims)} over {' and '.join(sorted(axes))}"
-    return ""
+        return f"{key} has no {' and '.join(dims)} over {' and '.join(sorted(axes))}", {str(name) for name in mine}
+    return "", set()
 
 
 def _gone(one: Collective, before: Sequence[Collective], after: Sequence[Collective]) -> tuple[str, str]:
@@ -194,27 +201,48 @@ def _alike(one: Collective) -> tuple[Any, ...]:
     return one.kind, frozenset(one.axes or ()), frozenset(one.nodes), one.gradient, one.reduction, between
 
 
+def _simulated() -> None:
+    """Prepare a process to compile for simulated devices, quickly and without XLA's warnings: none of these is run."""
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_llvm_disable_expensive_passes=true"
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    # What Python raises is told.
+    sys.stderr = os.fdopen(os.dup(2), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def _told(name: str, config: Path | None) -> list[tuple[str, str]]:
+    """The verdict on each reason of an experiment, and what is to be said of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        return [(trial.verdict, f"{name} {trial}") for trial in trials(name, Path(folder), config=config)]
+
+
+def verdicts(names: Sequence[str], config: Path | None = None, jobs: int | None = None) -> Iterator[tuple[str, str]]:
+    """The verdict on each reason of some experiments, and what is to be said of it, as the experiments are done.
+
+    In `jobs` processes; in as many as there are cores.
+    """
+    spawning = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawning, initializer=_simulated) as pool:
+        for done in as_completed([pool.submit(_told, name, config) for name in names]):
+            yield from done.result()
+
+
 def main() -> None:
     """Try and count."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--folder", type=Path, help="a folder of experiments besides those of conf")
     parser.add_argument("--all", action="store_true", help="print the true ones too")
+    parser.add_argument("--jobs", type=int, help="processes; without it as many as there are cores")
     arguments = parser.parse_args()
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", DEVICES)
-    # XLA's own warnings are none of this; what Python raises is.
-    sys.stderr = os.fdopen(os.dup(2), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     place = arguments.folder or ROOT / "conf"
     names = arguments.names or sorted(path.stem for path in (place / "experiment").glob("*.yaml"))
     counts: Counter[str] = Counter()
-    for name in names:
-        with tempfile.TemporaryDirectory() as folder:
-            for trial in trials(name, Path(folder), config=arguments.folder):
-                counts[trial.verdict] += 1
-                if arguments.all or trial.verdict != TRUE:
-                    print(f"{name} {trial}", flush=True)
+    for verdict, line in verdicts(names, arguments.folder, arguments.jobs):
+        counts[verdict] += 1
+        if arguments.all or verdict != TRUE:
+            print(line, flush=True)
     tried = counts[TRUE] + counts[FALSE]
     share = f" ({counts[TRUE] / tried:.1%})" if tried else ""
     print(

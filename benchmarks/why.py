@@ -52,9 +52,9 @@ def collectives(name: str, folder: Path) -> Iterator[tuple[Program, Collective]]
 
 
 def compiled_collectives(
-    experiment: Experiment, folder: Path, *, refused: bool = False
+    experiment: Experiment, folder: Path, *, refused: bool = False, reasons: bool = True
 ) -> Iterator[tuple[Program, Collective]]:
-    """The collectives of an experiment's programs, each with its reason.
+    """The collectives of an experiment's programs, each with its reason, where `reasons` are asked for.
 
     None of what JAX's types refuse; where `refused` that is raised, as an `InvalidExperiment`.
     """
@@ -88,9 +88,12 @@ def compiled_collectives(
                 if refused:
                     raise invalid(("program",), f"{program}: {error}") from error
                 continue
-            plan = planned(written, program, compiled, folder)
-            lines = asked(written, program, compiled)
+            plan = planned(written, program, compiled, folder) if reasons else None
+            lines = asked(written, program, compiled) if reasons else None
         evidence = gather(written, program, folder, None, compiled.unreadable).evidence
+        if not reasons:
+            yield from ((program, one) for one in evidence.collectives or [])
+            continue
         told = types.derivation if program is Program.DERIVED else None
         for one in explained(written, program, evidence.collectives or [], plan, told and told.plan, lines):
             yield program, one

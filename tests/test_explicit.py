@@ -258,6 +258,21 @@ expect: {layouts: {g: [x, y]}}
     assert harness.run(text, tmp_path, program="explicit").failures() == []
 
 
+def test_a_constraint_without_an_axis_of_the_compilers_asks_for_the_whole_along_these(tmp_path):
+    """As in the program `constraint`: V shards the columns of g over y, and its constraint does not."""
+    text = """
+mesh: {axes: [x, y], shape: [2, 2], types: [explicit, auto]}
+arrays: {A: {shape: [8, 4], spec: [x]}, V: {shape: [4, 8], spec: [null, y]}}
+graph: {g: A @ V, loss: sum(g)}
+constraints: {g: [x, null]}
+outputs: {loss: []}
+expect: {layouts: {g: [x, null]}}
+"""
+    outcome = harness.run(text, tmp_path, program=["constraint", "explicit"])
+    assert outcome.failures() == []
+    assert f"g = jax.lax.with_sharding_constraint(g, {laid(N, N)})" in outcome.sources["explicit"]
+
+
 def test_a_type_of_an_axis_is_one_of_jaxs_names():
     read = harness.experiment(MIXED.replace("[explicit, auto]", "[Auto, Explicit]"))
     assert read.mesh.explicit == ("y",)

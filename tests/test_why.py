@@ -180,13 +180,6 @@ def test_an_override_is_the_place_of_what_it_sets(tmp_path: Path) -> None:
 
 # All experiments.
 
-NOT_EXPLAINED = {
-    ("ulysses_attention", Program.EXPLICIT),
-    # A line that only gives a value another layout than the line before it has no operation that could be the reason.
-    ("top2_moe", Program.CONSTRAINT),
-    ("top2_moe", Program.EXPLICIT),
-}
-
 NAMES = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
 
 
@@ -195,8 +188,7 @@ NAMES = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml
 def test_shipped_experiments_are_explained(name: str, tmp_path: Path) -> None:
     for program, each in collectives(name, tmp_path):
         assert each.why is not None
-        known = each.why.by is not None
-        assert known or (name, program) in NOT_EXPLAINED, each.why.text
+        assert each.why.by is not None, (program, each.why.text)
 
 
 # What a reason is.
@@ -335,6 +327,129 @@ outputs: {loss: [], largest: []}
         (why,) = [each.why for each in listed(found, program) if each.nodes == ["largest"]]
         assert why is not None
         assert "which arrays.w.spec shards over x" in why.text
+
+
+TYPED = """
+mesh: {axes: [x], shape: [4]}
+dims: {B: 8, D: 4}
+arrays: {a: {shape: [B, D], spec: [x, null]}, w: {shape: [D, D]}}
+graph: {h: tanh(a @ w), loss: sum(h ** 2)}
+constraints: {h: [x, null]}
+outputs: {loss: []}
+program: explicit
+"""
+
+
+def test_a_key_that_asks_for_what_a_type_says_anyhow_is_named_beside_those_that_made_it_so(tmp_path: Path) -> None:
+    """With types every operation says how its result lies: without `constraints.h` h lies so too."""
+    (why,) = [each.why for each in listed(harness.run(TYPED, tmp_path).record, "explicit")]
+    assert why is not None
+    assert why.keys == ["arrays.a.spec", "constraints.h"]
+
+
+RESHARDED = """
+mesh: {axes: [x], shape: [4]}
+dims: {B: 8, D: 4}
+arrays: {a: {shape: [B, D], spec: [x, null]}, w: {shape: [D, D]}}
+graph: {h: tanh(a @ w), loss: sum(h ** 3)}
+constraints: {h: [null, x]}
+outputs: {loss: []}
+grad: {of: loss, wrt: [w]}
+program: explicit
+"""
+
+
+def test_what_undoes_a_reshard_on_the_way_back_is_its_derivative(tmp_path: Path) -> None:
+    found = listed(harness.run(RESHARDED, tmp_path).record, "explicit")
+    (why,) = [each.why for each in found if each.kind == "all-to-all" and each.gradient]
+    assert why is not None
+    assert why.text == (
+        "the derivative of the reshard in h (backward) needs B of loss sharded in place of D, "
+        "which constraints.h shards over x"
+    )
+
+
+OF_A_CALL = """
+mesh: {axes: [x], shape: [4]}
+arrays: {a: {shape: [8, 4], spec: [x, null]}, b: {shape: [8, 4], spec: [x, null]}}
+functions:
+  both(a, b):
+    half: a / 2
+    result: (half + b, half - b)
+graph: {"p, q": "both(a, b)"}
+outputs: {p: [], q: [x, null]}
+program: constraint
+"""
+
+
+def test_a_constraint_of_one_of_several_results_of_a_call_is_that_ones(tmp_path: Path) -> None:
+    (why,) = [each.why for each in listed(harness.run(OF_A_CALL, tmp_path).record)]
+    assert why is not None
+    assert why.text.startswith("outputs.p wants all of ")
+
+
+REGROUPED = """
+mesh: {axes: [x], shape: [2]}
+dims: {B: 4, Q: 4, K: 2, D: 6}
+arrays:
+  q: {shape: [B, Q, D], spec: [null, x, null]}
+  k: {shape: [B, K, D], spec: [null, x, null]}
+  o: {shape: [Q, D], spec: [x, null]}
+graph: {groups: "repeat(k, Q // K, axis=1)", out: "einsum('bqd,qd->bd', q * groups, o)"}
+outputs: {out: []}
+program: auto
+"""
+
+
+def test_a_key_whose_array_has_not_the_dimension_is_named_by_way_of_its_own(tmp_path: Path) -> None:
+    found = listed(harness.run(REGROUPED, tmp_path).record, "auto")
+    (why,) = [each.why for each in found if each.kind == "all-reduce"]
+    assert why is not None
+    assert why.text == (
+        "the product in out sums over Q, which arrays.q.spec and arrays.o.spec shard over x "
+        "and arrays.k.spec by way of K"
+    )
+    assert why.dims == ["Q"]
+
+
+def test_a_gather_in_the_place_of_an_all_to_all_is_for_both_layouts(tmp_path: Path) -> None:
+    text = """
+mesh: {axes: [x], shape: [4]}
+dims: {M: 8, N: 16}
+arrays: {signal: {shape: [M, N], dtype: complex64, init: normal + 1j * normal, spec: [x, null]}}
+graph: {spectrum: "fft(fft(signal, axis=1), axis=0)"}
+outputs: {spectrum: [null, x]}
+program: constraint
+"""
+    found = listed(harness.run(text, tmp_path).record)
+    keys = [each.why.keys for each in found if each.why and each.between and each.between.source == ["spectrum"]]
+    assert keys == [["arrays.signal.spec", "outputs.spectrum"]]
+
+
+def test_a_part_that_the_plan_has_no_sum_for_tells_what_it_sums(tmp_path: Path) -> None:
+    """The plan moves the weights' operands; the partitioner gathers the weights, and adds their gradients up."""
+    found = [each for program, each in collectives("why_weight_gather", tmp_path) if program is Program.CONSTRAINT]
+    (why,) = [each.why for each in found if "loss" in each.nodes]
+    assert why is not None
+    assert (
+        "the product in hidden (backward) sums over B, which constraints.hidden and arrays.x.spec shard over data"
+        in (why.text)
+    )
+    assert why.text.endswith("4.1 kB of hidden (backward) and 4.1 kB of y (backward) are no sum that Shardy plans")
+    assert why.planned is False
+
+
+def test_the_layout_of_an_automatic_axis_that_a_devices_lines_ask_for_is_named(tmp_path: Path) -> None:
+    found = [each for program, each in collectives("manual_data_auto_model", tmp_path) if program is Program.SHARD_MAP]
+    (why,) = [each.why for each in found if each.inserted]
+    assert why is not None
+    assert why.keys == ["arrays.w2.spec", "constraints.hidden"]
+
+
+def test_values_are_moved_in_the_place_of_no_sum(mlp: harness.Outcome) -> None:
+    other = collective("collective-permute", "out", axes=["y"], inserted=True, between={"from": ["w2"], "to": ["out"]})
+    (why,) = again(mlp, other)
+    assert why.instead == []
 
 
 # Rematerializations.

@@ -16,6 +16,7 @@ def write(experiment: Experiment, folder: Path, types: Types) -> str:
     Where the file has Auto axes the compiler lays these out, as constraints and the outputs' specs say.
     """
     # Reshards have laid out the explicit axes.
-    auto = {path: spec.over(experiment.mesh.auto) for path, spec in experiment.constrained.items()}
-    constraints = {path: spec for path, spec in auto.items() if spec.axes}
+    auto = experiment.mesh.auto
+    # One without an axis of the compiler's asks for the whole along these.
+    constraints = {path: spec.over(auto) for path, spec in experiment.constrained.items()} if auto else {}
     return global_view.write(experiment, folder, Program.EXPLICIT, constraints=constraints, repairs=types.repairs)

@@ -46,6 +46,9 @@ class Matching:
             for each in self._planned
             if id(each) not in self._taken and concerns(each, one, lines) and _directed(each, one)
         ]
+        if one.kind == "collective-permute":
+            # Values that are needed elsewhere are moved in the place of no sum.
+            there = [each for each in there if each.kind not in _REDUCING]
         over = [each for each in there if needs.axes_of(each) & set(one.axes or ())] or there
         return [each for each in over if moves(each, one)] or over
 
@@ -62,7 +65,13 @@ class Matching:
         ]
         # What is needed in the line is it, rather than what is needed of the line elsewhere.
         here = [each for each in alike if each.line in lines or _asking(each) in lines]
-        return Match(tuple(_distinct(here or alike)))
+        alike = here or alike
+        if one.between is not None:
+            # What nothing takes is returned.
+            returned = not one.between.to
+            alike = [each for each in alike if (each.operation in needs.NOBODY) == returned] or alike
+            alike = [each for each in alike if each.of in one.between.source] or alike
+        return Match(tuple(_distinct(alike)))
 
     def _merged(self, one: Collective) -> Match:
         """What the parts of a merged one are, each planned sum being one part at most."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from runner.evidence.model import Collective
 from runner.experiment.model import Array, Experiment
 from runner.experiment.program import Program
+from runner.layout import Spec
 from runner.sharding.plan import Planned, PlannedCollective, PlannedOperation, PlannedValue, terms
 from runner.words import listed
 
@@ -27,8 +28,11 @@ _WORDS = {
     "dot_general": "product", "convolution": "convolution", "gather": "lookup", "scatter": "update",
     "dynamic_slice": "slice", "dynamic_update_slice": "update", "reduce_window": "window", "fft": "transform",
     "concatenate": "concatenation", "broadcast_in_dim": "broadcast", "select_and_scatter": "window",
+    "reshard": "derivative of the reshard", "manual_computation": "shard_map", "while": "loop", "case": "choice",
 }  # fmt: skip
 _REDUCTIONS = {"sum": "sum", "max": "maximum", "min": "minimum", "prod": "product"}
+
+_SUMMING = frozenset({"dot_general", "convolution"})
 
 _WINDOWED = frozenset({"convolution", "reduce_window", "select_and_scatter"})
 """The operations that reduce over a dimension along which a window slides: they need what lies at its edges."""
@@ -52,12 +56,32 @@ def axes_of(one: PlannedCollective) -> set[str]:
     return {axis.partition(":")[0] for axis in one.axes}
 
 
-def promised(experiment: Experiment, program: Program) -> dict[str, str]:
-    """The keys that lay out the lines of a program."""
-    keys = {line: f"constraints.{line}" for line in experiment.constraints}
-    if program.places:
-        keys |= {line: experiment.key_of_layout(line) for line in experiment.outputs}
-    return keys
+@dataclass(frozen=True)
+class Keys:
+    """The keys of a file that lay something out.
+
+    - `lines`: those that lay out the lines of a program, by the lines, and how.
+    - `arrays`: for each key of an array the mesh axes that it names, with the dimensions that each shards.
+    """
+
+    lines: Mapping[str, tuple[str, Spec]]
+    arrays: Mapping[str, Mapping[str, tuple[str | None, ...]]]
+
+
+def keys_of(experiment: Experiment, program: Program | None = None) -> Keys:
+    """The keys of a file; those of lines as a `program` has them, or where there is none, the graph."""
+    lines = {line: (f"constraints.{line}", spec) for line, spec in experiment.constraints.items()}
+    if program is None or program.places:
+        results = {line: (experiment.key_of_layout(line), spec) for line, spec in experiment.outputs.items()}
+        lines = lines | results if program else results | lines
+    return Keys(lines, {experiment.key_of_layout(array.name): _sharded(array) for array in experiment.given})
+
+
+def _sharded(array: Array) -> dict[str, tuple[str | None, ...]]:
+    spec = array.layout.spec.padded(len(array.shape))
+    return {
+        axis: tuple(name for name, over in zip(array.dims, spec, strict=True) if axis in over) for axis in spec.axes
+    }
 
 
 def renamed(one: PlannedCollective, names: Mapping[str, str]) -> PlannedCollective:
@@ -68,20 +92,25 @@ def renamed(one: PlannedCollective, names: Mapping[str, str]) -> PlannedCollecti
 def of_collective(
     one: PlannedCollective,
     operations: Sequence[PlannedOperation],
-    promised: Mapping[str, str],
+    known: Keys,
     axes: set[str] | None = None,
+    *,
+    kind: str | None = None,
 ) -> Need:
-    """Why Shardy plans a collective; `promised` has the keys that lay lines out.
+    """Why Shardy plans a collective.
 
-    Of an all-reduce that was compiled axis by axis, why it is over these `axes`.
+    Of an all-reduce that was compiled axis by axis, why it is over these `axes`; of one in whose place another `kind`
+    was compiled, what that one is for.
     """
     there = next((operation for operation in operations if operation.number == one.needed_by), None)
     if one.kind in ("all-reduce", "reduce-scatter"):
-        return _summed(one, there, axes or axes_of(one))
-    return _laid_out(one, there, promised)
+        return _summed(one, there, axes or axes_of(one), known)
+    return _laid_out(one, there, known, gathered=kind == "all-gather")
 
 
-def of_operation(operation: PlannedOperation, axes: Iterable[str] | None, *, reducing: bool = False) -> Need | None:
+def of_operation(
+    operation: PlannedOperation, axes: Iterable[str] | None, known: Keys, *, reducing: bool = False
+) -> Need | None:
     """What an operation needs that the plan leaves to the partitioner; None where nothing over these axes shards it.
 
     `reducing` is whether what it needs may be a reduction, rather than values of other devices.
@@ -91,7 +120,8 @@ def of_operation(operation: PlannedOperation, axes: Iterable[str] | None, *, red
         ([*operation.permuted, *slid], "does not go block by block along {dims}"),
         (operation.whole, "needs all of {dims}"),
     )
-    for factors, says in ((operation.reduced, "reduces over {dims}"),) if reducing else moving:
+    does = "sums" if operation.name in _SUMMING else "reduces"
+    for factors, says in ((operation.reduced, f"{does} over {{dims}}"),) if reducing else moving:
         sharded = [factor for factor in factors if _over(operation, factor, axes)]
         if sharded:
             dims = _names(operation, sharded)
@@ -99,7 +129,7 @@ def of_operation(operation: PlannedOperation, axes: Iterable[str] | None, *, red
             over = sorted({axis for factor in sharded for axis in _over(operation, factor, axes)})
             told = (
                 f"{word(operation.name)} in {_line(operation.line, operation.gradient)} "
-                f"{says.format(dims=listed(dims))}, {_by(keys, over)}"
+                f"{says.format(dims=listed(dims))}, {_by(keys, over, dims, known)}"
             )
             return Need(told, operation.name, operation.line, dims, keys)
     return None
@@ -109,15 +139,15 @@ _TAKEN = {"all-gather": "all of {dims} of {name}", "all-to-all": "{name} sharded
 """What a collective that moves a value gives to those who read it."""
 
 
-def of_values(one: Collective, experiment: Experiment, plan: Planned) -> Need | None:
+def of_values(one: Collective, experiment: Experiment, plan: Planned, known: Keys) -> Need | None:
     """Why a collective moves what it moves: how its sources lie; None where nobody knows that."""
     if one.between is None or one.kind in ("all-reduce", "reduce-scatter"):
         return None
-    return of_sources(one.between.source, one.nodes or one.between.to, one, experiment, plan)
+    return of_sources(one.between.source, one.nodes or one.between.to, one, experiment, plan, known)
 
 
 def of_sources(
-    names: Sequence[str], lines: Sequence[str], one: Collective, experiment: Experiment, plan: Planned
+    names: Sequence[str], lines: Sequence[str], one: Collective, experiment: Experiment, plan: Planned, known: Keys
 ) -> Need | None:
     """Why values of these names are moved for some lines."""
     axes = set(one.axes or ())
@@ -140,10 +170,9 @@ def of_sources(
             dims=listed(dims), name=name
         )
         who = _line(listed(lines), one.gradient)
-        by = _by(keys, sorted({axis for mine in over.values() for axis in mine}))
-        return Need(
-            f"{who} need{'s' if len(lines) < 2 else ''} {says}, {by}", "", lines[0] if lines else None, dims, keys
-        )
+        mine = sorted({axis for axes in over.values() for axis in axes})
+        text = f"{who} need{'s' if len(lines) < 2 else ''} {says}, {_by(keys, mine, dims, known)}"
+        return Need(text, "", lines[0] if lines else None, dims, keys)
     return None
 
 
@@ -158,7 +187,7 @@ def _array(array: Array, experiment: Experiment) -> PlannedValue:
     )
 
 
-def _summed(one: PlannedCollective, there: PlannedOperation | None, axes: set[str]) -> Need:
+def _summed(one: PlannedCollective, there: PlannedOperation | None, axes: set[str], known: Keys) -> Need:
     dims: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     if there is not None:
@@ -167,11 +196,11 @@ def _summed(one: PlannedCollective, there: PlannedOperation | None, axes: set[st
     name = word(one.operation, one.reduction)
     over = f" over {listed(list(dims))}" if dims else ""
     does = {"sum": "sums", "max": "takes the largest", "min": "takes the least"}.get(one.reduction or "", "reduces")
-    text = f"{name} in {_at(one)} {does}{over}, {_by(keys, sorted(axes))}"
+    text = f"{name} in {_at(one)} {does}{over}, {_by(keys, sorted(axes), dims, known)}"
     return Need(text, one.operation, one.line, dims, keys)
 
 
-def _laid_out(one: PlannedCollective, there: PlannedOperation | None, promised: Mapping[str, str]) -> Need:
+def _laid_out(one: PlannedCollective, there: PlannedOperation | None, known: Keys, *, gathered: bool) -> Need:
     before, after = one.before, one.after
     gone = [at for at, (a, b) in enumerate(zip(before, after, strict=False)) if set(a) - set(b)]
     come = [at for at, (a, b) in enumerate(zip(before, after, strict=False)) if set(b) - set(a)]
@@ -182,24 +211,64 @@ def _laid_out(one: PlannedCollective, there: PlannedOperation | None, promised: 
     if not gone:
         lost = axes_of(one)
     keys = tuple(dict.fromkeys(key for axis, by in one.origins.items() if axis in lost for key in by))
-    by = _by(keys, sorted(lost))
-    asking = one.asked_by or (promised.get(one.line or one.of) if one.operation in NOBODY else None)
+    by = _by(keys, sorted(lost), dims, known)
+    asking = one.asked_by or (_promise(one, known) if one.operation in NOBODY else None)
     returned = one.operation in NOBODY and asking is None
     who = f"{word(one.operation)} in {_at(one)} needs"
     if asking:
         who = f"{asking} wants"
         keys = tuple(dict.fromkeys([asking, *keys]))
     elif returned:
-        who = f"what returns {one.of} needs"
+        who = f"what returns {f'a gradient from {_at(one)}' if one.gradient else one.of} needs"
     other = "" if one.of == one.line or returned else f" of {one.of}"
     if one.kind == "all-to-all" and come and gone:
         text = f"{who} {listed(others)}{other} sharded in place of {listed(dims)}, {by}"
+        # Gathered it is wherever one of the two layouts has the axes; and who shards it by way of another dimension
+        # is one of several.
+        roundabout = sum(map(len, _ways(keys, lost, dims, known).values())) == len(keys)
+        wanted = _wanted(one, there, lost) if gathered or roundabout else ()
+        if wanted:
+            text += f"; {listed(others)} {'are' if len(others) > 1 else 'is'} sharded by {_keyed(wanted)}"
+            keys, dims = tuple(dict.fromkeys([*keys, *wanted])), (*dims, *others)
     elif one.kind == "collective-permute" or not gone:
         text = f"{who} the blocks{other} in another order, as {after} and not {before}, {by}"
     else:
         since = "" if asking or there is None else _since(there, lost, dims)
         text = f"{who} all of {listed(dims)}{other}, {by}{since}"
     return Need(text, one.operation, one.line, dims, keys)
+
+
+def _promise(one: PlannedCollective, known: Keys) -> str | None:
+    """The key that lays out what is returned in this way."""
+    key, spec = known.lines.get(one.line or one.of, (None, Spec()))
+    return None if one.gradient or spec.padded(len(one.after)) != one.after else key
+
+
+def _wanted(one: PlannedCollective, there: PlannedOperation | None, axes: set[str]) -> tuple[str, ...]:
+    """The keys for which a value is to lie as it does after a collective."""
+    taken = [value for value in (there.operands if there else ()) if value.of == one.of and value.spec == one.after]
+    found = {key: None for value in taken for axis in sorted(axes) for key in value.origins.get(axis, ())}
+    return tuple(found)
+
+
+def before_moves(operations: Sequence[PlannedOperation], moved: Sequence[PlannedCollective]) -> list[PlannedOperation]:
+    """Operations whose operands lie as they do before what is planned to move them."""
+    into: dict[int, list[PlannedCollective]] = {}
+    for one in moved:
+        if one.needed_by is not None and one.kind not in ("all-reduce", "reduce-scatter"):
+            into.setdefault(one.needed_by, []).append(one)
+
+    def lying(value: PlannedValue, number: int) -> PlannedValue:
+        for one in into[number]:
+            if (one.of, one.shape, one.after) == (value.of, value.shape, value.spec):
+                return replace(value, spec=one.before, origins=one.origins)
+        return value
+
+    return [
+        replace(operation, operands=[lying(value, operation.number) for value in operation.operands])
+        for operation in operations
+        if operation.number in into
+    ]
 
 
 def _told_apart(one: PlannedCollective, places: Sequence[int]) -> tuple[str, ...]:
@@ -240,12 +309,33 @@ def _names(operation: PlannedOperation, factors: Iterable[str]) -> tuple[str, ..
     return tuple(dict.fromkeys(_name(operation, factor) for factor in factors))
 
 
-def _by(keys: Sequence[str], axes: Sequence[str]) -> str:
-    """`which arrays.w.spec shards over x`."""
+def _by(keys: Sequence[str], axes: Sequence[str], dims: Sequence[str], known: Keys) -> str:
+    """`which arrays.w.spec shards over x`; of arrays that have not the dimensions, by way of which they shard these."""
     over = listed(axes)
     if not keys:
         return f"which is sharded over {over}"
-    return f"which {_keyed(keys)} shard{'s' if len(keys) == 1 else ''} over {over}"
+    ways = _ways(keys, axes, dims, known)
+    own = [key for key in keys if not any(key in through for through in ways.values())]
+    told = [f"{_keyed(own)} shard{'s' if len(own) == 1 else ''} over {over}"] if own else []
+    for names, through in ways.items():
+        does = "" if told else f" shard{'s' if len(through) == 1 else ''} over {over}"
+        told.append(f"{_keyed(through)}{does} by way of {listed(names)}")
+    return f"which {listed(told)}"
+
+
+def _ways(
+    keys: Sequence[str], axes: Iterable[str], dims: Sequence[str], known: Keys
+) -> dict[tuple[str, ...], list[str]]:
+    """The keys of arrays that have none of the dimensions, by the names of those that they shard over these axes."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    if not dims or not all(map(str.isidentifier, dims)):
+        return found
+    for key in keys:
+        of_axes = known.arrays.get(key, {})
+        names = tuple(dict.fromkeys(name for axis in axes for name in of_axes.get(axis, ())))
+        if names and not set(names) & {None, *dims}:
+            found.setdefault(tuple(map(str, names)), []).append(key)
+    return found
 
 
 def _keyed(keys: Sequence[str]) -> str:

@@ -39,8 +39,7 @@ def lines(experiment: Experiment, plan: Plan) -> list[PlannedLine]:
             last[operation.line] = operation.results[0]
     told = [one for one in plan.collectives if one.kind != "slice"]
     operations = plan.summary().operations
-    promised = {line: experiment.key_of_layout(line) for line in experiment.outputs}
-    promised |= {line: f"constraints.{line}" for line in experiment.constraints}
+    known = needs.keys_of(experiment)
     names = {line.path: str(line) for line, _ in expressions(experiment.graph)}
     repeats = _repeats(experiment.graph)
     found: list[PlannedLine] = []
@@ -65,7 +64,7 @@ def lines(experiment: Experiment, plan: Plan) -> list[PlannedLine]:
             values[str(line)] = own
         text = f"{line}{written(*own) if own else ''} = {text}{' at first' if line.first == 'carry' else ''}"
         mine = [one for one in told if one.line == line.path]
-        moves = [_collective(one, operations, promised, names) for one in mine]
+        moves = [_collective(one, operations, known, names) for one in mine]
         found.append(PlannedLine(line=str(line), text=text, collectives=moves))
     return found
 
@@ -167,11 +166,11 @@ class _Naming(ast.NodeTransformer):
 def _collective(
     one: PlannedCollective,
     operations: Sequence[PlannedOperation],
-    promised: Mapping[str, str],
+    known: needs.Keys,
     names: Mapping[str, str],
 ) -> str:
     over = f"over {', '.join(one.axes)}"
-    why = needs.of_collective(needs.renamed(one, names), operations, promised).text
+    why = needs.of_collective(needs.renamed(one, names), operations, known).text
     of = names.get(one.of, one.of)
     dims = [name or str(size) for name, size in zip(one.dims, one.shape, strict=False)]
     backward = " (backward)" if one.gradient else ""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from runner import executions
+from runner import dtypes, executions
 from runner.evidence import words
 from runner.evidence.model import Collective, MergedPart, Reason
 from runner.experiment.model import Experiment
 from runner.experiment.program import Program
+from runner.layout import Spec
 from runner.sharding import ring
-from runner.sharding.plan import AskedCollective, Planned, PlannedCollective, PlannedOperation
+from runner.sharding.plan import AskedCollective, Planned, PlannedCollective, PlannedOperation, PlannedValue
 from runner.why import needs
 from runner.why.matching import Matching
 from runner.why.needs import Need
@@ -63,7 +65,8 @@ class _Inserted:
     ) -> None:
         self._experiment, self._plan = experiment, plan
         self._matching = Matching(collectives, plan)
-        self._promised = needs.promised(experiment, program)
+        self._known = needs.keys_of(experiment, program)
+        self._unmoved = needs.before_moves(plan.operations, plan.collectives or ())
 
     def reason(self, one: Collective) -> Reason:
         """Why a collective is there."""
@@ -75,9 +78,10 @@ class _Inserted:
             found = [self._need(each, one) for each in match.planned]
             if not match.left:
                 return reason_of(found, planned=True)
+            found += [need for part in match.left if (need := self._unplanned(part, one)) is not None]
             return reason_of(found, planned=False, more=f"; {_beside(match.left)} no sum that Shardy plans")
         instead = self._matching.instead(one, lines)
-        moved = needs.of_values(one, self._experiment, self._plan)
+        moved = needs.of_values(one, self._experiment, self._plan, self._known)
         left = self._left(one, lines)
         if instead:
             # What was moved tells more than what would have been.
@@ -91,7 +95,7 @@ class _Inserted:
     def _need(self, planned: PlannedCollective, one: Collective) -> Need:
         axes = needs.axes_of(planned)
         mine = set(one.axes or ()) & axes
-        return needs.of_collective(planned, self._plan.operations, self._promised, mine or axes)
+        return needs.of_collective(planned, self._plan.operations, self._known, mine or axes, kind=one.kind)
 
     def _in_place(self, found: Sequence[Need], instead: Sequence[PlannedCollective]) -> Reason:
         sent = executions.most(ring.total(instead))
@@ -108,7 +112,7 @@ class _Inserted:
         reducing = one.kind in ("all-reduce", "reduce-scatter")
         there = [
             operation
-            for operation in self._plan.operations
+            for operation in [*self._plan.operations, *(self._unmoved if reducing else ())]
             if operation.line in lines and (operation.gradient == one.gradient or len(one.nodes) > 1)
         ]
         source = set(one.between.source) if one.between else set[str]()
@@ -116,11 +120,30 @@ class _Inserted:
         # Of what one device has the partitioner may take a part by a sum, to which others add nothing.
         tries = [(among, kind) for kind in ([True, False] if reducing else [False]) for among in (reading, there)]
         for among, kind in tries:
-            own = (needs.of_operation(operation, one.axes, reducing=kind) for operation in among)
+            own = (needs.of_operation(operation, one.axes, self._known, reducing=kind) for operation in among)
             found = [need for need in own if need is not None]
             if found:
                 return list({need.text: need for need in found}.values())[:2]
         return []
+
+    def _unplanned(self, part: MergedPart, one: Collective) -> Need | None:
+        """What a part of a merged one sums that the plan has whole, since it moves the operands instead."""
+        axes = frozenset(one.axes or ())
+        there = [
+            operation
+            for operation in self._unmoved
+            if operation.line in part.nodes
+            and operation.gradient == part.gradient
+            and part.bytes in self._sizes(operation.results[0], one.dtype, axes)
+        ]
+        found = (needs.of_operation(operation, axes, self._known, reducing=True) for operation in there)
+        return next((need for need in found if need is not None), None)
+
+    def _sizes(self, value: PlannedValue, names: str, axes: frozenset[str]) -> set[int]:
+        """The bytes, in each of some dtypes, that a device has of a value that lies so over all axes but these."""
+        mesh, over = self._experiment.mesh, {name.partition(":")[0] for name in Spec.of(value.spec).axes}
+        elements = math.prod(value.shape) // math.prod(mesh.axis_size(axis) for axis in over - axes)
+        return {elements * dtypes.dtype(name).itemsize for name in names.split(", ") if name in dtypes.NAMES}
 
     def _without_rules(self, lines: Sequence[str]) -> str:
         """Which operations of some lines Shardy has no rule for."""

@@ -38,7 +38,7 @@ class Written:
         self._experiment, self._program, self._asked_for = experiment, program, asked
         self._compiled = collectives
         self._derived_by = derived_by and _by_line(derived_by, experiment)
-        self._promised = needs.promised(experiment, program)
+        self._known = needs.keys_of(experiment, program)
         section = experiment.section(program.lines)
         self._lines = {str(line): (line, expression) for line, expression in expressions(section)}
 
@@ -120,9 +120,9 @@ class Written:
         planned = [] if exact.left else list(exact.planned)
         planned = [each for each in planned if any(_names(each.of, call) for call in calls)] or planned
         there = planned or matching.instead(replace(one, gradient=False), lines)
-        found = [needs.of_collective(each, plan.operations, self._promised) for each in there]
+        found = [needs.of_collective(each, plan.operations, self._known) for each in there]
         if not found:
-            own = (needs.of_operation(each, one.axes) for each in plan.operations if each.line in lines)
+            own = (needs.of_operation(each, one.axes, self._known) for each in plan.operations if each.line in lines)
             found = [need for need in own if need is not None][:2]
         if not found:
             found = self._moved(one, calls, lines, plan)
@@ -137,7 +137,7 @@ class Written:
         names = [array.name for array in self._experiment.arrays]
         names += [line for line in self._lines if line not in names]
         of = [name for name in names if any(_names(name, call) for call in calls)]
-        need = needs.of_sources(of, lines or one.nodes, one, self._experiment, plan)
+        need = needs.of_sources(of, lines or one.nodes, one, self._experiment, plan, self._known)
         return [need] if need else []
 
     def _readers(self, line: str) -> list[str]:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.evidence.nodes import Origins
-from runner.experiment.model import Experiment
+from runner.evidence.nodes import Origins, backward
+from runner.experiment.model import Experiment, expressions
 from runner.experiment.program import Program
 from runner.layout import Spec
 from runner.record.files import write_text
@@ -96,13 +96,14 @@ class _Known:
     """What is known of a value: what it is of, and the names of its dimensions.
 
     - `fixed`: the key that lays it out, whoever reads it, and how: that of an array.
-    - `asked`: the keys that ask for layouts of it, and these.
+    - `asked`: the keys that ask for layouts of it, and these; `met`: those that ask for what its type says anyhow.
     """
 
     of: str
     dims: tuple[str | None, ...] = ()
     fixed: tuple[str, Spec] | None = None
     asked: tuple[tuple[str, Spec], ...] = ()
+    met: tuple[tuple[str, Spec], ...] = ()
 
 
 class _Reader(Places):
@@ -111,6 +112,7 @@ class _Reader(Places):
         self._experiment, self._names, self._told = experiment, names, origins
         self._counted = counted
         self._regions = Regions(experiment.layout_keys)
+        self._results = _results(experiment)
         self._planned: list[tuple[PlannedOperation, list[Nodes], list[Nodes]]] = []
         self._collectives: list[tuple[PlannedCollective, Nodes, int]] = []
         # The collectives whose results an operation takes that was not visited yet; the numbers of those that were.
@@ -186,7 +188,7 @@ class _Reader(Places):
             self._collective(operation, name)
             return False
         if name == "call":
-            self._results(operation, self._shardings(operation))
+            self._lie(operation, self._shardings(operation))
             return True
         self._computed(operation, name)
         return has_plan(operation, self._mesh)
@@ -197,7 +199,7 @@ class _Reader(Places):
                 self._known[result] = self._known[value]
                 self._numbers[result] = self._number_of(value)
 
-    def _results(self, operation: Any, layouts: list[Spec]) -> None:
+    def _lie(self, operation: Any, layouts: list[Spec]) -> None:
         for result, spec in zip(operation.results, layouts, strict=False):
             self._layouts[result] = spec
             self._numbers[result] = self._regions.number()
@@ -211,7 +213,7 @@ class _Reader(Places):
         dims = tuple(known.dims for known in given) if operation.name == "stablehlo.while" else named.results
         operands = tuple(self._operand(operand) for operand in operation.operands)
         taken = [self._nodes(operand) for operand in operation.operands]
-        self._results(operation, layouts)
+        self._lie(operation, layouts)
         where = self._told_of(operation)
         of = line or (given[0].of if given and name in _ALONG else name)
         for at, result in enumerate(operation.results):
@@ -260,20 +262,27 @@ class _Reader(Places):
         fixed = known.fixed is not None or any(spec == whole for _, whole in known.asked)
         number = self._regions.number() if fixed and not made else self._number_of(value)
         nodes = self._regions.nodes(number, spec)
-        for key, whole in asked:
+        for key, whole in (*asked, *known.met):
             self._regions.lie(nodes, whole, key)
         return nodes
 
     def _asking(self, value: Any, known: _Known, where: tuple[told.Place, int]) -> _Known:
         """What is known of a value, with the keys that ask for its layout by constraints."""
         asked: list[tuple[str, Spec]] = []
+        met: list[tuple[str, Spec]] = []
         for name in self._told.constrained.get(where, ()):
-            stack, given = self._told.constraints[name]
-            line = self._names.where(stack)[0] or known.of
-            key = None if given is None else _constraint(self._experiment, line, given)
-            if key is not None and given is not None and len(given) == len(shape_of(value)):
-                asked.append((key, given))
-        return replace(known, asked=tuple(asked))
+            constraint = self._told.constraints[name]
+            given = constraint.spec
+            if given is None or len(given) != len(shape_of(value)):
+                continue
+            line = self._names.where(constraint.stack)[0]
+            if line is None and backward(constraint.stack):
+                # It undoes the layout of an array.
+                continue
+            key = self._key_of(line, given, known.of)
+            if key is not None:
+                (asked if constraint.asked else met).append((key, given))
+        return replace(known, asked=tuple(asked), met=tuple(met))
 
     def _operand(self, value: Any) -> PlannedValue:
         known, shape = self._of(value), shape_of(value)
@@ -302,13 +311,28 @@ class _Reader(Places):
             return experiment.key_of_layout(name) if axis in experiment.outputs[name].axes else None
         given = None
         if origin in self._told.constraints:
-            stack, given = self._told.constraints[origin]
-            line = self._names.where(stack)[0]
+            constraint = self._told.constraints[origin]
+            if not constraint.asked:
+                return None
+            given, line = constraint.spec, self._names.where(constraint.stack)[0]
         elif origin != "self":
             return None
         if given is not None and axis not in given.axes:
             return None
-        return None if line is None else _constraint(experiment, line, given)
+        return self._key_of(line, given)
+
+    def _key_of(self, line: str | None, given: Spec | None, value: str | None = None) -> str | None:
+        """The key of a constraint that stands in a line, on what is of a `value`.
+
+        What a call gives is constrained after it, in the scope of its lines.
+        """
+        calls = self._results.get(line or "", [])
+        own = [value] if value and any(value in names for names in calls) else []
+        for names in ([line] if line else [value] if value else [], own, *calls):
+            key = _constraint(self._experiment, names, given)
+            if key is not None:
+                return key
+        return None
 
     def _collective(self, operation: Any, name: str) -> None:
         operand, result = operation.operands[0], operation.results[0]
@@ -319,15 +343,18 @@ class _Reader(Places):
         self._known[result] = replace(known, fixed=None)
         self._layouts[result] = after
         self._numbers[result] = self._regions.number()
-        self._regions.join(taken, self._nodes(result))
+        self._regions.move(taken, self._nodes(result))
         owner, calls = self.consumer(result)
-        own = self._names.where(self.stack(operation))
-        user = "/".join([*self.inside, *calls, name_of(owner)]) if owner is not None else self.stack(operation)
+        stack = self.stack(operation)
+        own = self._names.where(stack)
+        asks = own[0] is not None and self._told.asks(stack, after)
+        user = "/".join([*self.inside, *calls, name_of(owner)]) if owner is not None else stack
         line, _, gradient = self._names.where(user)
         reduces = name in ("all_reduce", "reduce_scatter")
         made = producer(operand)
         if owner is not None and owner.name.endswith(".return") and made is not None:
-            line, _, gradient = self._names.where(self.stack(made))
+            # What is only returned is moved for the line that asks for a layout, or that made it.
+            line, _, gradient = own if asks and own[0] not in self._results else self._names.where(self.stack(made))
         if reduces or line is None:
             line, gradient = own[0] or line, own[2] if own[0] else gradient
         if reduces:
@@ -335,6 +362,13 @@ class _Reader(Places):
         source = made if reduces else owner
         if not reduces and source is not None:
             self._awaited.setdefault(source, []).append(len(self._collectives))
+        asked_by = next((key for key, spec in known.asked if spec == after != before), None)
+        if asked_by is None and asks:
+            asked_by = self._key_of(own[0], after, known.of)
+        needing = "" if source is None else self._needing(source)
+        if asked_by is None and asks and own[2]:
+            # What a line asks for is undone on the way back.
+            (line, _, gradient), needing = own, "reshard"
         axes = shardy.collective_axes(operation, name, before, after)
         kind, sizes = CLAUSES[name], (bytes_of(operand, self._parts(before)), bytes_of(result, self._parts(after)))
         devices = math.prod(map(self._size, axes))
@@ -342,7 +376,7 @@ class _Reader(Places):
             kind=kind,
             axes=axes,
             line=line,
-            operation=source.name.partition(".")[2] if source is not None else "",
+            operation=needing,
             of=known.of,
             before=before,
             after=after,
@@ -358,9 +392,16 @@ class _Reader(Places):
             branches=self.branches,
             alone=devices == 1,
             needed_by=self._visited.get(source) if reduces else None,
-            asked_by=next((key for key, spec in known.asked if spec == after != before), None),
+            asked_by=asked_by,
         )
         self._collectives.append((found, taken, len(self._planned)))
+
+    def _needing(self, operation: Any) -> str:
+        """The name of an operation that needs a value; of what returns it from a call or a loop that one's."""
+        if operation.name.endswith(".return") and operation.parent != self.main:
+            operation = operation.parent
+        dialect, _, name = operation.name.partition(".")
+        return "call" if dialect == "func" and name == "func" else name
 
     def _value(self, line: str | None, place: str | None, spec: Spec | None) -> None:
         # The last operation of a place is the one whose result has the place's value.
@@ -384,14 +425,32 @@ class _Reader(Places):
         return int(part.partition(")")[2]) if part else self._mesh.sizes[name]
 
 
-def _constraint(experiment: Experiment, line: str, given: Spec | None) -> str | None:
-    """The key of the constraint that a program puts on a line; of an output, that of the output.
+def _results(experiment: Experiment) -> dict[str, list[tuple[str, ...]]]:
+    """For each line that stands in calls the names of what these give, of the innermost call first."""
+    return {
+        str(line): [tuple(".".join((*line.loops, name)) for name in call.results) for call in reversed(line.calls)]
+        for section in (experiment.per_device, experiment.graph)
+        for line, _ in expressions(section)
+        if line.calls
+    }
 
-    None where the layout `given` is not the key's, but one on the way. What a repeat stacks is constrained after it.
+
+def _written(experiment: Experiment, spec: Spec, rank: int) -> tuple[Spec, ...]:
+    """How a program may write the layout that a key has."""
+    whole = spec.padded(rank)
+    return (whole, whole.over(experiment.automatic)) if experiment.automatic else (whole,)
+
+
+def _constraint(experiment: Experiment, names: Sequence[str], given: Spec | None) -> str | None:
+    """The key of the constraint that a program puts on one of some lines; of an output, that of the output.
+
+    None where the layout `given` is not the key's, but one on the way. What a repeat stacks is constrained after it;
+    the lines of one device ask for the axes that they leave to the compiler.
     """
     for key, specs in (("constraints", experiment.constraints), ("outputs", experiment.outputs)):
-        named = [line] if line in specs else [name for name in specs if name.startswith(f"{line}.")]
-        same = [name for name in named if given is None or specs[name].padded(len(given)) == given]
+        there = [name for name in names if name in specs]
+        there = there or [spec for spec in specs if any(spec.startswith(f"{name}.") for name in names)]
+        same = [name for name in there if given is None or given in _written(experiment, specs[name], len(given))]
         if len(same) == 1:
             return experiment.key_of_layout(same[0]) if key == "outputs" else f"{key}.{same[0]}"
     return None

@@ -33,6 +33,7 @@ class Regions:
         self._above: dict[Node, Node] = {}
         self._keys: dict[Node, dict[str, None]] = {}
         self._hints: dict[Node, dict[str, None]] = {}
+        self._moved: list[tuple[Node, Node]] = []
         self._numbers = 0
 
     def number(self) -> int:
@@ -65,6 +66,21 @@ class Regions:
             for axis in mine.keys() & theirs.keys():
                 self._join(mine[axis], theirs[axis])
 
+    def move(self, before: Nodes, after: Nodes) -> None:
+        """Note that a value is laid out otherwise: an axis that shards another dimension then is the same keys' doing.
+
+        Unless others shard that dimension.
+        """
+        self.join(before, after)
+        gone = {
+            axis: node
+            for along, kept in zip(before, after, strict=False)
+            for axis, node in along.items()
+            if axis not in kept
+        }
+        for along, kept in zip(after, before, strict=False):
+            self._moved += [(node, gone[axis]) for axis, node in along.items() if axis not in kept and axis in gone]
+
     def compute(self, rule: str | None, operands: Sequence[Nodes], results: Sequence[Nodes]) -> None:
         """Note that an operation's values lie alike along the factors of its rule."""
         given, _, made = (rule or "").partition("->")
@@ -81,10 +97,19 @@ class Regions:
         found: dict[str, list[str]] = {}
         for along in nodes:
             for axis, node in along.items():
-                top = self._top(node)
-                keys = self._keys.get(top) or self._hints.get(top)
+                keys = self._keys_of(node, set())
                 if keys:
                     found[axis] = sorted(keys, key=self._order.__getitem__)
+        return found
+
+    def _keys_of(self, node: Node, seen: set[Node]) -> set[str]:
+        top = self._top(node)
+        found = set(self._keys.get(top) or self._hints.get(top) or ())
+        if not found and top not in seen:
+            seen.add(top)
+            for moved, before in self._moved:
+                if self._top(moved) == top:
+                    found |= self._keys_of(before, seen)
         return found
 
     def _join(self, one: Node, other: Node) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from runner.layout import Mesh, Spec
@@ -12,6 +13,9 @@ from runner.worker.modules import Walk
 
 _KEPT = frozenset({"constant", "return", "call"})
 """What the plan has no entry for: it computes nothing."""
+
+_ASKING = frozenset({"reshard", "sharding_constraint"})
+"""The primitives by which a program asks for a layout."""
 
 _OF_NUMBERS = frozenset({"reduce", "scatter", "reduce_window", "sort", "all_reduce", "reduce_scatter"})
 
@@ -65,20 +69,38 @@ class Places(Walk):
         return has_plan(operation, self._mesh)
 
 
+@dataclass(frozen=True)
+class Constraint:
+    """A layout that a module has for a value: the name `stack` that it stands in, and the layout, if it can be read."""
+
+    stack: str
+    spec: Spec | None
+
+    @property
+    def asked(self) -> bool:
+        """Whether the program asks for it. With types that have shardings every operation says how its result lies."""
+        return self.stack.rpartition("/")[2] in _ASKING
+
+
 class Told(Places):
     """The origins of the results' shardings, of the operations that compute, by their places; and the constraints.
 
-    - `constraints`: the name stacks and the layouts of constraints, by Shardy's names for them.
+    - `constraints`: by Shardy's names for them.
     - `constrained`: by the place of an operation and the number of its result the constraints on that.
     """
 
     def __init__(self, module: Any, mesh: Mesh) -> None:
         super().__init__(module, mesh)
         self.origins: dict[Place, tuple[Mapping[str, str], ...]] = {}
-        self.constraints: dict[str, tuple[str, Spec | None]] = {}
+        self.constraints: dict[str, Constraint] = {}
         self.constrained: dict[tuple[Place, int], list[str]] = {}
+        self._asked: set[tuple[str, Spec]] = set()
         self._where: dict[Any, tuple[Place, int]] = {}
         self._last: list[Any] = []
+
+    def asks(self, stack: str, layout: Spec) -> bool:
+        """Whether the program asks for a layout there. What is moved after it may have the same name."""
+        return (stack, layout) in self._asked
 
     def enter(self, function: Any) -> None:
         for at, argument in enumerate(function.regions[0].blocks[0].arguments):
@@ -106,7 +128,9 @@ class Told(Places):
         if "sdy.sharding_origin_name" in attributes:
             name = str(attributes["sdy.sharding_origin_name"]).strip('"')
             given = shardy.one(str(attributes["sharding"])) if "sharding" in attributes else None
-            self.constraints[name] = self.stack(operation), given
+            self.constraints[name] = constraint = Constraint(self.stack(operation), given)
+            if constraint.asked and given is not None:
+                self._asked.add((constraint.stack, given))
             # A `shard_map` without arrays has a name for its shardings too.
             where = self._where.get(operation.operands[0]) if operation.name == "sdy.sharding_constraint" else None
             if where is not None:

@@ -49,6 +49,17 @@ def test_of_a_sweep_too(tmp_path: Path, override: str) -> None:
     _is_one_message(command(tmp_path, *SWEEP, override), override, SETTINGS_OF_SWEEPS[override])
 
 
+@pytest.mark.parametrize("override", [name for name in SETTINGS if "job_logging" in name])
+def test_how_the_points_of_a_sweep_log_is_no_less_read(tmp_path: Path, override: str) -> None:
+    _is_one_message(command(tmp_path, *SWEEP, override), override, SETTINGS[override])
+
+
+def test_and_done_where_hydra_can(tmp_path: Path) -> None:
+    done = command(tmp_path, *SWEEP, "hydra.job_logging.formatters.simple.format='mine %(message)s'")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "sweep" / "0" / "runner.log").read_text(encoding="utf-8").startswith("mine ")
+
+
 def test_a_setting_that_no_point_can_have_is_told_of_each(tmp_path: Path) -> None:
     done = command(tmp_path, *SWEEP, "hydra.sweep.subdir=${nope}")
     assert done.returncode == 2, done.stdout + done.stderr

@@ -23,6 +23,7 @@ SETTINGS = {
     "hydra.job_logging.version=9": "Unsupported version: 9",
     "hydra.job_logging.handlers.file.class=nosuch.X": "Unable to configure handler 'file': Cannot resolve 'nosuch.X'",
     "+hydra.job_logging.handlers.more=5": "Unable to configure handler 'more'",
+    "hydra.verbose=[x,1]": "A logger name must be a string",
     "hydra.job.env_copy=[NO_SUCH_VARIABLE]": "'NO_SUCH_VARIABLE'",
     "hydra.run.dir=${nope}": "Interpolation key 'nope' not found",
 }
@@ -77,6 +78,16 @@ def test_a_setting_of_the_file_has_its_place(tmp_path: Path) -> None:
         "conf/experiment/mine.yaml:21:9  hydra.job_logging\n  an experiment sets hydra.sweeper.params"
     )
     assert "Traceback" not in done.stderr
+
+
+def test_loggers_of_the_file_that_are_no_names_have_their_place(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    (folder / "experiment" / "mine.yaml").write_text(GOOD + "hydra: {verbose: [x, 1]}\n")
+    done = command(tmp_path, "--config-dir", "conf", "+experiment=mine", "hydra.run.dir=run")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.startswith(
+        "conf/experiment/mine.yaml:21:9  hydra.verbose\n  Hydra cannot use this: A logger name"
+    )
 
 
 @pytest.mark.parametrize("line", [RUN, SWEEP], ids=["run", "sweep"])

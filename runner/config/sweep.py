@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 _GROUPS = ("experiment", "mesh", "target", "rules")
 """The config groups that a sweep may choose of."""
 
+_TOLD = 10**18
+"""So many points are said as more than that."""
+
 MOST = "sweep.most"
 """The key of how many points a sweep may have."""
 
@@ -37,12 +40,12 @@ def require_few(overrides: Sequence[Override], limit: int) -> None:
         raise InvalidConfiguration(f"command line: {empty}\n  this has no value, so that the sweep has no point")
     if count > limit:
         several = {text: number for text, number in counts.items() if number > 1}
-        product = f"{' × '.join(map(_counted, several.values()))} = " if len(several) > 1 else ""
+        product = f"{' × '.join(map(_counted, several.values()))} = " if len(several) > 1 and count < _TOLD else ""
         raise too_many(" ".join(several), f"{product}{_counted(count)}", limit)
 
 
 def _counted(points: int) -> str:
-    return f"{points:,}" if points < 10**18 else "more than 10^18"
+    return f"{points:,}" if points < _TOLD else "more than 10^18"
 
 
 def too_many(overrides: str, count: str, limit: int) -> InvalidConfiguration:

@@ -4,8 +4,16 @@
 
 Every two values of two of these stand together in some case, as far as the number of cases goes, chosen by the seed;
 each runs as a command of its own, with the interpreters in turn (one for each series of JAX). What is done stands in
-FOLDER/pairs.jsonl, and another call goes on from there. At the end stands each run that ended in an `error`, with a
-traceback or without a message, or that took more than a minute, with its command. Exits with 1 where one ended so.
+FOLDER/pairs.jsonl, and another call goes on from there. At the end stands
+
+- each run to look at, with its commands: it ended in an `error`, with a traceback or without a message, or values or
+  layouts of a shipped experiment were found wrong, which no option may do;
+- each that took more than a minute;
+- what failed only by the file's `expect`, which is made for the file's own options, by the names of the checks;
+- what was refused, by its message: one of each kind, with how many there are;
+- how many pairs were run, and how many were only refused.
+
+Exits with 1 where a run is to be looked at.
 """
 
 from __future__ import annotations
@@ -14,6 +22,7 @@ import argparse
 import itertools
 import json
 import random
+import re
 import resource
 import shlex
 import shutil
@@ -21,7 +30,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +39,10 @@ LONG = 60.0
 """Seconds after which a run is looked at."""
 
 LIMIT = 600.0
+
+JUDGED = ("sections", "value", "layout", "replicas", "agreement", "gradient", "derivation")
+"""The checks that no option may make fail: the others hold a program to what the file expects of its own options."""
+
 _TRIED = 40
 """Of so many random cases the one is taken that has the most new pairs."""
 
@@ -176,6 +189,7 @@ def tried(case: Mapping[str, str], python: str, out: Path) -> dict[str, Any]:
     lines = commands(case, python, folder)
     statuses: list[int] = []
     why: str | None = None
+    said: str | None = None
     for line in lines:
         try:
             ran = subprocess.run(
@@ -186,6 +200,10 @@ def tried(case: Mapping[str, str], python: str, out: Path) -> dict[str, Any]:
             break
         statuses.append(ran.returncode)
         why = why or _why(ran.returncode, ran.stdout + ran.stderr)
+        if ran.returncode == 2:
+            said = said or _refusal(ran.stdout + ran.stderr)
+    failed = _failed(folder)
+    wrong = [name for name in failed if _check(name) in JUDGED]
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "case": dict(case),
@@ -193,8 +211,25 @@ def tried(case: Mapping[str, str], python: str, out: Path) -> dict[str, Any]:
         "statuses": statuses,
         "seconds": round(time.monotonic() - begun, 1),
         "cpu": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
-        "why": why,
+        "why": why or ("failed in " + ", ".join(wrong) if wrong else None),
+        "failed": failed,
+        "refused": said,
     }
+
+
+def _failed(folder: Path) -> list[str]:
+    """The checks that failed in the records that lie in a folder, each with its program: `shard_map: value`."""
+    found: list[str] = []
+    for file in sorted(folder.rglob("result.json")):
+        record = json.loads(file.read_text(encoding="utf-8"))
+        checked = {"the file": record, **(record.get("programs") or {})}
+        found += [
+            f"{name}: {check}"
+            for name, of in checked.items()
+            for check, verdict in (of.get("checks") or {}).items()
+            if (verdict["status"] if isinstance(verdict, dict) else verdict) == "failed"
+        ]
+    return list(dict.fromkeys(found))
 
 
 def _why(status: int, told: str) -> str | None:
@@ -206,6 +241,22 @@ def _why(status: int, told: str) -> str | None:
     return None if told.strip() else "it said nothing"
 
 
+_ROW = re.compile(r" invalid( +–)* +(?P<message>\S.*)")
+"""What the table of a sweep says of a point that was refused."""
+
+
+def _refusal(told: str) -> str:
+    """Why a command was refused, in a line: the message, without its place."""
+    rows = _ROW.search(told)
+    return rows["message"] if rows else (told.strip().splitlines() or [""])[-1].strip()
+
+
+def kind(refusal: str) -> str:
+    """What is alike in refusals of one kind: no names, numbers or files."""
+    words = re.sub(r"^command line: \S+(  \S+)? |'[^']*'|\S*[./=]\S*|\d+", "…", refusal)
+    return " ".join(words.split()[:8])
+
+
 def _last(told: str, word: str) -> str:
     """The end of what a command said, from where it says the word, on a line."""
     lines = told.strip().splitlines()
@@ -215,19 +266,49 @@ def _last(told: str, word: str) -> str:
 
 def report(done: Sequence[Mapping[str, Any]]) -> int:
     """Print what is to be looked at, and how all ended."""
-    errors = [each for each in done if each["why"]]
+    wrong = [each for each in done if each["why"]]
     long = [each for each in done if not each["why"] and each["seconds"] > LONG]
-    for each in (*errors, *long):
+    for each in (*wrong, *long):
         print(f"{each['why'] or 'no error'}; {each['seconds']} s, {each['cpu']} s of CPU")
         for command in each["commands"]:
             print(f"  {command}")
+    expected = [each for each in done if each["failed"] and not each["why"]]
+    _print(
+        "failed by expect alone", expected, lambda each: ", ".join(sorted({_check(name) for name in each["failed"]}))
+    )
+    refused = [each for each in done if each["refused"] and not each["why"]]
+    _print("refused", refused, lambda each: kind(each["refused"]), lambda each: each["refused"])
+    ran = [each for each in done if not each["refused"]]
     last = Counter(each["statuses"][-1] if each["statuses"] else "none" for each in done)
     told = ", ".join(f"status {status}: {count}" for status, count in sorted(last.items(), key=str))
-    pairs = {pair for each in done for pair in itertools.combinations(sorted(each["case"].items()), 2)}
     print(
-        f"{len(done)} cases, {len(pairs)} pairs ({told}): {len(errors)} errors, {len(long)} of more than {LONG:.0f} s"
+        f"{len(done)} cases ({told}): {len(wrong)} to look at, {len(long)} of more than {LONG:.0f} s\n"
+        f"{len(_pairs(done))} pairs, {len(_pairs(ran))} of them in the {len(ran)} cases that were not refused"
     )
-    return 1 if errors else 0
+    return 1 if wrong else 0
+
+
+def _print(
+    what: str,
+    cases: Sequence[Mapping[str, Any]],
+    kind: Callable[[Mapping[str, Any]], str],
+    text: Callable[[Mapping[str, Any]], str] | None = None,
+) -> None:
+    """One case of each kind with its first command, most frequent kinds first."""
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    for case in cases:
+        kinds.setdefault(kind(case), []).append(case)
+    for alike in sorted(kinds.values(), key=len, reverse=True):
+        print(f"{what}, {len(alike)} ×: {(text or kind)(alike[0])}\n  {alike[0]['commands'][0]}")
+
+
+def _check(name: str) -> str:
+    return name.partition(": ")[2]
+
+
+def _pairs(cases: Sequence[Mapping[str, Any]]) -> set[tuple[tuple[str, str], tuple[str, str]]]:
+    """The pairs of features that stand together in some of the cases."""
+    return {pair for each in cases for pair in itertools.combinations(sorted(each["case"].items()), 2)}
 
 
 def _done(file: Path) -> dict[int, dict[str, Any]]:

@@ -23,6 +23,7 @@ SETTINGS = {
     "hydra.job_logging.version=9": "Unsupported version: 9",
     "hydra.job_logging.handlers.file.class=nosuch.X": "Unable to configure handler 'file': Cannot resolve 'nosuch.X'",
     "+hydra.job_logging.handlers.more=5": "Unable to configure handler 'more'",
+    "hydra.verbose=[x,1]": "A logger name must be a string",
     "hydra.job.env_copy=[NO_SUCH_VARIABLE]": "'NO_SUCH_VARIABLE'",
     "hydra.run.dir=${nope}": "Interpolation key 'nope' not found",
 }
@@ -49,6 +50,17 @@ def test_of_a_sweep_too(tmp_path: Path, override: str) -> None:
     _is_one_message(command(tmp_path, *SWEEP, override), override, SETTINGS_OF_SWEEPS[override])
 
 
+@pytest.mark.parametrize("override", [name for name in SETTINGS if "job_logging" in name])
+def test_how_the_points_of_a_sweep_log_is_no_less_read(tmp_path: Path, override: str) -> None:
+    _is_one_message(command(tmp_path, *SWEEP, override), override, SETTINGS[override])
+
+
+def test_and_done_where_hydra_can(tmp_path: Path) -> None:
+    done = command(tmp_path, *SWEEP, "hydra.job_logging.formatters.simple.format='mine %(message)s'")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "sweep" / "0" / "runner.log").read_text(encoding="utf-8").startswith("mine ")
+
+
 def test_a_setting_that_no_point_can_have_is_told_of_each(tmp_path: Path) -> None:
     done = command(tmp_path, *SWEEP, "hydra.sweep.subdir=${nope}")
     assert done.returncode == 2, done.stdout + done.stderr
@@ -66,6 +78,16 @@ def test_a_setting_of_the_file_has_its_place(tmp_path: Path) -> None:
         "conf/experiment/mine.yaml:21:9  hydra.job_logging\n  an experiment sets hydra.sweeper.params"
     )
     assert "Traceback" not in done.stderr
+
+
+def test_loggers_of_the_file_that_are_no_names_have_their_place(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    (folder / "experiment" / "mine.yaml").write_text(GOOD + "hydra: {verbose: [x, 1]}\n")
+    done = command(tmp_path, "--config-dir", "conf", "+experiment=mine", "hydra.run.dir=run")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.startswith(
+        "conf/experiment/mine.yaml:21:9  hydra.verbose\n  Hydra cannot use this: A logger name"
+    )
 
 
 @pytest.mark.parametrize("line", [RUN, SWEEP], ids=["run", "sweep"])

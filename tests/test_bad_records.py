@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.records import Case, Home, cases, real
 from runner.cli import report, runs
-from runner.record import record, shelf
+from runner.record import record
 from tests.server import command
 
 EVERY = 4
@@ -87,9 +87,7 @@ def test_each_command_says_which_file_and_what(
     assert "0/report.html" in page
     assert "2/report.html" in page
     runs.main([str(tmp_path / "sweep")])
-    said = capsys.readouterr()
-    listed = sum(entry.points for entry in shelf.entries(tmp_path / "sweep"))
-    assert listed == 3 or words in said.err
+    assert words in capsys.readouterr().err
 
 
 def test_what_the_runner_writes_is_read(records: tuple[Any, Any, Any], tmp_path: Path) -> None:

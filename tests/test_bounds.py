@@ -85,3 +85,24 @@ def test_the_meshes_are_as_many_as_are_counted(devices: int, axes: int) -> None:
     assert enumeration.count_of_factorisations(devices, axes) == sum(
         1 for _ in enumeration.factorisations(devices, axes)
     )
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("seed=range(10,0)", "this has no value, so that the sweep has no point"),
+        ("seed=interval(0,1)", "an interval is for sweepers that draw from it (hydra/sweeper=…)"),
+        ("seed=glob(*)", "glob chooses among the files of a config group"),
+        ("seed=range(0,1e300)", "this would be more than 10^18 points, and sweep.most is 10,000"),
+        ("sort=nothing", "no column 'nothing'"),
+        ("workers=0", "it is a number of at least 1"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_refused_where_it_says_so_and_leaves_nothing(
+    tmp_path: Path, override: str, words: str
+) -> None:
+    done = command(tmp_path, "-m", "+experiment=case3_allreduce", "dims.J=4,8", override)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert f"{override}\n  {words}" in done.stderr
+    assert len(done.stderr.splitlines()) == 2, done.stderr
+    assert list(tmp_path.iterdir()) == []

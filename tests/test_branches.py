@@ -271,7 +271,7 @@ def test_tables_goldens_and_sweeps_show_the_range() -> None:
     (came,) = differences.of_program(
         "shard_map", golden.pinned(evidence.program()), golden.pinned(evidence.program(ONE))
     )
-    assert came.endswith("appeared in shard_map: +64 B per device at most, since it runs between 0 and 1 times")
+    assert came.endswith("appeared in shard_map: +64 B sent per device at most, since it runs between 0 and 1 times")
 
 
 def test_a_golden_whose_range_is_none_is_refused(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.command import ROOT
 from tests.evidence import CHECKS, collective, memory, output, program, timing, value
 from tests.evidence import record as found
 
-GATHER = collective("all-gather", "w", bytes_out=2097152)
+GATHER = collective("all-gather", "w", bytes_out=2097152, bytes_sent=1048576)
 
 
 @pytest.fixture(autouse=True)
@@ -92,11 +92,11 @@ def test_times_rounding_estimates_and_versions_are_told_but_are_no_difference(
     [
         (
             {"programs": {"shard_map": program(collective(), GATHER)}},
-            ["all-gather of w over x appeared in shard_map: +2.1 MB per device"],
+            ["all-gather of w over x appeared in shard_map: +1.0 MB sent per device"],
         ),
         (
             {"programs": {"shard_map": program()}},
-            ["all-reduce of C over x disappeared from shard_map: -64 B per device"],
+            ["all-reduce of C over x disappeared from shard_map: -64 B sent per device"],
         ),
         (
             {"programs": {"shard_map": program(collective(), outputs={"C": output(spec=Spec.of(["x", None]))})}},
@@ -184,7 +184,7 @@ def test_the_points_of_sweeps_are_matched_by_their_overrides(capsys: pytest.Capt
     assert said(capsys, "a", "b", status=1) == [
         "case dims.J=4: the same",
         "case dims.J=8",
-        "  all-gather of w over x appeared in shard_map: +2.1 MB per device",
+        "  all-gather of w over x appeared in shard_map: +1.0 MB sent per device",
         "case dims.J=16",
         "  it disappeared: it is only in A",
         "case dims.J=32",
@@ -197,10 +197,14 @@ def test_the_points_of_sweeps_are_matched_by_their_overrides(capsys: pytest.Capt
 def test_two_series_of_one_golden_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     pin("case.json", "jax 0.12", collective(), GATHER)
     pin("case.json", "jax 0.10", collective())
-    lines = ["case", "  all-gather of w over x appeared in shard_map: +2.1 MB per device", "  (jax 0.10 → jax 0.12)"]
+    lines = [
+        "case",
+        "  all-gather of w over x appeared in shard_map: +1.0 MB sent per device",
+        "  (jax 0.10 → jax 0.12)",
+    ]
     assert said(capsys, "case.json", status=1) == lines
     backwards = said(capsys, "case.json", "--series", "jax 0.12", "jax 0.10", status=1)
-    assert backwards[1] == "  all-gather of w over x disappeared from shard_map: -2.1 MB per device"
+    assert backwards[1] == "  all-gather of w over x disappeared from shard_map: -1.0 MB sent per device"
     assert said(capsys, "case.json", "--series", "jax 0.12", "jax 0.12", status=0) == ["case: the same"]
     pin("case.json", "jax 0.9")
     assert said(capsys, "case.json", status=2) == [
@@ -217,7 +221,7 @@ def test_a_folder_of_goldens_is_compared_between_two_series(capsys: pytest.Captu
         "same: the same",
         "same target=v5e_2x2: the same",
         "sub/other",
-        "  all-gather of w over x appeared in shard_map: +2.1 MB per device",
+        "  all-gather of w over x appeared in shard_map: +1.0 MB sent per device",
         "  (jax 0.10 → jax 0.12)",
         "",
         "3 compared, 1 differ",
@@ -240,7 +244,7 @@ def test_two_goldens_are_compared_series_by_series(capsys: pytest.CaptureFixture
     assert said(capsys, "a/case.json", "b/case.json", status=1) == [
         "case (jax 0.10): the same",
         "case (jax 0.12)",
-        "  all-gather of w over x appeared in shard_map: +2.1 MB per device",
+        "  all-gather of w over x appeared in shard_map: +1.0 MB sent per device",
         "",
         "2 compared, 1 differ",
     ]
@@ -307,7 +311,7 @@ def test_as_a_command_it_imports_no_jax(here: Path) -> None:
     )
     assert result.stdout.splitlines() == [
         "case",
-        "  all-gather of w over x appeared in shard_map: +2.1 MB per device",
+        "  all-gather of w over x appeared in shard_map: +1.0 MB sent per device",
         "1 False",
     ], result.stderr
 
@@ -322,7 +326,7 @@ def test_each_of_many_is_compared_with_the_first(capsys: pytest.CaptureFixture[s
         "",
         "a → c",
         "case",
-        "  all-gather of w over x appeared in shard_map: +2.1 MB per device",
+        "  all-gather of w over x appeared in shard_map: +1.0 MB sent per device",
         "",
         "1 of 2 differ from a",
     ]

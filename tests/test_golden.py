@@ -42,6 +42,7 @@ def test_collectives_bytes_and_layouts_are_pinned_and_nothing_that_varies_from_r
                 "dtype": "float32",
                 "bytes_in": 64,
                 "bytes_out": 64,
+                "bytes_sent": 64,
                 "count": 1,
             }
         ],
@@ -98,8 +99,8 @@ WRITTEN = """\
       "shard_map": {
         "bytes": {"argument": 64, "output": 64},
         "collectives": [
-          {"axes": ["x"], "bytes_in": 64, "bytes_out": 64, "count": 1, "dtype": "float32", "inserted": false, \
-"kind": "all-reduce", "node": "C"}
+          {"axes": ["x"], "bytes_in": 64, "bytes_out": 64, "bytes_sent": 64, "count": 1, "dtype": "float32", \
+"inserted": false, "kind": "all-reduce", "node": "C"}
         ],
         "outputs": {
           "C": {"dtype": "float32", "shape": [4, 4], "shard_shape": [4, 4], "spec": [null, null]}
@@ -187,7 +188,7 @@ def test_goldens_lie_in_the_tests_beside_the_config_folder_or_beside_it(tmp_path
 
 # The words.
 
-GATHER = collective("all-gather", "w", bytes_in=1048576, bytes_out=2097152, inserted=True)
+GATHER = collective("all-gather", "w", bytes_in=1048576, bytes_out=2097152, bytes_sent=1048576, inserted=True)
 SHARDED = {"C": output(spec=Spec.of(["x", None]), shard_shape=[2, 4])}
 
 
@@ -197,30 +198,34 @@ SHARDED = {"C": output(spec=Spec.of(["x", None]), shard_shape=[2, 4])}
         (
             program(),
             program(GATHER),
-            ["all-gather of w over x appeared in constraint: +2.1 MB per device, inserted by the compiler"],
+            ["all-gather of w over x appeared in constraint: +1.0 MB sent per device, inserted by the compiler"],
         ),
-        (program(collective()), program(), ["all-reduce of C over x disappeared from constraint: -64 B per device"]),
+        (
+            program(collective()),
+            program(),
+            ["all-reduce of C over x disappeared from constraint: -64 B sent per device"],
+        ),
         (
             program(collective(), collective()),
             program(collective()),
-            ["1 of 2 × all-reduce of C over x disappeared from constraint: -64 B per device"],
+            ["1 of 2 × all-reduce of C over x disappeared from constraint: -64 B sent per device"],
         ),
         (
             program(collective()),
             program(collective(), collective(), collective()),
-            ["2 more all-reduce of C over x appeared in constraint: +128 B per device"],
+            ["2 more all-reduce of C over x appeared in constraint: +128 B sent per device"],
         ),
         (
             program(),
             program(collective("collective-permute", "ring.lhs", count=7)),
-            ["collective-permute of ring.lhs over x appeared in constraint: +448 B per device in 7 steps"],
+            ["collective-permute of ring.lhs over x appeared in constraint: +448 B sent per device in 7 steps"],
         ),
         (
             program(),
             program(collective("all-to-all", count=None)),
             [
-                "all-to-all of C over x appeared in constraint: +64 B per device in every step of a loop of unknown "
-                "length"
+                "all-to-all of C over x appeared in constraint: +64 B sent per device in every step of a loop "
+                "of unknown length"
             ],
         ),
         (
@@ -259,7 +264,8 @@ SHARDED = {"C": output(spec=Spec.of(["x", None]), shard_shape=[2, 4])}
         (
             program(collective(gradient=True, groups=[[0, 3], [1, 2]])),
             program(),
-            ["all-reduce of C (backward) within groups [[0, 3], [1, 2]] disappeared from constraint: -64 B per device"],
+            ["all-reduce of C (backward) within groups [[0, 3], [1, 2]] disappeared from constraint: "
+             "-64 B sent per device"],
         ),
         (
             program(collective(asynchronous=True, overlapped=["y"])),
@@ -270,8 +276,8 @@ SHARDED = {"C": output(spec=Spec.of(["x", None]), shard_shape=[2, 4])}
             program(collective()),
             program(collective("reduce-scatter", bytes_out=32)),
             [
-                "all-reduce of C over x disappeared from constraint: -64 B per device",
-                "reduce-scatter of C over x appeared in constraint: +64 B per device",
+                "all-reduce of C over x disappeared from constraint: -64 B sent per device",
+                "reduce-scatter of C over x appeared in constraint: +64 B sent per device",
             ],
         ),
         (
@@ -402,7 +408,10 @@ FIELDS = [
     ("bytes", "argument"),
     ("bytes", "output"),
     *(("outputs", "C", key) for key in ("shape", "dtype", "spec", "shard_shape")),
-    *(("collectives", 0, key) for key in ("kind", "node", "inserted", "axes", "dtype", "bytes_in", "count")),
+    *(
+        ("collectives", 0, key)
+        for key in ("kind", "node", "inserted", "axes", "dtype", "bytes_in", "bytes_sent", "count")
+    ),
 ]
 
 
@@ -431,7 +440,7 @@ def pin(*collectives: Any, **more: Any) -> Any:
 def one(kind: str = "all-reduce", node: str | None = "C", **more: Any) -> Any:
     """A collective as a golden file holds it."""
     found = {"kind": kind, "node": node, "inserted": False, "axes": ["x"], "dtype": "float32", "count": 1}
-    return found | {"bytes_in": 64, "bytes_out": 64} | more
+    return found | {"bytes_in": 64, "bytes_out": 64, "bytes_sent": 64} | more
 
 
 def lying(*spec: Any, **more: Any) -> Any:
@@ -439,8 +448,8 @@ def lying(*spec: Any, **more: Any) -> Any:
     return {"shape": [4, 4], "dtype": "float32", "spec": list(spec), "shard_shape": [2, 4], **more}
 
 
-GONE = "all-reduce of C over x disappeared from auto: -64 B per device"
-CAME = "all-reduce of C over x appeared in auto: +64 B per device"
+GONE = "all-reduce of C over x disappeared from auto: -64 B sent per device"
+CAME = "all-reduce of C over x appeared in auto: +64 B sent per device"
 
 
 @pytest.mark.parametrize(
@@ -516,9 +525,13 @@ CAME = "all-reduce of C over x appeared in auto: +64 B per device"
         (pin(one(gradient=False, asynchronous=False)), pin(one()), []),
         (pin(one(inserted=False)), pin({key: value for key, value in one().items() if key != "inserted"}), None),
         (pin(one(times=3)), pin(one(), one(times=2)), []),
-        (pin(one(times=3)), pin(one()), ["2 of 3 × all-reduce of C over x disappeared from auto: -128 B per device"]),
-        (pin(one(times=2)), pin(), ["2 × all-reduce of C over x disappeared from auto: -128 B per device"]),
-        (pin(), pin(one(times=2)), ["2 × all-reduce of C over x appeared in auto: +128 B per device"]),
+        (
+            pin(one(times=3)),
+            pin(one()),
+            ["2 of 3 × all-reduce of C over x disappeared from auto: -128 B sent per device"],
+        ),
+        (pin(one(times=2)), pin(), ["2 × all-reduce of C over x disappeared from auto: -128 B sent per device"]),
+        (pin(), pin(one(times=2)), ["2 × all-reduce of C over x appeared in auto: +128 B sent per device"]),
         # Several at once.
         (
             pin(one(), one("all-gather", "B")),
@@ -538,10 +551,10 @@ CAME = "all-reduce of C over x appeared in auto: +64 B per device"
             pin(one("reduce-scatter", "F"), one("send", "G")),
             [
                 GONE,
-                "all-gather of B over x disappeared from auto: -64 B per device",
-                "all-to-all of E over x disappeared from auto: -64 B per device",
-                "reduce-scatter of F over x appeared in auto: +64 B per device",
-                "send of G over x appeared in auto: +64 B per device",
+                "all-gather of B over x disappeared from auto: -64 B sent per device",
+                "all-to-all of E over x disappeared from auto: -64 B sent per device",
+                "reduce-scatter of F over x appeared in auto: +64 B sent per device",
+                "send of G over x appeared in auto: +64 B sent per device",
             ],
         ),
         # Which of before is which of now.
@@ -628,28 +641,33 @@ CAME = "all-reduce of C over x appeared in auto: +64 B per device"
             ["all-reduce of B for C over x changed in auto: stands between C and B and no line that the module names, "
              "before between B and C and no line that the module names"],
         ),
-        # What one moves.
+        (
+            pin(one(bytes_sent=64)),
+            pin(one(bytes_sent=96)),
+            ["all-reduce of C over x changed in auto: sends 64 B → 96 B per device"],
+        ),
+        # What a device sends for one.
         (
             pin(),
-            pin(one(bytes_in=None, bytes_out=None)),
-            ["all-reduce of C over x appeared in auto: +an unknown number of bytes per device"],
+            pin(one(bytes_sent=None)),
+            ["all-reduce of C over x appeared in auto: +an unknown number of bytes sent per device"],
         ),
         (
-            pin(one(bytes_in=None, bytes_out=None)),
+            pin(one(bytes_sent=None)),
             pin(),
-            ["all-reduce of C over x disappeared from auto: -an unknown number of bytes per device"],
+            ["all-reduce of C over x disappeared from auto: -an unknown number of bytes sent per device"],
         ),
         (pin(), pin(one(bytes_in=None)), [CAME]),
         (pin(), pin(one(bytes_in=16)), [CAME]),
         (pin(), pin(one(bytes_out=16)), [CAME]),
-        (pin(), pin(one(bytes_in=0, bytes_out=0)), [CAME.replace("+64", "+0")]),
+        (pin(), pin(one(bytes_sent=0)), [CAME.replace("+64", "+0")]),
         (pin(), pin(one(count=0)), [CAME.replace("+64", "+0")]),
-        (pin(one(count=3)), pin(), [GONE.replace("-64 B per device", "-192 B per device in 3 steps")]),
+        (pin(one(count=3)), pin(), [GONE.replace("-64 B sent per device", "-192 B sent per device in 3 steps")]),
         (
             pin(one(count=None, times=2)),
             pin(),
-            ["2 × all-reduce of C over x disappeared from auto: -128 B per device in every step of a loop of unknown "
-             "length"],
+            ["2 × all-reduce of C over x disappeared from auto: -128 B sent per device in every step of a loop "
+             "of unknown length"],
         ),
         (pin(), pin(one(inserted=True)), [CAME + ", inserted by the compiler"]),
         (pin(one(inserted=True)), pin(), [GONE]),
@@ -671,3 +689,14 @@ def test_what_differs_is_said_in_an_order_that_does_not_change() -> None:
     assert [line.split()[0] for line in found[:5]] == ["fs", "gs", "hs", "is", "js"]
     assert [line.split()[1] for line in found[5:10]] == ["n", "o", "p", "q", "r"]
     assert [line.split()[0] for line in found[10:]] == ["a", "b", "c", "d", "e"]
+
+
+def test_what_a_golden_of_before_does_not_say_is_no_difference() -> None:
+    before = pin({key: value for key, value in one().items() if key != "bytes_sent"})
+    assert differences.of_program("auto", before, pin(one())) == []
+    assert differences.of_program("auto", before, pin(one(bytes_in=96))) == [
+        "all-reduce of C over x changed in auto: takes 64 B → 96 B per device"
+    ]
+    assert differences.of_program("auto", before, pin()) == [
+        "all-reduce of C over x disappeared from auto: -an unknown number of bytes sent per device"
+    ]

@@ -199,7 +199,7 @@ def test_a_psum_that_was_removed_is_named(ran: Callable[[Path], Project], tmp_pa
     assert "a psum over 'x' is left out: with per_device.C: psum(partial, 'x') + 0 it equals the graph" in said
     assert "to run it: python -m runner --config-dir my_conf +experiment=mine program=shard_map" in said
     assert "FAILED my_conf/experiment/mine.yaml::shard_map::golden" in said
-    assert "all-reduce of C over x disappeared from shard_map: -64 B per device" in said
+    assert "all-reduce of C over x disappeared from shard_map: -64 B sent per device" in said
 
 
 def test_an_all_gather_that_a_changed_constraint_forces_is_named(
@@ -209,7 +209,7 @@ def test_an_all_gather_that_a_changed_constraint_forces_is_named(
     project.write("my_conf/experiment/steered.yaml", STEERED.replace("h: [x, null]", "h: [null, null]"))
     said = project.pytest("my_conf/experiment/steered.yaml")
     assert "FAILED my_conf/experiment/steered.yaml::constraint::golden" in said
-    appeared = "all-gather of x for h over x appeared in constraint: +256 B per device, inserted by the compiler"
+    appeared = "all-gather of x for h over x appeared in constraint: +256 B sent per device, inserted by the compiler"
     assert f"  {appeared}\n" in said
 
 
@@ -237,15 +237,17 @@ def test_a_collective_that_disappeared_is_named(told: Project) -> None:
     said = told.pytest("--experiments", "my_conf", status=1)
     assert re.findall(r"^FAILED (\S+)", said, re.MULTILINE) == ["my_conf/experiment/mine.yaml::shard_map::golden"]
     assert "shard_map is not what goldens/mine.json (jax 0.10 on cpu) pins:\n" in said
-    assert "\n  all-reduce of C over x disappeared from shard_map: -64 B per device\n" in said
+    assert "\n  all-reduce of C over x disappeared from shard_map: -64 B sent per device\n" in said
 
 
 def test_a_collective_that_appeared_is_named(told: Project) -> None:
-    gather = collective("all-gather", "w", bytes_out=2097152, inserted=True)
+    gather = collective("all-gather", "w", bytes_out=2097152, bytes_sent=1048576, inserted=True)
     told.tell(programs={**FOUND, "constraint": program(collective(inserted=True), gather)})
     said = told.pytest("--experiments", "my_conf", status=1)
     assert re.findall(r"^FAILED (\S+)", said, re.MULTILINE) == ["my_conf/experiment/mine.yaml::constraint::golden"]
-    assert "\n  all-gather of w over x appeared in constraint: +2.1 MB per device, inserted by the compiler\n" in said
+    assert (
+        "\n  all-gather of w over x appeared in constraint: +1.0 MB sent per device, inserted by the compiler\n" in said
+    )
 
 
 def test_a_golden_that_is_no_golden_is_named(told: Project) -> None:
@@ -417,7 +419,7 @@ def test_update_rewrites_and_prints_what_changed(told: Project) -> None:
     assert " goldens ===" in said
     expected = (
         "updated: goldens/mine.json (jax 0.10 on cpu)\n"
-        "  all-reduce of C over x disappeared from shard_map: -64 B per device\n"
+        "  all-reduce of C over x disappeared from shard_map: -64 B sent per device\n"
     )
     assert expected in said
     assert said.count("updated:") == 1

@@ -14,6 +14,7 @@ import pytest
 
 from runner.cli import report, runs
 from runner.record import files, folders, manifest, record, shelf
+from runner.record.model import SCHEMA
 from tests import evidence, swept
 from tests.command import run_whole
 
@@ -166,6 +167,20 @@ def test_somebody_elses_result_json_is_no_run(capsys: pytest.CaptureFixture[str]
         *("outputs/c/result.json", "  not JSON: Expecting value: line 1 column 1 (char 0)"),
     ]
     assert len(list(Path("outputs").rglob("result.json"))) == 3
+
+
+def test_a_record_that_is_damaged_further_down_is_listed_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    damaged, record_ = write("outputs/damaged") / "result.json", write("outputs/right") / "result.json"
+    damaged.write_text(damaged.read_text().replace('"arrays"', '"arays"'))
+    lines = said(capsys)
+    assert [line.split()[0] for line in lines[1:3]] == ["outputs/damaged", "outputs/right"]
+    assert lines[-2:] == [
+        "outputs/damaged/result.json",
+        f"  not a record of schema {SCHEMA}: it has no 'arrays'; what it says first is listed",
+    ]
+    # One of another schema is read as far as the schemas agree.
+    damaged.write_text(record_.read_text().replace(f'"schema": {SCHEMA}', '"schema": 2').replace('"arrays"', '"arays"'))
+    assert "result.json" not in "\n".join(said(capsys))
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y\n", 0), ("yes\n", 0), ("n\n", 1), ("\n", 1), ("", 1)])

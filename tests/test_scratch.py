@@ -31,6 +31,12 @@ def test_nor_does_libtpu(tmp_path: Path) -> None:
     done = run_whole(*RUN, "target=v5e_2x2", folder=tmp_path, TMPDIR=str(tmp_path / "tmp"))
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "tmp").iterdir()) == []
+    # Neither does it where the program's file is run by hand.
+    file = [sys.executable, "run/program_auto.py"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    alone = subprocess.run(file, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert alone.returncode == 0, alone.stderr
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 HOLD = """

@@ -525,10 +525,10 @@ def test_the_derivation_is_in_the_scaling_books_notation(tmp_path: Path) -> None
     hidden, out, loss = found.notation
     assert hidden.text == "hidden[B_x, F_y] = tanh(x[B_x, D] · w1[D_x, F_y])"
     assert [text.split(";")[0] for text in hidden.collectives] == [
-        "all-gather of w1 over x: w1[D_x, F_y] → w1[D, F_y], 64 B → 128 B"
+        "all-gather of w1 over x: w1[D_x, F_y] → w1[D, F_y], a device sends 64 B"
     ]
     assert out.text == "out[B_x, D] = hidden[B_x, F_y] · w2[F_y, D]"
-    assert out.collectives[0].startswith("all-reduce over y, 64 B: the product in out sums over F")
+    assert out.collectives[0].startswith("all-reduce over y, a device sends 64 B: the product in out sums over F")
     assert loss.text == "loss = mean(out[B_x, D] ** 2)"
 
 

@@ -6,6 +6,7 @@ Hydra imports this for every command: what only a sweep needs is imported when t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -67,10 +68,18 @@ def asks_for_more(config: DictConfig) -> bool:
     """Whether a job is to have what only Hydra's own way of running one gives it."""
     hydra = cast("dict[str, Any]", OmegaConf.to_container(config.hydra, resolve=False))
     job: dict[str, Any] = hydra["job"]
-    ours = config.hydra.runtime.choices.get("hydra/job_logging") == "file" and hydra["sweep"]["subdir"] == _NUMBERED
+    ours = hydra["job_logging"] == _job_logging() and hydra["sweep"]["subdir"] == _NUMBERED
     callbacks: dict[str, dict[str, Any]] = hydra.get("callbacks") or {}
     foreign = any(one.get("_target_") != _TRACKING for one in callbacks.values())
     return bool(job.get("chdir") or job.get("env_set") or foreign) or not ours
+
+
+@cache
+def _job_logging() -> object:
+    """What the points log to, and how: `runner.cli.sweep` does so itself, and Hydra whatever else is asked for."""
+    from runner.config.folders import conf_folder
+
+    return OmegaConf.to_container(OmegaConf.load(conf_folder() / "hydra" / "job_logging" / "file.yaml"))
 
 
 _TRACKING = "runner.cli.tracking.Tracking"

@@ -57,9 +57,13 @@ class ShardproofSweeper(BasicSweeper):
         (points,) = super().split_arguments(overrides, None)
         expanded = enumerated.expanded(points, Composer(self.hydra_context.config_loader, self.config), limit)
         self._command.symmetric = len(expanded) != len(points)
-        # What is refused before this leaves no folder.
-        resume.leave(Path(self.config.hydra.sweep.dir), self._command.arguments)
         launching.opened(self._command, self.config, expanded)
+        # What is refused before this leaves no folder, and without one there is no sweep to finish.
+        try:
+            resume.leave(Path(self.config.hydra.sweep.dir), self._command.arguments)
+        except BaseException:
+            self._command.sweep = None
+            raise
         return list(self.split_overrides_to_chunks(expanded, max_batch_size))
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:

@@ -186,6 +186,7 @@ def _of_hydra(error: Exception, sources: Sources) -> str | None:
 
 
 _READERS: tuple[tuple[set[str], Key], ...] = (
+    ({"configure_log", "getLogger"}, ("hydra", "verbose")),
     ({"run_job", "configure_log"}, ("hydra", "job_logging")),
     ({"configure_log"}, ("hydra", "hydra_logging")),
     ({"_load_configuration_impl"}, ("hydra", "job")),

@@ -12,6 +12,12 @@ from runner.config.quoting import WORD
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
+_GROUPS = ("experiment", "mesh", "target", "rules")
+"""The config groups that a sweep may choose of."""
+
+_TOLD = 10**18
+"""So many points are said as more than that."""
+
 MOST = "sweep.most"
 """The key of how many points a sweep may have."""
 
@@ -27,13 +33,19 @@ def most(overrides: Sequence[Override], otherwise: object) -> int:
 
 
 def require_few(overrides: Sequence[Override], limit: int) -> None:
-    """Raise `InvalidConfiguration` where the product of all choices is more points than the limit; none is made."""
+    """Raise `InvalidConfiguration` where all choices are no point, or more than the limit; none is made."""
     counts = {str(o.input_line or o.get_key_element()): _count(o) for o in overrides if o.is_sweep_override()}
     count = math.prod(counts.values())
+    if empty := next((text for text, number in counts.items() if not number), None):
+        raise InvalidConfiguration(f"command line: {empty}\n  this has no value, so that the sweep has no point")
     if count > limit:
         several = {text: number for text, number in counts.items() if number > 1}
-        product = f"{' × '.join(f'{number:,}' for number in several.values())} = " if len(several) > 1 else ""
-        raise too_many(" ".join(several), f"{product}{count:,}", limit)
+        product = f"{' × '.join(map(_counted, several.values()))} = " if len(several) > 1 and count < _TOLD else ""
+        raise too_many(" ".join(several), f"{product}{_counted(count)}", limit)
+
+
+def _counted(points: int) -> str:
+    return f"{points:,}" if points < _TOLD else "more than 10^18"
 
 
 def too_many(overrides: str, count: str, limit: int) -> InvalidConfiguration:
@@ -46,9 +58,19 @@ def too_many(overrides: str, count: str, limit: int) -> InvalidConfiguration:
 
 def _count(override: Override) -> int:
     """How many values a swept key has; those of a range are not made."""
-    from hydra.core.override_parser.types import RangeSweep
+    from hydra.core.override_parser.types import Glob, IntervalSweep, RangeSweep
 
     swept: Any = override.value()
+    if isinstance(swept, IntervalSweep):
+        raise InvalidConfiguration(
+            f"command line: {override.input_line}\n  an interval is for sweepers that draw from it (hydra/sweeper=…); "
+            "write a range or a list of values"
+        )
+    if isinstance(swept, Glob) and "/" not in override.key_or_group and override.key_or_group not in _GROUPS:
+        raise InvalidConfiguration(
+            f"command line: {override.input_line}\n  glob chooses among the files of a config group, "
+            f"{' or '.join(_GROUPS)}; '{override.key_or_group}' is a value"
+        )
     if not isinstance(swept, RangeSweep):
         return sum(1 for _ in override.sweep_string_iterator())
     start, stop, step = swept.start or 0, swept.stop or 0, swept.step

@@ -43,9 +43,11 @@ LIBTPU_ENVIRONMENT = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_LOG_DIR": "disabled",
+    "TPU_MIN_LOG_LEVEL": "2",
 }
 """What keeps libtpu from looking for TPUs, from complaining that there are none, and from being alone on the machine.
 
+It leaves files `tpu_driver.*` in the temporary folder with what is below that level: errors are logged still.
 The accelerator type is any that exists: without a TPU nothing but the complaint depends on it.
 """
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
-from runner import executions
 from runner.evidence.model import Collective
 from runner.record.model import Asker, CompiledProgram, Mode, Placer, ProgramRecord, View
 from runner.why.least import gaps
@@ -43,7 +42,6 @@ def modes(programs: Mapping[str, ProgramRecord], folder: Path) -> list[Mode]:
             view=_VIEW[name],
             placed_by=_PLACED_BY[name],
             communicated_by=_asked(found),
-            bytes=_bytes(found),
             bytes_sent=found.bytes_sent,
             bytes_sent_min=found.bytes_sent_min,
             gap=least.get(name),
@@ -63,14 +61,6 @@ def _asked(found: CompiledProgram) -> list[Asker] | None:
 
 def _by(one: Collective) -> Asker:
     return "compiler" if one.inserted else "differentiation" if one.gradient else "program"
-
-
-def _bytes(found: CompiledProgram) -> int | None:
-    """What the collectives move on one device, over all their executions; at most, where branches decide."""
-    if found.collectives is None or found.collectives_missing:
-        return None
-    moving = [one for one in found.collectives if not one.alone]
-    return executions.most(executions.total((one.count, one.branches, one.bytes) for one in moving))
 
 
 def _lines(file: Path) -> int:

@@ -1,6 +1,6 @@
 """What two programs pin in; what differs, in the field's words, out: one sentence per difference.
 
-`all-gather of w for y over x appeared in constraint: +2.1 MB per device`. The goldens' failures and
+`all-gather of w for y over x appeared in constraint: +1.0 MB sent per device`. The goldens' failures and
 `runner/cli/compare.py` say it with these words.
 """
 
@@ -127,14 +127,17 @@ def _of_collectives(program: str, before: Pinned, after: Pinned) -> list[str]:
         found.append(f"the compiled module of {program} is read {read}")
     if old is None or new is None:
         return found if old == new else [*found, _one_sided(f"the collectives of {program}", old)]
-    return found + _changes(program, _units(old), _units(new))
+    # Goldens that were written before do not say what is sent: that is no difference.
+    unsaid = () if all("bytes_sent" in one for one in (*old, *new)) else ("bytes_sent",)
+    return found + _changes(program, _units(old, unsaid), _units(new, unsaid))
 
 
-def _units(listed: Sequence[Mapping[str, Any]]) -> Counter[str]:
-    """Every collective as text, and how many there are of it."""
+def _units(listed: Sequence[Mapping[str, Any]], unsaid: Sequence[str]) -> Counter[str]:
+    """Every collective as text, without the fields that are `unsaid` by some, and how many there are of it."""
     units: Counter[str] = Counter()
     for one in listed:
-        fields = {key: value for key, value in one.items() if key != "times" and (value or key not in _LEFT_OUT)}
+        fields = {key: value for key, value in one.items() if value or key not in _LEFT_OUT}
+        fields = {key: value for key, value in fields.items() if key not in ("times", *unsaid)}
         units[json.dumps(fields, sort_keys=True)] += one.get("times") or 1
     return units
 
@@ -155,6 +158,7 @@ def _entry(one: Mapping[str, Any]) -> Collective:
         bytes_in=one.get("bytes_in"),
         bytes_out=one.get("bytes_out"),
         bytes=None,
+        bytes_sent=one.get("bytes_sent"),
         count=_count(one),
         asynchronous=one.get("asynchronous", False),
         overlapped=one.get("overlapped"),
@@ -208,18 +212,18 @@ def _appeared(program: str, one: Pinned, sign: int, times: int, whole: int) -> s
 
 
 def _moved(one: Mapping[str, Any], times: int) -> str:
-    """What a collective moves: `+2.1 MB per device`, in a loop `+8.4 MB per device in 4 steps`."""
-    sizes = [size for size in (one.get("bytes_in"), one.get("bytes_out")) if isinstance(size, int)]
-    if not sizes:
-        return f"{'+' if times > 0 else '-'}an unknown number of bytes per device"
+    """What a device sends for it: `+1.0 MB sent per device`, in a loop `+4.2 MB sent per device in 4 steps`."""
+    sent = one.get("bytes_sent")
+    if sent is None:
+        return f"{'+' if times > 0 else '-'}an unknown number of bytes sent per device"
     count = _count(one)
-    total = max(sizes) * times * (1 if count is None else executions.ends(count)[1])
+    total = sent * times * (1 if count is None else executions.ends(count)[1])
     steps = " in every step of a loop of unknown length" if count is None else ""
     if isinstance(count, Range):
         steps = f" at most, since it runs {executions.text(count)} times"
     elif count is not None and count > 1:
         steps = f" in {count} steps"
-    return f"{'+' if total >= 0 else ''}{bytes_text(total)} per device{steps}"
+    return f"{'+' if total >= 0 else ''}{bytes_text(total)} sent per device{steps}"
 
 
 def _count(one: Mapping[str, Any]) -> Count:
@@ -227,7 +231,10 @@ def _count(one: Mapping[str, Any]) -> Count:
     return codec.build(Range, held) if is_mapping(held) else held
 
 
-_FIELDS = {"bytes_in": "takes", "bytes_out": "gives", "count": "runs", "overlapped": "overlapped with"}
+_FIELDS = {
+    "bytes_sent": "sends", "bytes_in": "takes", "bytes_out": "gives", "count": "runs",
+    "overlapped": "overlapped with",
+}  # fmt: skip
 """What the fields are called where they change; the others by their name."""
 
 
@@ -259,7 +266,18 @@ def _between(one: Mapping[str, Any]) -> str:
     return f"between {taken} and {needed}"
 
 
-_ORDER = ("kind", "gradient", "axes", "inserted", "dtype", "bytes_in", "bytes_out", "count", "asynchronous")
+_ORDER = (
+    "kind",
+    "gradient",
+    "axes",
+    "inserted",
+    "dtype",
+    "bytes_sent",
+    "bytes_in",
+    "bytes_out",
+    "count",
+    "asynchronous",
+)
 _SAID = {
     "inserted": ("the program asks for it now", "the compiler inserts it now"),
     "asynchronous": ("synchronous now", "asynchronous now"),

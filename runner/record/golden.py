@@ -33,7 +33,7 @@ Goldens = dict[str, dict[str, dict[str, Pinned]]]
 Place = tuple[str, str, str]
 """Series of JAX, target, program."""
 
-_ALWAYS = ("kind", "node", "inserted", "axes", "dtype", "bytes_in", "bytes_out", "count")
+_ALWAYS = ("kind", "node", "inserted", "axes", "dtype", "bytes_in", "bytes_out", "bytes_sent", "count")
 _WHERE_SET = ("gradient", "asynchronous")
 _OUTPUT = ("shape", "dtype", "spec", "shard_shape")
 
@@ -165,7 +165,8 @@ def _is_range(held: Mapping[str, Any]) -> bool:
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "kind": (str,), "node": (str, NoneType), "inserted": (bool,), "axes": (list, NoneType), "dtype": (str, NoneType),
-    "bytes_in": (int, NoneType), "bytes_out": (int, NoneType), "count": (int, dict, NoneType), "times": (int, NoneType),
+    "bytes_in": (int, NoneType), "bytes_out": (int, NoneType), "bytes_sent": (int, NoneType),
+    "count": (int, dict, NoneType), "times": (int, NoneType),
     "nodes": (list, NoneType), "groups": (list, NoneType), "overlapped": (list, NoneType),
 }  # fmt: skip
 """The types of a collective's fields; null also stands for a field that is left out."""

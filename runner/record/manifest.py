@@ -123,6 +123,12 @@ def end(folder: Path) -> None:
     _write(folder, Manifest(known.kind, hashes))
 
 
+def is_as_written(file: Path) -> bool:
+    """Whether a file is what the run in whose folder it lies wrote there; False also where nothing says so."""
+    known = read(file.parent)
+    return known is not None and known.files is not None and _is_as_written(file, known.files.get(file.name))
+
+
 def add(files: Iterable[Path]) -> None:
     """Say that the runner has written files, each into the folder of a run that may have ended before."""
     for path in files:

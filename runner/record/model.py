@@ -261,9 +261,9 @@ class Mode:
     """What a program on the mesh leaves to the compiler.
 
     - `placed_by`: who decides where values lie; `communicated_by`: who asked for the collectives.
-    - `bytes`: what the collectives move on one device; `lines`: those of the function `program` in its file.
-    - `bytes_sent`: what a device sends for them, on a ring; `gap`: how much more that is than the least of the others.
-    - Where branches decide, `bytes` and `bytes_sent` are the most, and `bytes_sent_min` the least.
+    - `lines`: those of the function `program` in its file.
+    - `bytes_sent`: what a device sends for the collectives, on a ring; `gap`: how much more than the least.
+    - Where branches decide, `bytes_sent` is the most, and `bytes_sent_min` the least.
 
     Null is what is not known, since the compiled module may communicate more than was found.
     """
@@ -272,7 +272,6 @@ class Mode:
     view: View
     placed_by: Placer
     communicated_by: list[Asker] | None
-    bytes: int | None
     bytes_sent: int | None = None
     bytes_sent_min: int | None = None
     gap: Gap | None = None

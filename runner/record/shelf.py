@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from runner.record import folders, manifest, plain
-from runner.record.model import Status
+from runner.record.model import SCHEMA, Status
 from runner.untyped import is_dict, is_list
 
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -43,7 +43,8 @@ class Entry:
 def entries(folder: Path, unread: list[str] | None = None) -> list[Entry]:
     """The runs and sweeps in a folder, the oldest first; a sweep is one of them, its points are not.
 
-    What files called `result.json` cannot be read is appended to `unread`.
+    What files called `result.json` cannot be read is appended to `unread`; of a record that is damaged beyond what it
+    says first, which is listed, too.
     """
     runs_of: dict[Path, list[tuple[Path, dict[str, Any]]]] = {}
     for run in folders.runs(folder):
@@ -87,9 +88,24 @@ def _brief(folder: Path, unread: list[str] | None = None) -> dict[str, Any] | No
         data, why = None, f"{error.strerror or error}"
     ours = is_dict(data) and isinstance(data.get("schema"), int) and data.get("status") in list(STATUSES)
     if is_dict(data) and ours and "experiment" in data and is_list(data.get("overrides")):
+        if unread is not None and data["schema"] == SCHEMA and (damage := _damage(folder)):
+            unread.append(damage)
         return data
     if unread is not None:
         unread.append(f"{folder / folders.RECORD}\n  {why}")
+    return None
+
+
+def _damage(folder: Path) -> str | None:
+    """Why the rest of a record cannot be read; a record that is as its run wrote it need not be tried."""
+    if manifest.is_as_written(folder / folders.RECORD):
+        return None
+    from runner.record import record
+
+    try:
+        record.read(folder)
+    except record.UnreadableRecord as error:
+        return f"{error}; what it says first is listed"
     return None
 
 

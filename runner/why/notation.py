@@ -174,8 +174,8 @@ def _collective(
     of = names.get(one.of, one.of)
     dims = [name or str(size) for name, size in zip(one.dims, one.shape, strict=False)]
     backward = " (backward)" if one.gradient else ""
+    sends = f"a device sends {bytes_text(one.bytes_sent)}"
     if one.before == one.after or not dims:
-        return f"{one.kind}{backward} {over}, {bytes_text(one.bytes_in)}: {why}"
+        return f"{one.kind}{backward} {over}, {sends}: {why}"
     change = f"{of}{written(dims, one.before)} → {of}{written(dims, one.after)}"
-    sizes = " → ".join(dict.fromkeys(bytes_text(size) for size in (one.bytes_in, one.bytes_out)))
-    return f"{one.kind}{backward} of {of} {over}: {change}, {sizes}; {why}"
+    return f"{one.kind}{backward} of {of} {over}: {change}, {sends}; {why}"

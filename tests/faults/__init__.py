@@ -4,7 +4,8 @@ A line has what is wrong with the good experiment, and what the command has to s
 
 - `key` and `value`: the YAML that stands there instead; `expression`: a text that does; `overrides`: what is appended
   to the command line; `text`: the bytes of the whole file, in base64.
-- `module`: whose command line it is, `runner` unless it is said.
+- `module`: whose command line it is, `runner` unless it is said; `alone`: whether `overrides` are all of it.
+- `environment`: variables of it.
 - `status`: the exit status, 2 unless it is said; `place`: the line of the message that says where the mistake is, the
   key with it; null where it has none. `says`: of about a hundred, one for each kind of message, a part of it.
 """
@@ -14,13 +15,14 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.server import Done, command
+from tests.server import ROOT, Done, command
 
 GOOD = """\
 # @package _global_
@@ -64,6 +66,8 @@ class Fault:
     overrides: tuple[str, ...] = ()
     text: str | None = None
     module: str = "runner"
+    alone: bool = False
+    environment: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
@@ -72,7 +76,8 @@ class Fault:
         whose = "" if self.module == "runner" else f"{self.module} "
         if self.key is not None:
             return f"{whose}{self.key}: {what}"[:60]
-        return f"{whose}{' '.join(self.overrides)}"[:60] or "a file"
+        words = [*(f"{name}={value}" for name, value in self.environment), *self.overrides]
+        return f"{whose}{' '.join(words)}"[:60] or "a file"
 
     def file(self) -> bytes:
         """The experiment's file."""
@@ -98,8 +103,9 @@ class Fault:
         (folder / "conf" / "experiment" / "mine.yaml").write_bytes(self.file())
         named = any(override.lstrip("+").startswith("experiment=") for override in self.overrides)
         chosen = () if named else ("+experiment=mine",)
-        given = ("--config-dir", "conf", *chosen, "hydra.run.dir=run", *self.overrides)
-        return command(folder, *given, module=self.module, limit=limit)
+        around = () if self.alone else ("--config-dir", "conf", *chosen, "hydra.run.dir=run")
+        variables = dict(self.environment)
+        return command(folder, *around, *self.overrides, module=self.module, limit=limit, **variables)
 
 
 _PLACE = re.compile(r"(?:\S+\.yaml(?::\d+){0,2}|command line: .*?|the command line)(?:  \S.*)?\Z")
@@ -108,11 +114,17 @@ _PLACE = re.compile(r"(?:\S+\.yaml(?::\d+){0,2}|command line: .*?|the command li
 def place(fault: Fault, done: Done) -> str | None:
     """The first line of what a command said that tells where the mistake is: a file, line and column, and the key."""
     lines = (done.stderr if fault.status != 1 else done.stdout + done.stderr).splitlines()
-    return next((line[:200] for line in lines if _PLACE.match(line)), None)
+    found = next((line for line in lines if _PLACE.match(line)), None)
+    return None if found is None else found.replace(f"{ROOT}/", "")[:200]
 
 
 def read() -> list[Fault]:
     """All of them."""
     lines = (Path(__file__).parent / "inputs.jsonl").read_text(encoding="utf-8").splitlines()
-    told = (json.loads(line) for line in lines)
-    return [Fault(**{**each, "overrides": tuple(each.get("overrides", ()))}) for each in told]
+    return [of(json.loads(line)) for line in lines]
+
+
+def of(line: Mapping[str, Any]) -> Fault:
+    """The mistake that a line of the file has."""
+    environment = tuple(line.get("environment", {}).items())
+    return Fault(**{**line, "overrides": tuple(line.get("overrides", ())), "environment": environment})

@@ -1,7 +1,7 @@
 """`python -m tests.faults FILE`: what each input's command says now; a line of FILE for each, which goes on there.
 
 With `--write` the lines of `inputs.jsonl` are given the `place` that FILE has for them, and the words of those alone
-that stand for a kind of message.
+that stand for a kind of message, or have no place.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def write(file: Path) -> None:
         if number in told:
             status, line["place"] = told[number]
             assert status == line.get("status", 2), line
-            if not stands_for:
+            if not stands_for and (line["place"] is not None or said.startswith(THEIRS)):
                 line.pop("says", None)
     FILE.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), "utf-8")
 
@@ -71,7 +71,7 @@ def _told(file: Path) -> dict[int, tuple[int, str | None]]:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[-1])
+    (target,) = (Path(argument) for argument in sys.argv[1:] if argument != "--write")
     if "--write" in sys.argv:
         write(target)
     else:

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
+from runner.layout import Spec
 from runner.record import record
 
 
-def shown(spec: list[Any] | None) -> str:
+def shown(spec: Spec | None) -> str:
     """A spec as the YAML spells it."""
-    if spec is None:
-        return "no PartitionSpec"
-    entries = ["null" if e is None else f"[{', '.join(e)}]" if isinstance(e, list) else e for e in spec]
-    return f"[{', '.join(entries)}]"
+    return "no PartitionSpec" if spec is None else spec.yaml()
 
 
 def table(folder: Path, rows: str, columns: str, output: str, program: str) -> str:

@@ -139,7 +139,7 @@ def test_a_collective_over_axes_of_size_1_counts_as_nothing(tmp_path: Path) -> N
     assert counts(program) == {}
     assert program.bytes_sent == 0
     (mode,) = modes({"shard_map": program}, tmp_path)
-    assert (mode.communicated_by, mode.bytes) == ([], 0)
+    assert (mode.communicated_by, mode.bytes_sent) == ([], 0)
 
 
 def test_an_expectation_says_that_what_is_alone_does_not_count(tmp_path: Path) -> None:

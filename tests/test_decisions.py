@@ -106,6 +106,13 @@ CASES = {
         {"y": [None, "d"]},
         ({"y": "s * 0"}, {"y": "where(s > pmax(max(s, axis=-1, keepdims=True), 'd'), s, 0)"}),
     ),
+    "threshold in float32": Case(
+        {"x": {"shape": [8, 4]}, "w": {"shape": [4, 16], "spec": [None, "d"]}},
+        {"s": "x @ w", "y": "where(s >= max(s, axis=-1, keepdims=True), s, 0)"},
+        {"s": "x @ w", "y": "where(s >= pmax(max(s, axis=-1, keepdims=True), 'd'), s, 0)"},
+        {"y": [None, "d"]},
+        ({"y": "s * 0"}, {"y": "where(s > pmax(max(s, axis=-1, keepdims=True), 'd'), s, 0)"}),
+    ),
     "one hot": Case(
         NARROW_ROWS,
         {"p": "softmax(h @ w)", "y": "one_hot(argmax(p, axis=-1), 16)"},

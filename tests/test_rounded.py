@@ -15,6 +15,7 @@ from benchmarks.operations_rounding import DTYPES, compared, expressions
 from runner.experiment import data
 from runner.language.operations import OPERATIONS
 from runner.reference import Oracle, Rounding, Undecided, measure
+from runner.reference.machine import Machine
 from runner.reference.rounded import NEAREST, plain, rounded
 from runner.worker.types import infer
 from tests.harness import experiment
@@ -149,3 +150,25 @@ def test_what_is_rounded_between_exact_operands_and_a_choice_leaves_it_undecided
 def test_the_line_of_a_loop_that_decides_is_named_as_everywhere_with_all_its_steps() -> None:
     ring = {"repeat": 3, "carry": {"acc": "B * 0"}, "body": {"acc": "acc + floor(B * 10)"}}
     assert measured(ring=ring, out="ring.acc")[1].places == (Undecided("ring.acc", "floor", 12),)
+
+
+CHOSEN = {
+    "max": lambda x: np.max(x, axis=0),
+    "maximum": lambda x: np.maximum(x[0], x[1]),
+    "where": lambda x: np.where(x > 0, x, -x),
+    "concatenate": lambda x: np.concatenate([x, x[:1]]),
+    "take": lambda x: np.take(x, [2, 0], axis=0),
+    "sort": lambda x: np.sort(x, axis=1),
+    "stack": lambda x: np.stack([x, x]),
+    "abs": np.abs,
+}
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("name", CHOSEN)
+def test_what_only_chooses_or_moves_rounds_nothing(name: str, dtype: str, seed: int | None) -> None:
+    """An element that is the largest of its row is equal to the largest, on every machine."""
+    x = rounded(np.random.default_rng(0).normal(size=(4, 8)), dtype, Machine(seed=seed))
+    got = plain(CHOSEN[name](x))
+    assert np.isin(np.abs(got), np.abs(plain(x))).all()

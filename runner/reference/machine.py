@@ -150,8 +150,8 @@ def _seed(machine: Machine, purpose: int) -> int:
     return 8 * (0 if machine.seed is None else machine.seed + 1) + purpose
 
 
-def nearest(value: np.ndarray, kind: str, machine: Machine) -> np.ndarray:
-    """`value` rounded to `kind`, kept in its carrier."""
+def nearest(value: np.ndarray, kind: str, machine: Machine, *, exact: bool = False) -> np.ndarray:
+    """`value` rounded to `kind`, kept in its carrier; what is `exact` no machine rounds another way."""
     known, carrier = dtypes.dtype(kind), carrier_of(kind)
 
     def held(value: np.ndarray) -> np.ndarray:
@@ -162,11 +162,13 @@ def nearest(value: np.ndarray, kind: str, machine: Machine) -> np.ndarray:
     with np.errstate(all="ignore"):
         if kind in ("float64", "complex128"):
             wide = value.astype(carrier)
+            if exact:
+                return wide
             # Nor does a sum or a product that fits into half of the digits, a whole number or a mask.
             single = value.astype(np.complex64 if wide.dtype.kind == "c" else np.float32)
             return dtypes.where(single == wide, wide, _beside(wide, _seed(machine, 3)))
         near = held(value)
-        if machine.seed is None or value.dtype.kind not in "fc":
+        if exact or machine.seed is None or value.dtype.kind not in "fc":
             return near
         drawn = held(moved(value.astype(wide_of(kind)), known.eps / 4, _seed(machine, 3)))
         # What the dtype holds exactly, no machine rounds.

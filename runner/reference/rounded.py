@@ -43,6 +43,23 @@ _EXACT = frozenset(
 )  # fmt: skip
 """The functions whose result a machine rounds correctly; of sums and products of matrices, each term."""
 
+_CHOOSING = frozenset(
+    {
+        np.maximum, np.minimum, np.fmax, np.fmin, np.negative, np.positive, np.absolute, np.fabs, np.copysign,
+        np.conjugate, np.floor, np.ceil, np.trunc, np.rint, np.sign,
+    }
+)  # fmt: skip
+"""Those that give one of their operands, perhaps with another sign, or a whole number: a machine rounds nothing."""
+
+_MOVING: frozenset[Callable[..., Any]] = frozenset(
+    {
+        np.where, np.select, np.choose, np.take, np.take_along_axis, np.compress, np.extract, np.concatenate, np.stack,
+        np.broadcast_to, np.broadcast_arrays, np.tile, np.repeat, np.roll, np.flip, np.rot90, np.sort, np.partition,
+        np.pad, np.append, np.insert, np.delete, np.diagonal, np.diag, np.tril, np.triu, np.max, np.min, np.copy,
+    }
+)  # fmt: skip
+"""Functions whose results are elements of their operands."""
+
 _CONTRACTIONS: frozenset[Callable[..., Any]] = frozenset(
     {np.einsum, np.dot, np.vdot, np.inner, np.tensordot, np.convolve, np.correlate}
 )
@@ -128,7 +145,9 @@ class Rounded(np.ndarray):
                     result = fused(result, operands[0], kind, machine)
                 if ufunc not in _EXACT:
                     result = inexact(result, kind, machine)
-            result = _settled(result, kind, machine)
+            # The sign of a complex number is a quotient.
+            exact = ufunc in _CHOOSING and not (kind in PARTS and ufunc in (np.sign, np.absolute))
+            result = _settled(result, kind, machine, exact=exact)
         if out is None:
             return result
         for target, found in zip(out, result if is_tuple(result) else (result,), strict=True):
@@ -141,7 +160,7 @@ class Rounded(np.ndarray):
         at_once = func in _AT_ONCE or func.__module__ in _AT_ONCE
         kind, machine = _joined(_arrays((args, kwargs)))
         if func not in _CONTRACTIONS and not at_once:
-            return _settled(super().__array_function__(func, types, args, kwargs), kind, machine)
+            return _settled(super().__array_function__(func, types, args, kwargs), kind, machine, exact=func in _MOVING)
 
         def operand(value: Any) -> Any:
             value = _operand(value, kind)
@@ -153,9 +172,9 @@ class Rounded(np.ndarray):
             return _settled((contract if func is np.einsum else func)(*args, **kwargs), kind, machine)
 
 
-def rounded(value: Any, kind: str, machine: Machine) -> Rounded:
-    """`value` as the dtype `kind` holds it."""
-    held = np.asarray(nearest(np.asarray(value), kind, machine)).view(Rounded)
+def rounded(value: Any, kind: str, machine: Machine, *, exact: bool = False) -> Rounded:
+    """`value` as the dtype `kind` holds it; what is `exact` a machine does not round."""
+    held = np.asarray(nearest(np.asarray(value), kind, machine, exact=exact)).view(Rounded)
     held.kind, held.machine = kind, machine
     return held
 
@@ -190,13 +209,13 @@ def _operand(value: Any, kind: str, *, wide: bool = False, integers: bool = Fals
     return near.astype(wide_of(kind), copy=False) if wide else near
 
 
-def _settled(result: Any, kind: str, machine: Machine) -> Any:
-    """Whatever a function gave, its floats rounded to `kind`."""
+def _settled(result: Any, kind: str, machine: Machine, *, exact: bool = False) -> Any:
+    """Whatever a function gave, its floats rounded to `kind`, unless they are `exact`."""
     if is_tuple(result):
-        parts = [_settled(each, kind, machine) for each in result]
+        parts = [_settled(each, kind, machine, exact=exact) for each in result]
         return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
     if is_list(result):
-        return [_settled(each, kind, machine) for each in result]
+        return [_settled(each, kind, machine, exact=exact) for each in result]
     if isinstance(result, Rounded) and result.kind == kind:
         return result
     if not dtypes.is_floating(result):
@@ -205,7 +224,7 @@ def _settled(result: Any, kind: str, machine: Machine) -> Any:
         kind = with_parts(kind)
     if result.dtype.kind == "f":
         kind = PARTS.get(kind, kind)
-    return rounded(plain(result), kind, machine)
+    return rounded(plain(result), kind, machine, exact=exact)
 
 
 def _in_own_dtype(subscripts: str, value: Rounded) -> Any:

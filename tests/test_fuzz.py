@@ -102,7 +102,7 @@ def test_a_bug_in_a_writer_is_found_and_shrunk_to_its_line(tmp_path: Path, monke
 
 
 def test_a_bug_in_a_check_is_told_from_what_the_check_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.flow.findings.layout.check", lambda *_: 1 / 0)
+    monkeypatch.setattr("runner.checks.layout.check", lambda *_: 1 / 0)
     verdict = answer({"config": FOUR_LINES}, lambda *_, **__: None)
     found = finding(verdict)
     assert found is not None

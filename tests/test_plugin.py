@@ -209,7 +209,7 @@ def test_an_all_gather_that_a_changed_constraint_forces_is_named(
     project.write("my_conf/experiment/steered.yaml", STEERED.replace("h: [x, null]", "h: [null, null]"))
     said = project.pytest("my_conf/experiment/steered.yaml")
     assert "FAILED my_conf/experiment/steered.yaml::constraint::golden" in said
-    appeared = "all-gather of x for h over x appeared in constraint: +256 B sent per device, inserted by the compiler"
+    appeared = "all-gather of x for h over x appeared in constraint: +128 B sent per device, inserted by the compiler"
     assert f"  {appeared}\n" in said
 
 

@@ -297,5 +297,5 @@ def test_what_the_program_asks_for_is_read_as_the_collective_that_it_is():
     given = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in (((16, 2), "f4"), ((32, 2), "f4"), ((16,), "i4"))]
     module = jax.jit(mapped).lower(*given).compiler_ir("stablehlo")
     (one,) = lowered.asked(module, experiment.mesh, lambda stack: (stack, False))
-    assert (one.kind, one.axes, one.count, one.alone) == ("ragged-all-to-all", ["x"], 1, False)
+    assert (one.kind, one.axes, one.count, one.alone) == ("ragged-all-to-all", ("x",), 1, False)
     assert (one.bytes_in, one.bytes_out, one.bytes_sent) == (32, 64, None)

@@ -422,8 +422,11 @@ outputs: {spectrum: [null, x]}
 program: constraint
 """
     found = listed(harness.run(text, tmp_path).record)
-    keys = [each.why.keys for each in found if each.why and each.between and each.between.source == ["spectrum"]]
-    assert keys == [["arrays.signal.spec", "outputs.spectrum"]]
+    moved = [each for each in found if each.why and each.between and each.between.source == ["spectrum"]]
+    # The XLA of JAX 0.12 takes the all-to-all that is planned.
+    keys = {"all-gather": ["arrays.signal.spec", "outputs.spectrum"], "all-to-all": ["arrays.signal.spec"]}
+    assert [each.why and each.why.keys for each in moved] == [keys[each.kind] for each in moved]
+    assert len(moved) == 1
 
 
 def test_a_part_that_the_plan_has_no_sum_for_tells_what_it_sums(tmp_path: Path) -> None:

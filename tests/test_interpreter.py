@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from runner.experiment import data
 from runner.language.operations import OPERATIONS
 from runner.reference import Interpretation, interpret
+from runner.reference.arithmetic import Arithmetic
+from runner.worker.types import infer
 from tests.harness import experiment
 
 ARRAYS = """
@@ -246,3 +248,23 @@ def test_a_gather_of_the_shards_is_the_whole() -> None:
     found = oracle("per_device", per_device={"C": "all_gather(B, 'x', tiled=True)"})
     for value in found.values["C"]:
         np.testing.assert_array_equal(value, B)
+
+
+CAST_LATER = """
+arrays: {A: {shape: [4], dtype: float32, init: "arange(4) / 7"}}
+graph:
+  h: astype(A, 'bfloat16') * 3
+  g: astype(h, 'bfloat16')
+outputs: {g: []}
+"""
+
+
+def test_lines_after_others_know_the_dtypes_of_what_is_given() -> None:
+    """An edited section is interpreted from its first line that differs: a cast to what JAX has anyhow is none."""
+    read = experiment(CAST_LATER)
+    arrays = data.make(read, Path())
+    arithmetic = Arithmetic(infer(read).floats["graph"])
+    whole = interpret(read, "graph", arrays, arithmetic=arithmetic).values
+    later = interpret(read, "graph", arrays, read.graph[1:], arithmetic=arithmetic, given={"h": whole["h"]}).values
+    np.testing.assert_array_equal(later["g"][0], whole["g"][0])
+    np.testing.assert_array_equal(later["g"][0], whole["h"][0])

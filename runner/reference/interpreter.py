@@ -24,7 +24,6 @@ from runner import dtypes
 from runner.experiment.graphs import graph as graph_of
 from runner.experiment.model import Experiment, Line, Section, Statement
 from runner.graph.model import (
-    NAME,
     Const,
     Equation,
     Function,
@@ -35,8 +34,8 @@ from runner.graph.model import (
     Repeat,
     Size,
     Slice,
-    read_by,
 )
+from runner.graph.source import Source
 from runner.language.casts import drawn, narrowed, to_float
 from runner.language.counterparts import indexing
 from runner.language.counterparts.collectives import Misplaced
@@ -106,19 +105,12 @@ def interpret(
     for array in experiment.given if given is None else ():
         whole = arithmetic.held(arrays[array.name], experiment.x64, array.dtype)
         values[array.name] = [whole] if mesh == WHOLE else _shards(experiment.block(array.layout), whole)
-    kinds = {array.name: array.dtype for array in experiment.given if dtypes.dtype(array.dtype).kind in _FLOATING}
-    for value in lines.inputs:
-        interpreter.values[value.number] = values.pop(value.name)
-        if value.name in kinds:
-            interpreter.kinds[value.number] = kinds[value.name]
+    interpreter.values = {value.number: values.pop(value.name) for value in lines.inputs}
     kept = lines.names if keep is None else {name: lines.names[name] for name in keep if name in lines.names}
     # Overflow and NaN are the experiment's own; the value check reports them.
     with np.errstate(all="ignore"):
         interpreter.run(lines, frozenset(kept.values()))
     return Interpretation({name: interpreter.values[number] for name, number in kept.items()}, interpreter.work)
-
-
-_FLOATING = ("float", "complex")
 
 
 def _shards(layout: Layout, whole: np.ndarray) -> PerDevice:
@@ -139,8 +131,6 @@ class _Interpreter:
     own: bool = False
     """Whether floats keep the dtypes that they come with, of which nobody says others."""
     values: dict[int, PerDevice] = field(default_factory=dict[int, PerDevice])
-    kinds: dict[int, str] = field(default_factory=dict[int, str])
-    """The dtypes that JAX says values of floats have, by their numbers."""
     work: int = 0
 
     def run(self, graph: Graph, kept: frozenset[int]) -> None:
@@ -160,7 +150,6 @@ class _Interpreter:
     def _line(self, equation: Equation, gone: frozenset[int]) -> None:
         (result,) = equation.results
         moved = frozenset(number for number in gone if equation.reads.count(number) == 1)
-        self.kinds[result.number] = self._kind(equation)
         value = self._evaluate(equation, moved)
         self.values[result.number] = [self._bounded(each, equation.source.line) for each in value]
 
@@ -175,9 +164,6 @@ class _Interpreter:
         firsts = [operand.number for operand in equation.operands if isinstance(operand, Ref)]
         of_carried, of_slices = firsts[: repeat.carried], firsts[repeat.carried :]
         *params, index = (value.number for value in body.inputs)
-        for param, first in zip(params, firsts, strict=True):
-            if first in self.kinds:
-                self.kinds[param] = self.kinds[first]
         # Moved: nothing else may hold on to what the body replaces.
         carried = [self.values.pop(n) if n in gone and firsts.count(n) == 1 else self.values[n] for n in of_carried]
         slices = [self.values[number] for number in of_slices]
@@ -198,10 +184,7 @@ class _Interpreter:
                 steps.append(value)
             del ends
         together = (self._lift(lambda *each: OPERATIONS["stack"].numpy(each), None, *steps) for steps in stacked)
-        for result, end, value in zip(equation.results, body.outputs, (*carried, *together), strict=True):
-            self.values[result.number] = value
-            if end in self.kinds:
-                self.kinds[result.number] = self.kinds[end]
+        self.values |= zip((result.number for result in equation.results), (*carried, *together), strict=True)
 
     def _everywhere(self, value: Any) -> PerDevice:
         return [value] * self.mesh.size
@@ -214,7 +197,7 @@ class _Interpreter:
         self, function: Callable[..., Any], equation: Equation | None, operands: list[PerDevice]
     ) -> PerDevice:
         """The same, emptying `operands` on the way: of what is held nowhere else, one device's is there at a time."""
-        kind = None if equation is None or self.own else self._kind(equation)
+        kind = None if equation is None or self.own else self._kind(equation.source)
         done: dict[tuple[int, ...], Any] = {}
         results: PerDevice = []
         for position in range(self.mesh.size):
@@ -240,12 +223,12 @@ class _Interpreter:
             message = "it has more than 64 dimensions, and NumPy, which computes the reference, has 64 at most"
             raise Misfit(message, equation) from None
 
-    def _kind(self, equation: Equation) -> str:
-        """The dtype that JAX says the floats have that an equation gives."""
-        if equation.operation == NAME and isinstance(operand := equation.operands[0], Ref):
-            return self.kinds.get(operand.number, "float32")
-        floats = self.arithmetic.floats.get(equation.source.line.path, {})
-        return floats.get(equation.source.place or ANY, floats.get(ANY, "float32"))
+    def _kind(self, source: Source | None) -> str:
+        """The dtype that JAX says the floats have that are made or read there."""
+        if source is None:
+            return "float32"
+        floats = self.arithmetic.floats.get(source.line.path, {})
+        return floats.get(source.place or ANY, floats.get(ANY, "float32"))
 
     def _read(self, operand: Operand, moved: frozenset[int]) -> PerDevice:
         """The value of an operand on every device; those that are `moved` are read for the last time."""
@@ -355,7 +338,7 @@ class _Interpreter:
         """The dtype of an operand's floats; of a number of Python's it is `literal`."""
         if isinstance(operand, Const | Size):
             return literal
-        return next((self.kinds[number] for number in read_by(operand) if number in self.kinds), "float32")
+        return self._kind(operand.source if isinstance(operand, Ref) else None)
 
     def _cast(self, equation: Equation, narrow: str, raw: PerDevice) -> PerDevice:
         """Floats as the dtype `narrow` holds them; to which side a float between two falls, is a decision."""

@@ -6,7 +6,6 @@ some line was taken out, it is the lines that it is made of, of which all are co
 
 from __future__ import annotations
 
-import ast
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,13 +30,11 @@ class Branch:
 class Choice:
     """A call of `cond` or `switch`.
 
-    - `on`: the name in the section of what it hangs on; `branches`: in JAX's order.
-    - `results`: the lines that take the values of one of them.
+    - `branches`: in JAX's order; `results`: the lines that take the values of one of them.
     - `depth`: in how many calls the lines of a branch stand.
     """
 
     call: Call
-    on: str
     branches: tuple[Branch, ...]
     results: tuple[Node, ...]
     depth: int
@@ -45,7 +42,6 @@ class Choice:
 
 def parts(statements: Sequence[Statement], depth: int = 0) -> Iterator[Statement | Choice]:
     """The statements, which stand in `depth` calls, with each choice that is whole in one."""
-
     for calls, group in itertools.groupby(statements, lambda statement: around(statement, depth)):
         lines = tuple(group)
         choice = None if calls is None else _whole(calls, lines)
@@ -89,7 +85,7 @@ def _whole(calls: tuple[Call, ...], lines: tuple[Statement, ...]) -> Choice | No
         given = [line.name for line in branch.gives if isinstance(line, Node) and len(line.line.calls) == depth + 1]
         if len(given) < count or any(name not in line.names for name, line in zip(given, results, strict=True)):
             return None
-    return Choice(made, _on(results[0]), tuple(branches), tuple(results), depth + 1)
+    return Choice(made, tuple(branches), tuple(results), depth + 1)
 
 
 def complete(statements: Sequence[Statement], depth: int = 0) -> bool:
@@ -107,16 +103,3 @@ def complete(statements: Sequence[Statement], depth: int = 0) -> bool:
 
 def _least(call: Call) -> int:
     return 2 if call.function == "cond" else 1
-
-
-def _on(result: Node) -> str:
-    """What a choice hangs on: the first name that the line reads which takes a value."""
-    (condition, *_) = _arguments(result.expression.tree)
-    name = condition.left if isinstance(condition, ast.Compare) else condition
-    assert isinstance(name, ast.Name)
-    return name.id
-
-
-def _arguments(tree: ast.expr) -> list[ast.expr]:
-    assert isinstance(tree, ast.Call)
-    return tree.args

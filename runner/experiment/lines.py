@@ -105,10 +105,6 @@ class Loop:
         """What a name of the body is a slice of."""
         return self.line.inside(name, first="over")
 
-    def end(self, carried: str) -> str:
-        """The path of what a carried name has at the end of a step."""
-        return f"{self.line.path}/{carried}"
-
     def result(self, carried: str) -> str:
         """The path of what there is of a name after the last step: its name, where the repeat stands in no other."""
         return f"{self.line.path}.{carried}"

@@ -102,6 +102,19 @@ class Repeat:
     unroll: bool
     checkpoint: Checkpoint | None = None
 
+    def end(self, carried: Value) -> str:
+        """The path of what a carried input of the body has at the end of a step."""
+        return f"{self.line.path}/{carried.name}"
+
+    def result(self, value: Value) -> str:
+        """The path of one of the results."""
+        # Its own name has no dot, whatever its repeat is called.
+        return f"{self.line.path}.{value.name.rpartition('.')[2]}"
+
+    def scans(self, body: Graph) -> bool:
+        """Whether its steps take slices, or are stacked."""
+        return len(self.starts) > self.carried or len(body.outputs) > self.carried
+
 
 @dataclass(frozen=True)
 class Called:

@@ -219,7 +219,7 @@ class Lines:
             if source.line.path in self._repairs.reshard:
                 over[i] = resharded(over[i], self._repairs.reshard[source.line.path])
         body = self._names.add(repeat.line.label if self._depth else repeat.line.name)
-        scanned = not repeat.unroll and bool(over or len(graph.outputs) > repeat.carried)
+        scanned = not repeat.unroll and repeat.scans(graph)
         counts = self._body(graph, repeat, body, indent, scanned=scanned)
         results = list(map(self._define, equation.results))
         carried, stacked = results[: repeat.carried], results[repeat.carried :]
@@ -250,8 +250,7 @@ class Lines:
         if stacked and repeat.unroll:
             self._put(indent, f"    {tuple_of(stacked)} = map(jnp.stack, zip(*steps, strict=True))")
         for value, identifier in zip(equation.results, results, strict=True):
-            # Its own name has no dot, whatever its repeat is called.
-            self._follow(f"{repeat.line.path}.{value.name.rpartition('.')[2]}", identifier, indent + "    ")
+            self._follow(repeat.result(value), identifier, indent + "    ")
 
     def _start(self, operand: Operand) -> str:
         """What a repeat begins with."""
@@ -275,7 +274,7 @@ class Lines:
             self._put(indent, f"    {tuple_of(slices)} = over")
         self._equations(graph.equations, indent + "    ")
         ends = [self._names[self._named[output]] for output in graph.outputs]
-        paths = [f"{repeat.line.path}/{value.name}" for value in given[: repeat.carried]]
+        paths = [repeat.end(value) for value in given[: repeat.carried]]
         last = [
             resharded(end, self._repairs.reshard[path]) if path in self._repairs.reshard else end
             for path, end in zip(paths, ends, strict=False)

@@ -33,16 +33,6 @@ from runner.reference.machine import (
 from runner.reference.sums import added_at, by_segments, reduced, scanned, turned
 from runner.untyped import is_dict, is_list, is_sequence, is_tuple
 
-_EXACT = frozenset(
-    {
-        np.add, np.subtract, np.multiply, np.divide, np.sqrt, np.square, np.reciprocal, np.negative, np.positive,
-        np.absolute, np.fabs, np.maximum, np.minimum, np.fmax, np.fmin, np.floor, np.ceil, np.trunc, np.rint, np.sign,
-        np.copysign, np.conjugate, np.fmod, np.remainder, np.floor_divide, np.matmul, np.vecdot, np.ldexp, np.frexp,
-        np.modf, np.nextafter, np.spacing, np.heaviside,
-    }
-)  # fmt: skip
-"""The functions whose result a machine rounds correctly; of sums and products of matrices, each term."""
-
 _CHOOSING = frozenset(
     {
         np.maximum, np.minimum, np.fmax, np.fmin, np.negative, np.positive, np.absolute, np.fabs, np.copysign,
@@ -50,6 +40,12 @@ _CHOOSING = frozenset(
     }
 )  # fmt: skip
 """Those that give one of their operands, perhaps with another sign, or a whole number: a machine rounds nothing."""
+
+_EXACT = _CHOOSING | {
+    np.add, np.subtract, np.multiply, np.divide, np.sqrt, np.square, np.reciprocal, np.fmod, np.remainder,
+    np.floor_divide, np.matmul, np.vecdot, np.ldexp, np.frexp, np.modf, np.nextafter, np.spacing, np.heaviside,
+}  # fmt: skip
+"""The functions whose result a machine rounds correctly; of sums and products of matrices, each term."""
 
 _MOVING: frozenset[Callable[..., Any]] = frozenset(
     {

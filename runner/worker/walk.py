@@ -201,11 +201,10 @@ class Walker:
 
     def _repeat(self, equation: Equation, repeat: Repeat) -> None:
         (graph,) = equation.bodies
-        path = repeat.line.path
-        names = [value.name for value in graph.inputs[: repeat.carried]]
+        paths = [repeat.end(value) for value in graph.inputs[: repeat.carried]]
         first = tuple(map(self.read, equation.operands[: repeat.carried]))
         over = self._over(equation, repeat)
-        scans = bool(over) or len(graph.outputs) > repeat.carried
+        scans = repeat.scans(graph)
         outer = self._numbered
         ends: list[Any] = []
 
@@ -215,8 +214,8 @@ class Walker:
             self._run(graph)
             last = [self._numbered[output] for output in graph.outputs]
             stacked.append(last[repeat.carried :])
-            starts = zip(names, last[: repeat.carried], carry, strict=True)
-            carried = tuple(self.carried(f"{path}/{name}", value, start) for name, value, start in starts)
+            starts = zip(paths, last[: repeat.carried], carry, strict=True)
+            carried = tuple(self.carried(path, value, start) for path, value, start in starts)
             self._numbered = outer
             ends[:] = [jax.typeof(value) for value in carried]
             return carried
@@ -244,10 +243,9 @@ class Walker:
                 key, uses = repeat.line.written(self._section)
                 raise InvalidExperiment(located(key, "", SyntaxFault(first_lines(error), 0, 0), uses)) from None
         for result, value in zip(equation.results, (*carry, *several), strict=True):
-            # Its own name has no dot, whatever its repeat is called.
-            name = f"{path}.{result.name.rpartition('.')[2]}"
-            self._numbered[result.number] = settled = self.settle(name, value)
-            self.on_value(name, settled)
+            path = repeat.result(result)
+            self._numbered[result.number] = settled = self.settle(path, value)
+            self.on_value(path, settled)
 
     def _unlike(self, body: Graph, repeat: Repeat, first: Sequence[Any], ends: Sequence[Any], call: str) -> None:
         """Refuse a carry that ends the body with another type than it starts with."""

@@ -69,25 +69,20 @@ def test_a_setting_that_no_point_can_have_is_told_of_each(tmp_path: Path) -> Non
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_a_setting_of_the_file_has_its_place(tmp_path: Path) -> None:
+OF_THE_FILE = {
+    "hydra: {job_logging: {root: {level: LOUD}}}": "hydra.job_logging\n  an experiment sets hydra.sweeper.params",
+    "hydra: {verbose: [x, 1]}": "hydra.verbose\n  Hydra cannot use this: A logger name",
+}
+
+
+@pytest.mark.parametrize("setting", OF_THE_FILE)
+def test_a_setting_of_the_file_has_its_place(tmp_path: Path, setting: str) -> None:
     folder = _folder(tmp_path)
-    (folder / "experiment" / "mine.yaml").write_text(GOOD + "hydra: {job_logging: {root: {level: LOUD}}}\n")
+    (folder / "experiment" / "mine.yaml").write_text(f"{GOOD}{setting}\n")
     done = command(tmp_path, "--config-dir", "conf", "+experiment=mine", "hydra.run.dir=run")
     assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stderr.startswith(
-        "conf/experiment/mine.yaml:21:9  hydra.job_logging\n  an experiment sets hydra.sweeper.params"
-    )
+    assert done.stderr.startswith(f"conf/experiment/mine.yaml:21:9  {OF_THE_FILE[setting]}")
     assert "Traceback" not in done.stderr
-
-
-def test_loggers_of_the_file_that_are_no_names_have_their_place(tmp_path: Path) -> None:
-    folder = _folder(tmp_path)
-    (folder / "experiment" / "mine.yaml").write_text(GOOD + "hydra: {verbose: [x, 1]}\n")
-    done = command(tmp_path, "--config-dir", "conf", "+experiment=mine", "hydra.run.dir=run")
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stderr.startswith(
-        "conf/experiment/mine.yaml:21:9  hydra.verbose\n  Hydra cannot use this: A logger name"
-    )
 
 
 @pytest.mark.parametrize("line", [RUN, SWEEP], ids=["run", "sweep"])

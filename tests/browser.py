@@ -62,6 +62,10 @@ class Browser:
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
+    def draw(self) -> None:
+        """Wait for two frames: before the first, a section of `content-visibility: auto` has no layout and so no roles."""
+        self.evaluate("new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+
     def press(self, key: str, code: int, text: str = "") -> None:
         """Press and release a key."""
         for kind in ("keyDown", "keyUp"):

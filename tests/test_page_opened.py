@@ -149,6 +149,7 @@ def test_a_row_and_its_mark_in_the_chart_light_up_together(chromium: Browser, of
 def test_what_a_screen_reader_is_told_has_names(chromium: Browser, of_run: Path, of_sweep: Path) -> None:
     for page in (of_run, of_sweep):
         chromium.open(page)
+        chromium.draw()
         nodes = chromium.call("Accessibility.getFullAXTree")["nodes"]
         heard = [node for node in nodes if not node["ignored"]]
         said = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in heard]

@@ -149,7 +149,10 @@ class _Reader:
             case ast.List(elts=elements):
                 return Group(tuple(map(self._operand, elements)), "list")
             case ast.Slice(lower=lower, upper=upper, step=step):
-                return Slice(*(Const(None) if part is None else self._operand(part) for part in (lower, upper, step)))
+                first, last, by = (
+                    Const(None) if part is None else self._operand(part) for part in (lower, upper, step)
+                )
+                return Slice(first, last, by)
             case ast.Subscript(value=value, slice=index):
                 return self._put(INDEX, node, (self._operand(value), self._operand(index)), spelled="index")
             case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):

@@ -12,10 +12,10 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import EllipsisType
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from runner.graph.source import Call, Checkpoint, Line, Source
+from runner.graph.term import Const, Group, Slice, Spelled
 
 
 @dataclass(frozen=True)
@@ -34,38 +34,11 @@ class Ref:
     source: Source | None = field(default=None, compare=False)
 
 
-Literals: TypeAlias = bool | int | float | complex | str | EllipsisType | None
-
-
-@dataclass(frozen=True)
-class Const:
-    """What Python has literally: a number, a text, True, None, `...`."""
-
-    value: Literals
-
-
 @dataclass(frozen=True)
 class Size:
     """A number that has a name wherever an expression stands: a dim, or `inf`."""
 
     name: str
-
-
-@dataclass(frozen=True)
-class Group:
-    """A tuple or a list of operands."""
-
-    items: tuple[Operand, ...]
-    kind: Literal["tuple", "list"] = "tuple"
-
-
-@dataclass(frozen=True)
-class Slice:
-    """A slice of an index."""
-
-    lower: Operand
-    upper: Operand
-    step: Operand
 
 
 @dataclass(frozen=True)
@@ -75,10 +48,7 @@ class Function:
     body: Graph
 
 
-Operand: TypeAlias = Ref | Const | Size | Group | Slice | Function
-
-Spelled: TypeAlias = Literal["call", "operator", "index", ".T", "name"]
-"""How an equation is written: `sum(x)`, `a + b`, `x[0]`, `x.T`, or as the name or the literal that its line is."""
+Operand: TypeAlias = "Ref | Const | Size | Group[Operand] | Slice[Operand] | Function"
 
 NAME, INDEX = "name", "index"
 """The operations of what calls none: a line that is a name, a literal or a tuple; a subscript."""

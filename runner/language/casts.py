@@ -9,7 +9,6 @@ from typing import Any
 from runner import dtypes
 from runner.graph.model import Const, Equation, Group, Operand
 from runner.language.operations import DTYPES, Operation
-from runner.untyped import is_sequence
 
 
 def narrowed(operation: Operation, equation: Equation, dtype_of: Callable[[Operand], str]) -> str | None:
@@ -61,6 +60,6 @@ def bound(operation: Operation, equation: Equation) -> inspect.BoundArguments:
     return operation.signature.bind(*equation.operands, **dict(equation.named))
 
 
-def _parts(value: Any) -> Sequence[Operand]:
+def _parts(value: Operand | tuple[Operand, ...]) -> Sequence[Operand]:
     # What stands for any number of operands is a tuple of them.
-    return value if is_sequence(value) else value.items if isinstance(value, Group) else (value,)
+    return value if isinstance(value, tuple) else value.items if isinstance(value, Group) else (value,)

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from runner.graph.source import Source
+from runner.graph.term import Term
 from runner.language import forms, updates
 from runner.language.operations import combination
 from runner.language.operators import OPERATORS
+from runner.language.terms import term
 from runner.language.trees import method_of
 
 _DEEPEST = 100
@@ -59,6 +61,11 @@ class Expression:
     tree: ast.expr
     local: ast.expr | None = None
     """The tree with the names of the function that the line stands in; None for a line of a section."""
+
+    @cached_property
+    def term(self) -> Term:
+        """It as a term."""
+        return term(self.tree)
 
     @cached_property
     def names(self) -> frozenset[str]:

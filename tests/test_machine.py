@@ -45,8 +45,9 @@ def started(
 
 
 def small_files(limit: int) -> str:
-    """What lets a process write files of at most so many bytes, and hear of it."""
+    """What lets a process write files of at most so many bytes, and hear of it; byte code would be cut too."""
     return (
+        "os.environ['PYTHONDONTWRITEBYTECODE'] = '1'\n"
         f"signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
     )
 

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runner.derivation.inlining import inlined
 from runner.derivation.laying import Layouts
+from runner.derivation.lines import statements
 from runner.derivation.scopes import NotDerived, Parts
 from runner.derivation.writer import Hints, Writer
 from runner.experiment.model import GRADIENTS, Experiment, Loop, Statement
@@ -88,8 +90,8 @@ def derive(experiment: Experiment, parts: Parts, hints: Hints, typing: Typing) -
     writer = Writer(experiment, parts, hints, invarying=typing.invarying, casts=typing.casts)
     if typing.single:
         writer.singled()
-    statements = writer.write()
-    return Derived(statements, typing.check_vma, writer.layouts.cost, tuple(writer.names.notes))
+    lines = inlined(writer.write(), writer.layouts.moved)
+    return Derived(statements(lines), typing.check_vma, writer.layouts.cost, tuple(writer.names.notes))
 
 
 def settled(experiment: Experiment, parts: Parts, hints: Hints) -> Hints:

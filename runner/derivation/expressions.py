@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from runner.derivation.calls import NotStatic, itemsize
 from runner.derivation.completing import completed
-from runner.derivation.facts import call_of, leaves
+from runner.derivation.facts import leaves
 from runner.derivation.laying import Layouts
-from runner.derivation.operations import WAYS
-from runner.derivation.registry import Write, as_written
-from runner.derivation.rules import Question, Rule, assigned, choose, followed
+from runner.derivation.registry import Write
+from runner.derivation.rules import assigned, followed
+from runner.derivation.ruling import Rulings
 from runner.derivation.site import Site
 from runner.derivation.terms import elements_of
 from runner.derivation.values import Unmade, Value
@@ -32,10 +32,10 @@ Hints = Mapping[str, Mapping[str, Spec]]
 class Expressions:
     """Writes expressions, with the lines that these need; `differentiated`: whether JAX takes a gradient of them."""
 
-    def __init__(self, layouts: Layouts, hints: Hints, *, differentiated: bool) -> None:
+    def __init__(self, layouts: Layouts, hints: Hints, rulings: Rulings, *, differentiated: bool) -> None:
         self.layouts, self.names, self.mesh = layouts, layouts.names, layouts.mesh
         self.differentiated = differentiated
-        self._hints = hints
+        self._hints, self._rulings = hints, rulings
 
     def value(self, term: Term, goal: Spec | None = None, *, alone: bool = False) -> Value:
         """An expression as one device computes it, laid out as is cheapest on the way to `goal` or to the plan's.
@@ -77,52 +77,37 @@ class Expressions:
         return self._operation(term, {"x": value, **rest}, goal)
 
     def _operation(self, term: Apply, values: Mapping[str, Value], goal: Spec | None, *, alone: bool = False) -> Value:
-        """An operation in the first way whose rule covers it, or on whole operands."""
-        statics = self.names.statics
-        call = call_of(self.names, term, values, free=goal is None, alone=alone)
-        if call.typed is not None or call.elements:
-            for way in WAYS.get(call.name, ()):
-                try:
-                    rule = way.rule(call)
-                except NotStatic:
-                    continue
-                if rule is not None:
-                    return self._applied(Site(call, rule, term, values, self.layouts, statics), way.write, goal)
-        shape = () if call.typed is None else call.typed.shape
-        site = Site(call, Rule({}, ((),) * len(shape), {}), term, values, self.layouts, statics)
-        if call.typed is None:
+        """An operation as its rule has it; without one, on whole operands."""
+        names, layouts = self.names, self.layouts
+        ruled = self._rulings.of(names, term, values, free=goal is None, alone=alone)
+        call, rule, write = ruled.call, ruled.rule, ruled.write
+        site = Site(call, rule, term, values, layouts, names.statics)
+        if call.typed is None and ruled.whole:
             return Value(site.rewritten(), None, Spec())
-        return self._applied(site, as_written, goal)
-
-    def _applied(self, site: Site, write: Write, goal: Spec | None) -> Value:
-        """Run an operation by its rule."""
-        call, rule, layouts, typed = site.call, site.rule, self.layouts, site.call.result
+        typed, operands = call.result, [values[place] for place in rule.operands]
         # With its neighbours' edges a block is no part of the whole: it stays as it lies.
-        wanted = None if rule.edges else self._wanted(site.term, call.elements or (typed,), goal)
-        width, operands = itemsize(typed.dtype), [site.values[place] for place in rule.operands]
+        wanted = None if rule.edges else self._wanted(term, call.elements or (typed,), goal)
 
         def moving(at: int, spec: Spec) -> float:
             return layouts.cost_of(operands[at], spec)
 
-        lying = tuple(value.spec for value in operands)
-        choice = choose(Question(self.mesh, rule, lying, moving, typed.shape, width, wanted))
+        choice = ruled.choice(self.mesh, tuple(value.spec for value in operands), wanted, moving)
         laid = [layouts.reshard(value, spec).term for value, spec in zip(operands, choice.operands, strict=True)]
         terms = dict(zip(rule.operands, laid, strict=True))
-        term = write(replace(site, assignment=choice.assignment, terms=terms))
-        term = completed(layouts, term, choice, typed, differentiated=self.differentiated)
+        partial = write(replace(site, assignment=choice.assignment, terms=terms))
+        made = completed(layouts, partial, choice, typed, differentiated=self.differentiated)
         layouts.spend(rule.sent(self.mesh, choice.assignment))
         if call.elements:
-            each = term.items if isinstance(term, Group) else elements_of(term, len(call.elements))
+            each = made.items if isinstance(made, Group) else elements_of(made, len(call.elements))
             specs = [choice.spec.padded(len(t.shape)) for t in call.elements]
             parts = zip(each, call.elements, specs, strict=True)
             elements = tuple(Value(part, t.shape, spec, t.dtype) for part, t, spec in parts)
-            return Value(term, None, Spec(), elements=elements)
+            return Value(made, None, Spec(), elements=elements)
         make = self._maker(site, write)
         halo = frozenset(d for d in rule.edges if choice.spec[d])
-        value = Value(term, typed.shape, choice.spec, typed.dtype, make)
-        value = replace(value, below=rule.below, halo=halo, free=make is not None)
+        value = Value(made, typed.shape, choice.spec, typed.dtype, make, False, rule.below, halo, free=make is not None)
         if wanted is not None and wanted != choice.spec:
-            steps = moves.moves(self.mesh, typed.shape, width, choice.spec, wanted)
+            steps = moves.moves(self.mesh, typed.shape, itemsize(typed.dtype), choice.spec, wanted)
             if all(step.kind == "slice" for step in steps):
                 return layouts.reshard(value, wanted)
         return value

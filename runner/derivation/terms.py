@@ -18,7 +18,6 @@ from runner.language.syntax import parse
 ALL: Term = Slice(NOTHING, NOTHING, NOTHING)
 """`:`, all of a dimension."""
 
-
 Part: TypeAlias = "Term | Literals | Sequence[Part]"
 """What a hole of a template is filled with."""
 

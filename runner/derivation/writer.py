@@ -11,6 +11,7 @@ from runner.derivation.calls import NotStatic
 from runner.derivation.expressions import Expressions, Hints
 from runner.derivation.laying import Layouts
 from runner.derivation.lines import Repeated, Writing
+from runner.derivation.ruling import Rulings
 from runner.derivation.scopes import Binding, Names, NotDerived, Parts, Scope
 from runner.derivation.statics import Statics
 from runner.derivation.terms import built, gathered
@@ -28,13 +29,15 @@ _TRIALS = 24
 class Writer:
     """Writes the per-device lines of one graph."""
 
-    def __init__(self, experiment: Experiment, parts: Parts, hints: Hints, *, invarying: bool, casts: bool) -> None:
+    def __init__(
+        self, experiment: Experiment, parts: Parts, hints: Hints, rulings: Rulings, *, invarying: bool, casts: bool
+    ) -> None:
         self.experiment, self.mesh = experiment, experiment.mesh
         self.names = Names(experiment, parts)
         self.layouts = Layouts(self.names, invarying=invarying)
         self.casts = casts
         """Whether JAX is told what differs from device to device."""
-        self.expressions = Expressions(self.layouts, hints, differentiated=experiment.grad is not None)
+        self.expressions = Expressions(self.layouts, hints, rulings, differentiated=experiment.grad is not None)
         self._singled: dict[str, Term] = {}
 
     # What is written.

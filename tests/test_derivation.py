@@ -6,7 +6,6 @@ derived for each layout, interpreted device by device, and compared with what it
 
 from __future__ import annotations
 
-import ast
 import itertools
 import math
 import pickle
@@ -24,8 +23,9 @@ from runner.derivation.calls import Argument, Call
 from runner.derivation.derive import Typing, derive
 from runner.derivation.operations import WAYS, WHOLE
 from runner.derivation.rules import followed
-from runner.derivation.trees import SUBSCRIPT
 from runner.experiment import data
+from runner.graph.model import INDEX
+from runner.graph.term import Apply, Const, names, within
 from runner.language.operations import OPERATIONS
 from runner.language.syntax import parse
 from runner.layout import Layout, Mesh, Spec
@@ -231,7 +231,7 @@ class Case:
     def __init__(self, expression: str, mesh: str, arrays: str | None = None) -> None:
         text = f'{arrays or EVERY[expression]}\ngraph:\n  out: "{expression}"\noutputs: {{out: []}}'
         experiment = harness.experiment(text, mesh=MESHES[mesh], program="auto")
-        read = {node.id for node in ast.walk(ast.parse(expression)) if isinstance(node, ast.Name)}
+        read = set(names(parse(expression).term))
         used = tuple(array for array in experiment.arrays if array.name in read) or experiment.arrays[:1]
         self.experiment = replace(experiment, arrays=used)
         with harness.configured(experiment):
@@ -311,7 +311,8 @@ def test_an_operation_is_right_under_every_layout(expression: str, mesh: str) ->
 
 def test_every_operation_of_the_language_is_tried() -> None:
     known = {name for name, row in OPERATIONS.items() if row.kind != "collective"} - {"axis_size"}
-    called = {node.id for text in EVERY for node in ast.walk(parse(text).tree) if isinstance(node, ast.Name)}
+    calls = [part for text in EVERY for part in within(parse(text).term) if isinstance(part, Apply)]
+    called = {call.operation for call in calls if call.spelled == "call"}
     assert known - called == set()
 
 
@@ -319,7 +320,7 @@ def test_every_operation_has_a_rule_or_a_reason() -> None:
     """Those without one get whole operands."""
     assert WHOLE.keys().isdisjoint(WAYS)
     arrays = {name for name, row in OPERATIONS.items() if row.kind == "array"}
-    assert arrays | {SUBSCRIPT} == WHOLE.keys() | WAYS.keys()
+    assert arrays | {INDEX} == WHOLE.keys() | WAYS.keys()
     assert sorted(WHOLE) == OF_WHOLE_OPERANDS
 
 
@@ -345,16 +346,16 @@ MUTANTS = {
     ),
     "a factor that is summed over taken for a batch": ("inv(b[:, :4] + 9 * eye(4)) @ b", matrices, "LOST", {"inv": 1}),
     "windows without their neighbours": (
-        "conv(T, reshape(W, (2, 4, 4)), (1,), 'SAME')", windows, "edges", lambda _site, tree, *_: tree,
+        "conv(T, reshape(W, (2, 4, 4)), (1,), 'SAME')", windows, "edges", lambda _site, term, *_: term,
     ),
     "segments completed by their largest": (
         "segment_sum(B, J, num_segments=4)", lookups, "_SEGMENTS", {"segment_sum": "max"},
     ),
     "a start that is forgotten": (
-        "dynamic_slice(a, (i, 0), (2, 4))", indexing, "_clamped", lambda *_: ast.Constant(0),
+        "dynamic_slice(a, (i, 0), (2, 4))", indexing, "_clamped", lambda *_: Const(0),
     ),
     "an update in every block": (
-        "a.at[k].add(c)", updating, "_in_block", lambda site, item, *_: site.tree(item.place),
+        "a.at[k].add(c)", updating, "_in_block", lambda site, item, *_: site.whole(item.place),
     ),
     "blocks that are not combined": (
         "associative_scan('mul', a)", combining, "_OPERATORS", {"mul": "({a}) * 0 + ({b})"},

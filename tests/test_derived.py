@@ -15,8 +15,9 @@ from runner.cli.derive import text
 from runner.derivation import derive
 from runner.derivation.derive import section
 from runner.derivation.inlining import inlined
+from runner.derivation.lines import Written
 from runner.experiment import data, expect
-from runner.experiment.model import Experiment, Line, Node
+from runner.experiment.model import Experiment, Line
 from runner.experiment.program import Program
 from runner.faults import InvalidExperiment
 from runner.language.syntax import parse
@@ -359,7 +360,7 @@ def test_a_move_is_the_cheapest() -> None:
 
 def test_what_is_written_into_a_line_does_not_hang_on_the_order_of_a_set() -> None:
     lines = tuple(
-        Node(Line(name), parse(expression))
+        Written(Line(name), parse(expression).term)
         for name, expression in (
             ("q_exchanged", "all_to_all(q, 'seq', 1, 2, tiled=True)"),
             ("k_exchanged", "all_to_all(k, 'seq', 1, 2, tiled=True)"),
@@ -368,7 +369,7 @@ def test_what_is_written_into_a_line_does_not_hang_on_the_order_of_a_set() -> No
     )
     for moved in itertools.permutations(["q_exchanged", "k_exchanged"]):
         found = inlined(lines, moved)
-        assert [line.name for line in found if isinstance(line, Node)] == ["k_exchanged", "scores"]
+        assert [line.name for line in found] == ["k_exchanged", "scores"]
 
 
 def test_lines_whose_terms_cancel_are_held_to_what_rounding_leaves() -> None:

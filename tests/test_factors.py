@@ -6,7 +6,6 @@ from the arguments to the result these are groups of dimensions, which have to b
 
 from __future__ import annotations
 
-import ast
 import contextlib
 from dataclasses import replace
 from typing import Any
@@ -24,6 +23,8 @@ from runner.derivation.scopes import Binding, Names
 from runner.derivation.values import Value
 from runner.dtypes import dtype
 from runner.experiment.model import Experiment, Node
+from runner.graph.term import Apply, Name, within
+from runner.language.syntax import parse
 from runner.layout import Spec
 from runner.sharding.plan import terms
 from runner.worker import shardy
@@ -165,20 +166,20 @@ def ours(experiment: Experiment) -> tuple[str, Groups | None] | None:
     """
     (line,) = experiment.graph
     assert isinstance(line, Node)
-    node = line.expression.tree
-    if not isinstance(node, ast.Call | ast.BinOp | ast.Compare | ast.UnaryOp | ast.Subscript | ast.Attribute):
+    term = line.expression.term
+    if not isinstance(term, Apply):
         return None
     with harness.configured(experiment):
         names = Names(experiment, planned(experiment)[1])
     names.path = "out"
     for array in experiment.arrays:
-        value = Value(ast.Name(array.name), array.shape, Spec(((),) * len(array.shape)), array.dtype)
+        value = Value(Name(array.name), array.shape, Spec(((),) * len(array.shape)), array.dtype)
         names.scopes[0].names[array.name] = Binding(value)
-    given = {place: tree.id for place, tree in leaves(names.statics, node) if isinstance(tree, ast.Name)}
-    if len({*given.values()}) < len(list(leaves(names.statics, node))):
+    given = {place: part.name for place, part in leaves(names.statics, term) if isinstance(part, Name)}
+    if len({*given.values()}) < len(list(leaves(names.statics, term))):
         return None
     values = {place: names.binding(name).value for place, name in given.items()}
-    call = call_of(names, node, values, free=False, alone=False)
+    call = call_of(names, term, values, free=False, alone=False)
     rule = next(filter(None, (_rule(way, call) for way in WAYS.get(call.name, ()))), None)
     return call.name, None if rule is None else _groups(rule, given)
 
@@ -224,7 +225,7 @@ DIFFERENT = {
     "index_in_dim": ("index_in_dim(A, 1)", READ),
     "slice": ("slice(A, (0, 2), (4, 6))", READ),
     "slice_in_dim": ("slice_in_dim(A, 2, 6, axis=1)", READ),
-    "subscript": ("A[0, 1:3]", READ),
+    "index": ("A[0, 1:3]", READ),
     "argmax": ("argmax(A)", WHOLE),
     "argmin": ("argmin(A)", WHOLE),
     "average": ("average(A, axis=0)", WHOLE),
@@ -259,7 +260,7 @@ DIAGONAL = "einsum('ii->i', S)"
 def _case(text: str) -> Experiment | None:
     """The experiment of one expression, with the arrays that it reads; None where it reads none."""
     experiment = harness.experiment(f'{EVERY[text]}\ngraph:\n  out: "{text}"\noutputs: {{out: []}}', program="auto")
-    read = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    read = {part.name for part in within(parse(text).term) if isinstance(part, Name)}
     arrays = tuple(array for array in experiment.arrays if array.name in read)
     return replace(experiment, arrays=arrays) if arrays else None
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ast
-
 from runner.derivation.calls import itemsize
 from runner.derivation.laying import Layouts
 from runner.derivation.rules import Choice, Reduction
-from runner.derivation.trees import built
+from runner.derivation.terms import built
+from runner.graph.term import Term
 from runner.programs.types import Typed
 from runner.sharding import moves
 
 
-def completed(layouts: Layouts, tree: ast.expr, choice: Choice, typed: Typed, *, differentiated: bool) -> ast.expr:
+def completed(layouts: Layouts, term: Term, choice: Choice, typed: Typed, *, differentiated: bool) -> Term:
     """What the devices hold of a sum, a maximum, … put together; `differentiated`: whether JAX takes a gradient."""
     mesh = layouts.mesh
     held = moves.local_bytes(mesh, typed.shape, itemsize(typed.dtype), choice.partial) if choice.over else 0.0
@@ -20,31 +19,31 @@ def completed(layouts: Layouts, tree: ast.expr, choice: Choice, typed: Typed, *,
     for kind, axes in choice.over.items():
         for dimension, over in scattered:
             n = mesh.axis_size(over)
-            tree = built("psum_scatter({x}, {over}, scatter_dimension={d}, tiled=True)", x=tree, over=over, d=dimension)
-            tree = built("{x} / {n}", x=tree, n=n) if kind == "mean" else tree
+            term = built("psum_scatter({x}, {over}, scatter_dimension={d}, tiled=True)", x=term, over=over, d=dimension)
+            term = built("{x} / {n}", x=term, n=n) if kind == "mean" else term
             layouts.spend((n - 1) / n * held)
             held /= n
         scattered = ()
         if axes:
             n = mesh.axis_size(axes)
-            tree, factor = _reduced(tree, kind, axes, differentiated=differentiated)
+            term, factor = _reduced(term, kind, axes, differentiated=differentiated)
             layouts.spend(factor * held * (n - 1 if factor == 1 else (n - 1) / n))
-    return tree
+    return term
 
 
-def _reduced(tree: ast.expr, kind: Reduction, axes: tuple[str, ...], *, differentiated: bool) -> tuple[ast.expr, int]:
+def _reduced(term: Term, kind: Reduction, axes: tuple[str, ...], *, differentiated: bool) -> tuple[Term, int]:
     gathered = "{f}(all_gather({x}, {over}, axis=0, to='invarying'), axis=0)"
     match kind:
         case "sum":
-            return built("psum({x}, {over})", x=tree, over=axes), 2
+            return built("psum({x}, {over})", x=term, over=axes), 2
         case "mean":
-            return built("pmean({x}, {over})", x=tree, over=axes), 2
+            return built("pmean({x}, {over})", x=term, over=axes), 2
         case "any":
-            return built("pmax(astype({x}, 'int32'), {over}) > 0", x=tree, over=axes), 2
+            return built("pmax(astype({x}, 'int32'), {over}) > 0", x=term, over=axes), 2
         case "all":
-            return built("pmin(astype({x}, 'int32'), {over}) > 0", x=tree, over=axes), 2
+            return built("pmin(astype({x}, 'int32'), {over}) > 0", x=term, over=axes), 2
         case "max" | "min" if not differentiated:
-            return built(f"p{kind}({{x}}, {{over}})", x=tree, over=axes), 2
+            return built(f"p{kind}({{x}}, {{over}})", x=term, over=axes), 2
         case _:
             # JAX has no derivative of pmax, and no product over devices.
-            return built(gathered, f=ast.Name(kind), x=tree, over=axes), 1
+            return built(gathered, f=kind, x=term, over=axes), 1

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 from typing import Any
 
 from runner.derivation.calls import Call
 from runner.derivation.registry import Write, rule_for, whole
 from runner.derivation.rules import Rule, every
 from runner.derivation.site import Site
-from runner.derivation.trees import built, constant
+from runner.derivation.terms import built, constant
+from runner.graph.term import Term
 
 
 def _made(write: Write) -> Write:
@@ -32,7 +32,7 @@ def _from(call: Call) -> tuple[Any, Any]:
 
 
 @_made
-def _arange(site: Site) -> ast.expr:
+def _arange(site: Site) -> Term:
     start, step = _from(site.call)
     dtype = {"float32": ", dtype='float32'"}.get(site.call.result.dtype, "")
     (n,), (size,) = site.local, site.call.result.shape
@@ -49,7 +49,7 @@ def arange(call: Call) -> Rule | None:
 
 
 @_made
-def _filled(site: Site) -> ast.expr:
+def _filled(site: Site) -> Term:
     return site.rewritten({"shape": constant(site.local)})
 
 
@@ -61,14 +61,14 @@ def filled(call: Call) -> Rule | None:
 
 
 @_made
-def _diagonal(site: Site) -> ast.expr:
+def _diagonal(site: Site) -> Term:
     k, dtype = site.call.static("k", 0), site.call.static("dtype", None) or "float32"
     rows, columns = site.call.result.shape
     first = built("{i}[:, None]", i=site.indices(rows, site.over(0)))
     first = built("{i} + {k}", i=first, k=k) if k else first
     order = "{i} >= {j}" if site.call.name == "tri" else "{i} == {j}"
-    tree = built(order, i=first, j=site.indices(columns, site.over(1)))
-    return tree if dtype == "bool" else built("astype({x}, {dtype})", x=tree, dtype=dtype)
+    term = built(order, i=first, j=site.indices(columns, site.over(1)))
+    return term if dtype == "bool" else built("astype({x}, {dtype})", x=term, dtype=dtype)
 
 
 @rule_for("tri", "eye", "identity", write=_diagonal)
@@ -78,17 +78,17 @@ def diagonal(call: Call) -> Rule | None:
 
 
 @_made
-def _iota(site: Site) -> ast.expr:
+def _iota(site: Site) -> Term:
     dtype, (n,), (size,) = site.call.static("dtype"), site.local, site.call.result.shape
     return site.within(size, site.over(0), built("iota({dtype}, {n})", dtype=dtype, n=n))
 
 
 @_made
-def _broadcasted(site: Site) -> ast.expr:
+def _broadcasted(site: Site) -> Term:
     d: int = site.call.static("dimension")
     dtype = site.call.static("dtype")
-    tree = built("broadcasted_iota({dtype}, {shape}, {d})", dtype=dtype, shape=constant(site.local), d=d)
-    return site.within(site.call.result.shape[d], site.over(d), tree)
+    term = built("broadcasted_iota({dtype}, {shape}, {d})", dtype=dtype, shape=constant(site.local), d=d)
+    return site.within(site.call.result.shape[d], site.over(d), term)
 
 
 def counted(call: Call) -> Rule | None:
@@ -100,13 +100,13 @@ rule_for("iota", write=_iota)(counted)
 rule_for("broadcasted_iota", write=_broadcasted)(counted)
 
 
-def _one_hot(site: Site) -> ast.expr:
+def _one_hot(site: Site) -> Term:
     axis, classes = _axis(site.call), site.call.static("num_classes")
     over = site.over(axis)
     if not over:
         return site.rewritten()
     labels = built("{x} - {start}", x=site.x, start=site.start(over, classes))
-    return site.rewritten({"x": labels, "num_classes": ast.Constant(site.local[axis])})
+    return site.rewritten({"x": labels, "num_classes": constant(site.local[axis])})
 
 
 def _axis(call: Call) -> int:

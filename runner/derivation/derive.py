@@ -6,7 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runner.derivation.inlining import inlined
 from runner.derivation.laying import Layouts
+from runner.derivation.lines import statements
+from runner.derivation.ruling import Rulings
 from runner.derivation.scopes import NotDerived, Parts
 from runner.derivation.writer import Hints, Writer
 from runner.experiment.model import GRADIENTS, Experiment, Loop, Statement
@@ -85,11 +88,11 @@ def read(experiment: Experiment, told: Derivation) -> Experiment:
 
 def derive(experiment: Experiment, parts: Parts, hints: Hints, typing: Typing) -> Derived:
     """Write the graph's lines for one device. Raises `NotDerived` with the reason for what cannot be written."""
-    writer = Writer(experiment, parts, hints, invarying=typing.invarying, casts=typing.casts)
+    writer = Writer(experiment, parts, hints, Rulings(), invarying=typing.invarying, casts=typing.casts)
     if typing.single:
         writer.singled()
-    statements = writer.write()
-    return Derived(statements, typing.check_vma, writer.layouts.cost, tuple(writer.names.notes))
+    lines = inlined(writer.write(), writer.layouts.moved)
+    return Derived(statements(lines), typing.check_vma, writer.layouts.cost, tuple(writer.names.notes))
 
 
 def settled(experiment: Experiment, parts: Parts, hints: Hints) -> Hints:
@@ -98,8 +101,10 @@ def settled(experiment: Experiment, parts: Parts, hints: Hints) -> Hints:
     Raises `NotDerived`.
     """
 
+    rulings = Rulings()
+
     def written(specs: Hints) -> Layouts:
-        writer = Writer(experiment, parts, specs, invarying=False, casts=False)
+        writer = Writer(experiment, parts, specs, rulings, invarying=False, casts=False)
         writer.write()
         return writer.layouts
 

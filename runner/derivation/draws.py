@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-import ast
-
 from runner.derivation.calls import Call
 from runner.derivation.reductions import best, written_best
 from runner.derivation.registry import rule_for, whole
 from runner.derivation.rules import Rule, every
 from runner.derivation.site import Site
-from runner.derivation.trees import built, constant
+from runner.derivation.terms import built, constant
 from runner.derivation.values import Value
+from runner.graph.term import Term
 from runner.layout import Spec
 from runner.programs.types import Typed
 
 
-def _noise(site: Site, distribution: str, typed: Typed) -> ast.expr:
+def _noise(site: Site, distribution: str, typed: Typed) -> Term:
     """One device's part of noise, which lies as the first operand does."""
     site.ours("the part of the noise")
     template = "{draw}({key}, {shape})" if typed.dtype == "float32" else "{draw}({key}, {shape}, {dtype})"
-    shape, key = typed.shape, site.tree("key")
-    tree = built(template, draw=ast.Name(distribution), key=key, shape=constant(shape), dtype=typed.dtype)
+    shape, key = typed.shape, site.whole("key")
+    term = built(template, draw=distribution, key=key, shape=constant(shape), dtype=typed.dtype)
     spec = Spec(site.over(d) for d in range(len(shape)))
-    return site.layouts.reshard(Value(tree, shape, Spec().padded(len(shape)), typed.dtype), spec).tree
+    return site.layouts.reshard(Value(term, shape, Spec().padded(len(shape)), typed.dtype), spec).term
 
 
 def _is_float(call: Call, name: str) -> bool:
     return call.type_of(name).dtype in ("float32", "float64") and not call.given("shape")
 
 
-def _categorical(site: Site) -> ast.expr:
-    def noisy() -> ast.expr:
+def _categorical(site: Site) -> Term:
+    def noisy() -> Term:
         return built("{noise} + {x}", noise=_noise(site, "gumbel", site.call.type_of("logits")), x=site.x)
 
     return written_best(site, "argmax", site.call.static("axis", -1), noisy)
@@ -42,7 +41,7 @@ def categorical(call: Call) -> Rule | None:
     return best(call, "logits", call.static("axis", -1)) if _is_float(call, "logits") else None
 
 
-def _bernoulli(site: Site) -> ast.expr:
+def _bernoulli(site: Site) -> Term:
     if not any(site.assignment.values()):
         return site.rewritten()
     return built("{noise} < {p}", noise=_noise(site, "uniform", site.call.type_of("p")), p=site.x)

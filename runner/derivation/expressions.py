@@ -6,22 +6,21 @@ the plan has for its result. An operation without a rule of its own gets whole o
 
 from __future__ import annotations
 
-import ast
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from runner.derivation.calls import NotStatic, itemsize
 from runner.derivation.completing import completed
-from runner.derivation.facts import call_of, leaves
+from runner.derivation.facts import leaves
 from runner.derivation.laying import Layouts
-from runner.derivation.operations import WAYS
-from runner.derivation.registry import Write, as_written
-from runner.derivation.rules import Question, Rule, assigned, choose, followed
+from runner.derivation.registry import Write
+from runner.derivation.rules import assigned, followed
+from runner.derivation.ruling import Rulings
 from runner.derivation.site import Site
-from runner.derivation.trees import built, name_of
+from runner.derivation.terms import elements_of
 from runner.derivation.values import Unmade, Value
-from runner.language.syntax import place
+from runner.graph.term import Apply, Group, Name, Term, mapped, place
 from runner.layout import Spec
 from runner.programs.types import Typed
 from runner.sharding import moves
@@ -33,138 +32,120 @@ Hints = Mapping[str, Mapping[str, Spec]]
 class Expressions:
     """Writes expressions, with the lines that these need; `differentiated`: whether JAX takes a gradient of them."""
 
-    def __init__(self, layouts: Layouts, hints: Hints, *, differentiated: bool) -> None:
+    def __init__(self, layouts: Layouts, hints: Hints, rulings: Rulings, *, differentiated: bool) -> None:
         self.layouts, self.names, self.mesh = layouts, layouts.names, layouts.mesh
         self.differentiated = differentiated
-        self._hints = hints
+        self._hints, self._rulings = hints, rulings
 
-    def value(self, node: ast.expr, goal: Spec | None = None, *, alone: bool = False) -> Value:
+    def value(self, term: Term, goal: Spec | None = None, *, alone: bool = False) -> Value:
         """An expression as one device computes it, laid out as is cheapest on the way to `goal` or to the plan's.
 
         `alone`: whether the first of several arrays is all that is read.
         """
         names, statics = self.names, self.names.statics
-        static = statics.tree(node)
+        static = statics.term(term)
         if static is not None:
             return Value(static, None, Spec(), static=True)
-        match node:
-            case ast.Name(id=name):
+        match term:
+            case Name(name=name):
                 return names.binding(name).value
-            case ast.Attribute(value=ast.Name(id=loop), attr=carried) if carried != "T" or names.is_bound(f"{loop}.T"):
-                return names.binding(f"{loop}.{carried}").value
-            case ast.Tuple() | ast.List():
-                return Value(type(node)([self.whole(element) for element in node.elts]), None, Spec())
-            case ast.Subscript(value=value) if names.type_of(value) is None and statics.tree(value) is None:
-                return self._element(node, goal)
+            case Apply(operands=(Name(name=loop),), spelled=".T") if names.is_bound(f"{loop}.T"):
+                return names.binding(f"{loop}.T").value
+            case Group():
+                return Value(self.whole(term), None, Spec())
+            case Apply(operands=(x, _), spelled="index") if names.type_of(x) is None and statics.term(x) is None:
+                return self._element(term, goal)
+            case Apply():
+                values = {place: self.value(part) for place, part in leaves(statics, term)}
+                return self._operation(term, values, goal, alone=alone)
             case _:
-                pass
-        values = {place: self.value(tree) for place, tree in leaves(statics, node)}
-        return self._operation(node, values, goal, alone=alone)
+                raise AssertionError(term)  # the language has no others that arrays enter
 
-    def _element(self, node: ast.Subscript, goal: Spec | None) -> Value:
+    def _element(self, term: Apply, goal: Spec | None) -> Value:
         """`parts[1]`: the array, as it lies."""
         names, index = self.names, None
+        parts, at = term.operands
         with contextlib.suppress(NotStatic):
-            index = names.statics.value(node.slice)
-        typed = names.type_of(node)
-        wanted = None if typed is None else self._wanted(node, (typed,), goal)
-        alone = index == 0 and isinstance(node.value, ast.Call) and name_of(node.value) == "top_k"
-        value = self.value(node.value, wanted, alone=alone)
+            index = names.statics.value(at)
+        typed = names.type_of(term)
+        wanted = None if typed is None else self._wanted(term, (typed,), goal)
+        alone = index == 0 and isinstance(parts, Apply) and parts.operation == "top_k"
+        value = self.value(parts, wanted, alone=alone)
         if value.elements and isinstance(index, int):
             return value.elements[index]
-        rest = {place: self.value(tree) for place, tree in leaves(names.statics, node) if place != "x"}
-        return self._operation(node, {"x": value, **rest}, goal)
+        rest = {place: self.value(part) for place, part in leaves(names.statics, term) if place != "x"}
+        return self._operation(term, {"x": value, **rest}, goal)
 
-    def _operation(
-        self, node: ast.expr, values: Mapping[str, Value], goal: Spec | None, *, alone: bool = False
-    ) -> Value:
-        """An operation in the first way whose rule covers it, or on whole operands."""
-        statics = self.names.statics
-        call = call_of(self.names, node, values, free=goal is None, alone=alone)
-        if call.typed is not None or call.elements:
-            for way in WAYS.get(call.name, ()):
-                try:
-                    rule = way.rule(call)
-                except NotStatic:
-                    continue
-                if rule is not None:
-                    return self._applied(Site(call, rule, node, values, self.layouts, statics), way.write, goal)
-        shape = () if call.typed is None else call.typed.shape
-        site = Site(call, Rule({}, ((),) * len(shape), {}), node, values, self.layouts, statics)
-        if call.typed is None:
+    def _operation(self, term: Apply, values: Mapping[str, Value], goal: Spec | None, *, alone: bool = False) -> Value:
+        """An operation as its rule has it; without one, on whole operands."""
+        names, layouts = self.names, self.layouts
+        ruled = self._rulings.of(names, term, values, free=goal is None, alone=alone)
+        call, rule, write = ruled.call, ruled.rule, ruled.write
+        site = Site(call, rule, term, values, layouts, names.statics)
+        if call.typed is None and ruled.whole:
             return Value(site.rewritten(), None, Spec())
-        return self._applied(site, as_written, goal)
-
-    def _applied(self, site: Site, write: Write, goal: Spec | None) -> Value:
-        """Run an operation by its rule."""
-        call, rule, layouts, typed = site.call, site.rule, self.layouts, site.call.result
+        typed, operands = call.result, [values[place] for place in rule.operands]
         # With its neighbours' edges a block is no part of the whole: it stays as it lies.
-        wanted = None if rule.edges else self._wanted(site.node, call.elements or (typed,), goal)
-        width, operands = itemsize(typed.dtype), [site.values[place] for place in rule.operands]
+        wanted = None if rule.edges else self._wanted(term, call.elements or (typed,), goal)
 
         def moving(at: int, spec: Spec) -> float:
             return layouts.cost_of(operands[at], spec)
 
-        lying = tuple(value.spec for value in operands)
-        choice = choose(Question(self.mesh, rule, lying, moving, typed.shape, width, wanted))
-        laid = [layouts.reshard(value, spec).tree for value, spec in zip(operands, choice.operands, strict=True)]
-        trees = dict(zip(rule.operands, laid, strict=True))
-        tree = write(replace(site, assignment=choice.assignment, trees=trees))
-        tree = completed(layouts, tree, choice, typed, differentiated=self.differentiated)
+        choice = ruled.choice(self.mesh, tuple(value.spec for value in operands), wanted, moving)
+        laid = [layouts.reshard(value, spec).term for value, spec in zip(operands, choice.operands, strict=True)]
+        terms = dict(zip(rule.operands, laid, strict=True))
+        partial = write(replace(site, assignment=choice.assignment, terms=terms))
+        made = completed(layouts, partial, choice, typed, differentiated=self.differentiated)
         layouts.spend(rule.sent(self.mesh, choice.assignment))
         if call.elements:
-            each = tree.elts if isinstance(tree, ast.Tuple) else None
-            each = each or [built("{x}[{i}]", x=tree, i=i) for i in range(len(call.elements))]
+            each = made.items if isinstance(made, Group) else elements_of(made, len(call.elements))
             specs = [choice.spec.padded(len(t.shape)) for t in call.elements]
             parts = zip(each, call.elements, specs, strict=True)
             elements = tuple(Value(part, t.shape, spec, t.dtype) for part, t, spec in parts)
-            return Value(tree, None, Spec(), elements=elements)
+            return Value(made, None, Spec(), elements=elements)
         make = self._maker(site, write)
         halo = frozenset(d for d in rule.edges if choice.spec[d])
-        value = Value(tree, typed.shape, choice.spec, typed.dtype, make)
-        value = replace(value, below=rule.below, halo=halo, free=make is not None)
+        value = Value(made, typed.shape, choice.spec, typed.dtype, make, False, rule.below, halo, free=make is not None)
         if wanted is not None and wanted != choice.spec:
-            steps = moves.moves(self.mesh, typed.shape, width, choice.spec, wanted)
+            steps = moves.moves(self.mesh, typed.shape, itemsize(typed.dtype), choice.spec, wanted)
             if all(step.kind == "slice" for step in steps):
                 return layouts.reshard(value, wanted)
         return value
 
-    def _maker(self, site: Site, write: Write) -> Callable[[Spec], ast.expr] | None:
+    def _maker(self, site: Site, write: Write) -> Callable[[Spec], Term] | None:
         """What no array enters can be written under any layout."""
         rule, mesh = site.rule, self.mesh
         makers = {place: site.values[place].make for place in rule.operands}
         if rule.reduced or None in makers.values():
             return None
 
-        def make(spec: Spec) -> ast.expr:
+        def make(spec: Spec) -> Term:
             assignment = assigned(mesh, rule, rule.result, spec)
             choice = followed(mesh, rule, assignment, site.call.result.shape, 1, None)
             if choice is None or choice.spec != spec or choice.cost:
                 raise Unmade
             needed = zip(makers.items(), choice.operands, strict=True)
-            trees = {place: maker(each) for (place, maker), each in needed if maker is not None}
-            return write(replace(site, assignment=assignment, trees=trees))
+            terms = {place: maker(each) for (place, maker), each in needed if maker is not None}
+            return write(replace(site, assignment=assignment, terms=terms))
 
         return make
 
-    def whole(self, node: ast.expr) -> ast.expr:
+    def whole(self, term: Term) -> Term:
         """An expression of which every device has the whole; of tuples and lists, each element."""
-        if isinstance(node, ast.Tuple | ast.List):
-            return type(node)([self.whole(element) for element in node.elts])
-        return self.layouts.whole(self.value(node))
+        return mapped(term, self.whole) if isinstance(term, Group) else self.layouts.whole(self.value(term))
 
-    def _wanted(self, node: ast.expr, results: Sequence[Typed], goal: Spec | None) -> Spec | None:
+    def _wanted(self, term: Term, results: Sequence[Typed], goal: Spec | None) -> Spec | None:
         """The layout in which the result of an operation has to end, or in which the plan has it."""
         shape = results[0].shape
         if any(each.shape != shape for each in results):
             return None
         if goal is not None and len(goal) <= len(shape):
             return moves.plain(self.mesh, goal, len(shape))
-        return self.hint(node, shape, self.names.path)
+        return self.hint(term, shape, self.names.path)
 
-    def hint(self, node: ast.expr, shape: tuple[int, ...], path: str) -> Spec | None:
+    def hint(self, term: Term, shape: tuple[int, ...], path: str) -> Spec | None:
         """How the plan has an expression lie, as far as its dimensions can be split so."""
-        where = place(node)
+        where = place(term)
         hint = None if where is None else self._hints.get(path, {}).get(where)
         if hint is None or len(hint) != len(shape):
             return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,7 +10,9 @@ from runner.derivation.lookups import entries, looked_up, subscript
 from runner.derivation.registry import Way, rule_for
 from runner.derivation.rules import Rule, every
 from runner.derivation.site import Site
-from runner.derivation.trees import built, constant, divided
+from runner.derivation.terms import ALL, built, constant, divided, indexed, items
+from runner.graph.model import INDEX
+from runner.graph.term import NOTHING, Apply, Group, Slice, Term
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Taken:
         return self.start is not None or self.given is not None
 
 
-Base = Callable[[Site, list[Taken], int | None], ast.expr]
+Base = Callable[[Site, list[Taken], int | None], Term]
 """What is written of the operand's block, with all of one dimension where that is given."""
 
 Takes = Callable[[Call], tuple[list[Taken], list[int]] | None]
@@ -85,7 +86,7 @@ def _reads(takes_of: Takes, base: Base) -> Way:
             below=call.operand.below,
         )
 
-    def write(site: Site) -> ast.expr:
+    def write(site: Site) -> Term:
         takes, new = takes_of(site.call) or ([], [])
         cut = [d for d in split(site.call, takes)[1] if site.over(d)]
         if not cut:
@@ -104,19 +105,18 @@ def _reads(takes_of: Takes, base: Base) -> Way:
         found = built("take({x}, clip({at}, 0, {m}), axis={d})", x=block, at=at, m=n - 1, d=axis)
         found = built("where({inside}, {found}, 0)", inside=inside, found=found)
         if new:
-            items = ["None" if at in new else ":" for at in range(len(site.call.result.shape))]
-            found = built("({x})[" + ", ".join(items) + "]", x=found)
+            found = indexed(found, [NOTHING if at in new else ALL for at in range(len(site.call.result.shape))])
         return found
 
     return Way(rule, write)
 
 
-def spread(mask: ast.expr, after: int) -> ast.expr:
+def spread(mask: Term, after: int) -> Term:
     """A mask of one dimension, for an array with so many dimensions after it."""
-    return built("({x})[:, " + ", ".join(["None"] * after) + "]", x=mask) if after else mask
+    return indexed(mask, [ALL, *[NOTHING] * after]) if after else mask
 
 
-def _positions(site: Site, taken: Taken, size: int, over: tuple[str, ...]) -> ast.expr:
+def _positions(site: Site, taken: Taken, size: int, over: tuple[str, ...]) -> Term:
     """The places that are read, where the result is sharded over some axes those of one device."""
     count = taken.count or 1
     start = constant(taken.start) if taken.given is None else _clamped(site, taken.given, size, count)
@@ -127,12 +127,12 @@ def _positions(site: Site, taken: Taken, size: int, over: tuple[str, ...]) -> as
     return at if taken.start == 0 else built("{at} + {start}", at=at, start=start)
 
 
-def _clamped(site: Site, start: Argument, size: int, count: int) -> ast.expr:
+def _clamped(site: Site, start: Argument, size: int, count: int) -> Term:
     """Where `count` of `size` elements begin: JAX counts a negative start from the end, and clamps it."""
     if start.value is not UNKNOWN:
         return constant(min(max(start.value + size * (start.value < 0), 0), size - count))
-    tree = site.tree(start.place)
-    return built("clip(where({s} < 0, {s} + {n}, {s}), 0, {last})", s=tree, n=size, last=size - count)
+    term = site.whole(start.place)
+    return built("clip(where({s} < 0, {s} + {n}, {s}), 0, {last})", s=term, n=size, last=size - count)
 
 
 # Brackets.
@@ -140,12 +140,13 @@ def _clamped(site: Site, start: Argument, size: int, count: int) -> ast.expr:
 
 def _bracketed(call: Call) -> tuple[list[Taken], list[int]] | None:
     """Slices, numbers and None."""
-    shape, items, takes, new = call.array.shape, entries(call), list[Taken](), list[int]()
-    for item in items:
+    shape, between, takes, new = call.array.shape, entries(call), list[Taken](), list[int]()
+    for item in between:
         if item.value is None:
             new.append(sum(not each.drops for each in takes) + len(new))
         elif item.value is ...:
-            takes += [Taken()] * (len(shape) - sum(each.value is not None and each.value is not ... for each in items))
+            given = sum(each.value is not None and each.value is not ... for each in between)
+            takes += [Taken()] * (len(shape) - given)
         elif item.kind in ("tuple", "list") or not (item.static or item.kind == "slice" or _is_index(item)):
             return None
         elif len(takes) in call.operand.halo:
@@ -177,28 +178,26 @@ def _range(found: range, size: int, place: str = "") -> Taken:
     return Taken(len(found), found.start if found else None, found.step, place=place)
 
 
-def _in_brackets(site: Site, takes: list[Taken], whole: int | None) -> ast.expr:
-    assert isinstance(site.node, ast.Subscript)
-    given = site.node.slice.elts if isinstance(site.node.slice, ast.Tuple) else [site.node.slice]
-    items = dict(zip((each.place for each in entries(site.call)), given, strict=True))
+def _in_brackets(site: Site, takes: list[Taken], whole: int | None) -> Term:
+    given = dict(zip((each.place for each in entries(site.call)), items(site.term.operands[1]), strict=True))
     halo = site.call.operand.halo
     for d, taken in enumerate(takes):
-        item = items.get(taken.place)
-        if isinstance(item, ast.Slice) and site.over(d) and d not in halo:
-            step = None if taken.count is None else item.step
-            items[taken.place] = ast.Slice(item.lower if step else None, None, step)
+        item = given.get(taken.place)
+        if isinstance(item, Slice) and site.over(d) and d not in halo:
+            stepped = taken.count is not None and item.step != NOTHING
+            given[taken.place] = Slice(item.lower, NOTHING, item.step) if stepped else ALL
     if whole is None:
-        return site.rewritten({place: site.part(place, item) for place, item in items.items()})
+        return site.rewritten({place: site.part(place, item) for place, item in given.items()})
     while takes and not takes[-1].place:
         takes = takes[:-1]
-    parts = [ast.Slice() if d == whole or not each.place else items[each.place] for d, each in enumerate(takes)]
-    if all(isinstance(part, ast.Slice) and part.lower is part.upper is part.step is None for part in parts):
+    parts = [ALL if d == whole or not each.place else given[each.place] for d, each in enumerate(takes)]
+    if all(part == ALL for part in parts):
         return site.x
-    whole_parts = [site.part(each.place, part) for each, part in zip(takes, parts, strict=True)]
-    return ast.Subscript(site.x, ast.Tuple(whole_parts))
+    whole_parts = tuple(site.part(each.place, part) for each, part in zip(takes, parts, strict=True))
+    return Apply(INDEX, (site.x, Group(whole_parts)), spelled="index")
 
 
-rule_for("subscript", write=looked_up, otherwise=_reads(_bracketed, _in_brackets))(subscript)
+rule_for(INDEX, write=looked_up, otherwise=_reads(_bracketed, _in_brackets))(subscript)
 
 
 # Static slices.
@@ -221,25 +220,25 @@ def _sliced(call: Call) -> tuple[list[Taken], list[int]]:
     return takes, []
 
 
-def _as_brackets(site: Site, takes: list[Taken], whole: int | None) -> ast.expr:
+def _as_brackets(site: Site, takes: list[Taken], whole: int | None) -> Term:
     """Written in brackets where a dimension is sharded."""
     if not any(site.assignment.values()):
         return site.rewritten()
-    items = [":" if d == whole else _text(each, site.over(d)) for d, each in enumerate(takes)]
-    while items and items[-1] == ":":
-        items.pop()
-    return built("{x}[" + ", ".join(items) + "]", x=site.x) if items else site.x
+    parts = [ALL if d == whole else _between(each, site.over(d)) for d, each in enumerate(takes)]
+    while parts and parts[-1] == ALL:
+        parts.pop()
+    return indexed(site.x, parts) if parts else site.x
 
 
-def _text(taken: Taken, over: tuple[str, ...]) -> str:
-    """What is taken of a dimension, in brackets."""
+def _between(taken: Taken, over: tuple[str, ...]) -> Term:
+    """What is taken of a dimension, between brackets."""
     if taken.count is None:
-        return ":"
+        return ALL
     if taken.drops:
-        return str(taken.start)
+        return constant(taken.start)
     assert taken.start is not None
-    end = "" if over else taken.start + taken.step * taken.count
-    return f"{taken.start}:{end}" + (f":{taken.step}" if taken.step != 1 else "")
+    end = NOTHING if over else constant(taken.start + taken.step * taken.count)
+    return Slice(constant(taken.start), end, constant(taken.step) if taken.step != 1 else NOTHING)
 
 
 _static = _reads(_sliced, _as_brackets)
@@ -279,17 +278,16 @@ def _dynamic(call: Call) -> tuple[list[Taken], list[int]]:
     return [taken(d) for d in range(len(shape))], []
 
 
-def _as_dynamic(site: Site, takes: list[Taken], whole: int | None) -> ast.expr:
+def _as_dynamic(site: Site, takes: list[Taken], whole: int | None) -> Term:
     given = site.argument("slice_sizes")
     if given is None:
         return site.rewritten() if whole is None else site.x
-    literal = isinstance(given, ast.Tuple | ast.List)
-    sizes = given.elts if literal else map(constant, site.call.static("slice_sizes"))
+    sizes = given.items if isinstance(given, Group) else map(constant, site.call.static("slice_sizes"))
     local = [divided(site.part("", size), site.parts((d,))) for d, size in enumerate(sizes)]
     if whole is None:
-        return site.rewritten({"slice_sizes": ast.Tuple(local)} if any(site.assignment.values()) else {})
-    local[whole] = ast.Constant(site.call.array.shape[whole] // site.parts((whole,)))
-    return site.rewritten({"slice_sizes": ast.Tuple(local), f"start_indices[{whole}]": ast.Constant(0)})
+        return site.rewritten({"slice_sizes": Group(tuple(local))} if any(site.assignment.values()) else {})
+    local[whole] = constant(site.call.array.shape[whole] // site.parts((whole,)))
+    return site.rewritten({"slice_sizes": Group(tuple(local)), f"start_indices[{whole}]": constant(0)})
 
 
 _moving = _reads(_dynamic, _as_dynamic)
@@ -312,7 +310,7 @@ def _updated(call: Call) -> tuple[list[int], dict[int, int], list[int]]:
     return [d for d in range(rank) if short[d] != shape[d] or d == axis], short, own
 
 
-def _update(site: Site) -> ast.expr:
+def _update(site: Site) -> Term:
     shape = site.call.array.shape
     partial, short, own = _updated(site.call)
     cut = [d for d in partial if site.over(d)]
@@ -320,7 +318,7 @@ def _update(site: Site) -> ast.expr:
         return site.rewritten()
     site.ours("the update of a block")
     (d,) = cut
-    x, new = site.trees.values()
+    x, new = site.terms.values()
     new = built("expand_dims({x}, {d})", x=new, d=d) if d not in own else new
     first = _clamped(site, _starts(site.call, len(shape))[0][d], shape[d], short[d])
     at = built("{positions} - {first}", positions=site.indices(shape[d], site.over(d)), first=first)

@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
-from runner.experiment.model import Node, Statement
-from runner.language.syntax import parse
-from runner.language.trees import text
+from runner.derivation.lines import Writing, Written
+from runner.graph.term import names, substituted
+from runner.language.printing import text
 
 _LONGEST = 96
 """How long a line may grow by what is written into it."""
 
 
-def inlined(statements: tuple[Statement, ...], moved: Collection[str]) -> tuple[Statement, ...]:
+def inlined(lines: Sequence[Writing], moved: Collection[str]) -> list[Writing]:
     """The lines without those that only lay another one out for one reader that is short; the first comes first."""
-    found = list(statements)
-    for name in [line.name for line in statements if isinstance(line, Node) and line.name in moved]:
-        at = next(i for i, line in enumerate(found) if isinstance(line, Node) and line.name == name)
-        readers = [i for i, line in enumerate(found) if name in line.names]
-        line = found[at]
-        assert isinstance(line, Node)
+    found = list(lines)
+    for name in [line.name for line in lines if isinstance(line, Written) and line.name in moved]:
+        at, line = next((i, each) for i, each in enumerate(found) if isinstance(each, Written) and each.name == name)
+        readers = [i for i, each in enumerate(found) if name in each.names]
         reader = found[readers[0]] if len(readers) == 1 else None
-        if not isinstance(reader, Node):
+        if not isinstance(reader, Written) or names(reader.term).count(name) > 1:
             continue
-        uses = [node for node in ast.walk(reader.expression.tree) if isinstance(node, ast.Name) and node.id == name]
-        written = text(_Replaced(name, line.expression.tree).visit(ast.parse(reader.expression.text, mode="eval").body))
-        if len(uses) == 1 and len(written) <= _LONGEST:
-            found[readers[0]] = Node(reader.line, parse(written))
+        term = substituted(reader.term, {name: line.term}.get)
+        if len(text(term)) <= _LONGEST:
+            found[readers[0]] = replace(reader, term=term)
             del found[at]
-    return tuple(found)
-
-
-class _Replaced(ast.NodeTransformer):
-    def __init__(self, name: str, tree: ast.expr) -> None:
-        self._name, self._tree = name, tree
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self._tree if node.id == self._name else node
-
-    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
-        return node
+    return found

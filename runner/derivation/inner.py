@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
 
 from runner.derivation.calls import Call, is_number, itemsize
@@ -10,7 +9,8 @@ from runner.derivation.reductions import ALONG, default_axis
 from runner.derivation.registry import Write, rule_for
 from runner.derivation.rules import Rule, Sent, every
 from runner.derivation.site import Site
-from runner.derivation.trees import built, constant
+from runner.derivation.terms import built, constant
+from runner.graph.term import Name, Term
 
 
 def _axes(call: Call) -> tuple[int, ...]:
@@ -34,10 +34,10 @@ def _reducing(call: Call, rounds: int, *, keeps: bool) -> Rule | None:
     )
 
 
-def _in_parts(parts: Callable[[Site, ast.expr, ast.expr, tuple[str, ...]], ast.expr]) -> Write:
+def _in_parts(parts: Callable[[Site, Term, Term, tuple[str, ...]], Term]) -> Write:
     """The operation as it is where its dimensions are whole, else in parts: of operand, `axis` and mesh axes."""
 
-    def write(site: Site) -> ast.expr:
+    def write(site: Site) -> Term:
         over = site.over(*_axes(site.call))
         if not over:
             return site.rewritten()
@@ -46,7 +46,7 @@ def _in_parts(parts: Callable[[Site, ast.expr, ast.expr, tuple[str, ...]], ast.e
     return write
 
 
-def _axis(site: Site) -> ast.expr:
+def _axis(site: Site) -> Term:
     """The argument `axis`, as the call has it where it has it."""
     written, axes = site.argument("axis"), _axes(site.call)
     if written is not None and isinstance(site.call.static("axis"), int):
@@ -60,14 +60,14 @@ def _keepdims(site: Site) -> bool:
     return bool(site.call.static("keepdims", False))
 
 
-def _largest(site: Site, x: ast.expr, axis: ast.expr, over: tuple[str, ...]) -> ast.expr:
+def _largest(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
     """The maximum, which no derivative passes."""
     template = "pmax(stop_gradient(max({x}, axis={axis}, keepdims=True)), {over})"
     return site.define("max", built(template, x=x, axis=axis, over=over))
 
 
 @_in_parts
-def _softmax(site: Site, x: ast.expr, axis: ast.expr, over: tuple[str, ...]) -> ast.expr:
+def _softmax(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
     largest = _largest(site, x, axis, over)
     if site.call.name == "softmax":
         each = site.define("exp", built("exp({x} - {m})", x=x, m=largest))
@@ -84,13 +84,13 @@ def softmax(call: Call) -> Rule | None:
 
 
 @_in_parts
-def _logsumexp(site: Site, x: ast.expr, axis: ast.expr, over: tuple[str, ...]) -> ast.expr:
+def _logsumexp(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
     largest = _largest(site, x, axis, over)
     # What is not finite is not taken away.
     largest = site.define("shift", built("where(isfinite({m}), {m}, 0.0)", m=largest))
     template = "log(psum(sum(exp({x} - {m}), axis={axis}, keepdims=True), {over})) + {m}"
-    tree = built(template, x=x, m=largest, axis=axis, over=over)
-    return tree if _keepdims(site) else built("squeeze({x}, axis={axis})", x=tree, axis=axis)
+    term = built(template, x=x, m=largest, axis=axis, over=over)
+    return term if _keepdims(site) else built("squeeze({x}, axis={axis})", x=term, axis=axis)
 
 
 @rule_for("logsumexp", write=_logsumexp, otherwise=ALONG)
@@ -99,9 +99,7 @@ def logsumexp(call: Call) -> Rule | None:
     return _reducing(call, 2, keeps=False)
 
 
-def _moments(
-    site: Site, x: ast.expr, axis: ast.expr, over: tuple[str, ...], *, keep: bool
-) -> tuple[ast.expr, ast.expr]:
+def _moments(site: Site, x: Term, axis: Term, over: tuple[str, ...], *, keep: bool) -> tuple[Term, Term]:
     """The mean, and the mean of the squares around it."""
     mean = built("pmean(mean({x}, axis={axis}, keepdims=True), {over})", x=x, axis=axis, over=over)
     squeezed = built("pmean(mean({x}, axis={axis}), {over})", x=x, axis=axis, over=over)
@@ -112,13 +110,13 @@ def _moments(
     else:
         # It has been taken already.
         site.layouts.spend(-site.rule.inside[0].bytes(site.mesh, site.assignment))
-        mean = ast.Name(known) if known else built("expand_dims({x}, {axis})", x=ast.Name(str(narrow)), axis=axis)
+        mean = Name(known) if known else built("expand_dims({x}, {axis})", x=Name(str(narrow)), axis=axis)
     template = "pmean(mean(({x} - {m}) ** 2, axis={axis}, keepdims={keep}), {over})"
     return mean, built(template, x=x, m=mean, axis=axis, keep=keep, over=over)
 
 
 @_in_parts
-def _moment(site: Site, x: ast.expr, axis: ast.expr, over: tuple[str, ...]) -> ast.expr:
+def _moment(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
     _, variance = _moments(site, x, axis, over, keep=_keepdims(site))
     return variance if site.call.name == "var" else built("sqrt({x})", x=variance)
 
@@ -130,7 +128,7 @@ def moment(call: Call) -> Rule | None:
 
 
 @_in_parts
-def _standardize(site: Site, x: ast.expr, axis: ast.expr, over: tuple[str, ...]) -> ast.expr:
+def _standardize(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
     mean, variance = _moments(site, x, axis, over, keep=True)
     epsilon = site.call.static("epsilon", 1e-5)
     return built("({x} - {m}) * rsqrt({v} + {epsilon})", x=x, m=mean, v=variance, epsilon=epsilon)
@@ -143,7 +141,7 @@ def standardize(call: Call) -> Rule | None:
 
 
 @_in_parts
-def _norm(site: Site, x: ast.expr, axis: ast.expr, over: tuple[str, ...]) -> ast.expr:
+def _norm(site: Site, x: Term, axis: Term, over: tuple[str, ...]) -> Term:
     template = "sqrt(psum(sum({x} ** 2, axis={axis}, keepdims={keep}), {over}))"
     return built(template, x=x, axis=axis, keep=_keepdims(site), over=over)
 

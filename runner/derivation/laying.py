@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from runner.derivation.calls import itemsize
 from runner.derivation.scopes import Binding, Names
-from runner.derivation.trees import built, constant
+from runner.derivation.terms import built, constant, gathered
 from runner.derivation.values import Unmade, Value
-from runner.language.trees import text
+from runner.graph.term import Const, Group, Name, Term
 from runner.layout import Spec
 from runner.sharding import moves
 
@@ -29,7 +28,7 @@ class Layouts:
         """For lines whose results are laid out anew, by path and place, the first layout that is asked for."""
         self.moved: set[str] = set()
         """The lines that do nothing but lay another one out anew."""
-        self.invarying = ", to='invarying'" if invarying else ""
+        self.invarying: Mapping[str, str] = {"to": "invarying"} if invarying else {}
         """What a gather says of its result, which all devices then have."""
 
     def copied(self) -> tuple[float, set[str], dict[tuple[str, str], Spec]]:
@@ -63,7 +62,7 @@ class Layouts:
             return value
         if value.make is not None:
             try:
-                return replace(value, tree=value.make(spec), spec=spec)
+                return replace(value, term=value.make(spec), spec=spec)
             except Unmade:
                 pass  # then the whole is sliced
         binding = self.names.bound_to(value)
@@ -72,52 +71,52 @@ class Layouts:
         if binding is not None and spec in binding[1].held:
             return binding[1].held[spec]
         steps = moves.moves(self.mesh, value.shape, itemsize(value.dtype), value.spec, spec)
-        moved = replace(value, tree=self._moved(value, steps), spec=spec, make=None)
+        moved = replace(value, term=self._moved(value, steps), spec=spec, make=None)
         communicates = any(step.kind != "slice" for step in steps)
         scope = self.names.scopes[-1] if binding is None else binding[0]
         self.cost += sum(step.sent for step in steps) * scope.steps
         if binding is None or not communicates:
             return moved
         kind = next(step.kind for step in steps if step.kind != "slice")
-        name = self.names.fresh(f"{text(value.tree).replace('.', '_')}_{_MOVED[kind]}")
-        scope.put(name, moved.tree)
+        assert isinstance(value.term, Name)
+        name = self.names.fresh(f"{value.term.name.replace('.', '_')}_{_MOVED[kind]}")
+        scope.put(name, moved.term)
         self.moved.add(name)
-        named = replace(moved, tree=ast.Name(name))
+        named = replace(moved, term=Name(name))
         binding[1].held[spec] = named
         scope.names[name] = Binding(named)
         return named
 
-    def _moved(self, value: Value, steps: Sequence[moves.Move]) -> ast.expr:
-        tree = value.tree
+    def _moved(self, value: Value, steps: Sequence[moves.Move]) -> Term:
+        term = value.term
         assert value.shape is not None
         for group in _together(steps):
             step, axes = group[-1], tuple(axis for each in group for axis in each.axes)
             match step.kind:
                 case "all-gather":
-                    template = "all_gather({x}, {over}, axis={d}, tiled=True" + self.invarying + ")"
-                    tree = built(template, x=tree, over=axes, d=step.dimension)
+                    term = gathered(term, axes, axis=step.dimension, tiled=True, **self.invarying)
                 case "slice":
                     size = value.shape[step.dimension] // self.mesh.axis_size(step.after[step.dimension])
                     start = self.offset(axes, constant(size))
                     template = "dynamic_slice_in_dim({x}, {start}, {size}, axis={d})"
-                    tree = built(template, x=tree, start=start, size=size, d=step.dimension)
+                    term = built(template, x=term, start=start, size=size, d=step.dimension)
                 case "all-to-all":
                     template = "all_to_all({x}, {over}, {split}, {join}, tiled=True)"
-                    tree = built(template, x=tree, over=axes, split=step.split, join=step.dimension)
+                    term = built(template, x=term, over=axes, split=step.split, join=step.dimension)
                 case "collective-permute":
                     pairs = constant([list(pair) for pair in step.permutation])
-                    tree = built("ppermute({x}, {over}, perm={pairs})", x=tree, over=axes, pairs=pairs)
-        return tree
+                    term = built("ppermute({x}, {over}, perm={pairs})", x=term, over=axes, pairs=pairs)
+        return term
 
-    def whole(self, value: Value) -> ast.expr:
+    def whole(self, value: Value) -> Term:
         """What every device has the whole of; of a tuple, of each of its arrays."""
         if any(any(element.spec) for element in value.elements):
-            return ast.Tuple([self.whole(element) for element in value.elements])
-        return value.tree if value.shape is None else self.reshard(value, Spec().padded(len(value.shape))).tree
+            return Group(tuple(map(self.whole, value.elements)))
+        return value.term if value.shape is None else self.reshard(value, Spec().padded(len(value.shape))).term
 
-    def offset(self, axes: tuple[str, ...], size: ast.expr) -> ast.expr:
+    def offset(self, axes: tuple[str, ...], size: Term) -> Term:
         """Where the block of this device begins: `axis_index('x') * 16`."""
-        if isinstance(size, ast.Constant) and size.value == 1:
+        if size == Const(1):
             return built("axis_index({over})", over=axes)
         return built("axis_index({over}) * {size}", over=axes, size=size)
 

@@ -5,16 +5,16 @@ What scatters by indices is written the other way about: each device adds up wha
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from runner.derivation.calls import Argument, Call, is_number
 from runner.derivation.registry import rule_for, whole
 from runner.derivation.rules import Reduction, Rule, every
 from runner.derivation.site import Site
-from runner.derivation.trees import built
-from runner.language.trees import text
+from runner.derivation.terms import ALL, built, constant, indexed
+from runner.graph.model import INDEX
+from runner.graph.term import NOTHING, Term
 
 Outside = Literal["none", "clamped", "nan"]
 """What becomes of an index that is out of range: there is none, it is the nearest that is not, it gives NaN."""
@@ -32,16 +32,16 @@ def _outside(call: Call, indices: Argument, axis: int) -> Outside | None:
         return None
     if indices.below is not None and indices.below <= call.array.shape[axis]:
         return "none"
-    return "clamped" if call.name == "subscript" else "nan" if is_number(call.array, "float") else None
+    return "clamped" if call.name == INDEX else "nan" if is_number(call.array, "float") else None
 
 
 def _masked(
-    site: Site, indices: Argument, axis: int, found: Callable[[ast.expr, ast.expr], ast.expr], index: str = ""
-) -> ast.expr:
-    """What `found` finds in this device's block, and 0 for what lies in another's; `index` spreads the mask."""
+    site: Site, indices: Argument, axis: int, found: Callable[[Term, Term], Term], spread: Sequence[Term] = ()
+) -> Term:
+    """What `found` finds in this device's block, and 0 for what lies in another's; `spread` is an index of the mask."""
     site.ours("the lookup in a block")
     over, size, outside = site.over(axis), site.call.array.shape[axis], _outside(site.call, indices, axis)
-    ids, n, rest = site.trees[indices.place], size // site.mesh.axis_size(over), "0"
+    ids, n, rest = site.terms[indices.place], size // site.mesh.axis_size(over), constant(0)
     if outside != "none":
         ids = site.named("ids", ids)
         valid = built("({i} >= {low}) & ({i} < {size})", i=ids, low=-size, size=size)
@@ -50,35 +50,34 @@ def _masked(
             ids = built("clip({i}, 0, {last})", i=ids, last=size - 1)
         else:
             # Every device has NaN then, and so has their sum.
-            rest = text(built("where({v}" + index + ", 0, inf - inf)", v=valid))
+            rest = built("where({v}, 0, inf - inf)", v=indexed(valid, spread) if spread else valid)
     local = site.define("local", built("{ids} - {start}", ids=ids, start=site.start(over, size)))
     inside = built("({local} >= 0) & ({local} < {n})", local=local, n=n)
-    inside = built("{x}" + index, x=inside) if index else inside
+    inside = indexed(inside, spread) if spread else inside
     here = found(site.x, built("clip({local}, 0, {last})", local=local, last=n - 1))
-    return built("where({inside}, {found}, " + rest + ")", inside=inside, found=here)
+    return built("where({inside}, {found}, {rest})", inside=inside, found=here, rest=rest)
 
 
 def _indices(call: Call) -> tuple[Argument, int]:
     """The array of indices, and the dimension that they are of."""
-    if call.name == "subscript":
+    if call.name == INDEX:
         return next((item, d) for d, item in enumerate(entries(call)) if item.typed is not None)
     return call.arguments["indices"], call.static("axis") % len(call.array.shape)
 
 
-def looked_up(site: Site) -> ast.expr:
+def looked_up(site: Site) -> Term:
     """A lookup of one dimension, block by block where it is sharded."""
     indices, axis = _indices(site.call)
     if not site.over(axis):
         return site.rewritten()
     count, after = len(Call.type(indices).shape), len(site.call.array.shape) - axis - 1
 
-    def found(x: ast.expr, i: ast.expr) -> ast.expr:
-        if site.call.name == "subscript":
+    def found(x: Term, i: Term) -> Term:
+        if site.call.name == INDEX:
             return site.rewritten({site.call.operand.place: x, indices.place: i})
         return built("take({x}, {i}, axis={d})", x=x, i=i, d=axis)
 
-    index = "[" + ", ".join([":"] * count + ["None"] * after) + "]" if after and count else ""
-    return _masked(site, indices, axis, found, index)
+    return _masked(site, indices, axis, found, [*[ALL] * count, *[NOTHING] * after] if after and count else ())
 
 
 def _lookup(call: Call) -> Rule | None:
@@ -111,7 +110,7 @@ def subscript(call: Call) -> Rule | None:
     return _lookup(call) if len(others) == len(items) - 1 and all(item.is_all for item in others) else None
 
 
-def _along_axis(site: Site) -> ast.expr:
+def _along_axis(site: Site) -> Term:
     indices, axis = site.call.arguments["indices"], _axis(site.call)
     if not site.over(axis):
         return site.rewritten()
@@ -147,14 +146,14 @@ _SEGMENTS: dict[str, Reduction] = {
 }  # fmt: skip
 
 
-def _segments(site: Site) -> ast.expr:
-    rank, ids = len(site.call.array.shape), site.trees["segment_ids"]
+def _segments(site: Site) -> Term:
+    rank, ids = len(site.call.array.shape), site.terms["segment_ids"]
     over, count = site.over(rank), site.rule.sizes[rank]
     if not over:
         return site.rewritten()
     site.ours("the scattering into a block")
     local = built("{ids} - {start}", ids=ids, start=site.start(over, count))
-    return site.rewritten({"segment_ids": local, "num_segments": ast.Constant(count // site.mesh.axis_size(over))})
+    return site.rewritten({"segment_ids": local, "num_segments": constant(count // site.mesh.axis_size(over))})
 
 
 @rule_for(*_SEGMENTS, write=_segments)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Callable
 
@@ -11,7 +10,8 @@ from runner.derivation.pointwise import aligned
 from runner.derivation.registry import Way, rule_for
 from runner.derivation.rules import Reduction, Rule, Sent, every
 from runner.derivation.site import Site
-from runner.derivation.trees import built
+from runner.derivation.terms import built
+from runner.graph.term import Term
 
 KINDS: dict[str, Reduction] = {
     "sum": "sum", "nansum": "sum", "count_nonzero": "sum", "mean": "mean", "max": "max", "amax": "max",
@@ -103,30 +103,30 @@ def best(call: Call, place: str, axis: int) -> Rule:
     )
 
 
-def written_best(site: Site, name: str, axis: int, element: Callable[[], ast.expr] | None = None) -> ast.expr:
+def written_best(site: Site, name: str, axis: int, element: Callable[[], Term] | None = None) -> Term:
     """Along a sharded dimension, the first of each device's best; `element` is what is compared in its place."""
     (dimensions,) = site.rule.operands.values()
     axis %= len(dimensions)
     over = site.over(axis)
     if not over and (element is None or not any(site.assignment.values())):
         return site.rewritten()
-    x, call = site.x if element is None else element(), ast.Name(name)
+    x = site.x if element is None else element()
     if not over:
-        return built("{f}({x}, axis={d})", f=call, x=x, d=axis)
-    largest = ast.Name({"argmax": "max", "argmin": "min"}[name])
+        return built("{f}({x}, axis={d})", f=name, x=x, d=axis)
+    largest = {"argmax": "max", "argmin": "min"}[name]
     x, size = site.named("of", x), site.rule.sizes[axis]
-    found = site.define(largest.id, site.gathered(built("{f}({x}, axis={d})", f=largest, x=x, d=axis), over))
+    found = site.define(largest, site.gathered(built("{f}({x}, axis={d})", f=largest, x=x, d=axis), over))
     template = "{f}({x}, axis={d}) + {start}"
-    places = site.gathered(built(template, f=call, x=x, d=axis, start=site.start(over, size)), over)
+    places = site.gathered(built(template, f=name, x=x, d=axis, start=site.start(over, size)), over)
     places = site.define("at", places)
-    device = built("{f}({best}, axis=0)", f=call, best=found)
+    device = built("{f}({best}, axis=0)", f=name, best=found)
     if len(dimensions) == 1:
         return built("{places}[{device}]", places=places, device=device)
     template = "take_along_axis({places}, expand_dims({device}, 0), axis=0)[0]"
     return built(template, places=places, device=device)
 
 
-def _chosen(site: Site) -> ast.expr:
+def _chosen(site: Site) -> Term:
     (axis,) = site.call.axes(rank=len(site.call.array.shape))
     return written_best(site, site.call.name, axis)
 

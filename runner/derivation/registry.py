@@ -7,19 +7,19 @@ always right, and says why it has none.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from runner.derivation.calls import Call
 from runner.derivation.rules import Rule
 from runner.derivation.site import Site
+from runner.graph.term import Term
 
 Ruled = Callable[[Call], Rule | None]
-Write = Callable[[Site], ast.expr]
+Write = Callable[[Site], Term]
 
 
-def as_written(site: Site) -> ast.expr:
+def as_written(site: Site) -> Term:
     """The operation as it stands, on the operands' blocks."""
     return site.rewritten()
 

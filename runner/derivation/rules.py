@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -178,6 +178,7 @@ class Choice:
     - `operands`: the layouts that it asks of these; `partial`: that of the result before it is completed, over the
       axes of `over` by reductions and along the dimensions and axes of `scattered`; `spec`: after it is.
     - `cost`: the bytes that a device sends to compute and to complete the result, and to have it as it is wanted.
+    - `shards`: into how many parts the operation is split.
     """
 
     assignment: Assignment
@@ -187,39 +188,43 @@ class Choice:
     scattered: tuple[tuple[int, tuple[str, ...]], ...]
     spec: Spec
     cost: float
+    shards: int
 
 
 @dataclass(frozen=True)
 class Question:
     """How to run an operation by `rule`.
 
-    - `lying`: how the operands lie; `moving`: what a device sends to have one of them, by its number, in a layout.
+    - `lying`: how the operands lie.
     - `shape` and `itemsize`: those of the result; `wanted`: the layout in which it has to end.
     """
 
     mesh: Mesh
     rule: Rule
     lying: tuple[Spec, ...]
-    moving: Callable[[int, Spec], float]
     shape: tuple[int, ...]
     itemsize: int
     wanted: Spec | None
 
 
-def choose(asked: Question) -> Choice:
-    """The way to run the operation for which a device sends the fewest bytes, and of these the one with most shards."""
-    mesh, best = asked.mesh, None
-    for order, assignment in enumerate(_candidates(asked)):
-        choice = followed(mesh, asked.rule, assignment, asked.shape, asked.itemsize, asked.wanted)
-        if choice is None:
-            continue
-        cost = choice.cost + sum(itertools.starmap(asked.moving, enumerate(choice.operands)))
-        shards = math.prod(mesh.axis_size(axes) for axes in assignment.values())
-        key = (round(cost, 3), 1 / shards, order)
-        if best is None or key < best[0]:
-            best = key, choice
-    assert best is not None  # nothing split is always possible
-    return best[1]
+def choices(asked: Question) -> tuple[Choice, ...]:
+    """The ways to run the operation, those that keep more of the layouts as they are first."""
+    mesh, rule, wanted = asked.mesh, asked.rule, asked.wanted
+    ways = (followed(mesh, rule, each, asked.shape, asked.itemsize, wanted) for each in _candidates(asked))
+    return tuple(way for way in ways if way is not None)
+
+
+def cheapest(ways: Sequence[Choice], moving: Callable[[int, Spec], float]) -> Choice:
+    """The way for which a device sends the fewest bytes, and of these the first one with most shards.
+
+    `moving`: what a device sends to have an operand, by its number, in a layout.
+    """
+
+    def key(way: Choice) -> tuple[float, int]:
+        return round(way.cost + sum(itertools.starmap(moving, enumerate(way.operands))), 3), -way.shards
+
+    # There is one at least: nothing split is always possible.
+    return min(ways, key=key)
 
 
 def _candidates(asked: Question) -> Iterator[dict[int, tuple[str, ...]]]:
@@ -289,4 +294,5 @@ def followed(
         over[kind] = tuple(axis for axis in mesh.axes if axis in rest)
     if wanted is not None:
         cost += moves.sent(mesh, shape, itemsize, spec, wanted)
-    return Choice(assignment, needed, partial, over, tuple(scattered), spec, cost)
+    shards = math.prod(mesh.axis_size(axes) for axes in assignment.values())
+    return Choice(assignment, needed, partial, over, tuple(scattered), spec, cost, shards)

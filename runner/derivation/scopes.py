@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from runner.derivation.lines import Writing, Written
 from runner.derivation.statics import Statics
-from runner.derivation.trees import built
+from runner.derivation.terms import elements_of
 from runner.derivation.values import Value
 from runner.experiment.model import Experiment, Line, Loop, Node, Statement
+from runner.graph.term import Name, Term, place
 from runner.language.operations import CONSTANTS
-from runner.language.syntax import parse, place
-from runner.language.trees import text
 from runner.layout import Spec
 from runner.programs.types import Typed
 
@@ -51,16 +50,16 @@ class Scope:
 
     steps: int = 1
     within: Line | None = None
-    lines: list[Statement] = field(default_factory=list[Statement])
+    lines: list[Writing] = field(default_factory=list[Writing])
     names: dict[str, Binding] = field(default_factory=dict[str, Binding])
 
     def line(self, name: str) -> Line:
         """The identity of a line here."""
         return Line(name) if self.within is None else self.within.inside(name)
 
-    def put(self, name: str, tree: ast.expr) -> None:
+    def put(self, name: str, term: Term) -> None:
         """Write a line."""
-        self.lines.append(Node(self.line(name), parse(text(tree))))
+        self.lines.append(Written(self.line(name), term))
 
     def copied(self) -> Scope:
         """A scope that can be written on without this one."""
@@ -97,19 +96,19 @@ class Names:
 
     def define(self, written: str, value: Value, name: str | None = None) -> Value:
         """Write a line and let `name` stand for it."""
-        self.scopes[-1].put(written, value.tree)
-        trees = [built("{x}[{i}]", x=ast.Name(written), i=i) for i in range(len(value.elements))]
-        elements = tuple(replace(e, tree=tree, make=None) for e, tree in zip(value.elements, trees, strict=True))
-        named = replace(value, tree=ast.Name(written), make=None, elements=elements)
+        self.scopes[-1].put(written, value.term)
+        known = Name(written)
+        parts = zip(value.elements, elements_of(known, len(value.elements)), strict=True)
+        elements = tuple(replace(part, term=term, make=None) for part, term in parts)
+        named = replace(value, term=known, make=None, elements=elements)
         self.scopes[-1].names[name or written] = Binding(named)
         return named
 
-    def written(self, tree: ast.expr) -> str | None:
+    def written(self, term: Term) -> str | None:
         """The name of a line of this scope that says the same, while it still stands for that."""
-        said = parse(text(tree)).text
         lines = self.scopes[-1].lines
         for at, line in enumerate(lines):
-            if isinstance(line, Node) and line.expression.text == said:
+            if isinstance(line, Written) and line.term == term:
                 gone = {name for later in lines[at + 1 :] for name in later.defines}
                 return None if gone & (line.names | {line.name}) else line.name
         return None
@@ -122,9 +121,9 @@ class Names:
     def _is_step(self, name: str) -> bool:
         return name in self.index or any(name in s.names and s.names[name].value.static for s in self.scopes)
 
-    def type_of(self, node: ast.expr) -> Typed | None:
+    def type_of(self, term: Term) -> Typed | None:
         """The type of an expression that is an array."""
-        where = place(node)
+        where = place(term)
         known = self._parts.get(self.path, {})
         if where is None or where not in known:
             return None
@@ -133,22 +132,22 @@ class Names:
             raise NotDerived(f"the shapes in {self.path.replace('/', '.')} are others in each step")
         return typed
 
-    def elements_of(self, node: ast.expr) -> tuple[Typed, ...]:
+    def elements_of(self, term: Term) -> tuple[Typed, ...]:
         """The types of the arrays of a tuple; none where the expression is no tuple of arrays."""
-        where, known = place(node), self._parts.get(self.path, {})
+        where, known = place(term), self._parts.get(self.path, {})
         found: list[Typed] = []
         while where is not None and (typed := known.get(element(where, len(found)))) is not None:
             found.append(typed)
         return tuple(found)
 
-    def type_at(self, path: str, node: ast.expr) -> Typed | None:
+    def type_at(self, path: str, term: Term) -> Typed | None:
         """The type of an expression of another line."""
-        where = place(node)
+        where = place(term)
         return None if where is None else self._parts.get(path, {}).get(where)
 
-    def readers(self, node: ast.expr) -> tuple[str, list[tuple[str, Statement]]] | None:
+    def readers(self, term: Term) -> tuple[str, list[tuple[str, Statement]]] | None:
         """Where an expression is a whole line that only lines beside it read, its name, and these with their paths."""
-        name = next((s.name for s in self.beside if isinstance(s, Node) and s.expression.tree is node), None)
+        name = next((s.name for s in self.beside if isinstance(s, Node) and s.expression.term is term), None)
         if name is None or name in self.kept:
             return None
         return name, [(f"{self.prefix}{s.name}", s) for s in self.beside if name in s.names]
@@ -181,17 +180,16 @@ class Names:
 
     def bound_to(self, value: Value) -> tuple[Scope, Binding] | None:
         """The name that a value is read by, if it is, and the scope that has it."""
-        if not isinstance(value.tree, ast.Name | ast.Attribute):
+        if not isinstance(value.term, Name):
             return None
-        name = text(value.tree)
         for scope in reversed(self.scopes):
-            binding = scope.names.get(name)
-            if binding is not None and (binding.value.tree is value.tree or binding.value == value):
+            binding = scope.names.get(value.term.name)
+            if binding is not None and binding.value.term is value.term:
                 return scope, binding
         # An array that stands for itself by another name.
         for scope in reversed(self.scopes):
             for binding in scope.names.values():
-                if binding.value.tree is value.tree:
+                if binding.value.term is value.term:
                     return scope, binding
         return None
 

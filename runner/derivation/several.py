@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-
 from runner.derivation.calls import Call, is_number, itemsize
 from runner.derivation.registry import Way, rule_for
 from runner.derivation.rules import Rule, Sent, every
 from runner.derivation.site import Site
-from runner.derivation.trees import built
+from runner.derivation.terms import built
+from runner.graph.term import Term
 
 
 def _axis(call: Call) -> int:
@@ -41,7 +40,7 @@ def grid(call: Call) -> Rule | None:
     return Rule(operands, tuple((i,) for i in order), {i: shape[0] for i, shape in enumerate(shapes)})
 
 
-def _largest(site: Site) -> ast.expr:
+def _largest(site: Site) -> Term:
     axis, place = _axis(site.call), site.call.operand.place
     over, d = site.over(axis), axis
     local = site.rewritten()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 
 from runner.derivation.calls import Call
@@ -10,7 +9,8 @@ from runner.derivation.pointwise import aligned
 from runner.derivation.registry import rule_for, whole
 from runner.derivation.rules import Dimensions, Rule, every
 from runner.derivation.site import Site
-from runner.derivation.trees import built, constant, divided
+from runner.derivation.terms import built, constant, divided
+from runner.graph.term import Apply, Group, Term
 
 
 @rule_for("transpose", "permute_dims", "matrix_transpose", "swapaxes", "moveaxis")
@@ -91,22 +91,27 @@ def _shared(call: Call) -> Rule | None:
     return Rule({call.operand.place: dimensions}, result, sizes, below=call.operand.below)
 
 
-def _reshaped(site: Site) -> ast.expr:
+def _reshaped(site: Site) -> Term:
     given = site.argument("shape")
     if given is None:
         return site.rewritten()
-    entries = given.elts if isinstance(given, ast.Tuple | ast.List) else None
+    entries = given.items if isinstance(given, Group) else None
     if entries is None or len(entries) != len(site.local):
         return built("reshape({x}, {shape})", x=site.x, shape=constant(site.local))
     cut = map(site.parts, site.rule.result)
-    local = ast.Tuple([_entry(site, entry, n) for entry, n in zip(entries, cut, strict=True)])
+    local = Group(tuple(_entry(site, entry, n) for entry, n in zip(entries, cut, strict=True)))
     return built("reshape({x}, {shape})", x=site.x, shape=local)
 
 
-def _entry(site: Site, entry: ast.expr, n: int) -> ast.expr:
-    static = site.statics.tree(entry)
+def _entry(site: Site, entry: Term, n: int) -> Term:
+    static = site.statics.term(entry)
     assert static is not None
-    return static if isinstance(static, ast.UnaryOp) else divided(static, n)
+    return static if _is_signed(static) else divided(static, n)
+
+
+def _is_signed(term: Term) -> bool:
+    """Whether it is `-1`, what is left of the other sizes."""
+    return isinstance(term, Apply) and term.spelled == "operator" and len(term.operands) == 1
 
 
 @rule_for("reshape", "ravel", write=_reshaped)
@@ -121,7 +126,7 @@ def reshaped_by_name(call: Call) -> Rule | None:
     return _shared(call)
 
 
-def _broadcast(site: Site) -> ast.expr:
+def _broadcast(site: Site) -> Term:
     return built("broadcast_to({x}, {shape})", x=site.x, shape=constant(site.local))
 
 
@@ -170,7 +175,7 @@ def repeated(call: Call) -> Rule | None:
     return Rule({call.operand.place: every(shape)}, result, sizes, whole=frozenset({rank}))
 
 
-def _triangle(site: Site) -> ast.expr:
+def _triangle(site: Site) -> Term:
     shape = site.call.result.shape
     rank = len(shape)
     rows, columns = site.over(rank - 2), site.over(rank - 1)

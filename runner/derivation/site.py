@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -12,8 +12,9 @@ from runner.derivation.calls import Call
 from runner.derivation.laying import Layouts
 from runner.derivation.rules import Assignment, Factors, Rule
 from runner.derivation.statics import Statics
-from runner.derivation.trees import arguments, built, rebuilt
+from runner.derivation.terms import arguments, built, constant, gathered, rebuilt
 from runner.derivation.values import Value
+from runner.graph.term import Apply, Const, Group, Name, Slice, Term, mapped
 from runner.layout import Mesh, Spec
 
 
@@ -23,17 +24,18 @@ class Site:
 
     - `values`: all arguments that arrays enter, by their places, as they lie.
     - `layouts`: the lines that are written, and the layouts of their values; `statics`: what is known without arrays.
-    - `trees`: the operands in the layouts that the assignment asks for, by their places.
+    - `term`: the operation as it is read; `terms`: the operands in the layouts that the assignment asks for, by their
+      places.
     """
 
     call: Call
     rule: Rule
-    node: ast.expr
+    term: Apply
     values: Mapping[str, Value]
     layouts: Layouts
     statics: Statics
     assignment: Assignment = field(default_factory=dict[int, tuple[str, ...]])
-    trees: Mapping[str, ast.expr] = field(default_factory=dict[str, ast.expr])
+    terms: Mapping[str, Term] = field(default_factory=dict[str, Term])
 
     @property
     def mesh(self) -> Mesh:
@@ -41,9 +43,9 @@ class Site:
         return self.layouts.mesh
 
     @property
-    def x(self) -> ast.expr:
+    def x(self) -> Term:
         """The first operand's block."""
-        return next(iter(self.trees.values()))
+        return next(iter(self.terms.values()))
 
     def over(self, *factors: int) -> tuple[str, ...]:
         """The mesh axes that split factors, in this order."""
@@ -61,65 +63,63 @@ class Site:
 
     # What is written.
 
-    def rewritten(self, others: Mapping[str, ast.expr] = MappingProxyType({})) -> ast.expr:
+    def rewritten(self, others: Mapping[str, Term] = MappingProxyType({})) -> Term:
         """The operation as it stands: of its operands' blocks, `others` by their places, and the whole of the rest."""
-        trees = {**self.trees, **others}
-        return rebuilt(self.node, lambda place, part: self.part(place, part, trees))
+        terms = {**self.terms, **others}
+        return rebuilt(self.term, lambda place, part: self.part(place, part, terms))
 
-    def part(self, place: str, part: ast.expr, trees: Mapping[str, ast.expr] = MappingProxyType({})) -> ast.expr:
-        """An argument, or a part of one, with what `trees` have in its place or in it, and the whole of the rest."""
-        if place in trees:
-            return trees[place]
-        if isinstance(part, ast.Tuple | ast.List):
-            return type(part)([self.part(f"{place}[{i}]", each, trees) for i, each in enumerate(part.elts)])
-        if isinstance(part, ast.Slice):
-            parts = enumerate((part.lower, part.upper, part.step))
-            return ast.Slice(*(None if p is None else self.part(f"{place}[{i}]", p, trees) for i, p in parts))
-        static = self.statics.tree(part)
+    def part(self, place: str, part: Term, terms: Mapping[str, Term] = MappingProxyType({})) -> Term:
+        """An argument, or a part of one, with what `terms` have in its place or in it, and the whole of the rest."""
+        if place in terms:
+            return terms[place]
+        if isinstance(part, Group | Slice):
+            places = (f"{place}[{i}]" for i in itertools.count())
+            return mapped(part, lambda each: self.part(next(places), each, terms))
+        static = self.statics.term(part)
         return self.layouts.whole(self.values[place]) if static is None else static
 
-    def argument(self, place: str) -> ast.expr | None:
+    def argument(self, place: str) -> Term | None:
         """An argument, or a part of one, as the call has it."""
-        given = dict(arguments(self.node))
+        given = dict(arguments(self.term))
         if place in given or not place.endswith("]"):
             return given.get(place)
         outer, _, at = place[:-1].rpartition("[")
         inside = self.argument(outer)
-        return inside.elts[int(at)] if isinstance(inside, ast.Tuple | ast.List) else None
+        return inside.items[int(at)] if isinstance(inside, Group) else None
 
-    def tree(self, place: str) -> ast.expr:
+    def whole(self, place: str) -> Term:
         """An argument of which every device has the whole."""
         part = self.argument(place)
         assert part is not None
         return self.part(place, part)
 
-    def define(self, what: str, tree: ast.expr) -> ast.expr:
+    def define(self, what: str, term: Term) -> Term:
         """Write a line that is a part of this one: `out_max`."""
         names = self.layouts.names
-        return names.define(names.fresh(f"{names.line}_{what}"), Value(tree, None, Spec())).tree
+        return names.define(names.fresh(f"{names.line}_{what}"), Value(term, None, Spec())).term
 
-    def named(self, what: str, tree: ast.expr) -> ast.expr:
-        """An expression by a name, so that it can be read twice."""
-        return tree if isinstance(tree, ast.Name | ast.Attribute | ast.Constant) else self.define(what, tree)
+    def named(self, what: str, term: Term) -> Term:
+        """A term by a name, so that it can be read twice."""
+        short = isinstance(term, Name | Const) or (isinstance(term, Apply) and term.spelled == ".T")
+        return term if short else self.define(what, term)
 
     def ours(self, what: str) -> None:
         """Note that a part of the line is not the plan's, which leaves it to the partitioner."""
         names = self.layouts.names
         names.note(f"{what} in '{names.line}' is Shardproof's own; the plan leaves it to the partitioner")
 
-    def gathered(self, tree: ast.expr, over: tuple[str, ...], **keywords: Any) -> ast.expr:
+    def gathered(self, term: Term, over: tuple[str, ...], **keywords: Any) -> Term:
         """What all devices along some axes have, of which JAX may be told that it is the same on all of them."""
-        more = "".join(f", {name}={value!r}" for name, value in keywords.items())
-        return built("all_gather({x}, {over}" + more + self.layouts.invarying + ")", x=tree, over=over)
+        return gathered(term, over, **keywords, **self.layouts.invarying)
 
-    def start(self, over: tuple[str, ...], size: int) -> ast.expr:
+    def start(self, over: tuple[str, ...], size: int) -> Term:
         """Where the block of this device begins, in a dimension of `size` that is split over some axes."""
-        return self.layouts.offset(over, ast.Constant(size // self.mesh.axis_size(over)))
+        return self.layouts.offset(over, constant(size // self.mesh.axis_size(over)))
 
-    def within(self, size: int, over: tuple[str, ...], local: ast.expr) -> ast.expr:
+    def within(self, size: int, over: tuple[str, ...], local: Term) -> Term:
         """Indices within a block as those of the whole: `arange(8) + axis_index('x') * 8`."""
         return built("{local} + {start}", local=local, start=self.start(over, size)) if over else local
 
-    def indices(self, size: int, over: tuple[str, ...]) -> ast.expr:
+    def indices(self, size: int, over: tuple[str, ...]) -> Term:
         """The indices of the whole that lie in this device's block."""
         return self.within(size, over, built("arange({n})", n=size // self.mesh.axis_size(over)))

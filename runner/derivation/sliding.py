@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
 from typing import Any
 
@@ -12,13 +11,14 @@ from runner.derivation.reductions import ALONG, default_axis
 from runner.derivation.registry import Write, rule_for
 from runner.derivation.rules import Rule, Sent, every, halo_sent
 from runner.derivation.site import Site
-from runner.derivation.trees import built, constant
+from runner.derivation.terms import ALL, built, constant, indexed
+from runner.graph.term import NOTHING, Group, Slice, Term
 from runner.untyped import is_sequence
 
 
-def _part(axis: int, text: str) -> str:
-    """`[:, -2:]`: a slice of one dimension."""
-    return "[" + ", ".join([":"] * axis + [text]) + "]"
+def _part(x: Term, axis: int, lower: int | None, upper: int | None) -> Term:
+    """`x[:, -2:]`: a slice of one dimension."""
+    return indexed(x, [*[ALL] * axis, Slice(constant(lower), constant(upper), NOTHING)])
 
 
 _FLIPPED = {"fliplr": 1, "flipud": 0}
@@ -34,10 +34,10 @@ def _axis(call: Call) -> int:
     return axis % len(shape)
 
 
-def _slid(write: Callable[[Site, int, tuple[str, ...]], ast.expr]) -> Write:
+def _slid(write: Callable[[Site, int, tuple[str, ...]], Term]) -> Write:
     """The operation as it is where its dimension is whole; `write` says how from a block where it is sharded."""
 
-    def written(site: Site) -> ast.expr:
+    def written(site: Site) -> Term:
         axis = _axis(site.call)
         return write(site, axis, site.over(axis)) if site.over(axis) else site.rewritten()
 
@@ -67,18 +67,18 @@ _SCANS = {
 
 
 @_slid
-def _scan(site: Site, axis: int, over: tuple[str, ...]) -> ast.expr:
+def _scan(site: Site, axis: int, over: tuple[str, ...]) -> Term:
     block, identity, joined = _SCANS[site.call.name]
     site.ours("what the blocks before come to")
-    n, f = site.mesh.axis_size(over), ast.Name(block)
+    n = site.mesh.axis_size(over)
     x = site.named("of", site.x)
     template = "all_gather({f}({x}, axis={d}, keepdims=True), {over}, axis={d}, tiled=True)"
-    blocks = site.define("blocks", built(template, f=f, x=x, d=axis, over=over))
+    blocks = site.define("blocks", built(template, f=block, x=x, d=axis, over=over))
     order = ">" if site.call.static("reverse", False) else "<"
     before = built("arange({n}) " + order + " axis_index({over})", n=n, over=over)
     before = spread(before, len(site.call.array.shape) - 1 - axis)
     template = "{f}(where({before}, {blocks}, " + identity + "), axis={d}, keepdims=True)"
-    before = built(template, f=f, before=before, blocks=blocks, d=axis)
+    before = built(template, f=block, before=before, blocks=blocks, d=axis)
     return built(joined, mine=site.rewritten({site.call.operand.place: x}), before=before)
 
 
@@ -94,19 +94,18 @@ def scan(call: Call) -> Rule | None:
 
 
 @_slid
-def _roll(site: Site, axis: int, over: tuple[str, ...]) -> ast.expr:
+def _roll(site: Site, axis: int, over: tuple[str, ...]) -> Term:
     site.ours("the shift between blocks")
     n, size = site.mesh.axis_size(over), site.call.array.shape[axis]
     blocks, rest = divmod(site.call.static("shift") % size, size // n)
 
-    def from_before(tree: ast.expr, count: int) -> ast.expr:
-        return built("ppermute({x}, {over}, shift={s})", x=tree, over=over, s=count % n) if count % n else tree
+    def from_before(term: Term, count: int) -> Term:
+        return built("ppermute({x}, {over}, shift={s})", x=term, over=over, s=count % n) if count % n else term
 
     if not rest:
         return from_before(site.x, blocks)
     x = site.named("of", site.x)
-    last = built("{x}" + _part(axis, f"-{rest}:"), x=x)
-    first = built("{x}" + _part(axis, f":-{rest}"), x=x)
+    last, first = _part(x, axis, -rest, None), _part(x, axis, None, -rest)
     template = "concatenate([{last}, {first}], axis={d})"
     return built(template, last=from_before(last, blocks + 1), first=from_before(first, blocks), d=axis)
 
@@ -123,7 +122,7 @@ def roll(call: Call) -> Rule | None:
 
 
 @_slid
-def _flip(site: Site, axis: int, over: tuple[str, ...]) -> ast.expr:
+def _flip(site: Site, axis: int, over: tuple[str, ...]) -> Term:
     site.ours("the exchange of blocks")
     n = site.mesh.axis_size(over)
     pairs = constant([[i, n - 1 - i] for i in range(n)])
@@ -138,29 +137,26 @@ def flip(call: Call) -> Rule | None:
     return _sliding(call, Sent("permute", (axis,), held, itemsize(call.array.dtype)), permuted=True)
 
 
-def edges(
-    site: Site, tree: ast.expr, d: int, over: tuple[str, ...], widths: tuple[int, int], fill: str = "0"
-) -> ast.expr:
+def edges(site: Site, term: Term, d: int, over: tuple[str, ...], widths: tuple[int, int], fill: str = "0") -> Term:
     """A block with so many elements of the blocks before and after it; at the ends of the whole, `fill`."""
     n = site.mesh.axis_size(over)
-    x = site.named("of", tree)
+    x = site.named("of", term)
     parts = [x]
-    for width, by, part in ((widths[0], 1, f"-{widths[0]}:"), (widths[1], -1, f":{widths[1]}")):
+    for width, by, part in ((widths[0], 1, (-widths[0], None)), (widths[1], -1, (None, widths[1]))):
         if not width:
             continue
         # Nobody sends to the ends, and they receive zeros.
         perm = constant([[i, i + by] for i in range(n) if 0 <= i + by < n])
-        edge = built("{x}" + _part(d, part), x=x)
-        edge = built("ppermute({edge}, {over}, perm={perm})", edge=edge, over=over, perm=perm)
+        edge = built("ppermute({edge}, {over}, perm={perm})", edge=_part(x, d, *part), over=over, perm=perm)
         if fill != "0":
             end = built("axis_index({over}) == {last}", over=over, last=0 if by > 0 else n - 1)
             edge = built("where({end}, " + fill + ", {edge})", end=end, edge=edge)
         edge = site.define("before" if by > 0 else "after", edge)
         parts = [edge, *parts] if by > 0 else [*parts, edge]
-    return built("concatenate({parts}, axis={d})", parts=ast.List(parts), d=d)
+    return built("concatenate({parts}, axis={d})", parts=Group(tuple(parts), "list"), d=d)
 
 
-def _pad(site: Site) -> ast.expr:
+def _pad(site: Site) -> Term:
     pairs, x = _pairs(site.call), site.x
     cut = [d for d in site.rule.edges if site.over(d)]
     if not cut:

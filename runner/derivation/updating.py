@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-
 from runner.derivation.calls import Argument, Call, NotStatic
 from runner.derivation.registry import rule_for
 from runner.derivation.rules import Rule
 from runner.derivation.site import Site
-from runner.derivation.trees import built
+from runner.derivation.terms import built
+from runner.graph.term import Term
 from runner.language.operations import OPERATIONS
 
 
@@ -29,18 +28,18 @@ def _placed(items: list[Argument | None]) -> list[int]:
     return [d for d, item in enumerate(items) if item is not None and item.kind != "slice"]
 
 
-def _write(site: Site) -> ast.expr:
+def _write(site: Site) -> Term:
     items = _items(site.call)
     blocks = {d: item for d in _placed(items) if (item := items[d]) is not None and site.over(d)}
     return site.rewritten({item.place: _in_block(site, item, d) for d, item in blocks.items()})
 
 
-def _in_block(site: Site, item: Argument, d: int) -> ast.expr:
+def _in_block(site: Site, item: Argument, d: int) -> Term:
     """Indices of a dimension as indices of this device's block; those of other blocks lie behind its end."""
     site.ours("the update of a block")
     over, size = site.over(d), site.call.array.shape[d]
     n = size // site.mesh.axis_size(over)
-    ids = site.define("ids", built("asarray({i})", i=site.tree(item.place)))
+    ids = site.define("ids", built("asarray({i})", i=site.whole(item.place)))
     local = built("where({i} < 0, {i} + {size}, {i}) - {start}", i=ids, size=size, start=site.start(over, size))
     local = site.define("local", local)
     return built("where(({local} >= 0) & ({local} < {n}), {local}, {n})", local=local, n=n)

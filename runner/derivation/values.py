@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from runner.graph.term import Term
 from runner.layout import Spec
 
 
@@ -24,11 +24,11 @@ class Value:
     - `elements`: of a tuple of arrays, each of them; `free`: no array entered it.
     """
 
-    tree: ast.expr
+    term: Term
     shape: tuple[int, ...] | None
     spec: Spec
     dtype: str = "float32"
-    make: Callable[[Spec], ast.expr] | None = None
+    make: Callable[[Spec], Term] | None = None
     static: bool = False
     below: int | None = None
     halo: frozenset[int] = frozenset()

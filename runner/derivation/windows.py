@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from runner.derivation.registry import rule_for, whole
 from runner.derivation.rules import Dimensions, Rule, every, halo_sent
 from runner.derivation.site import Site
 from runner.derivation.sliding import edges
-from runner.derivation.trees import constant
+from runner.derivation.terms import constant
+from runner.graph.term import Term
 
 
 @dataclass(frozen=True)
@@ -68,16 +68,16 @@ def _pads(padding: Any, windows: Sequence[tuple[int, int, int]]) -> list[tuple[i
     return pads
 
 
-def _edged(site: Site, dimensions: Dimensions, fill: str) -> ast.expr:
+def _edged(site: Site, dimensions: Dimensions, fill: str) -> Term:
     """The first operand's block with what its windows reach of its neighbours."""
-    tree = site.x
+    term = site.x
     for d, factors in enumerate(dimensions):
         over = site.over(*factors)
         halo = site.rule.halo.get(factors[0], (0, 0)) if factors else (0, 0)
         if over and any(halo):
             site.ours("the exchange of edges")
-            tree = edges(site, tree, d, over, halo, fill)
-    return tree
+            term = edges(site, term, d, over, halo, fill)
+    return term
 
 
 def _windowed(
@@ -137,7 +137,7 @@ def _convolution(call: Call) -> _Convolution:
     return _Convolution(left, right, out, pads, windows, groups, batches)
 
 
-def _convolved(site: Site) -> ast.expr:
+def _convolved(site: Site) -> Term:
     found = _convolution(site.call)
     replaced = {"lhs": _edged(site, site.rule.operands["lhs"], "0")}
     if any(site.over(factor) for factor in found.windows):
@@ -197,7 +197,7 @@ def _window(call: Call) -> tuple[dict[int, Window], list[tuple[int, int]]]:
     return {d: window for d, window in windows.items() if not window.passes}, pads
 
 
-def _reduced(site: Site) -> ast.expr:
+def _reduced(site: Site) -> Term:
     windows, pads = _window(site.call)
     (dimensions,) = site.rule.operands.values()
     replaced = {"operand": _edged(site, dimensions, _IDENTITY[site.call.static("computation")])}

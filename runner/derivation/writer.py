@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,15 +9,16 @@ from typing import Any
 
 from runner.derivation.calls import NotStatic
 from runner.derivation.expressions import Expressions, Hints
-from runner.derivation.inlining import inlined
 from runner.derivation.laying import Layouts
+from runner.derivation.lines import Repeated, Writing
+from runner.derivation.ruling import Rulings
 from runner.derivation.scopes import Binding, Names, NotDerived, Parts, Scope
 from runner.derivation.statics import Statics
-from runner.derivation.trees import built
+from runner.derivation.terms import built, gathered
 from runner.derivation.values import Value
 from runner.experiment.model import Experiment, Loop, Node, Statement
-from runner.language.syntax import Expression, parse, place
-from runner.language.trees import text
+from runner.graph.term import Apply, Const, Name, Term, place
+from runner.language.syntax import Expression
 from runner.layout import Spec
 from runner.sharding import moves
 
@@ -29,24 +29,26 @@ _TRIALS = 24
 class Writer:
     """Writes the per-device lines of one graph."""
 
-    def __init__(self, experiment: Experiment, parts: Parts, hints: Hints, *, invarying: bool, casts: bool) -> None:
+    def __init__(
+        self, experiment: Experiment, parts: Parts, hints: Hints, rulings: Rulings, *, invarying: bool, casts: bool
+    ) -> None:
         self.experiment, self.mesh = experiment, experiment.mesh
         self.names = Names(experiment, parts)
         self.layouts = Layouts(self.names, invarying=invarying)
         self.casts = casts
         """Whether JAX is told what differs from device to device."""
-        self.expressions = Expressions(self.layouts, hints, differentiated=experiment.grad is not None)
-        self._singled: dict[str, ast.expr] = {}
+        self.expressions = Expressions(self.layouts, hints, rulings, differentiated=experiment.grad is not None)
+        self._singled: dict[str, Term] = {}
 
     # What is written.
 
-    def write(self) -> tuple[Statement, ...]:
+    def write(self) -> Sequence[Writing]:
         """The lines of the graph, whose outputs lie as `outputs` says."""
         experiment = self.experiment
         for array in experiment.given:
             spec = moves.plain(self.mesh, array.layout.spec, len(array.shape))
-            tree = self._singled.get(array.name, ast.Name(array.name))
-            value = Value(tree, array.shape, spec, array.dtype, below=_below(array.init, experiment))
+            term = self._singled.get(array.name, Name(array.name))
+            value = Value(term, array.shape, spec, array.dtype, below=_below(array.init, experiment))
             self.names.scopes[0].names[array.name] = Binding(value)
             if array.name in experiment.constraints:
                 moved = self.layouts.reshard(value, self._plain(experiment.constraints[array.name], value))
@@ -55,21 +57,20 @@ class Writer:
         for name, spec in experiment.results.items():
             if name in self._twice():
                 value = self.names.binding(name).value
-                self.names.scopes[0].put(name, self.layouts.reshard(value, self._plain(spec, value)).tree)
-        return inlined(tuple(self.names.scopes[0].lines), self.layouts.moved)
+                self.names.scopes[0].put(name, self.layouts.reshard(value, self._plain(spec, value)).term)
+        return self.names.scopes[0].lines
 
     def singled(self) -> None:
         """Say that arrays are the same along the mesh axes of size 1 in their specs; nothing is sent for it."""
         for array in self.experiment.arrays:
-            tree: ast.expr = ast.Name(array.name)
+            term: Term = Name(array.name)
             for d, axes in enumerate(array.layout.spec):
                 if single := tuple(axis for axis in axes if self.mesh.sizes[axis] == 1):
-                    template = "all_gather({x}, {over}, axis={d}, tiled=True, to='invarying')"
-                    tree = built(template, x=tree, over=single, d=d)
-            if not isinstance(tree, ast.Name):
+                    term = gathered(term, single, axis=d, tiled=True, to="invarying")
+            if not isinstance(term, Name):
                 name = self.names.fresh(f"{array.name}_same")
-                self.names.scopes[0].put(name, tree)
-                self._singled[array.name] = ast.Name(name)
+                self.names.scopes[0].put(name, term)
+                self._singled[array.name] = Name(name)
 
     def _twice(self) -> set[str]:
         """The outputs that a constraint lays out otherwise where they are computed."""
@@ -103,13 +104,13 @@ class Writer:
             if call.chooses:
                 why = "these lines have no functions to choose between"
                 self.names.note(f"every branch of '{call.label}' is computed: {why}")
-        value = self.expressions.value(line.expression.tree, goal)
+        value = self.expressions.value(line.expression.term, goal)
         if goal is not None and value.shape is not None:
             value = self.layouts.reshard(value, self._plain(goal, value))
         if goal is not None and value.shape is None and any(goal):
             raise NotDerived(f"'{name}' is no array, which could lie so")
         self.names.define(self.names.fresh(f"{name}_inner") if renamed else name, value, name)
-        where = place(line.expression.tree)
+        where = place(line.expression.term)
         if goal is None and where is not None:
             self.names.binding(name).made = path, where
 
@@ -117,11 +118,11 @@ class Writer:
         firsts: list[Value] = []
         for name, first in loop.carry:
             self.names.path = f"{path}/carry/{name}"
-            value = self.expressions.value(first.tree, None)
+            value = self.expressions.value(first.term, None)
             if value.static:
-                value = Value(value.tree, (), Spec(), _number(value))
+                value = Value(value.term, (), Spec(), _number(value))
             if value.elements:
-                value = Value(self.expressions.whole(first.tree), None, Spec())
+                value = Value(self.expressions.whole(first.term), None, Spec())
             firsts.append(value)
         overs = [self._over(name, whole, f"{path}/over/{name}") for name, whole in loop.over]
         best: tuple[float, int, tuple[Spec, ...]] | None = None
@@ -142,7 +143,7 @@ class Writer:
     def _over(self, name: str, whole: Expression, path: str) -> Value:
         """What a repeat takes slices of, whole along its first dimension."""
         self.names.path = path
-        value = self.expressions.value(whole.tree, None)
+        value = self.expressions.value(whole.term, None)
         if value.shape is None:
             raise NotDerived(f"'{name}' is a slice of what is no array")
         return self.layouts.reshard(value, Spec(((), *self._plain(value.spec, value)[1:])))
@@ -154,17 +155,17 @@ class Writer:
         ]
         scope = Scope(self.names.scopes[-1].steps * max(loop.steps, 1), self.names.scopes[-1].line(loop.name))
         for name, value in carried:
-            scope.names[name] = Binding(replace(value, tree=ast.Name(name), make=None, free=False))
+            scope.names[name] = Binding(replace(value, term=Name(name), make=None, free=False))
         for (name, _), whole in zip(loop.over, overs, strict=True):
             assert whole.shape is not None
-            value = Value(ast.Name(name), whole.shape[1:], Spec(whole.spec[1:]), whole.dtype)
+            value = Value(Name(name), whole.shape[1:], Spec(whole.spec[1:]), whole.dtype)
             scope.names[name] = Binding(value)
         outer = self.names.index, self.names.kept
         self.names.kept = frozenset(inner for _, inner in loop.stack)
         if loop.unroll:
             self.names.index = self.names.index | {loop.index}
         else:
-            scope.names[loop.index] = Binding(Value(ast.Name(loop.index), (), Spec(), "int32"))
+            scope.names[loop.index] = Binding(Value(Name(loop.index), (), Spec(), "int32"))
         self.names.scopes.append(scope)
         forced = {name: value.spec for name, value in carried if value.shape is not None}
         if loop.steps:
@@ -174,24 +175,21 @@ class Writer:
         scope = self.names.scopes.pop()
         ends = {name: scope.names[name].value for name, _ in carried}
         self.names.index, self.names.kept = outer
-        carry = tuple((name, parse(text(self._varying(value)))) for name, value in carried)
-        # What never runs has no types: it stays as it is, and nothing traces it.
-        body, unroll = (tuple(scope.lines), loop.unroll) if loop.steps else (loop.body, True)
-        over = tuple((name, parse(text(value.tree))) for (name, _), value in zip(loop.over, overs, strict=True))
-        stack = tuple((name, value.tree.id) for name, value in stacked if isinstance(value.tree, ast.Name))
+        carry = tuple((name, self._varying(value)) for name, value in carried)
+        over = tuple((name, value.term) for (name, _), value in zip(loop.over, overs, strict=True))
+        stack = tuple((name, value.term.name) for name, value in stacked if isinstance(value.term, Name))
         line = self.names.scopes[-1].line(loop.name)
-        self.names.scopes[-1].lines.append(
-            Loop(line, loop.steps, loop.index, carry, body, unroll, over, stack, loop.checkpoint)
-        )
+        body = tuple(scope.lines) if loop.steps else loop.body
+        self.names.scopes[-1].lines.append(Repeated(line, loop, carry, over, stack, body))
         for name, value in stacked:
-            tree = ast.Attribute(ast.Name(loop.name), name)
+            term = Name(f"{loop.name}.{name}")
             shape, spec = (loop.steps, *(value.shape or ())), Spec(((), *value.spec))
-            self.names.scopes[-1].names[f"{loop.name}.{name}"] = Binding(Value(tree, shape, spec, value.dtype))
+            self.names.scopes[-1].names[f"{loop.name}.{name}"] = Binding(Value(term, shape, spec, value.dtype))
         for name, value in carried:
             if ends[name].shape != value.shape:
                 raise NotDerived(f"what the repeat '{loop.name}' carries changes its shape")
-            tree = ast.Attribute(ast.Name(loop.name), name)
-            self.names.scopes[-1].names[f"{loop.name}.{name}"] = Binding(replace(ends[name], tree=tree, make=None))
+            term = Name(f"{loop.name}.{name}")
+            self.names.scopes[-1].names[f"{loop.name}.{name}"] = Binding(replace(ends[name], term=term, make=None))
 
     def _stacked(self, loop: Loop) -> list[tuple[str, Value]]:
         """What each step gives to be stacked, by a name in the body, laid out as the whole has to be."""
@@ -208,17 +206,17 @@ class Writer:
                 if goal[0]:
                     raise NotDerived(f"the steps of '{result}' are to be on several devices")
                 value = self.layouts.reshard(value, Spec(goal[1:]))
-            if not isinstance(value.tree, ast.Name):
+            if not isinstance(value.term, Name):
                 value = self.names.define(self.names.fresh(f"{name}_each"), value)
             found.append((name, value))
         return found
 
-    def _varying(self, value: Value) -> ast.expr:
+    def _varying(self, value: Value) -> Term:
         """What a loop starts with: JAX has to be told that what no array entered differs from device to device."""
         axes = tuple(axis for axis in self.mesh.axes if axis in value.spec.axes)
         if not self.casts or not value.free or not axes:
-            return value.tree
-        return built("pcast({x}, {over}, to='varying')", x=value.tree, over=axes)
+            return value.term
+        return built("pcast({x}, {over}, to='varying')", x=value.term, over=axes)
 
     def _layouts(self, loop: Loop, path: str, firsts: list[Value]) -> Iterator[list[Spec]]:
         """For each name that a loop carries the layouts that it may have."""
@@ -238,7 +236,7 @@ class Writer:
                 hint = (
                     None
                     if last is None
-                    else self.expressions.hint(last.expression.tree, first.shape, f"{path}/body/{name}")
+                    else self.expressions.hint(last.expression.term, first.shape, f"{path}/body/{name}")
                 )
                 whole = Spec().padded(len(first.shape))
                 yield list(dict.fromkeys([*([hint] if hint is not None else []), first.spec, whole]))
@@ -250,15 +248,14 @@ class Writer:
 
 def _number(value: Value) -> str:
     """The dtype of an array that is made of a number."""
-    literal = value.tree.value if isinstance(value.tree, ast.Constant) else None
+    literal = value.term.value if isinstance(value.term, Const) else None
     return "bool" if isinstance(literal, bool) else "int32" if isinstance(literal, int) else "float32"
 
 
 def _below(init: Any, experiment: Experiment) -> int | None:
     """A bound of the integers of an array whose `init` says it: `integers(0, V)`."""
-    tree = getattr(init, "tree", None)
-    match tree:
-        case ast.Call(func=ast.Name(id="integers"), args=[ast.Constant(value=0), bound], keywords=[]):
+    match init:
+        case Expression(term=Apply(operation="integers", operands=(Const(value=0), bound), named=())):
             try:
                 return int(Statics(experiment.dims, lambda _: False, lambda _: None).value(bound))
             except NotStatic:

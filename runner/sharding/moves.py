@@ -62,6 +62,7 @@ def moves(mesh: Mesh, shape: tuple[int, ...], itemsize: int, before: Spec, after
     raise AssertionError(f"no way from {before} to {after}")
 
 
+@functools.lru_cache(maxsize=4096)
 def sent(mesh: Mesh, shape: tuple[int, ...], itemsize: int, before: Spec, after: Spec) -> float:
     """The bytes that a device sends on the way from one layout to the other."""
     return sum(move.sent for move in moves(mesh, shape, itemsize, before, after))
@@ -72,6 +73,7 @@ def local_bytes(mesh: Mesh, shape: tuple[int, ...], itemsize: int, spec: Spec) -
     return math.prod(shape) * itemsize / math.prod(mesh.sizes[axis] for axes in spec for axis in axes)
 
 
+@functools.lru_cache(maxsize=4096)
 def plain(mesh: Mesh, spec: Spec, rank: int) -> Spec:
     """A layout with an entry for each dimension and without the axes of size 1, which split nothing."""
     return Spec(tuple(axis for axis in axes if mesh.sizes[axis] > 1) for axes in spec.padded(rank))

@@ -1,0 +1,73 @@
+"""An operation where it stands, and its arguments as they lie, in; the rule that covers it out, found once.
+
+What a rule says hangs on types and numbers alone: it is the same however often a graph is written, in other layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from runner.derivation.calls import Call, NotStatic, itemsize
+from runner.derivation.facts import call_of
+from runner.derivation.operations import WAYS
+from runner.derivation.registry import Write, as_written
+from runner.derivation.rules import Choice, Question, Rule, cheapest, choices
+from runner.derivation.scopes import Names
+from runner.derivation.values import Value
+from runner.graph.term import Apply, Span
+from runner.layout import Mesh, Spec
+
+
+@dataclass(frozen=True)
+class Ruled:
+    """An operation with the rule that covers it, and what one device computes; `whole`: none does."""
+
+    term: Apply
+    call: Call
+    rule: Rule
+    write: Write
+    whole: bool = False
+    _ways: dict[tuple[tuple[Spec, ...], Spec | None], tuple[Choice, ...]] = field(
+        default_factory=dict[tuple[tuple[Spec, ...], Spec | None], tuple[Choice, ...]]
+    )
+
+    def choice(
+        self, mesh: Mesh, lying: tuple[Spec, ...], wanted: Spec | None, moving: Callable[[int, Spec], float]
+    ) -> Choice:
+        """The cheapest way to run it; `moving`: what a device sends to have an operand, by its number, in a layout."""
+        ways = self._ways.get((lying, wanted))
+        if ways is None:
+            typed = self.call.result
+            asked = Question(mesh, self.rule, lying, typed.shape, itemsize(typed.dtype), wanted)
+            ways = self._ways[lying, wanted] = choices(asked)
+        return cheapest(ways, moving)
+
+
+class Rulings:
+    """The rules of the operations of one graph, as far as they were asked for."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, Span | None, bool, bool, tuple[object, ...]], Ruled] = {}
+
+    def of(self, names: Names, term: Apply, values: Mapping[str, Value], *, free: bool, alone: bool) -> Ruled:
+        """The rule of an operation in the line that is written; see `call_of`."""
+        known = tuple((value.shape is None, value.below, value.halo) for value in values.values())
+        key = names.path, term.at, free, alone, known
+        found = self._found.get(key)
+        if found is None or found.term is not term:
+            found = self._found[key] = _ruled(call_of(names, term, values, free=free, alone=alone), term)
+        return found
+
+
+def _ruled(call: Call, term: Apply) -> Ruled:
+    if call.typed is not None or call.elements:
+        for way in WAYS.get(call.name, ()):
+            try:
+                rule = way.rule(call)
+            except NotStatic:
+                continue
+            if rule is not None:
+                return Ruled(term, call, rule, way.write)
+    rank = 0 if call.typed is None else len(call.typed.shape)
+    return Ruled(term, call, Rule({}, ((),) * rank, {}), as_written, whole=True)

@@ -1,0 +1,128 @@
+"""A template and the terms in it, or an operation and its arguments, in; a term out."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from types import EllipsisType
+from typing import TypeAlias
+
+from runner.graph.model import INDEX
+from runner.graph.term import NOTHING, Apply, Const, Group, Lambda, Listed, Literals, Name, Slice, Term, mapped
+from runner.language.operations import OPERATIONS
+from runner.language.syntax import parse
+
+ALL: Term = Slice(NOTHING, NOTHING, NOTHING)
+"""`:`, all of a dimension."""
+
+Part: TypeAlias = "Term | Literals | Sequence[Part]"
+"""What a hole of a template is filled with."""
+
+
+def built(template: str, **parts: Part) -> Term:
+    """`built("psum({x}, {over})", x=term, over=("x",))`: terms as they are, axes as the language names them.
+
+    A text is a literal; where the template calls it, the name of an operation: `{f}({x})`.
+    """
+    terms = {f"_{name}": _term(part) for name, part in parts.items()}
+    called = {f"_{name}": part for name, part in parts.items() if isinstance(part, str)}
+
+    def filled(term: Term) -> Term:
+        if isinstance(term, Name):
+            return terms.get(term.name, term)
+        term = mapped(term, filled)
+        if isinstance(term, Apply) and term.operation in called:
+            return replace(term, operation=called[term.operation])
+        return term
+
+    return filled(_template(template))
+
+
+@cache
+def _template(template: str) -> Term:
+    """A template with the name `_x` in the place of `{x}`."""
+    return _unplaced(parse(re.sub(r"\{(\w+)\}", r"_\1", template)).term)
+
+
+def _unplaced(term: Term) -> Term:
+    return replace(mapped(term, _unplaced), at=None)
+
+
+def _term(part: Part) -> Term:
+    match part:
+        case (str(axis),):
+            return Const(axis)
+        case _:
+            return constant(part)
+
+
+def constant(part: Part) -> Term:
+    """A number, a text, None, or a tuple or a list of such, as the term that is read of its text."""
+    match part:
+        case Name() | Const() | Apply() | Group() | Slice() | Lambda() | Listed():
+            return part
+        case int() | float() if part < 0:
+            return Apply("negative", (Const(-part),), spelled="operator")
+        case None | bool() | int() | float() | complex() | str() | EllipsisType():
+            return Const(part)
+        case _:
+            return Group(tuple(map(constant, part)), "list" if isinstance(part, list) else "tuple")
+
+
+def gathered(x: Term, over: tuple[str, ...], **keywords: Part) -> Apply:
+    """`all_gather(x, 'x', axis=0)`: what all devices along some axes have."""
+    return Apply("all_gather", (x, _term(over)), tuple((name, constant(value)) for name, value in keywords.items()))
+
+
+def elements_of(x: Term, count: int) -> list[Term]:
+    """`x[0]`, `x[1]`, …"""
+    return [indexed(x, [Const(i)]) for i in range(count)]
+
+
+def indexed(x: Term, items: Sequence[Term]) -> Term:
+    """`x[:, None]`, of what stands between the brackets for each dimension."""
+    return Apply(INDEX, (x, items[0] if len(items) == 1 else Group(tuple(items))), spelled="index")
+
+
+def items(index: Term) -> tuple[Term, ...]:
+    """What stands between brackets, dimension by dimension."""
+    return index.items if isinstance(index, Group) and index.kind == "tuple" else (index,)
+
+
+def divided(term: Term, parts: int) -> Term:
+    """A size, as one device has it: `B // 4`, `16`."""
+    if parts == 1:
+        return term
+    if isinstance(term, Const) and isinstance(term.value, int):
+        return Const(term.value // parts)
+    return built("{n} // {parts}", n=term, parts=parts)
+
+
+@cache
+def _places(operation: str, count: int) -> tuple[str, ...]:
+    """The places of so many arguments by position; of any number of them `*arrays[0]`, …"""
+    if operation == INDEX:
+        return "x", "index"
+    places: list[str] = []
+    for parameter in OPERATIONS[operation].signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            places += [f"*{parameter.name}[{i}]" for i in range(count - len(places))]
+        else:
+            places.append(parameter.name)
+    return tuple(places[:count])
+
+
+def arguments(term: Apply) -> list[tuple[str, Term]]:
+    """The arguments of an operation by their places, as they are written."""
+    return [*zip(_places(term.operation, len(term.operands)), term.operands, strict=True), *term.named]
+
+
+def rebuilt(term: Apply, visit: Callable[[str, Term], Term]) -> Apply:
+    """An operation with other arguments: what `visit` makes of the place and the term of each."""
+    made = [visit(place, part) for place, part in arguments(term)]
+    count = len(term.operands)
+    named = tuple((name, part) for (name, _), part in zip(term.named, made[count:], strict=True))
+    return Apply(term.operation, tuple(made[:count]), named, term.spelled)

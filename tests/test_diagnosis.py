@@ -336,3 +336,18 @@ def test_an_edit_beside_a_call_is_written_as_the_file_has_the_call() -> None:
     told = {(edit.key, edit.text) for edit in mends.inserting(edits)}
     assert (("per_device", "C"), "psum(double(A) @ B, 'x')") in told
     assert diagnosis.diagnose(given, lambda _: None)[0].startswith("a psum over 'x' is left out")
+
+
+def test_an_edit_of_a_functions_argument_is_written_with_the_call_around_it() -> None:
+    """`A @ B` is a line of its own, whose text in the file has the call and all that it is given."""
+    keys: dict[str, Any] = {
+        "functions": {"double(u)": "u + u"},
+        "graph": {"C": "(A @ B) * 2 + 1"},
+        "per_device": {"C": "double(A @ B) + 1"},
+    }
+    given = consulted(**keys)
+    told = {(edit.key, edit.text) for edit in mends.inserting(Edits(given.experiment, "per_device"))}
+    assert (("per_device", "C"), "double(psum(A @ B, 'x')) + 1") in told
+    assert diagnosis.diagnose(given, lambda _: None)[0] == (
+        "a psum over 'x' is left out: with per_device.C_double_u: psum(A @ B, 'x') it equals the graph"
+    )

@@ -35,3 +35,13 @@ def test_the_lines_of_a_record_say_whose_values_they_read(tmp_path: Path) -> Non
     assert (by_path["y"].shape, by_path["y"].dtype) == ([4], "float32")
     assert [line.shape for line in found["graph"] if line.path == "y"] == [[8]]
     assert "layers/body/s" in {line.path for line in found["derived"]}
+
+
+def test_an_operation_is_no_value_of_its_name(tmp_path: Path) -> None:
+    text = """
+    arrays: {x: {shape: [8]}}
+    graph: {mean: "mean(x)", loss: "mean((x - mean) ** 2)", total: sum(x)}
+    outputs: {loss: [], total: []}
+    """
+    (mean, loss, total) = run(text, tmp_path, program="auto").record.lines["graph"]
+    assert [line.reads for line in (mean, loss, total)] == [["x"], ["x", "mean"], ["x"]]

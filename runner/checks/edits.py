@@ -7,16 +7,17 @@ those that put back what is missing.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from runner.checks import inscribed
+from runner.checks.bridge import expression
 from runner.experiment.model import Call, Experiment, Loop, Node, Section, Statement
 from runner.faults import Key
-from runner.language import trees
-from runner.language.operators import called
-from runner.language.syntax import Expression
+from runner.graph.term import Apply, Name, Term, children, substituted, swapped
+from runner.language.parts import called, name_of
+from runner.language.printing import text
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,13 @@ class Edit:
 class Site:
     """One expression of the file: where it stands (`("ring", "acc")`), what stands before it, its loop's index.
 
-    - `expression`, `before`: in the names of the function that it is a line of, if it is one.
+    - `term`, `before`: in the names of the function that it is a line of, if it is one.
     - `named`: what messages call it; `places`: every line of the section that it is, with its path.
     """
 
     path: tuple[str, ...]
-    expression: Expression
-    before: dict[str, Expression]
+    term: Term
+    before: dict[str, Term]
     index: str | None = None
     named: str = ""
     places: tuple[tuple[tuple[str, ...], Node], ...] = ()
@@ -79,39 +80,38 @@ class Edits:
         axes = [axis for axis, size in experiment.manual.sizes.items() if size > 1]
         self.combinations = [*((axis,) for axis in axes), *([tuple(axes)] if len(axes) > 1 else [])]
         found = list(_sites(self.statements, section))
-        self._of_calls: dict[tuple[Call, ...], list[Node]] = {}
+        lines: dict[tuple[Call, ...], list[Node]] = {}
         for site in found:
             for _, node in site.places:
-                self._of_calls.setdefault(node.line.calls, []).append(node)
+                lines.setdefault(node.line.calls, []).append(node)
+        self._in_section = {calls: inscribed.in_section(nodes) if calls else {} for calls, nodes in lines.items()}
         self.sites = _by_line(found)
 
-    def edit(self, site: Site, old: ast.expr, new: ast.expr, kind: str, mend: str, rank: float) -> Edit:
+    def edit(self, site: Site, old: Term, new: Term, kind: str, mend: str, rank: float) -> Edit:
         """The section with `new` in the place of `old`."""
-        tree = trees.swapped(site.expression.tree, old, new)
+        term = swapped(site.term, old, new)
         rank += 0.25 if len(site.path) > 1 else 0.0
         statements = self.statements
         for path, node in site.places:
-            calls = node.line.calls
-            known = inscribed.replaced(tree, inscribed.in_section(self._of_calls[calls])) if calls else tree
-            changed = Expression(trees.text(known), known)
+            changed = expression(substituted(term, self._in_section[node.line.calls].get))
             statements = _changed(statements, path, lambda line, changed=changed: replace(line, expression=changed))
         first = min(_position(self.statements, path) for path, _ in site.places)
         node = site.places[0][1]
         return Edit(
-            site.name, statements, first, kind, trees.text(old), trees.text(new), mend, rank,
-            key=node.line.written(self.section)[0], text=inscribed.text(node, tree),
+            site.name, statements, first, kind, text(old), text(new), mend, rank,
+            key=node.line.written(self.section)[0], text=text(inscribed.in_file(node, term)),
         )  # fmt: skip
 
     def stepped(self, path: tuple[str, ...], loop: Loop, by: int) -> Edit:
         """The section with a loop at `path` that takes more steps, or fewer."""
         steps = loop.steps + by
-        text = f"{steps} step{'s' if steps != 1 else ''}"
+        after = f"{steps} step{'s' if steps != 1 else ''}"
         what = "one step short" if by > 0 else "one step long"
-        mend = f"per_device.{'.'.join(path)}: the repeat is {what}: with {text} it equals the graph"
+        mend = f"per_device.{'.'.join(path)}: the repeat is {what}: with {after} it equals the graph"
         statements = _changed(self.statements, path, lambda _: replace(loop, steps=steps))
         first = _position(self.statements, path)
         return Edit(
-            ".".join(path), statements, first, "loop", f"{loop.steps} steps", text, mend, 1.0,
+            ".".join(path), statements, first, "loop", f"{loop.steps} steps", after, mend, 1.0,
             key=(*loop.line.written(self.section)[0], "repeat"), text=steps,
         )  # fmt: skip
 
@@ -124,23 +124,22 @@ def _sites(
     statements: tuple[Statement, ...],
     section: Section,
     path: tuple[str, ...] = (),
-    outer: Mapping[str, Expression] | None = None,
+    outer: Mapping[str, Term] | None = None,
     index: str | None = None,
 ) -> Iterator[Site]:
     """The expressions of a section, each with those before it by the names that its own line knows."""
-    known: dict[tuple[Call, ...], dict[str, Expression]] = {(): dict(outer or {})}
+    known: dict[tuple[Call, ...], dict[str, Term]] = {(): dict(outer or {})}
     for statement in statements:
         if isinstance(statement, Node):
-            line, tree = statement.line, inscribed.own(statement)
-            expression = Expression(trees.text(tree), tree) if line.calls else statement.expression
+            line, term = statement.line, inscribed.own(statement)
             here, before = (*path, statement.name), known.setdefault(line.calls, {})
             key, _ = line.written(section)
             named = f"{section}.{'.'.join(here)}" if key[0] == section else ".".join(map(str, key))
-            yield Site(here, expression, dict(before), index, named, ((here, statement),))
-            before[line.label] = expression
+            yield Site(here, term, dict(before), index, named, ((here, statement),))
+            before[line.label] = term
             if line.calls:
                 # What a call gives has a name where it is called.
-                known[()][statement.name] = statement.expression
+                known[()][statement.name] = statement.expression.term
         else:
             nested = {**known[()]}
             yield from _sites(statement.body, section, (*path, statement.name), nested, statement.index)
@@ -151,7 +150,7 @@ def _by_line(found: Iterable[Site]) -> list[Site]:
     sites: dict[object, Site] = {}
     for site in found:
         node = site.places[0][1]
-        line = (node.line.written("graph")[0], site.label, site.expression.text) if node.line.calls else site.path
+        line = (node.line.written("graph")[0], site.label, text(site.term)) if node.line.calls else site.path
         same = sites.get(line)
         sites[line] = site if same is None else replace(same, places=(*same.places, *site.places))
     return list(sites.values())
@@ -165,12 +164,12 @@ def indices(experiment: Experiment, section: Section) -> frozenset[str]:
         without = set[str]()
         for statement in statements:
             if isinstance(statement, Node):
-                if data.isdisjoint(_read(statement.expression.tree)):
+                if data.isdisjoint(_read(statement.expression.term)):
                     without.add(f"{path}{statement.name}")
                 else:
                     data.add(statement.name)
                 continue
-            data.update(line.name for line, first in statement.firsts() if not data.isdisjoint(_read(first.tree)))
+            data.update(line.name for line, first in statement.firsts() if not data.isdisjoint(_read(first.term)))
             # What one step computes, the next one reads.
             visit(statement.body, path)
             without |= visit(statement.body, f"{path}{statement.name}.")
@@ -181,34 +180,36 @@ def indices(experiment: Experiment, section: Section) -> frozenset[str]:
     return frozenset(visit(experiment.section(section), ""))
 
 
-def _read(tree: ast.AST) -> Iterator[str]:
+def _read(term: Term) -> Iterator[str]:
     """The names whose values an expression reads, not their shapes alone."""
-    if isinstance(tree, ast.Call) and (operation := called(tree)) is not None and operation.kind == "static":
-        return
-    if isinstance(tree, ast.Attribute):
-        yield ast.unparse(tree)
-    if isinstance(tree, ast.Name):
-        yield tree.id
-    for child in ast.iter_child_nodes(tree):
-        yield from _read(child)
+    name, operation = name_of(term), called(term)
+    if name is not None:
+        yield name
+    if operation is None or operation.kind != "static":
+        for part in children(term):
+            yield from _read(part)
 
 
-def is_reduction(node: ast.expr) -> bool:
-    operation = called(node)
+def is_reduction(term: Term) -> TypeGuard[Apply]:
+    """Whether a part is a reduction over devices."""
+    operation = called(term)
     return operation is not None and operation.reduces
 
 
-def is_collective(node: ast.expr) -> bool:
+def is_collective(term: Term) -> TypeGuard[Apply]:
     """Whether a part is a collective that moves or combines values."""
-    operation = called(node)
+    operation = called(term)
     return operation is not None and operation.communicates
 
 
-def is_reduced(site: Site, node: ast.expr) -> bool:
+def is_reduced(site: Site, term: Term) -> bool:
     """Whether a part, or the line that it names, is a reduction over devices already."""
-    if isinstance(node, ast.Name) and node.id in site.before:
-        node = site.before[node.id].tree
-    return is_reduction(node)
+    return is_reduction(named_by(term, site))
+
+
+def named_by(term: Term, site: Site) -> Term:
+    """What the line says that a part names, if it names one before its own; or the part."""
+    return site.before.get(term.name, term) if isinstance(term, Name) else term
 
 
 def _changed(

@@ -6,91 +6,41 @@ lines before it. So an edit is made of what the file says, and goes into every p
 
 from __future__ import annotations
 
-import ast
-import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 
 from runner.experiment.model import Node
 from runner.experiment.plain import read_expression
 from runner.faults import InvalidExperiment
-from runner.language import trees
-
-Names = Mapping[str, ast.expr]
-"""What stands for a name elsewhere."""
+from runner.graph.term import Name, Term, substituted, swapped, within
+from runner.language.terms import term
 
 
-def own(node: Node) -> ast.expr:
-    """A line's tree in the names of the function that it stands in, or of the section."""
-    return node.expression.local if node.expression.local is not None else node.expression.tree
+def own(node: Node) -> Term:
+    """What a line says in the names of the function that it stands in, or of the section."""
+    return node.expression.term if node.expression.local is None else term(node.expression.local)
 
 
-def in_section(nodes: Iterable[Node]) -> dict[str, ast.expr]:
+def in_section(nodes: Iterable[Node]) -> dict[str, Term]:
     """For the names that the lines of one call have in the function those that they have in the section."""
-    found: dict[str, ast.expr] = {}
+    names: dict[str, Term] = {}
     for node in nodes:
-        found[node.line.label] = ast.Name(node.name)
-        if node.expression.local is not None:
-            found |= dict(_apart(node.expression.local, node.expression.tree))
-    return found
+        names[node.line.label] = Name(node.name)
+        for one, other in zip(within(own(node)), within(node.expression.term), strict=True):
+            if isinstance(one, Name) and one != other:
+                names[one.name] = other
+    return names
 
 
-def in_file(node: Node) -> dict[str, ast.expr]:
-    """For the names in a line's own tree that the file does not have the calls that it has there."""
-    return {name: tree for tree, name in _called(_as_written(node), own(node))}
-
-
-def replaced(tree: ast.expr, names: Names) -> ast.expr:
-    """A tree with what stands for them in the place of some names."""
-    return _Replaced(names).visit(copy.deepcopy(tree)) if names else tree
-
-
-def _as_written(node: Node) -> ast.expr | None:
+def in_file(node: Node, edited: Term) -> Term:
+    """What the file says where a line is `edited`: calls that are lines of their own, and what stands around it."""
     try:
-        return read_expression(node.expression.text, node.line.key).tree
+        written = read_expression(node.expression.text, node.line.key).term
     except InvalidExperiment:
-        return None
-
-
-def _apart(one: ast.AST, other: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """The names of one tree, with what stands in their places in another one that is alike otherwise."""
-    if isinstance(one, ast.Name):
-        if isinstance(other, ast.expr):
-            yield one.id, other
-        return
-    for a, b in zip(ast.iter_child_nodes(one), ast.iter_child_nodes(other), strict=False):
-        if isinstance(one, ast.Call) and a is one.func:
-            continue
-        yield from _apart(a, b)
-
-
-def _called(written: ast.AST | None, known: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    """The parts of what is written in the place of which a name is known."""
-    if isinstance(known, ast.Name) and isinstance(written, ast.expr) and not isinstance(written, ast.Name):
-        yield written, known.id
-        return
-    if written is None or type(written) is not type(known):
-        return
-    for a, b in zip(ast.iter_child_nodes(written), ast.iter_child_nodes(known), strict=False):
-        yield from _called(a, b)
-
-
-class _Replaced(ast.NodeTransformer):
-    def __init__(self, names: Names) -> None:
-        self._names = names
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        node.args = [self.visit(argument) for argument in node.args]
-        for keyword in node.keywords:
-            keyword.value = self.visit(keyword.value)
-        return node
-
-    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
-        return node
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return copy.deepcopy(self._names.get(node.id, node))
-
-
-def text(node: Node, tree: ast.expr) -> str:
-    """How the file writes what a line would be."""
-    return trees.text(replaced(tree, in_file(node)))
+        return edited
+    # Two parts in one place are a part and what holds it alone.
+    parts = {part.at: part for part in reversed([*within(written)])}
+    line = own(node)
+    read = {part.name: parts[part.at] for part in within(line) if isinstance(part, Name) and part.at in parts}
+    calls = {name: part for name, part in read.items() if not isinstance(part, Name)}
+    said = substituted(edited, calls.get)
+    return swapped(written, parts[line.at], said) if line.at in parts else said

@@ -7,18 +7,17 @@ operand's elements, which tell from where in it a block comes.
 
 from __future__ import annotations
 
-import ast
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from runner.checks.bridge import expression
 from runner.experiment.model import Experiment, Node
-from runner.language import trees
-from runner.language.operators import called
-from runner.language.syntax import Expression
+from runner.graph.term import Apply, Const, Term
+from runner.language.parts import argument, place_of, with_argument
 from runner.record.model import TracedBlock, TracedOrigins
 from runner.reference import PerDevice, interpret
 
@@ -56,7 +55,8 @@ def of_collective(
     if size > DEVICES:
         return None
     # The union of marks is their sum, whatever the reduction.
-    statement = Node(node.line, _summing(node.expression) if operation in REDUCED else _marked(node.expression))
+    term = node.expression.term
+    statement = Node(node.line, expression(_summing(term) if operation in REDUCED else _marked(term)))
 
     def moved(operand: PerDevice) -> PerDevice:
         given = {**values, before: operand}
@@ -72,34 +72,18 @@ def of_collective(
     return None if any(len(each) > BLOCKS for each in blocks) else blocks
 
 
-def _marked(expression: Expression) -> Expression:
+def _marked(term: Term) -> Term:
     """A call with no marks in what it writes into: rows of it that stay are nobody's."""
-    call = expression.tree
-    if not isinstance(call, ast.Call):
-        return expression
-    operation = called(call)
-    assert operation is not None
-    names = list(operation.signature.parameters)[: len(call.args)]
-    if "output" in names:
-        at = names.index("output")
-        call = trees.with_argument(call, at, _empty(call.args[at]))
-    for number, keyword in enumerate(call.keywords):
-        if keyword.arg == "output":
-            call = trees.with_keyword(call, number, _empty(keyword.value))
-    return expression if call is expression.tree else Expression(ast.unparse(call), call)
+    at = place_of(term, "output") if isinstance(term, Apply) else None
+    if not isinstance(term, Apply) or at is None:
+        return term
+    empty = Apply("zeros_like", (argument(term, at),), (("dtype", Const("int32")),))
+    return with_argument(term, at, empty)
 
 
-def _empty(output: ast.expr) -> ast.expr:
-    return ast.Call(ast.Name("zeros_like"), [output], [ast.keyword("dtype", ast.Constant("int32"))])
-
-
-def _summing(expression: Expression) -> Expression:
-    tree = expression.tree
-    assert isinstance(tree, ast.Call)
-    assert isinstance(tree.func, ast.Name)
-    name = tree.func.id if tree.func.id == "psum_scatter" else "psum"
-    call = ast.Call(ast.Name(name), tree.args, tree.keywords)
-    return Expression(ast.unparse(call), call)
+def _summing(term: Term) -> Term:
+    assert isinstance(term, Apply)
+    return term if term.operation == "psum_scatter" else replace(term, operation="psum")
 
 
 def _blocks(marked: np.ndarray, numbers: np.ndarray, shape: tuple[int, ...], size: int) -> list[Block]:

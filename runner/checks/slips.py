@@ -6,21 +6,21 @@ of after; a loop one step short or long; another edge of a mask; another scale, 
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
-from inspect import Parameter
+from dataclasses import dataclass, replace
 
-from runner.checks.edits import Edit, Edits, Site, is_collective, is_reduced, is_reduction
+from runner.checks.edits import Edit, Edits, Site, is_collective, is_reduced, is_reduction, named_by
 from runner.experiment.model import Loop, Statement
-from runner.language import trees
+from runner.graph.term import NOTHING, Apply, Const, Group, Name, Slice, Term
 from runner.language.operations import DIAGONAL, DIMENSIONS, OPERATIONS, Operation, OverAxes
-from runner.language.operators import called
+from runner.language.parts import argument, axes_of, literal, operator, parts, place_of, plus, transposed, with_argument
+from runner.language.printing import text
 from runner.words import quoted
 
-_EDGES: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
-    ast.Lt: (ast.LtE, ast.Gt), ast.LtE: (ast.Lt, ast.GtE), ast.Gt: (ast.GtE, ast.Lt), ast.GtE: (ast.Gt, ast.LtE),
-    ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,),
+_EDGES = {
+    "less": ("less_equal", "greater"), "less_equal": ("less", "greater_equal"),
+    "greater": ("greater_equal", "less"), "greater_equal": ("greater", "less_equal"),
+    "equal": ("not_equal",), "not_equal": ("equal",),
 }  # fmt: skip
 
 
@@ -28,8 +28,8 @@ def changing(edits: Edits) -> list[Edit]:
     """The edits that change, leave out or double what is there."""
     found: list[Edit] = []
     for site in edits.sites:
-        for node in trees.nodes(site.expression.tree):
-            found += _of_node(_Part(edits, site, node))
+        for term in parts(site.term):
+            found += _of_term(_Part(edits, site, term))
     return [*found, *_of_loops(edits, edits.statements, ())]
 
 
@@ -51,124 +51,109 @@ class _Part:
 
     edits: Edits
     site: Site
-    node: ast.expr
+    term: Term
 
     @property
     def shown(self) -> str:
-        return trees.text(self.node)
+        return text(self.term)
 
-    def edit(self, new: ast.expr, kind: str, meaning: str, rank: float) -> Edit:
+    def edit(self, new: Term, kind: str, meaning: str, rank: float) -> Edit:
         """The section with `new` in its place; `meaning` says of a program that this mends what was wrong with it."""
         mend = f"{self.site.named}: {meaning} it equals the graph"
-        return self.edits.edit(self.site, self.node, new, kind, mend, rank)
+        return self.edits.edit(self.site, self.term, new, kind, mend, rank)
 
 
-def _of_node(part: _Part) -> Iterator[Edit]:
+def _of_term(part: _Part) -> Iterator[Edit]:
     shown = part.shown
-    match part.node:
-        case ast.Call() as call:
-            operation = called(call)
-            assert operation is not None
+    match part.term:
+        case Apply(operation=name, spelled="call") as call:
+            operation = OPERATIONS[name]
             if operation.over is not None:
                 yield from _of_collective(part, call, operation, operation.over)
             yield from _exchanged(part, call, operation)
             yield from _dimensions(part, call, operation)
             yield from _before_instead(part, call)
-        case ast.Compare(left=left, ops=[op], comparators=[right]):
-            for other in _EDGES[type(op)]:
-                new = ast.Compare(left, [other()], [right])
-                rank = 3.5 if isinstance(op, ast.Eq | ast.NotEq) else 5.0
-                yield part.edit(new, "edge", f"{shown} has the wrong edge: with {trees.text(new)}", rank)
+        case Apply(operation=name, operands=(left, right), spelled="operator") if name in _EDGES:
+            for other in _EDGES[name]:
+                new = operator(other, left, right)
+                rank = 3.5 if name in ("equal", "not_equal") else 5.0
+                yield part.edit(new, "edge", f"{shown} has the wrong edge: with {text(new)}", rank)
             for by in (1, -1):
-                new = ast.Compare(left, [op], [trees.plus(right, by)])
-                yield part.edit(new, "edge", f"{shown} has the wrong edge: with {trees.text(new)}", 6)
-        case ast.BinOp() as binary:
-            yield from _of_operator(part, binary)
-            yield from _inside_instead(part, binary)
-        case ast.Subscript(value=value, slice=index):
+                new = operator(name, left, plus(right, by))
+                yield part.edit(new, "edge", f"{shown} has the wrong edge: with {text(new)}", 6)
+        case Apply(operation=name, operands=(left, right), spelled="operator"):
+            yield from _of_operator(part, name, left, right)
+            yield from _inside_instead(part, name, left, right)
+        case Apply(operands=(x, index), spelled="index"):
             for new in _shifted_index(index):
-                changed = ast.Subscript(value, new, ast.Load())
-                yield part.edit(changed, "number", f"{shown} takes the wrong part: with {trees.text(changed)}", 7)
-        case ast.Attribute(value=value, attr="T"):
-            yield part.edit(value, "dimension", f"{shown} is transposed once too often: without it,", 5)
+                changed = Apply("index", (x, new), spelled="index")
+                yield part.edit(changed, "number", f"{shown} takes the wrong part: with {text(changed)}", 7)
+        case Apply(operands=(x,), spelled=".T"):
+            yield part.edit(x, "dimension", f"{shown} is transposed once too often: without it,", 5)
         case _:
             return
 
 
-def _of_collective(part: _Part, call: ast.Call, operation: Operation, over: OverAxes) -> Iterator[Edit]:
-    if over.does in ("cast", "size"):
+def _of_collective(part: _Part, call: Apply, operation: Operation, over: OverAxes) -> Iterator[Edit]:
+    at = place_of(call, "axis_name")
+    if over.does in ("cast", "size") or at is None:
         return
-    shown, name = part.shown, operation.name
-    call = trees.axes_by_position(call)
-    at = list(operation.signature.parameters).index("axis_name")
-    if len(call.args) <= at:
-        return
+    shown, name, now = part.shown, operation.name, text(argument(call, at))
     for axes in part.edits.combinations:
-        if trees.text(trees.axes_node(axes)) != trees.text(call.args[at]):
-            instead = f"over {quoted(axes)} instead of {trees.text(call.args[at])}"
-            new = _spelled(trees.with_argument(call, at, trees.axes_node(axes)), at, operation)
-            yield part.edit(new, "axis", f"{shown} runs over the wrong axis: {instead}", 3)
-    call = _spelled(call, at, operation)
+        other = axes_of(axes)
+        if text(other) != now:
+            instead = f"over {quoted(axes)} instead of {now}"
+            yield part.edit(with_argument(call, at, other), "axis", f"{shown} runs over the wrong axis: {instead}", 3)
     if not operation.communicates:
         return
-    operand = call.args[0]
+    operand = call.operands[0]
     again = is_reduced(part.site, operand)
     yield part.edit(operand, "missing", f"{shown} is one {name} too many: without it,", 0.5 if again else 2)
-    yield part.edit(trees.with_argument(call, 0, call), "doubled", f"{shown} is left out once: with it twice,", 9)
+    yield part.edit(with_argument(call, 0, call), "doubled", f"{shown} is left out once: with it twice,", 9)
     if operation.reduces:
         yield from _other_reductions(part, call, operation)
-        yield from _after_instead(part, call, operation)
+        yield from _after_instead(part, call, operation, argument(call, at))
     if over.does == "permute":
         yield from _other_ways(part, call)
 
 
-def _spelled(call: ast.Call, at: int, operation: Operation) -> ast.Call:
-    """A call with its axes, which stand at the position `at`, by name, where JAX has them so."""
-    if operation.signature.parameters["axis_name"].kind is not Parameter.KEYWORD_ONLY:
-        return call
-    axes = ast.keyword("axis_name", call.args[at])
-    return ast.Call(call.func, [*call.args[:at], *call.args[at + 1 :]], [*call.keywords, axes])
-
-
-def _other_reductions(part: _Part, call: ast.Call, operation: Operation) -> Iterator[Edit]:
+def _other_reductions(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit]:
     for other in OPERATIONS.values():
         if other.reduces and other.name != operation.name:
-            new = ast.Call(ast.Name(other.name), call.args, call.keywords)
+            new = replace(call, operation=other.name)
             does = {row.over.does for row in (operation, other) if row.over is not None}
             meaning = f"{part.shown} is a {operation.name} where a {other.name} is meant: with {other.name}"
             yield part.edit(new, "kind", meaning, 1.0 if does == {"sum", "mean"} else 2.5)
 
 
-def _other_ways(part: _Part, call: ast.Call) -> Iterator[Edit]:
+def _other_ways(part: _Part, call: Apply) -> Iterator[Edit]:
     """A permutation in the other direction, or by another number of devices."""
     shown = part.shown
-    for i, keyword in enumerate(call.keywords):
-        if keyword.arg == "shift":
-            new = trees.with_keyword(call, i, ast.UnaryOp(ast.USub(), keyword.value))
+    for name, value in call.named:
+        if name == "shift":
+            new = with_argument(call, name, operator("negative", value))
             yield part.edit(new, "direction", f"{shown} shifts the wrong way: with the opposite shift", 4)
             for shift in range(1, max(part.edits.experiment.manual.shape)):
-                if trees.text(keyword.value) != str(shift):
-                    new = trees.with_keyword(call, i, ast.Constant(shift))
+                if text(value) != str(shift):
+                    new = with_argument(call, name, Const(shift))
                     yield part.edit(new, "direction", f"{shown} shifts by the wrong number: with shift={shift}", 6)
-        if keyword.arg == "perm" and isinstance(keyword.value, ast.Tuple):
-            pairs = [pair.elts for pair in keyword.value.elts if isinstance(pair, ast.Tuple)]
+        if name == "perm" and isinstance(value, Group):
+            pairs = [pair for pair in value.items if isinstance(pair, Group)]
             if pairs:
-                turned = ast.Tuple([ast.Tuple(list(reversed(pair))) for pair in pairs])
+                turned = Group(tuple(replace(pair, items=pair.items[::-1]) for pair in pairs))
                 meaning = f"{shown} sends the wrong way: with every pair (source, destination) turned round"
-                yield part.edit(trees.with_keyword(call, i, turned), "direction", meaning, 4)
+                yield part.edit(with_argument(call, name, turned), "direction", meaning, 4)
 
 
-def _exchanged(part: _Part, call: ast.Call, operation: Operation) -> Iterator[Edit]:
+def _exchanged(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit]:
     """Two arguments that are easily taken for each other, in each other's place."""
     if operation.pair is None:
         return
-    if operation.over is not None and operation.over.does != "ragged":
-        call = trees.axes_by_position(call)
     names = list(operation.signature.parameters)
     first, second = sorted(map(names.index, operation.pair))
-    if len(call.args) <= second:
+    if len(call.operands) <= second:
         return
-    new = trees.with_argument(trees.with_argument(call, first, call.args[second]), second, call.args[first])
+    new = with_argument(with_argument(call, first, call.operands[second]), second, call.operands[first])
     if set(operation.pair) <= set(DIMENSIONS):
         yield part.edit(new, "dimension", f"{part.shown} splits what it should join: with both exchanged", 4)
     elif operation.over is not None:
@@ -178,133 +163,118 @@ def _exchanged(part: _Part, call: ast.Call, operation: Operation) -> Iterator[Ed
         yield part.edit(new, "edge", f"the branches of {part.shown} are the wrong way round: exchanged,", 6)
 
 
-def _after_instead(part: _Part, call: ast.Call, operation: Operation) -> Iterator[Edit]:
+def _after_instead(part: _Part, call: Apply, operation: Operation, axes: Term) -> Iterator[Edit]:
     """psum(product + bias) counts the bias once per device; psum(tanh(x)) sums what is not partial."""
-    name, over = operation.name, trees.text(call.args[1])
-    summed = call.args[0]
-    if isinstance(summed, ast.Name) and summed.id in part.site.before:
-        summed = part.site.before[summed.id].tree
-    if isinstance(summed, ast.BinOp) and isinstance(summed.op, ast.Add | ast.Sub):
-        size = part.edits.experiment.mesh.axis_size(ast.literal_eval(call.args[1]))
-        adds = operation.over is not None and operation.over.does == "sum"
-        counts = f"so that it counts {size} times; " if adds else ""
-        for inside, outside, left in ((summed.left, summed.right, True), (summed.right, summed.left, False)):
-            reduced = trees.with_argument(call, 0, inside)
-            new = ast.BinOp(reduced, summed.op, outside) if left else ast.BinOp(outside, summed.op, reduced)
-            meaning = f"{trees.text(outside)} is added before the {name} over {over}, {counts}added after it,"
-            yield part.edit(new, "order", meaning, 1.5)
-    if isinstance(summed, ast.Call) and _is_plain(summed):
-        new = ast.Call(summed.func, [trees.with_argument(call, 0, summed.args[0])], summed.keywords)
-        yield part.edit(new, "order", f"{trees.text(summed)} stands before the {name} over {over}; after it,", 4)
+    name, over = operation.name, text(axes)
+    match named_by(call.operands[0], part.site):
+        case Apply(operation="add" | "subtract" as sign, operands=(left, right), spelled="operator"):
+            size = part.edits.experiment.mesh.axis_size(literal(axes))
+            adds = operation.over is not None and operation.over.does == "sum"
+            counts = f"so that it counts {size} times; " if adds else ""
+            for new, outside in (
+                (operator(sign, with_argument(call, 0, left), right), right),
+                (operator(sign, left, with_argument(call, 0, right)), left),
+            ):
+                meaning = f"{text(outside)} is added before the {name} over {over}, {counts}added after it,"
+                yield part.edit(new, "order", meaning, 1.5)
+        case Apply(spelled="call") as summed if _is_plain(summed):
+            new = with_argument(summed, 0, with_argument(call, 0, summed.operands[0]))
+            yield part.edit(new, "order", f"{text(summed)} stands before the {name} over {over}; after it,", 4)
+        case _:
+            return
 
 
-def _before_instead(part: _Part, call: ast.Call) -> Iterator[Edit]:
+def _before_instead(part: _Part, call: Apply) -> Iterator[Edit]:
     """tanh(psum(x)) as psum(tanh(x))."""
-    if not (_is_plain(call) and is_reduction(call.args[0])):
-        return
-    inner = call.args[0]
-    assert isinstance(inner, ast.Call)
-    new = trees.with_argument(inner, 0, ast.Call(call.func, [inner.args[0]], call.keywords))
-    yield part.edit(new, "order", f"{part.shown} stands after the collective; before it,", 4)
+    if _is_plain(call) and is_reduction(inner := call.operands[0]):
+        new = with_argument(inner, 0, with_argument(call, 0, inner.operands[0]))
+        yield part.edit(new, "order", f"{part.shown} stands after the collective; before it,", 4)
 
 
-def _inside_instead(part: _Part, node: ast.BinOp) -> Iterator[Edit]:
+def _inside_instead(part: _Part, name: str, left: Term, right: Term) -> Iterator[Edit]:
     """psum(x) + b as psum(x + b)."""
-    if not isinstance(node.op, ast.Add | ast.Sub):
-        return
-    for reduced, other, left in ((node.left, node.right, True), (node.right, node.left, False)):
+    for reduced, other in ((left, right), (right, left)) if name in ("add", "subtract") else ():
         if is_reduction(reduced):
-            assert isinstance(reduced, ast.Call)
-            inside = reduced.args[0]
-            new = ast.BinOp(inside, node.op, other) if left else ast.BinOp(other, node.op, inside)
-            meaning = f"{trees.text(other)} is added after the {trees.text(reduced.func)}; added before it,"
-            yield part.edit(trees.with_argument(reduced, 0, new), "order", meaning, 4)
+            summed = reduced.operands[0]
+            inside = operator(name, summed, other) if reduced is left else operator(name, other, summed)
+            meaning = f"{text(other)} is added after the {reduced.operation}; added before it,"
+            yield part.edit(with_argument(reduced, 0, inside), "order", meaning, 4)
 
 
-_OPPOSITES: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
-}  # fmt: skip
+_OPPOSITES = {"add": "subtract", "subtract": "add", "multiply": "divide", "divide": "multiply"}
 
 
-def _of_operator(part: _Part, node: ast.BinOp) -> Iterator[Edit]:
-    shown, left, op, right = part.shown, node.left, node.op, node.right
-    opposite = _OPPOSITES.get(type(op))
-    if opposite is not None:
-        what = "sign" if isinstance(op, ast.Add | ast.Sub) else "scale"
-        new = ast.BinOp(left, opposite(), right)
-        yield part.edit(new, what, f"{shown} should be {trees.text(new)}: with that", 3)
-    if isinstance(op, ast.Sub):
-        new = ast.BinOp(right, op, left)
-        yield part.edit(new, "sign", f"{shown} should be {trees.text(new)}: with that", 3.5)
-    if isinstance(op, ast.Add | ast.Sub | ast.Mult | ast.Div):
-        what = "term" if isinstance(op, ast.Add | ast.Sub) else "scale"
-        yield part.edit(left, what, f"{trees.text(right)} in {shown} is one {what} too many: without it,", 3)
-        if isinstance(op, ast.Add | ast.Mult):
-            yield part.edit(right, what, f"{trees.text(left)} in {shown} is one {what} too many: without it,", 3.5)
-    if isinstance(op, ast.Add | ast.Sub) and isinstance(right, ast.Constant) and isinstance(right.value, int):
+def _of_operator(part: _Part, name: str, left: Term, right: Term) -> Iterator[Edit]:
+    shown, adds = part.shown, name in ("add", "subtract")
+    what = "term" if adds else "scale"
+    if name in _OPPOSITES:
+        new = operator(_OPPOSITES[name], left, right)
+        yield part.edit(new, "sign" if adds else what, f"{shown} should be {text(new)}: with that", 3)
+    if name == "subtract":
+        new = operator(name, right, left)
+        yield part.edit(new, "sign", f"{shown} should be {text(new)}: with that", 3.5)
+    if name in _OPPOSITES:
+        yield part.edit(left, what, f"{text(right)} in {shown} is one {what} too many: without it,", 3)
+    if name in ("add", "multiply"):
+        yield part.edit(right, what, f"{text(left)} in {shown} is one {what} too many: without it,", 3.5)
+    if adds and isinstance(right, Const) and isinstance(right.value, int):
         for by in (1, -1):
-            new = ast.BinOp(left, op, ast.Constant(right.value + by))
-            yield part.edit(new, "number", f"{shown} is off by one: with {trees.text(new)}", 5)
-    if isinstance(op, ast.MatMult):
+            new = operator(name, left, Const(right.value + by))
+            yield part.edit(new, "number", f"{shown} is off by one: with {text(new)}", 5)
+    if name == "matmul":
         for new in (
-            ast.BinOp(right, op, left),
-            ast.BinOp(trees.transposed(left), op, right),
-            ast.BinOp(left, op, trees.transposed(right)),
+            operator(name, right, left),
+            operator(name, transposed(left), right),
+            operator(name, left, transposed(right)),
         ):
-            yield part.edit(new, "dimension", f"{shown} should be {trees.text(new)}: with that", 6)
+            yield part.edit(new, "dimension", f"{shown} should be {text(new)}: with that", 6)
 
 
-def _dimensions(part: _Part, call: ast.Call, operation: Operation) -> Iterator[Edit]:
+def _dimensions(part: _Part, call: Apply, operation: Operation) -> Iterator[Edit]:
     """The same call on another dimension, or with a diagonal beside its own."""
     shown = part.shown
     gathers = operation.over is not None and operation.over.does == "gather"
-    if gathers and all(keyword.arg != "axis" for keyword in call.keywords):
-        call = ast.Call(call.func, call.args, [*call.keywords, ast.keyword("axis", ast.Constant(0))])
-    names = list(operation.signature.parameters)
-    places = [(i, name) for i, name in enumerate(names[: len(call.args)]) if name in (*DIMENSIONS, DIAGONAL)]
-    for i, name in places:
-        for value in _others(call.args[i], name):
-            new = trees.with_argument(call, i, ast.Constant(value))
-            yield part.edit(new, "dimension", f"{shown} works on the wrong dimension: with {trees.text(new)}", 5)
-    for i, keyword in enumerate(call.keywords):
-        if keyword.arg in (*DIMENSIONS, DIAGONAL):
-            for value in _others(keyword.value, keyword.arg):
-                changed = trees.with_keyword(call, i, ast.Constant(value))
-                what = "has the wrong diagonal" if keyword.arg == DIAGONAL else "works on the wrong dimension"
-                yield part.edit(changed, "dimension", f"{shown} {what}: with {keyword.arg}={value}", 5)
+    if gathers and "axis" not in dict(call.named):
+        call = replace(call, named=(*call.named, ("axis", Const(0))))
+    for i, (name, now) in enumerate(zip(operation.signature.parameters, call.operands, strict=False)):
+        for value in _others(now, name):
+            new = with_argument(call, i, Const(value))
+            yield part.edit(new, "dimension", f"{shown} works on the wrong dimension: with {text(new)}", 5)
+    for name, now in call.named:
+        for value in _others(now, name):
+            what = "has the wrong diagonal" if name == DIAGONAL else "works on the wrong dimension"
+            new = with_argument(call, name, Const(value))
+            yield part.edit(new, "dimension", f"{shown} {what}: with {name}={value}", 5)
 
 
-def _others(value: ast.expr, argument: str) -> list[int]:
-    try:
-        now = ast.literal_eval(value)
-    except ValueError:
-        return []
+def _others(value: Term, argument: str) -> list[int]:
+    now = literal(value) if argument in (*DIMENSIONS, DIAGONAL) else None
     if not isinstance(now, int) or isinstance(now, bool):
         return []
     return [now + 1, now - 1] if argument == DIAGONAL else [other for other in (0, 1, 2, -1) if other != now]
 
 
-def _shifted_index(index: ast.expr) -> Iterator[ast.expr]:
+def _shifted_index(index: Term) -> Iterator[Term]:
     """An index or slice that is one off."""
     match index:
-        case ast.Constant(value=int() as number) if not isinstance(number, bool):
-            yield from (ast.Constant(number + by) for by in (1, -1))
-        case ast.Slice(lower=lower, upper=upper, step=step):
+        case Const(value=int() as number) if not isinstance(number, bool):
+            yield from (Const(number + by) for by in (1, -1))
+        case Slice(lower=lower, upper=upper):
             for by in (1, -1):
-                if lower is not None:
-                    yield ast.Slice(trees.plus(lower, by), upper, step)
-                if upper is not None:
-                    yield ast.Slice(lower, trees.plus(upper, by), step)
-        case ast.Tuple(elts=parts):
-            for i, part in enumerate(parts):
+                if lower != NOTHING:
+                    yield replace(index, lower=plus(lower, by))
+                if upper != NOTHING:
+                    yield replace(index, upper=plus(upper, by))
+        case Group(items=items, kind="tuple"):
+            for i, part in enumerate(items):
                 for new in _shifted_index(part):
-                    yield ast.Tuple([*parts[:i], new, *parts[i + 1 :]])
-        case ast.Name() | ast.BinOp():
-            yield from (trees.plus(index, by) for by in (1, -1))
+                    yield Group((*items[:i], new, *items[i + 1 :]))
+        case Name() | Apply(operands=(_, _), spelled="operator"):
+            yield from (plus(index, by) for by in (1, -1))
         case _:
             return
 
 
-def _is_plain(call: ast.Call) -> bool:
+def _is_plain(call: Apply) -> bool:
     """Whether a call is of one array alone, such as `tanh(x)`."""
-    return not is_collective(call) and len(call.args) == 1
+    return not is_collective(call) and len(call.operands) == 1

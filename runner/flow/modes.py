@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
 from runner.evidence.model import Collective
+from runner.record import code
 from runner.record.model import Asker, CompiledProgram, Mode, Placer, ProgramRecord, View
 from runner.why.least import gaps
 
@@ -65,9 +65,7 @@ def _by(one: Collective) -> Asker:
 
 def _lines(file: Path) -> int:
     """The lines of code of the function `program` in a program's file."""
-    text = file.read_text(encoding="utf-8")
-    function = next(
-        node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == "program"
-    )
-    lines = (line.strip() for line in text.splitlines()[function.lineno - 1 : function.end_lineno])
+    function = code.function(file.read_text(encoding="utf-8"))
+    assert function is not None, file
+    lines = map(str.strip, function.splitlines())
     return sum(bool(line) and not line.startswith("#") for line in lines)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeAlias
@@ -11,8 +10,9 @@ import numpy as np
 
 from runner import codec, dtypes
 from runner.experiment.model import Experiment, Line, Node, Statement
-from runner.language.operations import OPERATIONS
-from runner.language.syntax import Expression, name_of
+from runner.graph.term import Apply, Term, within
+from runner.language.parts import called, name_of
+from runner.language.syntax import Expression
 from runner.layout import Typed
 from runner.link.events import Ranges, Types
 from runner.link.target import Output, ProgramRun
@@ -104,28 +104,24 @@ def _lines(statements: Iterable[Statement], scope: dict[str, str], types: _Types
 
 def _line(line: Line, expression: Expression, scope: Mapping[str, str], types: _Types) -> RecordedLine:
     given = [
-        argument
-        for node in ast.walk(expression.tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        if (row := OPERATIONS.get(node.func.id)) is not None and row.kind == "collective"
-        for argument in node.args
-        if name_of(argument) is not None
+        operand
+        for call in within(expression.term)
+        if isinstance(call, Apply) and (row := called(call)) is not None and row.kind == "collective"
+        for operand in call.operands
     ]
     shape, dtype = types.get(line.path, (None, None))
     return RecordedLine(
         path=line.path,
         line=str(line),
         expression=expression.text,
-        reads=_read([expression.tree], scope),
+        reads=_read(within(expression.term), scope),
         sent=_read(given, scope),
         shape=None if shape is None else list(shape),
         dtype=dtype,
     )
 
 
-def _read(trees: Iterable[ast.AST], scope: Mapping[str, str]) -> list[str]:
-    """Whose values some trees read, in the order in which they stand."""
-    nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)]
-    nodes.sort(key=lambda node: (node.lineno, node.col_offset))
-    names = (name_of(node) for node in nodes)
+def _read(terms: Iterable[Term], scope: Mapping[str, str]) -> list[str]:
+    """Whose values the names among some terms are, in their order."""
+    names = map(name_of, terms)
     return list(dict.fromkeys(scope[name] for name in names if name is not None and name in scope))

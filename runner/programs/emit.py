@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from runner.experiment.model import Experiment
-from runner.graph.model import Const, Equation, Function, Group, Operand, Ref, Size, Slice, literal
-from runner.language import trees
+from runner.graph.model import Equation, Function, Graph, Operand, Ref, Size, literal
+from runner.graph.term import NOTHING, Apply, Const, Group, Lambda, Listed, Name, Slice, Term
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS
-from runner.language.operators import SYNTAX
+from runner.language.operations.arguments import AT
+from runner.language.parts import axes_of, operator
+from runner.language.printing import text
+from runner.layout import Spec
 from runner.programs.names import Names
-from runner.programs.spelling import resharded, sharding
 from runner.sharding.repairs import Repair
 
 
@@ -39,45 +40,41 @@ class Emit:
 
     def text(self, equation: Equation) -> str:
         """The expression of an equation."""
-        return ast.unparse(ast.fix_missing_locations(self._equation(equation)))
+        return text(self._equation(equation))
 
-    def _operand(self, operand: Operand) -> ast.expr:
+    def _operand(self, operand: Operand) -> Term:
         match operand:
             case Ref(number=number) if number in self._parts:
                 return self._equation(self._parts[number])
             case Ref(number=number):
-                return ast.Name(self._names[self._named[number]])
-            case Const(value=value):
-                return ast.Constant(value)
+                return Name(self._names[self._named[number]])
+            case Const():
+                return operand
             case Size(name=name):
-                return _parse(f"jnp.{name}") if name in CONSTANTS else ast.Name(self._names[name])
+                return Name(f"jnp.{name}" if name in CONSTANTS else self._names[name])
             case Group(items=items, kind=kind):
-                elements = list(map(self._operand, items))
-                return ast.Tuple(elements) if kind == "tuple" else ast.List(elements)
+                return Group(tuple(map(self._operand, items)), kind)
             case Slice(lower=lower, upper=upper, step=step):
-                parts = (None if part == Const(None) else self._operand(part) for part in (lower, upper, step))
-                return ast.Slice(*parts)
-            case Function():
-                return self._function(operand)
+                return Slice(self._operand(lower), self._operand(upper), self._operand(step))
+            case Function(body=body):
+                return self._function(body)
 
-    def _function(self, function: Function) -> ast.expr:
-        inputs, body = function.body.inputs, function.body
+    def _function(self, body: Graph) -> Term:
+        inputs = body.inputs
         names = self._names.within([value.name for value in inputs])
         named = {**self._named, **{value.number: value.name for value in inputs}}
         *parts, result = body.equations
         inner = {equation.results[0].number: equation for equation in parts}
         inside = Emit(self._experiment, names, named, inner, self._repairs, self._under_vmap)
-        parameters = [ast.arg(names[value.name]) for value in inputs]
-        arguments = ast.arguments(posonlyargs=[], args=parameters, kwonlyargs=[], kw_defaults=[], defaults=[])
-        return ast.Lambda(arguments, inside._equation(result))
+        return Lambda(tuple(names[value.name] for value in inputs), inside._equation(result))
 
-    def _equation(self, equation: Equation) -> ast.expr:
+    def _equation(self, equation: Equation) -> Term:
         repair = self._repairs.get(equation.source.place or "", Repair())
         match equation.spelled:
             case "name":
                 return self._operand(equation.operands[0])
             case ".T":
-                return ast.Attribute(self._operand(equation.operands[0]), "T")
+                return Apply("transpose", (self._operand(equation.operands[0]),), spelled=".T")
             case "operator":
                 return self._operator(equation, repair)
             case "index":
@@ -85,82 +82,76 @@ class Emit:
             case "call":
                 return self._call(equation, repair)
 
-    def _operator(self, equation: Equation, repair: Repair) -> ast.expr:
-        operands = _laid_out(list(map(self._operand, equation.operands)), repair)
+    def _operator(self, equation: Equation, repair: Repair) -> Term:
+        operands = _laid_out(map(self._operand, equation.operands), repair)
         if repair.out_sharding is not None:
-            return ast.Call(_parse("jnp.matmul"), operands, [_out_sharding(repair)])
-        return SYNTAX[equation.operation](*operands)
+            return Apply("jnp.matmul", operands, _out_sharding(repair))
+        return Apply(equation.operation, operands, spelled="operator")
 
-    def _index(self, equation: Equation, repair: Repair) -> ast.expr:
+    def _index(self, equation: Equation, repair: Repair) -> Term:
         x, index = equation.operands
         parts = index.items if isinstance(index, Group) and index.kind == "tuple" else None
-        value, *where = _laid_out(list(map(self._operand, (x, *((index,) if parts is None else parts)))), repair)
-        at = where[0] if parts is None else ast.Tuple(where)
+        value, *where = _laid_out(map(self._operand, (x, *((index,) if parts is None else parts))), repair)
+        operands = (value, where[0] if parts is None else Group(tuple(where)))
         if repair.out_sharding is None:
-            return ast.Subscript(value, at)
-        get = ast.Attribute(ast.Subscript(ast.Attribute(value, "at"), at), "get")
-        return ast.Call(get, [], [_out_sharding(repair)])
+            return Apply("index", operands, spelled="index")
+        return Apply(f"{AT}get", operands, _out_sharding(repair))
 
-    def _call(self, equation: Equation, repair: Repair) -> ast.expr:
+    def _call(self, equation: Equation, repair: Repair) -> Term:
         operation = OPERATIONS[equation.operation]
         if self._under_vmap and operation.over is not None and operation.over.does == "cast":
             # vmap knows no varying axes.
             return self._operand(equation.operands[0])
         names_function = equation.argument(operation.function, operation.signature)
-        written = [
-            _parse(COMPUTATIONS[str(operand.value)])
+        written = (
+            Name(COMPUTATIONS[str(operand.value)])
             if isinstance(operand, Const) and operand is names_function
             else self._operand(operand)
             for operand in equation.flat
-        ]
+        )
         flat = iter(_laid_out(written, repair))
-        positional = [_packed(operand, flat) for operand in equation.operands]
-        # vmap knows no varying axes.
+        operands = tuple(_packed(operand, flat) for operand in equation.operands)
         named = {name: _packed(operand, flat) for name, operand in equation.named}
-        keywords = [
-            ast.keyword(name, value) for name, value in named.items() if not (self._under_vmap and name == "to")
-        ]
+        if self._under_vmap:
+            # vmap knows no varying axes.
+            named.pop("to", None)
         if operation.over is not None:
-            keywords = [self._shift(equation, k) if k.arg == "shift" else k for k in keywords]
-        if repair.out_sharding is not None:
-            keywords.append(_out_sharding(repair))
-        if operation.method is not None:
-            return trees.method_call(operation.method, positional, keywords)
-        return ast.Call(_parse(operation.jax), positional, keywords)
+            named = dict(self._moved(equation, name, value) for name, value in named.items())
+        called = operation.name if operation.method is not None else operation.jax
+        return Apply(called, operands, (*named.items(), *_out_sharding(repair)))
 
-    def _shift(self, equation: Equation, shift: ast.keyword) -> ast.keyword:
-        """`shift=` as the permutation that it stands for."""
+    def _moved(self, equation: Equation, name: str, value: Term) -> tuple[str, Term]:
+        """An argument by name; `shift=` as the permutation that it stands for."""
+        if name != "shift":
+            return name, value
         axes = equation.argument("axis_name", OPERATIONS[equation.operation].signature)
-        size = self._experiment.mesh.axis_size(literal(axes))
-        match shift.value:
-            case ast.UnaryOp(op=ast.USub(), operand=by):
-                moved = ast.BinOp(ast.Name("j"), ast.Sub(), by)
+        size = Const(self._experiment.mesh.axis_size(literal(axes)))
+        match value:
+            case Apply(operation="negative", operands=(by,), spelled="operator"):
+                moved = operator("subtract", Name("j"), by)
             case by:
-                moved = ast.BinOp(ast.Name("j"), ast.Add(), by)
-        return ast.keyword("perm", _parse(f"[(j, ({ast.unparse(moved)}) % {size}) for j in range({size})]"))
+                moved = operator("add", Name("j"), by)
+        return "perm", Listed(Group((Name("j"), operator("remainder", moved, size))), "j", (size,))
 
 
-def _packed(operand: Operand, flat: Iterator[ast.expr]) -> ast.expr:
+def _packed(operand: Operand, flat: Iterator[Term]) -> Term:
     """What stands for an operand, of which lists and tuples were taken apart."""
     if not isinstance(operand, Group):
         return next(flat)
-    elements = [next(flat) for _ in operand.items]
-    return ast.Tuple(elements) if operand.kind == "tuple" else ast.List(elements)
+    return Group(tuple(next(flat) for _ in operand.items), operand.kind)
 
 
-def _laid_out(operands: Sequence[ast.expr], repair: Repair) -> list[ast.expr]:
-    return [
-        _parse(resharded(ast.unparse(ast.fix_missing_locations(operand)), repair.operands[i]))
-        if i in repair.operands
-        else operand
+def _laid_out(operands: Iterable[Term], repair: Repair) -> tuple[Term, ...]:
+    return tuple(
+        Apply("jax.reshard", (operand, _sharding(repair.operands[i]))) if i in repair.operands else operand
         for i, operand in enumerate(operands)
-    ]
+    )
 
 
-def _out_sharding(repair: Repair) -> ast.keyword:
-    assert repair.out_sharding is not None
-    return ast.keyword("out_sharding", _parse(sharding(repair.out_sharding)))
+def _out_sharding(repair: Repair) -> tuple[tuple[str, Term], ...]:
+    return () if repair.out_sharding is None else (("out_sharding", _sharding(repair.out_sharding)),)
 
 
-def _parse(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
+def _sharding(spec: Spec) -> Term:
+    entries = (axes_of(axes) if axes else NOTHING for axes in spec)
+    return Apply("NamedSharding", (Name("mesh"), Apply("P", tuple(entries))))

@@ -101,7 +101,10 @@ def _imports(experiment: Experiment, body: str, *, mesh: bool) -> list[str]:
 
 @functools.lru_cache(maxsize=8)
 def _read(body: str) -> frozenset[str]:
-    """The names that some lines of a program read."""
+    """The names that some lines of a program read.
+
+    Several writers put these lines together, each from texts of its own: only Python says which words are names.
+    """
     return frozenset(node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name))
 
 

@@ -7,15 +7,14 @@ Source: How to Scale Your Model (Austin et al., 2025), "Sharded Matrices and How
 
 from __future__ import annotations
 
-import ast
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from runner.experiment.lines import Loop
 from runner.experiment.model import Experiment, Statement, expressions
-from runner.language import trees
-from runner.language.syntax import name_of
+from runner.graph.term import Const, Name, Term, mapped, substituted
+from runner.language.parts import name_of
+from runner.language.printing import text
 from runner.layout import Spec
 from runner.sharding.plan import Plan, PlannedCollective, PlannedLine, PlannedOperation, PlannedValue
 from runner.why import needs
@@ -51,21 +50,21 @@ def lines(experiment: Experiment, plan: Plan) -> list[PlannedLine]:
             found.append(PlannedLine(line=loop, text=f"{loop}: {repeats[loop].steps} steps, in each of which"))
         around, slice_of = (line.loops[:-1], repeats[loop]) if line.first else (line.loops, None)
         lies = _known(values, around, repeats)
-        read = lies(_name(expression.tree))
+        read = lies(name_of(expression.term))
         asked = experiment.constrained.get(line.path, experiment.results.get(line.path))
         if read is not None and asked is not None:
             read = read[0], asked.padded(len(read[0]))
         own = _of(last[line.path]) if line.path in last else read
-        text = _expression(expression.tree, lies)
+        says = _expression(expression.term, lies)
         if line.first == "over" and slice_of is not None:
-            text = f"{text}[{slice_of.index}]"
+            says = f"{says}[{slice_of.index}]"
             own = (read[0][1:], Spec(read[1][1:])) if read else None
         if own is not None:
             values[str(line)] = own
-        text = f"{line}{written(*own) if own else ''} = {text}{' at first' if line.first == 'carry' else ''}"
+        says = f"{line}{written(*own) if own else ''} = {says}{' at first' if line.first == 'carry' else ''}"
         mine = [one for one in told if one.line == line.path]
         moves = [_collective(one, operations, known, names) for one in mine]
-        found.append(PlannedLine(line=str(line), text=text, collectives=moves))
+        found.append(PlannedLine(line=str(line), text=says, collectives=moves))
     return found
 
 
@@ -111,56 +110,25 @@ def _known(
     return lies
 
 
-def _name(tree: ast.expr) -> str | None:
-    return name_of(tree) if isinstance(tree, ast.Name | ast.Attribute) else None
+_AT = "\0"
+"""What stands for an `@` that is no product of matrices."""
 
 
-def _expression(tree: ast.expr, lies: Callable[[str | None], _Lying | None]) -> str:
+def _expression(term: Term, lies: Callable[[str | None], _Lying | None]) -> str:
     """An expression with the layout of each value in it; `·` is the product of matrices."""
-    naming = _Naming(lies)
-    text = trees.text(naming.visit(copy.deepcopy(tree))).replace(" @ ", " · ")
-    for number in reversed(range(len(naming.texts))):
-        text = text.replace(f"_value{number}_", naming.texts[number])
-    return text
 
+    def laid(name: str) -> Term | None:
+        lying = lies(name)
+        return None if lying is None else Name(f"{name}{written(*lying)}".replace("@", _AT))
 
-class _Naming(ast.NodeTransformer):
-    """Puts a mark in the place of each name of a value, and of each text, in the order of `texts`."""
+    def named(part: Term) -> Term:
+        """What a repeat carries as `T` by its name; a text as it is written."""
+        name = name_of(part)
+        if isinstance(part, Const) and isinstance(part.value, str):
+            return Name(repr(part.value).replace("@", _AT))
+        return mapped(part, named) if name is None or lies(name) is None else Name(name)
 
-    def __init__(self, lies: Callable[[str | None], _Lying | None]) -> None:
-        self._lies = lies
-        self._own = frozenset[str]()
-        """The parameters of the lambdas around, which are no values of the section's."""
-        self.texts: list[str] = []
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        # The name of an operation is that of no value.
-        node.args = [self.visit(argument) for argument in node.args]
-        node.keywords = [ast.keyword(keyword.arg, self.visit(keyword.value)) for keyword in node.keywords]
-        return node
-
-    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
-        outside = self._own
-        self._own = outside | {argument.arg for argument in node.args.args}
-        node.body = self.visit(node.body)
-        self._own = outside
-        return node
-
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        return self._mark(repr(node.value)) if isinstance(node.value, str) else node
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        lying = None if node.id in self._own else self._lies(node.id)
-        return node if lying is None else self._mark(node.id + written(*lying))
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        name = _name(node)
-        lying = self._lies(name)
-        return self.generic_visit(node) if lying is None or name is None else self._mark(name + written(*lying))
-
-    def _mark(self, text: str) -> ast.Name:
-        self.texts.append(text)
-        return ast.Name(f"_value{len(self.texts) - 1}_", ast.Load())
+    return text(substituted(named(term), laid)).replace(" @ ", " · ").replace(_AT, "@")
 
 
 def _collective(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,7 +9,9 @@ from dataclasses import replace
 from runner.evidence.model import Collective, Reason
 from runner.experiment.model import Experiment, expressions
 from runner.experiment.program import Program
-from runner.language.operations import OPERATIONS
+from runner.graph.term import within
+from runner.language.parts import called
+from runner.language.printing import text
 from runner.sharding.plan import AskedCollective, Planned
 from runner.why import needs
 from runner.why.matching import Matching
@@ -193,12 +194,10 @@ class Written:
         every = [
             expression for name, (_, expression) in self._lines.items() if name == line or name.startswith(f"{line}.")
         ]
-        for expression in every:
-            for node in ast.walk(expression.tree):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in OPERATIONS:
-                    over = OPERATIONS[node.func.id].over
-                    if over is not None and over.collective == kind:
-                        yield ast.unparse(node)
+        for part in (part for expression in every for part in within(expression.term)):
+            row = called(part)
+            if row is not None and row.over is not None and row.over.collective == kind:
+                yield text(part)
 
 
 def _names(name: str, call: str) -> bool:

@@ -5,8 +5,6 @@ This is the last validation: whatever only JAX can know is found here, and is a 
 
 from __future__ import annotations
 
-import ast
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,8 +18,9 @@ from runner.experiment.model import GRADIENTS, Experiment, Node, Section
 from runner.experiment.program import Program
 from runner.faults import LEFT_OUT, InvalidExperiment, invalid, key_text
 from runner.graph.source import Source
-from runner.language import trees
+from runner.graph.term import Apply, Const, Term, mapped
 from runner.language.check import canonical
+from runner.language.printing import text
 from runner.language.syntax import parse
 from runner.layout import Layout, Spec
 from runner.programs.types import Floats, Repairs, Typed, Types
@@ -261,11 +260,8 @@ def _check_varying(experiment: Experiment, name: str, spec: Spec, varying: froze
 
 def _known_gathered(experiment: Experiment, name: str, loose: frozenset[str]) -> str | None:
     """The lines with `to='invarying'` by which JAX knows an output to be the same along `loose`, if they are that."""
-    gathered = {
-        statement.name: text
-        for statement in experiment.per_device
-        if isinstance(statement, Node) and (text := _invarying(statement.expression.tree)) is not None
-    }
+    terms = {line.name: line.expression.term for line in experiment.per_device if isinstance(line, Node)}
+    gathered = {line: text(changed) for line, term in terms.items() if (changed := _invarying(term)) != term}
     for lines in (*([line] for line in gathered), list(gathered)):
         changed = tuple(
             replace(statement, expression=canonical(parse(gathered[statement.name])))
@@ -283,19 +279,13 @@ def _known_gathered(experiment: Experiment, name: str, loose: frozenset[str]) ->
     return None
 
 
-def _invarying(tree: ast.expr) -> str | None:
-    """An expression whose `all_gather`s leave what JAX knows to be the same; None where that changes nothing."""
-    changed = copy.deepcopy(tree)
-    gathers = [
-        node
-        for node in ast.walk(changed)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "all_gather"
-    ]
-    for call in gathers:
-        call.keywords = [keyword for keyword in call.keywords if keyword.arg != "to"]
-        call.keywords.append(ast.keyword("to", ast.Constant("invarying")))
-    text = trees.text(changed)
-    return None if text == trees.text(tree) else text
+def _invarying(term: Term) -> Term:
+    """An expression whose `all_gather`s leave what JAX knows to be the same."""
+    term = mapped(term, _invarying)
+    if not isinstance(term, Apply) or term.operation != "all_gather":
+        return term
+    others = (argument for argument in term.named if argument[0] != "to")
+    return replace(term, named=(*others, ("to", Const("invarying"))))
 
 
 def _differentiable(experiment: Experiment, section: Section, types: Mapping[str, Typed]) -> None:

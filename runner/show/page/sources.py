@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import keyword
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+from runner.record import code
 from runner.record.model import CompiledProgram, Record
 from runner.show import modes, profile
 from runner.show.page.frame import Part
@@ -122,16 +122,14 @@ def _sources(compiled: dict[str, CompiledProgram], folder: Path, way: str) -> It
 
 
 def _source(file: Path) -> str | None:
-    """The function `program` of a program's file; None where there is no such file."""
+    """The function `program` of a program's file, or all of it; None where there is no such file."""
     if file.is_symlink() or not file.is_file():
         return None
     try:
         text = file.read_text(encoding="utf-8")
-        body = ast.parse(text).body
+        return code.function(text) or text
     except (OSError, ValueError, SyntaxError):
         return None
-    function = next((node for node in body if isinstance(node, ast.FunctionDef) and node.name == "program"), None)
-    return text if function is None else "\n".join(text.splitlines()[function.lineno - 1 : function.end_lineno])
 
 
 def _painted(text: str) -> Markup:

@@ -1,0 +1,105 @@
+"""A term in; the parts of it that have values, what they call, and the same with another part, out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from runner.graph.term import Apply, Const, Group, Lambda, Listed, Name, Slice, Term, children
+from runner.language.operations import OPERATIONS, Operation
+
+
+def parts(term: Term) -> Iterator[Term]:
+    """The parts of an expression that have a value of their own, the whole first."""
+    yield term
+    match term:
+        case Lambda() | Listed():
+            return
+        case Apply(spelled="index", operands=(x, Group(items=items, kind="tuple"))):
+            inside = (x, *items)
+        case _:
+            inside = children(term)
+    for part in inside:
+        if not isinstance(part, Slice):
+            yield from parts(part)
+
+
+def name_of(term: Term) -> str | None:
+    """The name that a term is: `A`, `ring.acc`; `A.T`, too, looks like what a repeat carries. None for another term."""
+    match term:
+        case Name(name=name):
+            return name
+        case Apply(operands=(Name(name=name),), spelled=".T"):
+            return f"{name}.T"
+        case _:
+            return None
+
+
+def called(term: Term) -> Operation | None:
+    """The operation that a term calls, by its name or by an operator, if it calls one."""
+    match term:
+        case Apply(operation=operation, spelled="call" | "operator"):
+            return OPERATIONS[operation]
+        case _:
+            return None
+
+
+def literal(term: Term) -> Any:
+    """What a term says literally: `'x'`, `('x', 'y')`, `-2`; None for what is no literal."""
+    match term:
+        case Const(value=value):
+            return value
+        case Group(items=items, kind=kind):
+            values = map(literal, items)
+            return tuple(values) if kind == "tuple" else list(values)
+        case Apply(operation="negative", operands=(Const(value=int() | float() as number),)):
+            return -number
+        case _:
+            return None
+
+
+def operator(operation: str, *operands: Term) -> Apply:
+    """The operator that is this operation, of one operand or of two: `operator("add", a, b)` is `a + b`."""
+    return Apply(operation, operands, spelled="operator")
+
+
+def plus(term: Term, by: int) -> Term:
+    """`i + 1`, `i - 1`; of a number the number."""
+    if isinstance(term, Const) and isinstance(term.value, int) and not isinstance(term.value, bool):
+        return Const(term.value + by)
+    return operator("add" if by > 0 else "subtract", term, Const(abs(by)))
+
+
+def transposed(term: Term) -> Term:
+    """`x.T`; of `x.T` it is `x`."""
+    if isinstance(term, Apply) and term.spelled == ".T":
+        return term.operands[0]
+    return Apply("transpose", (term,), spelled=".T")
+
+
+def axes_of(axes: tuple[str, ...]) -> Term:
+    """Mesh axes as a call has them: `'x'`, `('x', 'y')`."""
+    names = tuple(map(Const, axes))
+    return names[0] if len(names) == 1 else Group(names)
+
+
+def place_of(call: Apply, parameter: str) -> int | str | None:
+    """Where a call has an argument of its operation: at a position, by name; None where it has none."""
+    row = called(call)
+    if parameter in dict(call.named):
+        return parameter
+    names = [] if row is None else list(row.signature.parameters)[: len(call.operands)]
+    return names.index(parameter) if parameter in names else None
+
+
+def argument(call: Apply, at: int | str) -> Term:
+    """The argument of a call at a position, or of a name."""
+    return call.operands[at] if isinstance(at, int) else dict(call.named)[at]
+
+
+def with_argument(call: Apply, at: int | str, new: Term) -> Apply:
+    """A call with another argument at a position, or of a name."""
+    if isinstance(at, int):
+        return replace(call, operands=(*call.operands[:at], new, *call.operands[at + 1 :]))
+    return replace(call, named=tuple((name, new if name == at else old) for name, old in call.named))

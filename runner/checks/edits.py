@@ -15,8 +15,9 @@ from runner.checks import inscribed
 from runner.experiment.model import Call, Experiment, Loop, Node, Section, Statement
 from runner.faults import Key
 from runner.language import trees
-from runner.language.operators import called
+from runner.language.bridge import called
 from runner.language.syntax import Expression
+from runner.language.terms import term
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Edits:
         for path, node in site.places:
             calls = node.line.calls
             known = inscribed.replaced(tree, inscribed.in_section(self._of_calls[calls])) if calls else tree
-            changed = Expression(trees.text(known), known)
+            changed = Expression(trees.text(known), term(known))
             statements = _changed(statements, path, lambda line, changed=changed: replace(line, expression=changed))
         first = min(_position(self.statements, path) for path, _ in site.places)
         node = site.places[0][1]
@@ -132,7 +133,7 @@ def _sites(
     for statement in statements:
         if isinstance(statement, Node):
             line, tree = statement.line, inscribed.own(statement)
-            expression = Expression(trees.text(tree), tree) if line.calls else statement.expression
+            expression = Expression(trees.text(tree), term(tree)) if line.calls else statement.expression
             here, before = (*path, statement.name), known.setdefault(line.calls, {})
             key, _ = line.written(section)
             named = f"{section}.{'.'.join(here)}" if key[0] == section else ".".join(map(str, key))

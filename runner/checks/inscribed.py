@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from runner.experiment.model import Node
 from runner.experiment.plain import read_expression
 from runner.faults import InvalidExperiment
-from runner.language import trees
+from runner.language import bridge, trees
 
 Names = Mapping[str, ast.expr]
 """What stands for a name elsewhere."""
@@ -21,7 +21,7 @@ Names = Mapping[str, ast.expr]
 
 def own(node: Node) -> ast.expr:
     """A line's tree in the names of the function that it stands in, or of the section."""
-    return node.expression.local if node.expression.local is not None else node.expression.tree
+    return bridge.tree(node.expression.local) if node.expression.local is not None else node.expression.tree
 
 
 def in_section(nodes: Iterable[Node]) -> dict[str, ast.expr]:
@@ -30,7 +30,7 @@ def in_section(nodes: Iterable[Node]) -> dict[str, ast.expr]:
     for node in nodes:
         found[node.line.label] = ast.Name(node.name)
         if node.expression.local is not None:
-            found |= dict(_apart(node.expression.local, node.expression.tree))
+            found |= dict(_apart(bridge.tree(node.expression.local), node.expression.tree))
     return found
 
 

@@ -11,8 +11,8 @@ from typing import TypeGuard
 
 from runner.checks.edits import Edit, Edits, Site, is_collective, is_reduced, is_reduction
 from runner.language import trees
+from runner.language.bridge import called
 from runner.language.operations import OPERATIONS, Does, Operation, OverAxes
-from runner.language.operators import called
 from runner.words import quoted
 
 

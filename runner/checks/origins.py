@@ -17,8 +17,9 @@ import numpy as np
 
 from runner.experiment.model import Experiment, Node
 from runner.language import trees
-from runner.language.operators import called
+from runner.language.bridge import called
 from runner.language.syntax import Expression
+from runner.language.terms import term
 from runner.record.model import TracedBlock, TracedOrigins
 from runner.reference import PerDevice, interpret
 
@@ -86,7 +87,7 @@ def _marked(expression: Expression) -> Expression:
     for number, keyword in enumerate(call.keywords):
         if keyword.arg == "output":
             call = trees.with_keyword(call, number, _empty(keyword.value))
-    return expression if call is expression.tree else Expression(ast.unparse(call), call)
+    return expression if call is expression.tree else Expression(ast.unparse(call), term(call))
 
 
 def _empty(output: ast.expr) -> ast.expr:
@@ -99,7 +100,7 @@ def _summing(expression: Expression) -> Expression:
     assert isinstance(tree.func, ast.Name)
     name = tree.func.id if tree.func.id == "psum_scatter" else "psum"
     call = ast.Call(ast.Name(name), tree.args, tree.keywords)
-    return Expression(ast.unparse(call), call)
+    return Expression(ast.unparse(call), term(call))
 
 
 def _blocks(marked: np.ndarray, numbers: np.ndarray, shape: tuple[int, ...], size: int) -> list[Block]:

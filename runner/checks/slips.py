@@ -14,8 +14,8 @@ from inspect import Parameter
 from runner.checks.edits import Edit, Edits, Site, is_collective, is_reduced, is_reduction
 from runner.experiment.model import Loop, Statement
 from runner.language import trees
+from runner.language.bridge import called
 from runner.language.operations import DIAGONAL, DIMENSIONS, OPERATIONS, Operation, OverAxes
-from runner.language.operators import called
 from runner.words import quoted
 
 _EDGES: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {

@@ -10,8 +10,8 @@ from typing import Any
 
 from runner.derivation.calls import NotStatic
 from runner.derivation.trees import constant
+from runner.language.bridge import OPERATORS
 from runner.language.operations import CONSTANTS, OPERATIONS
-from runner.language.operators import OPERATORS
 from runner.programs.types import Typed
 
 _COUNTED = (ast.Add, ast.Sub, ast.Mult, ast.Mod, ast.Div, ast.FloorDiv, ast.Pow)

@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from runner.language.bridge import called
 from runner.language.operations import OPERATIONS
-from runner.language.operators import called
 from runner.language.trees import text
 from runner.untyped import is_tuple
 

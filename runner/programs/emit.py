@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from runner.experiment.model import Experiment
 from runner.graph.model import Const, Equation, Function, Group, Operand, Ref, Size, Slice, literal
 from runner.language import trees
+from runner.language.bridge import SYNTAX
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS
-from runner.language.operators import SYNTAX
 from runner.programs.names import Names
 from runner.programs.spelling import resharded, sharding
 from runner.sharding.repairs import Repair

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 
 from runner.experiment.model import Node
 from runner.faults import InvalidExperiment
+from runner.language import printing
 from tests import harness
 
 RING = """
@@ -36,7 +36,7 @@ def test_a_ring_is_written_as_in_jax(tmp_path: Path) -> None:
 def test_its_elements_stand_in_its_place() -> None:
     line = harness.experiment(RING).per_device[1]
     assert isinstance(line, Node)
-    assert ast.unparse(line.expression.tree) == "ppermute(v, 'x', perm=((0, 2), (1, 3), (2, 0), (3, 1)))"
+    assert printing.text(line.expression.term) == "ppermute(v, 'x', perm=((0, 2), (1, 3), (2, 0), (3, 1)))"
 
 
 @pytest.mark.parametrize(

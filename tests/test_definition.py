@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from runner.experiment.model import Experiment, expressions
 from runner.faults import InvalidExperiment
+from runner.language import printing
 from runner.layout import Spec
 from tests.harness import experiment
 
@@ -34,7 +34,7 @@ def described(given: Experiment) -> dict[str, Any]:
     return {
         **{name: getattr(given, name) for name in names},
         "arrays": [(array.name, array.layout, array.dims) for array in given.arrays],
-        "lines": [(line.path, ast.dump(expression.tree)) for line, expression in expressions(given.graph)],
+        "lines": [(line.path, printing.text(expression.term)) for line, expression in expressions(given.graph)],
     }
 
 

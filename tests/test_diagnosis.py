@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from runner.checks.edits import Edits
 from runner.experiment import data
 from runner.experiment.model import Experiment, expressions
 from runner.flow import revising
+from runner.graph.term import Term
 from runner.layout import Typed
 from runner.link.workers import Workers
 from runner.reference import interpret
@@ -242,12 +242,12 @@ def test_a_diagnosis_takes_a_share_of_the_run(elapsed: float, seconds: float) ->
 def test_the_experiment_is_as_it_was_afterwards() -> None:
     given = context("R[0:2]", {"r": RING, "C": "psum(r.total + 1, 'y')"})
 
-    def trees() -> list[str]:
-        return [ast.dump(e.tree) for _, e in expressions(given.experiment.per_device)]
+    def terms() -> list[Term]:
+        return [expression.term for _, expression in expressions(given.experiment.per_device)]
 
-    before = trees()
+    before = terms()
     diagnosis.diagnose(given)
-    assert trees() == before
+    assert terms() == before
 
 
 # What is proposed can be written.

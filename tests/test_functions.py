@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,8 @@ import pytest
 from runner.evidence.nodes import Origins
 from runner.experiment.model import Experiment, Loop, Node, Statement
 from runner.faults import InvalidExperiment
+from runner.graph.term import Name
+from runner.language import printing
 from runner.language.syntax import Expression
 from runner.programs import WRITERS
 from runner.programs.types import Repairs, Types
@@ -43,7 +44,7 @@ outputs: {n: [x, null]}
 
 
 def text_of(statements: tuple[Statement, ...]) -> dict[str, str]:
-    return {line.name: ast.unparse(line.expression.tree) for line in statements if isinstance(line, Node)}
+    return {line.name: printing.text(line.expression.term) for line in statements if isinstance(line, Node)}
 
 
 def changed(old: str, new: str) -> str:
@@ -285,7 +286,7 @@ def test_a_program_calls_its_functions_which_stand_once() -> None:
 def test_lines_that_were_edited_are_written_where_they_stand() -> None:
     read_ = experiment(TWICE)
     edited = [
-        replace(line, expression=Expression("h", ast.Name("h"))) if line.name == "m_inner" else line
+        replace(line, expression=Expression("h", Name("h"))) if line.name == "m_inner" else line
         for line in read_.graph
         if isinstance(line, Node)
     ]

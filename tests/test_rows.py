@@ -14,10 +14,12 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from runner.evidence import nodes
-from runner.language import trees
+from runner.graph.term import Apply, Name, Term
 from runner.language.counterparts import windows
 from runner.language.operations import COMPUTATIONS, OPERATIONS, Limit, Operation
-from runner.language.operators import OPERATORS, called
+from runner.language.operators import BY_NAME
+from runner.language.printing import text
+from runner.language.syntax import parse
 from runner.layout import Mesh
 from runner.worker import limits
 from runner.worker.versions import abstract_mesh
@@ -161,17 +163,22 @@ OTHERWISE = {
 """How the collectives are called with which nothing is mended."""
 
 
-def calls(row: Operation) -> list[ast.Call]:
+def calls(row: Operation) -> list[Apply]:
     assert row.over is not None
     given = [f"x, 'x', {rest}" for rest in row.over.calls] or [OTHERWISE[row.name]]
-    return [trees.parsed_call(f"{row.name}({arguments})") for arguments in given]
+    terms = (parse(f"{row.name}({arguments})").term for arguments in given)
+    return [term for term in terms if isinstance(term, Apply)]
+
+
+def value(term: Term) -> Any:
+    return ast.literal_eval(text(term))
 
 
 @pytest.mark.parametrize("row", COMMUNICATING, ids=lambda row: row.name)
 def test_a_call_that_mends_is_one_of_the_language(row: Operation) -> None:
     for call in calls(row):
-        assert called(call) is row
-        row.signature.bind(*call.args, **{str(keyword.arg): keyword.value for keyword in call.keywords})
+        assert call.operation == row.name
+        row.signature.bind(*call.operands, **dict(call.named))
 
 
 def primitives(jaxpr: Any) -> Iterator[str]:
@@ -188,12 +195,16 @@ def primitives(jaxpr: Any) -> Iterator[str]:
 def test_jax_makes_the_primitives_of_a_collective_that_its_row_names(row: Operation, check_vma: bool) -> None:
     call = calls(row)[0]
     names = {"x": 0, "n": 1}
-    named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+    named = {name: value(operand) for name, operand in call.named}
     if "shift" in named:
         named = {"perm": [(0, 1), (1, 0)]}
     mapped = jax.shard_map(
         lambda *given: function(row.jax)(
-            *(given[names[a.id]] if isinstance(a, ast.Name) else ast.literal_eval(a) for a in call.args), **named
+            *(
+                given[names[each.name]] if isinstance(each, Name) else ast.literal_eval(text(each))
+                for each in call.operands
+            ),
+            **named,
         ),
         mesh=abstract_mesh(X),
         in_specs=P("x"),
@@ -219,4 +230,4 @@ def test_every_computation_has_its_counterpart() -> None:
 
 
 def test_every_operator_is_an_operation() -> None:
-    assert all(operator.name in OPERATIONS for operator in OPERATORS.values())
+    assert BY_NAME.keys() <= OPERATIONS.keys()

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from runner.language.syntax import Expression, SyntaxFault, names, on_one_line, parse
+from runner.graph.term import heads, names
+from runner.language import printing
+from runner.language.syntax import Expression, SyntaxFault, on_one_line, parse
 
 ACCEPTED = [
     "A",
@@ -115,8 +117,7 @@ def marked(text: str) -> str:
 
 @pytest.mark.parametrize("text", ACCEPTED)
 def test_is_part_of_the_language(text: str) -> None:
-    expression = parse(text)
-    assert ast.dump(expression.tree) == ast.dump(ast.parse(f"({text.strip()})", mode="eval").body)
+    assert printing.text(parse(text).term) == ast.unparse(ast.parse(f"({text.strip()})", mode="eval"))
 
 
 @pytest.mark.parametrize("text", REFUSED)
@@ -166,7 +167,8 @@ def test_what_is_nested_too_deep_is_refused(text: str) -> None:
 
 
 def test_a_sum_of_a_hundred_terms_is_not_too_deep() -> None:
-    ast.unparse(parse(" + ".join(["a"] * 100)).tree)
+    text = " + ".join(["a"] * 100)
+    assert printing.text(parse(text).term) == text
 
 
 @settings(max_examples=300, deadline=None)
@@ -199,5 +201,6 @@ def test_parsing_runs_nothing(text: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_names_that_an_expression_reads_stand_leftmost_first() -> None:
-    found = names(parse("psum(B @ A, 'x') + ring.acc[i] + A").tree)
-    assert [node.id for node in found] == ["B", "A", "ring", "i", "A"]
+    term = parse("psum(B @ A, 'x') + ring.acc[i] + A").term
+    assert names(term) == ["B", "A", "ring.acc", "i", "A"]
+    assert heads(term) == ["B", "A", "ring", "i", "A"]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
 import pytest
 
-from runner.language import trees
+from runner.graph.term import calls, within
+from runner.language import printing
+from runner.language.operations import OPERATIONS
 from runner.language.syntax import SyntaxFault, parse
-from runner.language.updates import METHODS
 from runner.programs import WRITERS
 from tests import harness
 
@@ -23,25 +23,24 @@ SPELLED = [
 
 @pytest.mark.parametrize("text", SPELLED)
 def test_what_is_parsed_is_spelled_as_it_was(text: str) -> None:
-    tree = parse(text).tree
-    assert trees.text(tree) == text
-    assert all(isinstance(node.func, ast.Name) for node in ast.walk(tree) if isinstance(node, ast.Call))
+    assert printing.text(parse(text).term) == text
 
 
 def test_what_stands_at_an_index_has_the_place_of_its_own_text() -> None:
     text = "1 + x.at[i].add(v)"
     expression = parse(text)
-    call = next(node for node in ast.walk(expression.tree) if isinstance(node, ast.Call))
-    assert text[call.col_offset : call.end_col_offset] == "x.at[i].add(v)"
+    (call,) = (part for part in within(expression.term) if calls(part, OPERATIONS))
+    assert call.at is not None
+    assert text[slice(*call.at)] == "x.at[i].add(v)"
 
 
 @pytest.mark.parametrize("name", ["at_add(x, i, v)", "x.at[i].apply(f)", "x.at.add(v)"])
 def test_there_is_no_other_spelling(name: str) -> None:
     try:
-        tree = parse(name).tree
+        term = parse(name).term
     except SyntaxFault:
         return
-    assert not any(trees.method_of(node) in METHODS for node in ast.walk(tree))
+    assert not any(calls(part, OPERATIONS) for part in within(term))
 
 
 GRAD = """

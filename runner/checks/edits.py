@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from runner.checks import inscribed
-from runner.checks.bridge import expression
 from runner.experiment.model import Call, Experiment, Loop, Node, Section, Statement
 from runner.faults import Key
 from runner.graph.term import Apply, Name, Term, children, substituted, swapped
 from runner.language.parts import called, name_of
 from runner.language.printing import text
+from runner.language.syntax import Expression
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Edits:
         rank += 0.25 if len(site.path) > 1 else 0.0
         statements = self.statements
         for path, node in site.places:
-            changed = expression(substituted(term, self._in_section[node.line.calls].get))
+            changed = Expression.of(substituted(term, self._in_section[node.line.calls].get))
             statements = _changed(statements, path, lambda line, changed=changed: replace(line, expression=changed))
         first = min(_position(self.statements, path) for path, _ in site.places)
         node = site.places[0][1]

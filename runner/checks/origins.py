@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runner.checks.bridge import expression
 from runner.experiment.model import Experiment, Node
 from runner.graph.term import Apply, Const, Term
 from runner.language.parts import argument, place_of, with_argument
+from runner.language.syntax import Expression
 from runner.record.model import TracedBlock, TracedOrigins
 from runner.reference import PerDevice, interpret
 
@@ -56,7 +56,7 @@ def of_collective(
         return None
     # The union of marks is their sum, whatever the reduction.
     term = node.expression.term
-    statement = Node(node.line, expression(_summing(term) if operation in REDUCED else _marked(term)))
+    statement = Node(node.line, Expression.of(_summing(term) if operation in REDUCED else _marked(term)))
 
     def moved(operand: PerDevice) -> PerDevice:
         given = {**values, before: operand}

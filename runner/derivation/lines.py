@@ -8,8 +8,7 @@ from functools import cached_property
 
 from runner.experiment.model import Line, Loop, Node, Statement
 from runner.graph.term import Term, names
-from runner.language.printing import text
-from runner.language.syntax import Expression, parse
+from runner.language.syntax import Expression
 
 
 @dataclass(frozen=True)
@@ -77,16 +76,12 @@ def statements(lines: Iterable[Writing]) -> tuple[Statement, ...]:
 def _statement(line: Writing) -> Statement:
     match line:
         case Written():
-            return Node(line.line, _expression(line.term))
+            return Node(line.line, Expression.of(line.term))
         case Repeated(loop=loop):
-            carry = tuple((name, _expression(term)) for name, term in line.carry)
-            over = tuple((name, _expression(term)) for name, term in line.over)
+            carry = tuple((name, Expression.of(term)) for name, term in line.carry)
+            over = tuple((name, Expression.of(term)) for name, term in line.over)
             # Nothing traces what never runs.
             unroll, body = loop.unroll or not loop.steps, statements(line.body)
             return Loop(line.line, loop.steps, loop.index, carry, body, unroll, over, line.stack, loop.checkpoint)
         case Node() | Loop():
             return line
-
-
-def _expression(term: Term) -> Expression:
-    return parse(text(term))

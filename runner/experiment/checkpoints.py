@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from runner.experiment.lines import Checkpoint, Loop, Node, Statement, expressions
 from runner.experiment.plain import yaml_hint
 from runner.faults import Key, invalid, nearest
-from runner.language.operators import called
+from runner.graph.term import Const, calls, within
 from runner.untyped import is_list, is_mapping
 
 POLICIES = (
@@ -63,11 +62,10 @@ def check_names(statements: Sequence[Statement]) -> None:
 
 def _given(statements: Iterable[Statement]) -> Iterator[str]:
     for _, expression in expressions(statements):
-        for node in ast.walk(expression.tree):
-            operation = called(node) if isinstance(node, ast.expr) else None
-            if isinstance(node, ast.Call) and operation is not None and operation.name == "checkpoint_name":
-                given = [*node.args, *(keyword.value for keyword in node.keywords)][-1]
-                yield from [str(given.value)] if isinstance(given, ast.Constant) else []
+        for part in within(expression.term):
+            if calls(part, ("checkpoint_name",)):
+                given = part.arguments[-1]
+                yield from [str(given.value)] if isinstance(given, Const) else []
 
 
 def of(statements: Iterable[Statement]) -> Iterator[tuple[Checkpoint, Key]]:

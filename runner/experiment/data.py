@@ -6,7 +6,6 @@ program and the oracles start from the same numbers.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import math
 import warnings
@@ -22,7 +21,11 @@ from runner import dtypes
 from runner.experiment.model import Array, Experiment
 from runner.experiment.plain import literal_shape, located, size_text
 from runner.faults import Fault, InvalidExperiment, invalid, nearest
+from runner.graph.term import Apply, Const, Group, Name, Term, calls, children, mapped, within
 from runner.language import bounds
+from runner.language.check import callee
+from runner.language.operators import BY_NAME, COMPARISONS
+from runner.language.printing import text
 from runner.language.signatures import signature
 from runner.language.syntax import Expression, SyntaxFault
 from runner.untyped import is_list
@@ -48,6 +51,15 @@ _MAKERS: dict[str, tuple[inspect.Signature, str]] = {
     )
 }
 """The functions of `init`: their arguments and their NumPy names. Those of `rng` draw in the order of the arrays."""
+
+_SOURCES = frozenset(source for _, source in _MAKERS.values())
+"""What a source calls."""
+
+_SHAPED = frozenset(_MAKERS) - {"arange", "linspace", "load"}
+"""The functions that take the array's own shape, so that what they give needs no reshape."""
+
+_NO_ARITHMETIC = COMPARISONS | {"matmul"}
+"""The operators of two operands that no `init` has."""
 
 
 @dataclass(frozen=True)
@@ -83,19 +95,18 @@ def source(array: Array, sizes: dict[str, int], folder: Path) -> Source:
         return Source(f"np.array({_literal(array.init)}, dtype={dtype})")
     try:
         bounds.check(array.init, sizes)
-        tree = _emit(array.init, array.init.tree, array, sizes, folder)
+        term = _emit(array.init, array.init.term, array, sizes, folder)
     except SyntaxFault as fault:
         raise InvalidExperiment(located(key, array.init.text, fault)) from None
-    text, typed = ast.unparse(tree), f".astype({dtype})"
-    if not any(isinstance(node, ast.Call) for node in ast.walk(tree)):
-        return Source(f"np.full({array.shape}, {text})", "", typed)
-    whole = isinstance(tree, ast.Call) and isinstance(tree.func, ast.Attribute)
-    shaped = isinstance(array.init.tree, ast.Call) and _shaped(array.init.tree)
+    typed = f".astype({dtype})"
+    made = [part.operation for part in within(term) if calls(part, _SOURCES)]
+    if not made:
+        return Source(f"np.full({array.shape}, {text(term)})", "", typed)
     return Source(
-        text if whole else f"({text})",
-        "" if shaped else f".reshape({array.shape})",
+        text(term) if calls(term, _SOURCES) else f"({text(term)})",
+        "" if calls(array.init.term, _SHAPED) else f".reshape({array.shape})",
         typed,
-        draws=any(isinstance(node, ast.Name) and node.id == "rng" for node in ast.walk(tree)),
+        draws=any(operation.startswith("rng.") for operation in made),
     )
 
 
@@ -124,13 +135,9 @@ def make(experiment: Experiment, folder: Path) -> Arrays:
 def loading(experiment: Experiment) -> tuple[str, ...] | None:
     """The key of the first array that is read from a file; None where none is."""
     for array in experiment.arrays:
-        if isinstance(array.init, Expression) and any(map(_loads, ast.walk(array.init.tree))):
+        if isinstance(array.init, Expression) and any(calls(part, ("load",)) for part in within(array.init.term)):
             return ("arrays", array.name, "init")
     return None
-
-
-def _loads(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "load"
 
 
 def folder(experiment: Experiment, sources: Callable[[], Sources]) -> Path:
@@ -193,37 +200,34 @@ def _natural_size(made_by: Source, namespace: dict[str, Any]) -> int | None:
         return None
 
 
-def _shaped(call: ast.Call) -> bool:
-    """Whether a maker takes the array's own shape, so that its result needs no reshape."""
-    return isinstance(call.func, ast.Name) and call.func.id not in ("arange", "linspace", "load")
+def _emit(expression: Expression, term: Term, array: Array, sizes: dict[str, int], folder: Path) -> Term:
+    """NumPy's expression of one of the array."""
 
-
-def _emit(expression: Expression, node: ast.expr, array: Array, sizes: dict[str, int], folder: Path) -> ast.expr:
-    def walk(inner: ast.expr) -> ast.expr:
+    def walk(inner: Term) -> Term:
         return _emit(expression, inner, array, sizes, folder)
 
-    match node:
-        case ast.Constant(value=int() | float() | complex()):
-            return node
-        case ast.Name(id=name):
-            if name in sizes:
-                return ast.Constant(sizes[name])
-            if name in _MAKERS:
-                return walk(ast.copy_location(ast.Call(node, [], []), node))
+    match term:
+        case Const(value=int() | float() | complex()):
+            return term
+        case Name(name=name) if name in sizes:
+            return Const(sizes[name])
+        case Name(name=name) if name in _MAKERS:
+            return walk(Apply(name, (), at=term.at))
+        case Name(name=name) if name == term.head:
             hint = nearest(name, [*sizes, *_MAKERS]) or "; an init knows the dims and its own functions"
-            raise expression.fault(f"no dim or function '{name}'{hint}", node)
-        case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.MatMult):
-            emitted = ast.BinOp(walk(left), op, walk(right))
-            if isinstance(op, ast.Div | ast.FloorDiv | ast.Mod) and _number(emitted.right) == 0:
+            raise expression.fault(f"no dim or function '{name}'{hint}", term)
+        case Apply(operation="negative" | "positive", spelled="operator"):
+            return mapped(term, walk)
+        case Apply(operation=operation, spelled="operator", operands=(_, _)) if operation not in _NO_ARITHMETIC:
+            emitted = mapped(term, walk)
+            if operation in ("divide", "floor_divide", "remainder") and _number(children(emitted)[1]) == 0:
                 # NumPy makes 0, infinity or NaN of it, with a warning.
-                raise expression.fault("NumPy refuses it: division by zero", node)
+                raise expression.fault("NumPy refuses it: division by zero", term)
             return emitted
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as op, operand=operand):
-            return ast.UnaryOp(op, walk(operand))
-        case ast.Call(func=ast.Name(id=name) as function):
-            return _emit_call(expression, node, name, function, array, walk, folder)
+        case Apply(spelled="call"):
+            return _emit_call(expression, term, array, walk, folder)
         case _:
-            raise expression.fault("an init is made of numbers, dims, + - * / // % ** and its functions", node)
+            raise expression.fault("an init is made of numbers, dims, + - * / // % ** and its functions", term)
 
 
 _MAGIC = b"\x93NUMPY"
@@ -244,34 +248,40 @@ def _unloadable(file: Path) -> str | None:
         return None
 
 
-def _number(node: ast.expr) -> Any:
+def _number(term: Term) -> Any:
     """The number that a part which calls nothing is; None where it is none."""
-    if any(isinstance(part, ast.Call | ast.Name | ast.Attribute) for part in ast.walk(node)):
-        return None
-    try:
-        return eval(ast.unparse(node), {"__builtins__": {}})
-    except _REFUSALS:
-        return None
+    match term:
+        case Const(value=value):
+            return value
+        case Apply(operation=operation, spelled="operator", operands=operands):
+            numbers = [_number(operand) for operand in operands]
+            try:
+                return None if None in numbers else BY_NAME[operation].python(*numbers)
+            except _REFUSALS:
+                return None
+        case _:
+            return None
 
 
-def _emit_call(
-    expression: Expression, node: ast.Call, name: str, function: ast.Name, array: Array, walk: Any, folder: Path
-) -> ast.expr:
+def _emit_call(expression: Expression, call: Apply, array: Array, walk: Callable[[Term], Term], folder: Path) -> Term:
+    name = call.operation
     if name not in _MAKERS:
         hint = nearest(name, _MAKERS) or f"; there are {', '.join(_MAKERS)}"
-        raise expression.fault(f"no function '{name}' in an init{hint}", function)
+        raise expression.fault(f"no function '{name}' in an init{hint}", callee(expression, call))
     takes, dotted = _MAKERS[name]
     try:
-        bound = takes.bind(*node.args, **{str(k.arg): k.value for k in node.keywords})
+        bound = takes.bind(*call.operands, **dict(call.named))
     except TypeError as error:
-        raise expression.fault(f"{name}(): {error}; it takes {takes}", node) from None
-    call = ast.parse(f"{dotted}()", mode="eval").body
-    assert isinstance(call, ast.Call)
-    shape = ast.parse(repr(tuple(array.shape)), mode="eval").body
+        raise expression.fault(f"{name}(): {error}; it takes {takes}", call) from None
+
+    def made(*operands: Term) -> Term:
+        return Apply(dotted, operands)
+
+    shape = Group(tuple(map(Const, array.shape)))
     if name == "load":
-        path = node.args[0] if node.args else node.keywords[0].value
-        if not (isinstance(path, ast.Constant) and isinstance(path.value, str)):
-            raise expression.fault("load takes a file name in quotes", node)
+        (path,) = call.arguments
+        if not (isinstance(path, Const) and isinstance(path.value, str)):
+            raise expression.fault("load takes a file name in quotes", call)
         if "\0" in path.value:
             raise expression.fault("no file has a NUL in its name", path)
         if path.value.endswith(".npz"):
@@ -279,28 +289,24 @@ def _emit_call(
         file = (folder / path.value).resolve()
         if (message := _unloadable(file)) is not None:
             raise expression.fault(message, path)
-        call.args = [ast.Constant(str(file))]
-        return call
+        return made(Const(str(file)))
     arguments = {key: walk(value) for key, value in bound.arguments.items()}
     if name in ("normal", "uniform", "integers"):
         bound.apply_defaults()
-        order = [arguments.get(key, ast.Constant(value)) for key, value in bound.arguments.items()]
-        call.args = [*order, shape]
-    elif name in ("zeros", "ones"):
-        call.args = [shape]
-    elif name == "full":
-        call.args = [shape, *arguments.values()]
-    elif name == "eye":
+        return made(*(arguments.get(key, Const(value)) for key, value in bound.arguments.items()), shape)
+    if name in ("zeros", "ones"):
+        return made(shape)
+    if name == "full":
+        return made(shape, *arguments.values())
+    if name == "eye":
         if len(array.shape) != 2:
-            raise expression.fault(f"eye makes a matrix, but '{array.name}' has rank {len(array.shape)}", node)
-        call.args = [ast.Constant(size) for size in array.shape]
-    elif name == "linspace" and "num" not in arguments:
-        call.args = [*arguments.values(), ast.Constant(math.prod(array.shape))]
-    elif name == "linspace" and (count := _number(arguments["num"]) or 0) > math.prod(array.shape):
+            raise expression.fault(f"eye makes a matrix, but '{array.name}' has rank {len(array.shape)}", call)
+        return made(*map(Const, array.shape))
+    if name == "linspace" and "num" not in arguments:
+        return made(*arguments.values(), Const(math.prod(array.shape)))
+    if name == "linspace" and (count := _number(arguments["num"]) or 0) > math.prod(array.shape):
         # Nothing that is done with them makes fewer: they need not be made.
-        raise expression.fault(f"it makes {count} values, but '{array.name}' has {size_text(array.shape)}", node)
-    else:
-        call.args = [arguments[key] for key in bound.arguments]
-        if name == "arange" and "stop" not in bound.arguments and "step" in bound.arguments:
-            raise expression.fault("arange with a step needs start and stop", node)
-    return call
+        raise expression.fault(f"it makes {count} values, but '{array.name}' has {size_text(array.shape)}", call)
+    if name == "arange" and "stop" not in arguments and "step" in arguments:
+        raise expression.fault("arange with a step needs start and stop", call)
+    return made(*arguments.values())

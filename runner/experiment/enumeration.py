@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import json
 import math
@@ -11,6 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.experiment.program import Program
+from runner.graph.term import Const, Term, mapped
+from runner.language.printing import text
+from runner.language.syntax import SyntaxFault, parse
 from runner.layout import Mesh, Spec
 from runner.untyped import is_dict, is_list
 
@@ -169,10 +171,12 @@ def _expressions(value: Any, names: Mapping[str, str]) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        tree = ast.parse(value.strip(), mode="eval")
-    except SyntaxError:
+        return text(_of_axes(parse(value).term, names))
+    except SyntaxFault:
         return value
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            node.value = names.get(node.value, node.value)
-    return ast.unparse(tree)
+
+
+def _of_axes(term: Term, names: Mapping[str, str]) -> Term:
+    if isinstance(term, Const) and isinstance(term.value, str):
+        return Const(names.get(term.value, term.value))
+    return mapped(term, lambda part: _of_axes(part, names))

@@ -5,7 +5,6 @@ It counts and writes nothing, so that what would be without bound is refused bef
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,8 @@ from runner.experiment.lines import Loop, Statement
 from runner.experiment.written import Written, is_choice
 from runner.faults import Fault, InvalidExperiment, invalid
 from runner.graph.source import Section
-from runner.language.syntax import on_one_line
+from runner.graph.term import Name, calls, within
+from runner.language.syntax import SyntaxFault, parse
 from runner.untyped import is_mapping
 
 LINES = 10_000
@@ -85,11 +85,15 @@ def _called(value: Any, section: Section, functions: Mapping[str, Any]) -> Itera
             yield from _called(part, section, functions)
     elif isinstance(value, str):
         try:
-            tree = ast.parse(on_one_line(value), mode="eval")
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            term = parse(value).term
+        except SyntaxFault:
             # Who reads the line says so.
             return
-        yield from (node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in functions)
+        for part in within(term):
+            if calls(part, functions):
+                yield part.operation
+            elif isinstance(part, Name) and part.head in functions:
+                yield part.head
 
 
 def check_repeats(statements: Sequence[Statement], section: Section) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,9 +14,11 @@ from runner.experiment.plain import check_name, located
 from runner.experiment.written import Written, all_names, is_choice, of, targets
 from runner.faults import InvalidExperiment, Key, invalid
 from runner.graph.source import Section
+from runner.graph.term import Apply, Const, Group, Name, Term, characters
 from runner.language.forms import CALLING
 from runner.language.operations import CONSTANTS, OPERATIONS
-from runner.language.syntax import SyntaxFault, on_one_line, span
+from runner.language.operators import BY_NAME, COMPARISONS
+from runner.language.syntax import SyntaxFault, header, on_one_line, parse
 from runner.untyped import is_list, is_mapping
 
 RESULT = "result"
@@ -146,45 +147,38 @@ def _read(written: object, value: Any, key: Key) -> Function:
 def _signature(text: str, key: Key) -> inspect.Signature:
     text = on_one_line(text)
     try:
-        (function,) = ast.parse(f"def {text}: pass").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        # A ValueError of several statements too.
-        function = None
-    match function:
-        case ast.FunctionDef(returns=None, body=[ast.Pass()]):
-            pass
-        case _:
-            shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-            raise invalid(key, f"'{shown}' is not a name with parameters; {_FORM}")
-    arguments = function.args
-    given = arguments.args
-    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
-        raise invalid(key, "a function has parameters by their names, no '*' and no '/'")
-    defaults: list[Any] = [inspect.Parameter.empty] * (len(given) - len(arguments.defaults))
-    for default in arguments.defaults:
+        given = header(text)
+    except SyntaxFault as fault:
+        raise invalid(key, fault.message) from None
+    if given is None:
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+        raise invalid(key, f"'{shown}' is not a name with parameters; {_FORM}")
+    parameters: dict[str, inspect.Parameter] = {}
+    for name, default in given:
         try:
-            defaults.append(_default(default))
-        except (ValueError, TypeError, RecursionError, MemoryError):
-            message = f"the default '{ast.unparse(default)}' is not a number, a text, or a tuple of them"
-            raise invalid(key, message) from None
-    parameters: list[inspect.Parameter] = []
-    for position, (parameter, default) in enumerate(zip(given, defaults, strict=True)):
-        check_name(parameter.arg, key)
-        if any(parameter.arg == earlier.arg for earlier in given[:position]):
-            raise invalid(key, f"the parameter '{parameter.arg}' stands twice; a name means one thing")
-        parameters.append(inspect.Parameter(parameter.arg, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default))
-    return inspect.Signature(parameters)
+            value = inspect.Parameter.empty if default is None else _literal(parse(default).term)
+        except (SyntaxFault, ValueError):
+            raise invalid(key, f"the default '{default}' is not a number, a text, or a tuple of them") from None
+        check_name(name, key)
+        if name in parameters:
+            raise invalid(key, f"the parameter '{name}' stands twice; a name means one thing")
+        parameters[name] = inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=value)
+    return inspect.Signature(list(parameters.values()))
 
 
-def _default(node: ast.expr) -> Any:
-    """The value of a parameter that a call leaves out. Raises `ValueError` for what an expression cannot have."""
-    value = ast.literal_eval(node)
-    for part in ast.walk(node):
-        if isinstance(part, ast.Dict | ast.Set | ast.JoinedStr) or (
-            isinstance(part, ast.Constant) and isinstance(part.value, bytes)
+def _literal(term: Term) -> Any:
+    """The value that a term is literally. Raises `ValueError` for what is none."""
+    match term:
+        case Const(value=value):
+            return value
+        case Group(items=items, kind=kind):
+            return (list if kind == "list" else tuple)(map(_literal, items))
+        case Apply(
+            operation="negative" | "positive" as sign, operands=(Const(value=int() | float() | complex() as number),)
         ):
-            raise ValueError(ast.unparse(node))
-    return value
+            return BY_NAME[sign].python(number)
+        case _:
+            raise ValueError(term)
 
 
 def _check_names(function: Function, taken: Mapping[str, str]) -> None:
@@ -200,37 +194,34 @@ def _check_names(function: Function, taken: Mapping[str, str]) -> None:
                 raise invalid(key, f"'{name}' is a dim already; a name means one thing")
 
 
-def bind(function: Function, call: ast.Call, key: Key, text: str, uses: tuple[Key, ...]) -> dict[str, ast.expr]:
+def bind(function: Function, call: Apply, key: Key, text: str, uses: tuple[Key, ...]) -> dict[str, Term]:
     """The argument of each parameter, defaults too. Raises `InvalidExperiment` where they do not fit."""
     try:
-        bound = function.signature.bind(*call.args, **{str(k.arg): k.value for k in call.keywords})
+        bound = function.signature.bind(*call.operands, **dict(call.named))
     except TypeError as error:
         message = f"{function.name}(): {error}; it takes {function.signature}"
         raise InvalidExperiment(located(key, text, at(text, message, call), uses)) from None
-    found: dict[str, ast.expr] = {}
-    for name, parameter in function.signature.parameters.items():
-        given = bound.arguments.get(name)
-        found[name] = given if given is not None else ast.parse(repr(parameter.default), mode="eval").body
-    return found
+    return {
+        name: bound.arguments[name] if name in bound.arguments else parse(repr(parameter.default)).term
+        for name, parameter in function.signature.parameters.items()
+    }
 
 
-def at(text: str, message: str, node: ast.AST) -> SyntaxFault:
-    """A fault at a node of the expression `text`."""
-    return SyntaxFault(message, *span(text, node))
+def at(text: str, message: str, part: Term) -> SyntaxFault:
+    """A fault at a part of the expression `text`."""
+    return SyntaxFault(message, *characters(text, part.at))
 
 
-def is_static(tree: ast.expr, dims: Mapping[str, int]) -> bool:
+def is_static(term: Term, dims: Mapping[str, int]) -> bool:
     """Whether an argument is known without arrays: numbers, texts, dims, and tuples and arithmetic of them."""
-    match tree:
-        case ast.Constant():
+    match term:
+        case Const():
             return True
-        case ast.Name(id=name):
+        case Name(name=name):
             return name in dims or name in CONSTANTS
-        case ast.UnaryOp(operand=operand):
-            return is_static(operand, dims)
-        case ast.BinOp(left=left, right=right):
-            return is_static(left, dims) and is_static(right, dims)
-        case ast.Tuple(elts=elements) | ast.List(elts=elements):
-            return all(is_static(element, dims) for element in elements)
+        case Apply(operation=operation, spelled="operator", operands=operands) if operation not in COMPARISONS:
+            return all(is_static(operand, dims) for operand in operands)
+        case Group(items=items):
+            return all(is_static(item, dims) for item in items)
         case _:
             return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -10,7 +9,6 @@ from dataclasses import replace
 from runner.experiment import branches
 from runner.experiment.lines import Line, Loop, Node, Statement, expressions
 from runner.graph.model import (
-    INDEX,
     NAME,
     Called,
     Choice,
@@ -28,7 +26,7 @@ from runner.graph.model import (
     Value,
 )
 from runner.graph.source import Call, Source
-from runner.language.operators import OPERATORS
+from runner.graph.term import Apply, Lambda, Listed, Name, Term
 from runner.language.syntax import Expression
 
 
@@ -96,11 +94,11 @@ class _Reader:
     def _named(self, expression: Expression, line: Line, name: str = "") -> int:
         """The number of the value of a line."""
         self._line, self._text = line, expression.text
-        tree = expression.local if self._local and expression.local is not None else expression.tree
+        term = expression.local if self._local and expression.local is not None else expression.term
         before = len(self.equations)
-        operand = self._operand(tree)
+        operand = self._operand(term)
         if not isinstance(operand, Ref) or len(self.equations) == before:
-            operand = self._put(NAME, tree, (operand,), spelled="name")
+            operand = self._put(NAME, term, (operand,), spelled="name")
         # What was put last is all that the line says.
         made = self.equations[-1]
         value = Value(operand.number, name)
@@ -112,62 +110,45 @@ class _Reader:
     def _put(
         self,
         operation: str,
-        node: ast.expr,
+        term: Term,
         operands: tuple[Operand, ...],
         named: tuple[tuple[str, Operand], ...] = (),
         spelled: Spelled = "call",
     ) -> Ref:
-        value, source = self.value(), self._source(node)
+        value, source = self.value(), self._source(term)
         self.equations.append(Equation(operation, operands, (value,), source, named, spelled))
         return Ref(value.number, source)
 
-    def _source(self, node: ast.expr) -> Source:
-        if not hasattr(node, "lineno"):
-            return Source(self._line, self._text)
-        return Source(self._line, self._text, node.col_offset, node.end_col_offset)
+    def _source(self, term: Term) -> Source:
+        return Source(self._line, self._text, *(term.at or (None, None)))
 
-    def _ref(self, name: str, node: ast.expr) -> Ref:
-        return Ref(self.names[name], self._source(node))
+    def _ref(self, name: str, term: Term) -> Ref:
+        return Ref(self.names[name], self._source(term))
 
-    def _operand(self, node: ast.expr) -> Operand:
-        match node:
-            case ast.Constant(value=value) if not isinstance(value, bytes):
+    def _operand(self, term: Term) -> Operand:
+        match term:
+            case Const(value=value):
                 return Const(value)
-            case ast.Name(id=name):
-                return self._ref(name, node) if name in self.names else Size(name)
-            case ast.Attribute(value=ast.Name(id=loop), attr=carried) if f"{loop}.{carried}" in self.names:
-                return self._ref(f"{loop}.{carried}", node)
-            case ast.Attribute(value=value):
-                return self._put("transpose", node, (self._operand(value),), spelled=".T")
-            case ast.BinOp(left=left, op=op, right=right) | ast.Compare(left=left, ops=[op], comparators=[right]):
-                operands = (self._operand(left), self._operand(right))
-                return self._put(OPERATORS[type(op)].name, node, operands, spelled="operator")
-            case ast.UnaryOp(op=op, operand=operand):
-                return self._put(OPERATORS[type(op)].name, node, (self._operand(operand),), spelled="operator")
-            case ast.Tuple(elts=elements):
-                return Group(tuple(map(self._operand, elements)))
-            case ast.List(elts=elements):
-                return Group(tuple(map(self._operand, elements)), "list")
-            case ast.Slice(lower=lower, upper=upper, step=step):
-                first, last, by = (
-                    Const(None) if part is None else self._operand(part) for part in (lower, upper, step)
-                )
-                return Slice(first, last, by)
-            case ast.Subscript(value=value, slice=index):
-                return self._put(INDEX, node, (self._operand(value), self._operand(index)), spelled="index")
-            case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
-                operands = tuple(map(self._operand, args))
-                named = tuple((str(keyword.arg), self._operand(keyword.value)) for keyword in keywords)
-                return self._put(name, node, operands, named)
-            case ast.Lambda():
-                return self._function(node)
-            case _:
-                raise AssertionError(ast.dump(node))  # `runner/language/syntax.py` lets nothing else through
+            case Name(name=name):
+                return self._ref(name, term) if name in self.names else Size(name)
+            case Apply(spelled=".T", operands=(Name(name=loop),)) if f"{loop}.T" in self.names:
+                return self._ref(f"{loop}.T", term)
+            case Apply(operation=operation, operands=operands, named=named, spelled=spelled):
+                parts = tuple(map(self._operand, operands))
+                return self._put(operation, term, parts, tuple((k, self._operand(v)) for k, v in named), spelled)
+            case Group(items=items, kind=kind):
+                return Group(tuple(map(self._operand, items)), kind)
+            case Slice(lower=lower, upper=upper, step=step):
+                return Slice(self._operand(lower), self._operand(upper), self._operand(step))
+            case Lambda():
+                return self._function(term)
+            case Listed():
+                raise AssertionError(term)  # It was written out where its line was read.
 
-    def _function(self, node: ast.Lambda) -> Function:
+    def _function(self, term: Lambda) -> Function:
         inside = self._inside()
-        inputs = tuple(inside.value(each.arg) for each in node.args.args)
-        result = inside._named(Expression(self._text, node.body, node.body), self._line)
+        inputs = tuple(map(inside.value, term.parameters))
+        result = inside._named(Expression(self._text, term.body), self._line)
         return Function(Graph(inputs, tuple(inside.equations), (result,)))
 
     def _repeat(self, loop: Loop) -> None:
@@ -237,7 +218,7 @@ class _Reader:
         for line in lines:
             assert isinstance(line, Node)
             self._line, self._text = line.line, line.expression.text
-            taken.append(replace(self._source(line.expression.tree), whole=True))
+            taken.append(replace(self._source(line.expression.term), whole=True))
         return tuple(taken)
 
     def _put_results(self, equation: Equation, call: Call, lines: Sequence[Statement]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import copy
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,9 +12,11 @@ from runner.experiment.functions import Function
 from runner.experiment.model import Array, Loop, Origin, Section, Statement
 from runner.experiment.plain import choices
 from runner.faults import nearest
+from runner.graph.term import Apply, Lambda, Name, Term, names
 from runner.language import static
 from runner.language.check import Scope
-from runner.language.syntax import Expression, SyntaxFault, name_of
+from runner.language.printing import text
+from runner.language.syntax import Expression, SyntaxFault
 from runner.layout import Mesh
 
 _FORM = "map(f, xs), or map(lambda x: x @ w, xs)"
@@ -35,16 +35,16 @@ class Maps(Choosing):
     @abstractmethod
     def _check(self, expression: Expression, place: Place, name: str | None) -> None: ...
 
-    def _map(self, call: ast.Call, given: tuple[str, ...], place: Place, before: list[Statement]) -> list[Statement]:
+    def _map(self, call: Apply, given: tuple[str, ...], place: Place, before: list[Statement]) -> list[Statement]:
         """The repeat and the line with what is stacked; the lines of its array go to `before`."""
-        if len(call.args) != 2 or any(keyword.arg != "length" for keyword in call.keywords):
+        if len(call.operands) != 2 or any(name != "length" for name, _ in call.named):
             raise place.fault(f"map takes a function and an array: {_FORM}", call)
         label, *more = given
         if more:
             raise place.fault("a map gives one array; of several, write a repeat with 'over' and 'stack'", call)
-        function, xs = call.args
+        function, xs = call.operands
         frame, scope = place.frame, place.scope
-        array = self._held(xs, f"{label}_xs", set(), place, before) if name_of(xs) is None else xs
+        array = xs if _is_name(xs) else self._held(xs, f"{label}_xs", set(), place, before)
         self._check(Expression(place.text, frame.in_section(array)), place, label)
         steps = self._length(call, array, place)
         head = self._fresh(f"{label}_map", frame)
@@ -66,54 +66,50 @@ class Maps(Choosing):
             itself, steps, index, (), tuple(body), False, ((one, over),), ((label, stacked),), locally=(result,)
         )
         scope.loops[known] = (label,)
-        value = ast.Attribute(ast.Name(head, ast.Load()), label, ast.Load())
-        for part in ast.walk(value):
-            if isinstance(part, ast.expr):
-                ast.copy_location(part, call)
+        value = Name(f"{head}.{label}", call.at)
         line = self._node(label, value, place)
         scope.lengths[line.name] = steps
         return [loop, line]
 
-    def _parameter(self, function: ast.expr, label: str, place: Place) -> str:
-        if not isinstance(function, ast.Lambda):
+    def _parameter(self, function: Term, label: str, place: Place) -> str:
+        if not isinstance(function, Lambda):
             return self._fresh(f"{label}_x", place.frame)
-        parameters = [each.arg for each in function.args.args]
-        if len(parameters) != 1:
+        if len(function.parameters) != 1:
             raise place.fault(f"what is mapped takes a slice: {_FORM}", function)
-        return parameters[0]
+        return function.parameters[0]
 
-    def _step(self, function: ast.expr, one: str, result: str, place: Place, call: ast.Call) -> list[Statement]:
+    def _step(self, function: Term, one: str, result: str, place: Place, call: Apply) -> list[Statement]:
         """The lines of one step."""
         lines: list[Statement] = []
-        if isinstance(function, ast.Lambda):
-            hoisted = self._hoisted(copy.deepcopy(function.body), place, lines)
+        if isinstance(function, Lambda):
+            hoisted = self._hoisted(function.body, place, lines)
             return [*lines, self._node(result, hoisted, place)]
-        handed = ast.Call(function, [ast.copy_location(ast.Name(one, ast.Load()), function)], [])
-        found = self._mapped(function, place)
-        lines += self._call(found, ast.copy_location(handed, call), (result,), place, lines)
+        mapped = self._mapped(function, place)
+        handed = Apply(mapped.name, (Name(one, function.at),), at=call.at)
+        lines += self._call(mapped, handed, (result,), place, lines)
         return lines
 
-    def _mapped(self, function: ast.expr, place: Place) -> Function:
-        if isinstance(function, ast.Name) and function.id in self.functions:
-            return self.functions[function.id]
+    def _mapped(self, function: Term, place: Place) -> Function:
+        if isinstance(function, Name) and function.name in self.functions:
+            return self.functions[function.name]
         known = tuple(self.functions)
-        hint = (nearest(function.id, known) if isinstance(function, ast.Name) else "") or (
+        hint = (nearest(function.name, known) if isinstance(function, Name) else "") or (
             choices(known) if known else ""
         )
         raise place.fault(f"what is mapped is a function of the experiment's own, or a lambda: {_FORM}{hint}", function)
 
-    def _length(self, call: ast.Call, array: ast.expr, place: Place) -> int:
+    def _length(self, call: Apply, array: Term, place: Place) -> int:
         """How many slices there are."""
         scope: Scope = place.scope
-        for keyword in call.keywords:
-            if any(name_of(part) in scope.parameters for part in ast.walk(keyword.value)):
+        for _, length in call.named:
+            if not scope.parameters.isdisjoint(names(length)):
                 return 1
             mesh = scope.mesh if scope.section == "per_device" else None
             try:
-                return static.evaluate(Expression(place.text, keyword.value), {**scope.sizes, **scope.static}, mesh)
+                return static.evaluate(Expression(place.text, length), {**scope.sizes, **scope.static}, mesh)
             except SyntaxFault as fault:
-                raise place.fault(fault.message, keyword.value) from None
-        name = str(name_of(place.frame.in_section(array)))
+                raise place.fault(fault.message, length) from None
+        name = text(place.frame.in_section(array))
         if name in scope.parameters:
             # The function is read as if it were called: no call has said how many there are.
             return 1
@@ -121,3 +117,12 @@ class Maps(Choosing):
             message = "how many slices it has is not known without arrays; say it: map(f, xs, length=N)"
             raise place.fault(message, array)
         return scope.lengths[name]
+
+
+def _is_name(term: Term) -> bool:
+    """Whether a term is a name, or `A.T`, which looks like one."""
+    match term:
+        case Name() | Apply(spelled=".T", operands=(Name(),)):
+            return True
+        case _:
+            return False

@@ -6,18 +6,19 @@ Naming a part of an expression changes nothing of what is computed, so the named
 
 from __future__ import annotations
 
-import ast
 import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from runner.experiment.model import Experiment, Line, Loop, Node, Statement
 from runner.experiment.program import Program
-from runner.language import trees
+from runner.graph.term import Apply, Const, Group, Name, Term, calls, mapped, placed, substituted, swapped, within
 from runner.language.operations import CONSTANTS, OPERATIONS
-from runner.language.syntax import Expression, name_of
+from runner.language.printing import text
+from runner.language.syntax import Expression
 
 TRACED = Program.SHARD_MAP
 """The program whose values a trace shows."""
@@ -67,7 +68,7 @@ def named(experiment: Experiment) -> Traced:
     """The per-device code of `experiment` with its loops unrolled and a name for each collective and its operand."""
     loops = [statement for statement in experiment.per_device if isinstance(statement, Loop)]
     try:
-        meaning: dict[str, ast.expr] = {}
+        meaning: dict[str, Term] = {}
         naming = _Naming(experiment, unroll=True)
         naming.run(experiment.per_device, meaning, "")
         whole: tuple[str, ...] = ()
@@ -78,7 +79,7 @@ def named(experiment: Experiment) -> Traced:
         whole = tuple(loop.name for loop in loops)
     gradients = {name: experiment.outputs[name] for name in (experiment.grad.names if experiment.grad else ())}
     code = replace(experiment, per_device=tuple(naming.statements), outputs=gradients, programs=(TRACED,))
-    results = {name: name_of(meaning[name]) or name if name in meaning else name for name in experiment.outputs}
+    results = {name: _called(meaning[name]) or name if name in meaning else name for name in experiment.outputs}
     return Traced(code, tuple(naming.values), results, tuple(dict.fromkeys(naming.stepped)), whole)
 
 
@@ -91,7 +92,7 @@ class _TooMany(Exception):
     """The loops have too many steps to show them all."""
 
 
-Meaning = Mapping[str, ast.expr]
+Meaning = Mapping[str, Term]
 """What the names of a loop's body, and the results of loops, stand for in the named code."""
 
 
@@ -105,13 +106,13 @@ class _Naming:
         self.values: list[Value] = []
         self.stepped: list[str] = []
 
-    def run(self, statements: tuple[Statement, ...], meaning: dict[str, ast.expr], prefix: str) -> None:
+    def run(self, statements: tuple[Statement, ...], meaning: dict[str, Term], prefix: str) -> None:
         """Name `statements`, which stand in the loop's step `prefix`; `meaning` grows by their names."""
         for statement in statements:
             shown = prefix + statement.name
             if isinstance(statement, Node):
                 node = self._node(statement.expression, meaning, shown, None if prefix else statement.name)
-                meaning[statement.name] = ast.Name(node)
+                meaning[statement.name] = Name(node)
             elif self._unroll:
                 self._steps(statement, meaning, shown)
             else:
@@ -119,49 +120,48 @@ class _Naming:
                 results = [f"{statement.name}.{name}" for name in statement.results]
                 self.values += [Value(name, name, f"after {statement.steps} steps") for name in results]
 
-    def _steps(self, loop: Loop, meaning: dict[str, ast.expr], shown: str) -> None:
+    def _steps(self, loop: Loop, meaning: dict[str, Term], shown: str) -> None:
         if not loop.unroll:
             self.stepped.append(shown)
         carried = {name: self._first(first, meaning, f"{shown}/carry/{name}") for name, first in loop.carry}
         whole = {name: self._first(first, meaning, f"{shown}/over/{name}") for name, first in loop.over}
-        steps: dict[str, list[ast.expr]] = {name: [] for name, _ in loop.stack}
+        steps: dict[str, list[Term]] = {name: [] for name, _ in loop.stack}
         for step in range(loop.steps):
-            slices = {name: ast.Subscript(value, ast.Constant(step)) for name, value in whole.items()}
+            slices = {name: Apply("index", (value, Const(step)), spelled="index") for name, value in whole.items()}
             inside = {**meaning, **carried, **slices, loop.index: _index(step, known=loop.unroll)}
             self.run(loop.body, inside, f"{shown}[{step}].")
             carried = {name: inside[name] for name in carried}
             for name, inner in loop.stack:
-                steps[name].append(inside.get(inner, ast.Name(inner)))
+                steps[name].append(inside.get(inner, Name(inner)))
         for name, each in steps.items():
-            stacked = ast.Call(ast.Name("stack"), [ast.List(each)], [])
-            text = f"{loop.stack_of(name)} of all {loop.steps} steps"
-            meaning[f"{loop.name}.{name}"] = ast.Name(self.define((stacked, None, (), None), f"{shown}.{name}", text))
+            stacked = Apply("stack", (Group(tuple(each), "list"),))
+            says = f"{loop.stack_of(name)} of all {loop.steps} steps"
+            meaning[f"{loop.name}.{name}"] = Name(self.define((stacked, None, (), None), f"{shown}.{name}", says))
         for name, value in carried.items():
             meaning[f"{loop.name}.{name}"] = value
 
-    def _first(self, expression: Expression, meaning: Meaning, shown: str) -> ast.expr:
+    def _first(self, expression: Expression, meaning: Meaning, shown: str) -> Term:
         """What a carried name starts as: another name for a value that there is, or a value of its own."""
-        if isinstance(expression.tree, ast.Name | ast.Attribute | ast.Constant):
-            tree = _Named(self, meaning, shown).visit(expression.tree)
-            if isinstance(tree, ast.Name | ast.Constant):
-                return tree
-        return ast.Name(self._node(expression, meaning, shown))
+        known = substituted(expression.term, meaning.get)
+        if isinstance(known, Const) or (isinstance(known, Name) and known.name == known.head):
+            return known
+        return Name(self._node(expression, meaning, shown))
 
     def _node(self, expression: Expression, meaning: Meaning, shown: str, node: str | None = None) -> str:
-        parts = _Named(self, meaning, shown)
-        tree = expression.tree
-        if _communicates(tree):
-            return self.define(parts.collective(tree), shown, expression.text, node)
-        return self.define((parts.visit(tree), None, (), None), shown, expression.text, node)
+        parts = _Parts(self, meaning, shown)
+        term = expression.term
+        if _communicates(term):
+            return self.define(parts.collective(term), shown, expression.text, node)
+        return self.define((parts.named(term), None, (), None), shown, expression.text, node)
 
-    def define(self, what: _Collective, shown: str, text: str, node: str | None = None) -> str:
+    def define(self, what: _Collective, shown: str, says: str, node: str | None = None) -> str:
         """Add one value; return its name in the named code."""
         if self._unroll and len(self.values) >= VALUES:
             raise _TooMany
-        tree, operation, axes, before = what
+        term, operation, axes, before = what
         node = node or self._free(shown)
-        self.statements.append(Node(Line(node), Expression(trees.text(tree), tree)))
-        self.values.append(Value(shown, node, text, operation, axes, before))
+        self.statements.append(Node(Line(node), Expression(text(term), placed(term, None))))
+        self.values.append(Value(shown, node, says, operation, axes, before))
         return node
 
     def _free(self, shown: str) -> str:
@@ -171,20 +171,20 @@ class _Naming:
         self._taken.add(node)
         return node
 
-    def is_value(self, tree: ast.expr) -> bool:
+    def is_value(self, term: Term) -> bool:
         """Whether an operand is more than numbers and dims."""
         return any(
-            isinstance(node, ast.Call) or (isinstance(node, ast.Name) and node.id not in self._numbers)
-            for node in ast.walk(tree)
+            calls(part, OPERATIONS) or (isinstance(part, Name) and part.head not in self._numbers)
+            for part in within(term)
         )
 
 
-_Collective = tuple[ast.expr, str | None, tuple[str, ...], str | None]
-"""The tree of a value; the operation, the axes and the operand of the collective that it is the result of."""
+_Collective = tuple[Term, str | None, tuple[str, ...], str | None]
+"""A value; the operation, the axes and the operand of the collective that it is the result of."""
 
 
-class _Named(ast.NodeTransformer):
-    """An expression with a name in the place of each collective. Builds new nodes: those that were given stay."""
+class _Parts:
+    """An expression with a name in the place of each collective, and what its other names stand for."""
 
     def __init__(self, naming: _Naming, meaning: Meaning, shown: str) -> None:
         self._naming = naming
@@ -192,86 +192,69 @@ class _Named(ast.NodeTransformer):
         self._shown = shown
         self._count: Counter[str] = Counter()
 
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        return type(node)(**trees.fields(node, self.visit))
+    def named(self, term: Term) -> Term:
+        return substituted(self._without(term), self._meaning.get)
 
-    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
-        return node
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self._meaning.get(node.id, ast.Name(node.id))
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        if isinstance(node.value, ast.Name):
-            result = f"{node.value.id}.{node.attr}"
-            if result in self._meaning:
-                return self._meaning[result]
-            if node.attr != "T":
-                return ast.Attribute(ast.Name(node.value.id), node.attr)
-        return ast.Attribute(self.visit(node.value), node.attr)
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        if not _communicates(node):
-            return self._call(node)
-        what = self.collective(node)
+    def _without(self, term: Term) -> Term:
+        if not _communicates(term):
+            return mapped(term, self._without)
+        what = self.collective(term)
         shown = f"{self._shown}/{what[1]}#{self._count[str(what[1])] - 1}"
-        return ast.Name(self._naming.define(what, shown, trees.text(node)))
+        return Name(self._naming.define(what, shown, text(term)))
 
-    def _call(self, node: ast.Call) -> ast.Call:
-        keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
-        return ast.Call(node.func, [self.visit(argument) for argument in node.args], keywords)
-
-    def collective(self, tree: ast.expr) -> _Collective:
+    def collective(self, term: Apply) -> _Collective:
         """A collective whose operand, unless it is a number, has a name."""
-        assert isinstance(tree, ast.Call)
-        assert isinstance(tree.func, ast.Name)
-        operation = tree.func.id
-        arguments = dict(_bound(tree))
-        call = self._call(tree)
-        moved = _moved(tree)
-        at, operand = next((at, x) for at, (name, x) in enumerate(_bound(call)) if name == moved)
+        operation, moved = term.operation, str(_moved(term))
+        call = mapped(term, self.named)
+        assert isinstance(call, Apply)
+        arguments, known = _bound(term), _bound(call)
+        operand = known[moved]
         number = self._count[operation]
         self._count[operation] += 1
         before = None
-        if isinstance(operand, ast.Attribute) and operand.attr != "T":
-            before = name_of(operand)
+        if isinstance(operand, Name) and operand.name != operand.head:
+            before = operand.name
         elif self._naming.is_value(operand):
-            if not isinstance(operand, ast.Name):
+            if not isinstance(operand, Name):
                 shown = f"{self._shown}/{operation}#{number}/before"
-                text = trees.text(arguments[str(moved)])
-                operand = ast.Name(self._naming.define((operand, None, (), None), shown, text))
-            before = operand.id
-        if at < len(call.args):
-            call.args[at] = operand
-        else:
-            call.keywords[at - len(call.args)].value = operand
-        axes = ast.literal_eval(arguments["axis_name"])
-        return call, operation, (axes,) if isinstance(axes, str) else tuple(axes), before
+                name = Name(self._naming.define((operand, None, (), None), shown, text(arguments[moved])))
+                call, operand = swapped(call, operand, name), name
+            before = operand.name
+        axes = (part.value for part in within(arguments["axis_name"]) if isinstance(part, Const))
+        return call, operation, tuple(map(str, axes)), before
 
 
-def _communicates(tree: ast.expr) -> bool:
+def _called(term: Term) -> str | None:
+    """The name that a term is: `A`, `ring.acc`; or `A.T`."""
+    match term:
+        case Name() | Apply(spelled=".T", operands=(Name(),)):
+            return text(term)
+        case _:
+            return None
+
+
+def _communicates(term: Term) -> TypeGuard[Apply]:
     """Whether an expression is one collective: what moves values between devices, or casts their types."""
-    return _moved(tree) is not None
+    return _moved(term) is not None
 
 
-def _moved(tree: ast.expr) -> str | None:
+def _moved(term: Term) -> str | None:
     """The argument that is moved or cast, if an expression is one collective."""
-    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
-        return None
-    over = OPERATIONS[tree.func.id].over
+    over = OPERATIONS[term.operation].over if calls(term, OPERATIONS) else None
     return over.operands[0] if over is not None and over.operands else None
 
 
-def _bound(call: ast.Call) -> list[tuple[str, ast.expr]]:
-    """The arguments of a collective by name, in the order in which the call has them."""
-    assert isinstance(call.func, ast.Name)
-    positional = zip(OPERATIONS[call.func.id].signature.parameters, call.args, strict=False)
-    return [*positional, *((str(k.arg), k.value) for k in call.keywords)]
+def _bound(call: Apply) -> dict[str, Term]:
+    """The arguments of a collective by name."""
+    return {
+        **dict(zip(OPERATIONS[call.operation].signature.parameters, call.operands, strict=False)),
+        **dict(call.named),
+    }
 
 
-def _index(step: int, *, known: bool) -> ast.expr:
+def _index(step: int, *, known: bool) -> Term:
     """The number of a step: Python's in an unrolled loop, an array of a weak type in `jax.lax.fori_loop`."""
-    return ast.Constant(step) if known else ast.Call(ast.Name("asarray"), [ast.Constant(step)], [])
+    return Const(step) if known else Apply("asarray", (Const(step),))
 
 
 def _all_names(statement: Statement) -> set[str]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import keyword
 import math
-import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runner.experiment.showing import MESH, WORDS
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
+from runner.graph.term import Apply, names
 from runner.language import static
 from runner.language.check import canonical
 from runner.language.operations import CONSTANTS, OPERATIONS
+from runner.language.operators import BY_NAME, COMPARISONS
 from runner.language.syntax import Expression, SyntaxFault, on_one_line, parse
 from runner.layout import Mesh
 from runner.untyped import is_list, is_mapping
@@ -117,25 +117,19 @@ def check_required(required: object, dims: Mapping[str, int], mesh: Mesh) -> Non
     for i, text in enumerate(required):
         key = ("require", i)
         expression = read_expression(text, key)
-        match expression.tree:
-            case ast.Compare(left=left, ops=[op], comparators=[right]):
-                ends = (left, right)
+        match expression.term:
+            case Apply(operation=comparison, spelled="operator", operands=ends) if comparison in COMPARISONS:
+                pass
             case _:
                 raise invalid(key, f"{text!r} compares nothing; what is required of dims is a comparison: M >= S")
         try:
             first, second = (static.evaluate(Expression(expression.text, end), dims, mesh) for end in ends)
         except SyntaxFault as fault:
             raise InvalidExperiment(located(key, expression.text, fault)) from None
-        if not _HOLDS[type(op)](first, second):
-            read = dict.fromkeys(node.id for node in ast.walk(expression.tree) if isinstance(node, ast.Name))
+        if not BY_NAME[comparison].python(first, second):
+            read = dict.fromkeys(names(expression.term))
             told = [f"{name} is {dims[name]}" for name in read if name in dims]
             raise invalid(key, f"{expression.text} does not hold" + (f": {listed(told)}" if told else ""))
-
-
-_HOLDS: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {
-    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-}  # fmt: skip
 
 
 def read_verify_dims(config: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, int]:

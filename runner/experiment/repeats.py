@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from runner.experiment.frames import Frame, filled
+from runner.experiment.frames import Frame
 from runner.experiment.plain import IDENTIFIER, check_name, read_expression, read_size
 from runner.faults import InvalidExperiment, Key, invalid, nearest
+from runner.graph.term import substituted
 from runner.language import static
 from runner.language.check import Scope
+from runner.language.printing import text
 from runner.language.syntax import Expression, SyntaxFault
 from runner.untyped import is_mapping
 
@@ -27,8 +28,7 @@ def read_steps(
         # It is known where the function is called.
         return 1, frozenset()
     if isinstance(value, str) and frame.statics:
-        tree = filled(read_expression(value, at).tree, frame.statics)
-        value = ast.unparse(ast.fix_missing_locations(tree))
+        value = text(substituted(read_expression(value, at).term, frame.statics.get))
     env = frame.env if frame.calls else {name: name for name in scope.static}
     own = {name: known for name, known in env.items() if known in scope.static}
     sizes = {**dims, **{name: scope.static[known] for name, known in own.items()}}

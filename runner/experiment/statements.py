@@ -6,7 +6,6 @@ whoever reads statements knows nothing of functions; the writers put the calls b
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,10 +20,11 @@ from runner.experiment.plain import choices, located, read_expression
 from runner.experiment.repeats import check_repeat, known_without_arrays, read_steps
 from runner.experiment.written import BOTH, Written, of
 from runner.faults import Fault, InvalidExperiment, Key, invalid, nearest
-from runner.language import bounds, trees
+from runner.graph.term import Apply, Group, Lambda, Name, Term, calls, heads, mapped
+from runner.language import bounds
 from runner.language.check import Scope, check
-from runner.language.forms import is_choice, is_map
-from runner.language.syntax import Expression, SyntaxFault, names
+from runner.language.forms import CALLING, is_choice, is_map
+from runner.language.syntax import Expression, SyntaxFault, parse
 from runner.untyped import is_mapping
 
 
@@ -109,45 +109,38 @@ class _Reader(Maps):
     def _line(
         self, line: Written, expression: Expression, scope: Scope, frame: Frame, within: Line | None
     ) -> list[Statement]:
-        tree = frame.filled(expression, line.key, scope)
+        term = frame.filled(expression, line.key, scope)
         place = Place(line.key, expression.text, scope, frame, within, line.names[0])
         before: list[Statement] = []
-        function = self._called(tree)
-        if function is not None:
-            found = self._call(function, tree, line.names, place, before)
-        elif isinstance(tree, ast.Call) and is_choice(tree):
-            found = self._choice(tree, line.names, place, before)
-        elif isinstance(tree, ast.Call) and is_map(tree):
-            found = self._map(tree, line.names, place, before)
-        else:
-            found = self._given(line.names, self._hoisted(tree, place, before), place)
+        found = self._written_out(term, line.names, place, before)
+        if found is None:
+            found = self._given(line.names, self._hoisted(term, place, before), place)
         return [*before, *found]
 
-    def _given(self, given: tuple[str, ...], tree: ast.expr, place: Place) -> list[Statement]:
+    def _given(self, given: tuple[str, ...], term: Term, place: Place) -> list[Statement]:
         """The lines that give an expression's value a name, or names to its parts."""
         if len(given) == 1:
-            return [self._node(given[0], tree, place)]
-        if isinstance(tree, ast.Tuple | ast.List):
-            if len(tree.elts) != len(given):
-                message = f"it gives {len(tree.elts)} values, and {len(given)} names stand before it"
-                raise place.fault(message, tree)
-            if not any(node.id in given for node in names(tree)):
-                return [self._node(name, part, place) for name, part in zip(given, tree.elts, strict=True)]
+            return [self._node(given[0], term, place)]
+        if isinstance(term, Group):
+            if len(term.items) != len(given):
+                message = f"it gives {len(term.items)} values, and {len(given)} names stand before it"
+                raise place.fault(message, term)
+            if not any(name in given for name in heads(term)):
+                return [self._node(name, part, place) for name, part in zip(given, term.items, strict=True)]
         whole = self._fresh("_".join(given), place.frame)
-        return [self._node(whole, tree, place, gives=len(given)), *self._parts(given, whole, place)]
+        return [self._node(whole, term, place, gives=len(given)), *self._parts(given, whole, place)]
 
     def _parts(self, given: tuple[str, ...], whole: str, place: Place) -> list[Statement]:
         """The lines that take the value called `whole` apart."""
-        parts = [ast.parse(f"{whole}[{i}]", mode="eval").body for i in range(len(given))]
+        parts = [parse(f"{whole}[{i}]") for i in range(len(given))]
         return [
-            self._node(name, part, replace(place, text=ast.unparse(part)))
-            for name, part in zip(given, parts, strict=True)
+            self._node(name, part.term, replace(place, text=part.text)) for name, part in zip(given, parts, strict=True)
         ]
 
-    def _node(self, name: str, tree: ast.expr, place: Place, *, gives: int = 0, result: bool = False) -> Node:
+    def _node(self, name: str, term: Term, place: Place, *, gives: int = 0, result: bool = False) -> Node:
         """One line, checked; `name` is what the lines around it call it."""
         scope, frame = place.scope, place.frame
-        expression = Expression(place.text, frame.in_section(tree), tree if frame.calls else None)
+        expression = Expression(place.text, frame.in_section(term), term if frame.calls else None)
         self._check(expression, place, name)
         known = self._name(name, place)
         origin = Origin(place.key, frame.uses, frame.calls, name, result, gives)
@@ -184,62 +177,59 @@ class _Reader(Maps):
 
     # Calls of functions.
 
-    def _called(self, tree: ast.AST) -> Function | None:
-        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
-            return self.functions.get(tree.func.id)
-        return None
+    def _hoisted(self, term: Term, place: Place, before: list[Statement]) -> Term:
+        """The term with a name in the place of each call of a function, whose lines go to `before`."""
+        return self._taken_out(combined(term, self.functions, place), place, before)
 
-    def _hoisted(self, tree: ast.expr, place: Place, before: list[Statement]) -> ast.expr:
-        """The tree with a name in the place of each call of a function, whose lines go to `before`."""
-        tree = combined(tree, self.functions, place)
-        for node in trees.nodes(tree):
-            function = self._called(node)
-            if function is not None or is_choice(node) or is_map(node):
-                assert isinstance(node, ast.Call)
-                assert isinstance(node.func, ast.Name)
-                named_after = "" if place.name == RESULT else f"{place.name}_"
-                name = self._fresh(f"{named_after}{node.func.id}", place.frame)
-                if function is not None:
-                    before += self._call(function, node, (name,), place, before)
-                elif is_map(node):
-                    before += self._map(node, (name,), place, before)
-                else:
-                    before += self._choice(node, (name,), place, before)
-                named = ast.copy_location(ast.Name(name, ast.Load()), node)
-                return self._hoisted(trees.swapped(tree, node, named), place, before)
-        return tree
+    def _taken_out(self, term: Term, place: Place, before: list[Statement]) -> Term:
+        if isinstance(term, Lambda):
+            return term
+        if not calls(term, (*self.functions, *CALLING)):
+            return mapped(term, lambda part: self._taken_out(part, place, before))
+        named_after = "" if place.name == RESULT else f"{place.name}_"
+        name = self._fresh(f"{named_after}{term.operation}", place.frame)
+        before += self._written_out(term, (name,), place, before) or ()
+        return Name(name, term.at)
+
+    def _written_out(
+        self, term: Term, given: tuple[str, ...], place: Place, before: list[Statement]
+    ) -> list[Statement] | None:
+        """The lines that a call comes to, those of its arguments in `before`; None for what calls no function."""
+        if calls(term, self.functions):
+            return self._call(self.functions[term.operation], term, given, place, before)
+        if is_choice(term):
+            return self._choice(term, given, place, before)
+        return self._map(term, given, place, before) if is_map(term) else None
 
     def _call(
         self,
         function: Function,
-        call: ast.expr,
+        call: Apply,
         given: tuple[str, ...],
         place: Place,
         before: list[Statement],
         branch: int | None = None,
     ) -> list[Statement]:
         """The lines of a function where it is called, in a `branch` or not; those of its arguments go to `before`."""
-        assert isinstance(call, ast.Call)
         frame = place.frame
         if function.name in frame.inside:
             chain = " → ".join((*frame.inside[frame.inside.index(function.name) :], function.name))
             raise place.fault(f"a cycle: {chain}; a function cannot call itself", call)
         label = given[0] if len(given) == 1 else self._fresh("_".join(given), frame)
-        statics: dict[str, ast.expr] = {}
+        statics: dict[str, Term] = {}
         arguments: dict[str, str] = {}
         for parameter, argument in bind(function, call, place.key, place.text, frame.uses).items():
             if is_static(argument, self.dims):
                 statics[parameter] = argument
                 continue
             taken_over = {*function.bound_in_repeats, *(given if len(given) > 1 else ())}
-            if isinstance(argument, ast.Name) and argument.id not in taken_over:
+            if isinstance(argument, Name) and argument.name == argument.head and argument.name not in taken_over:
                 self._check(Expression(place.text, frame.in_section(argument)), place, place.name)
-                arguments[parameter] = argument.id
+                arguments[parameter] = argument.name
                 continue
             inside = replace(place, name=self._fresh(f"{label}_{parameter}", frame))
-            part = self._called(argument)
-            if part is not None:
-                before += self._call(part, argument, (inside.name,), inside, before)
+            if calls(argument, self.functions):
+                before += self._call(self.functions[argument.operation], argument, (inside.name,), inside, before)
             else:
                 hoisted = self._hoisted(argument, inside, before)
                 before.append(self._node(inside.name, hoisted, inside))
@@ -250,7 +240,7 @@ class _Reader(Maps):
             message = f"what '{function.name}' gives is an expression; of a repeat it is NAME.CARRIED"
             raise InvalidExperiment(Fault(last.key, message, uses=(place.key, *frame.uses)))
         expression = read_expression(last.value, last.key)
-        if len(given) > 1 and not isinstance(expression.tree, ast.Tuple | ast.List):
+        if len(given) > 1 and not isinstance(expression.term, Group):
             lines = self._inside(function, replace(made, results=(label,)), statics, expression, place, len(given))
             return [*lines, *self._parts(given, label, place)]
         return self._inside(function, made, statics, expression, place)
@@ -259,7 +249,7 @@ class _Reader(Maps):
         self,
         function: Function,
         made: Call,
-        statics: Mapping[str, ast.expr],
+        statics: Mapping[str, Term],
         result: Expression,
         place: Place,
         gives: int = 0,
@@ -279,16 +269,16 @@ class _Reader(Maps):
         )
         lines = list(self.statements(function.body(section), place.scope, frame, place.within))
         there = Place(function.result(section).key, result.text, place.scope, frame, place.within, "result")
-        tree = self._hoisted(frame.filled(result, there.key, place.scope), there, lines)
+        term = self._hoisted(frame.filled(result, there.key, place.scope), there, lines)
         # What a call gives has the names that the lines around the call know.
         if one:
             frame.env["result"] = head
-            return [*lines, self._node("result", tree, there, gives=gives, result=True)]
-        assert isinstance(tree, ast.Tuple | ast.List)
-        if len(tree.elts) != len(made.results):
-            message = f"it gives {len(tree.elts)} values, and {len(made.results)} names stand before the call"
-            raise there.fault(message, tree)
-        for i, (name, part) in enumerate(zip(made.results, tree.elts, strict=True)):
+            return [*lines, self._node("result", term, there, gives=gives, result=True)]
+        assert isinstance(term, Group)
+        if len(term.items) != len(made.results):
+            message = f"it gives {len(term.items)} values, and {len(made.results)} names stand before the call"
+            raise there.fault(message, term)
+        for i, (name, part) in enumerate(zip(made.results, term.items, strict=True)):
             frame.env[f"result{i}"] = self._name(name, place)
             lines.append(self._node(f"result{i}", part, there))
         return lines
@@ -346,8 +336,8 @@ class _Reader(Maps):
             key = (*place.key, name)
             expression = read_expression(first, key)
             here = replace(place, key=key, text=expression.text, name=f"{place.name}_{name}")
-            tree = self._hoisted(frame.filled(expression, key, place.scope), here, before)
-            expression = Expression(expression.text, frame.in_section(tree), tree if frame.calls else None)
+            term = self._hoisted(frame.filled(expression, key, place.scope), here, before)
+            expression = Expression(expression.text, frame.in_section(term), term if frame.calls else None)
             self._check(expression, here, None)
             yield name, expression
 

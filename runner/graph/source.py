@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from runner.faults import Key
+from runner.graph.term import characters
 
 Section = Literal["graph", "per_device"]
 """What is computed on whole arrays, or what each device does."""
@@ -154,7 +155,5 @@ class Source:
     @property
     def span(self) -> tuple[int, int]:
         """The half-open span of characters; of what stands nowhere, all of the text."""
-        if self.start is None or self.end is None:
-            return 0, len(self.text)
-        start, end = (len(self.text.encode()[:column].decode(errors="ignore")) for column in (self.start, self.end))
-        return start, max(end, start + 1)
+        at = None if self.start is None or self.end is None else (self.start, self.end)
+        return characters(self.text, at)

@@ -6,10 +6,10 @@ equation reads are values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field, replace
 from types import EllipsisType
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import Generic, Literal, TypeAlias, TypeGuard, TypeVar
 
 Part = TypeVar("Part", covariant=True)
 
@@ -28,6 +28,11 @@ class Name:
 
     name: str
     at: Span | None = field(default=None, compare=False)
+
+    @property
+    def head(self) -> str:
+        """What stands before the dot: `ring` of `ring.acc`; `A` of `A`."""
+        return self.name.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class Apply:
     @property
     def arguments(self) -> tuple[Term, ...]:
         """All operands, those by position first."""
-        return (*self.operands, *(operand for _, operand in self.named))
+        return (*self.operands, *(operand for _, operand in self.named)) if self.named else self.operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,19 @@ def place(term: Term) -> str | None:
     return None if term.at is None else f"{term.at[0]}:{term.at[1]}"
 
 
+def characters(text: str, at: Span | None) -> Span:
+    """The half-open span of characters of `text` of what stands there; of what stands nowhere, all of it."""
+    if at is None:
+        return 0, len(text)
+    start, end = (len(text.encode()[:column].decode(errors="ignore")) for column in at)
+    return start, max(end, start + 1)
+
+
+def calls(term: Term, names: Container[str]) -> TypeGuard[Apply]:
+    """Whether a term is a call, by its name, of one of these."""
+    return isinstance(term, Apply) and term.spelled == "call" and term.operation in names
+
+
 def children(term: Term) -> tuple[Term, ...]:
     """The terms that a term is made of, in the order in which Python evaluates them."""
     match term:
@@ -126,14 +144,20 @@ def within(term: Term) -> Iterator[Term]:
         yield from within(child)
 
 
+def nesting(term: Term) -> int:
+    """How many levels a term nests: 0 for a name."""
+    return max((nesting(child) + 1 for child in children(term)), default=0)
+
+
 def mapped(term: Term, visit: Callable[[Term], Term]) -> Term:
     """A term of what `visit` makes of its children; the same object where these are the same."""
     old = children(term)
     new = tuple(map(visit, old))
-    return term if all(one is other for one, other in zip(old, new, strict=True)) else _of(term, new)
+    return term if all(one is other for one, other in zip(old, new, strict=True)) else remade(term, new)
 
 
-def _of(term: Term, parts: tuple[Term, ...]) -> Term:
+def remade(term: Term, parts: tuple[Term, ...]) -> Term:
+    """A term with other children, as many as it has."""
     match term:
         case Apply(operands=operands, named=named):
             names = (name for name, _ in named)
@@ -151,17 +175,32 @@ def _of(term: Term, parts: tuple[Term, ...]) -> Term:
             return term
 
 
+def placed(term: Term, at: Span | None) -> Term:
+    """A term all of which stands in one place."""
+    return replace(mapped(term, lambda part: placed(part, at)), at=at)
+
+
 def substituted(term: Term, values: Callable[[str], Term | None]) -> Term:
-    """A term with `values(name)` in the place of each name that has one; a lambda's own names stay."""
+    """A term with `values(name)` in the place of each name that has one; a lambda's own names stay.
+
+    Of `ring.acc` that is `values("ring.acc")`, or `acc` of the name that `values("ring")` is. What is put in stands
+    where the name did.
+    """
     match term:
         case Name(name=name):
             value = values(name)
-            return term if value is None else value
+            if value is not None:
+                return placed(value, term.at)
+            loop, _, carried = name.partition(".")
+            other = values(loop) if carried else None
+            return Name(f"{other.name}.{carried}", term.at) if isinstance(other, Name) else term
+        case Apply(spelled=".T", operands=(Name(name=loop),)) if (value := values(f"{loop}.T")) is not None:
+            return placed(value, term.at)
         case Lambda(parameters=own):
             return mapped(term, lambda part: substituted(part, lambda name: None if name in own else values(name)))
         case Listed(index=index, bounds=bounds):
             element = substituted(term.element, lambda name: None if name == index else values(name))
-            return _of(term, (element, *(substituted(bound, values) for bound in bounds)))
+            return remade(term, (element, *(substituted(bound, values) for bound in bounds)))
         case _:
             return mapped(term, lambda part: substituted(part, values))
 
@@ -174,3 +213,8 @@ def swapped(term: Term, old: Term, new: Term) -> Term:
 def names(term: Term) -> list[str]:
     """The names that a term reads, those that its lambdas have for themselves too, in the order of the text."""
     return [part.name for part in within(term) if isinstance(part, Name)]
+
+
+def heads(term: Term) -> list[str]:
+    """The same without what stands behind a dot: the names of values, sizes and repeats."""
+    return [part.head for part in within(term) if isinstance(part, Name)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from runner.faults import nearest
 from runner.graph.source import Section
+from runner.graph.term import Apply, Const, Group, Lambda, Name, Term, calls, children, mapped, within
 from runner.language.forms import CALLING
 from runner.language.operations import COMPUTATIONS, CONSTANTS, OPERATIONS, OUTSIDE, PADDINGS, Operation
 from runner.language.syntax import AT_ALONE, Expression
@@ -50,7 +50,11 @@ class Scope:
 
 def check(expression: Expression, scope: Scope) -> None:
     """Raise `SyntaxFault` for a name, an operation, an argument or a mesh axis that does not exist."""
-    _check(expression, expression.tree, scope)
+    # A function that combines two values reads nothing of what stands around it, under whichever name.
+    for part in within(expression.term if expression.local is None else expression.local):
+        if isinstance(part, Lambda):
+            _check_lambda(expression, part, scope)
+    _check(expression, expression.term, scope)
 
 
 def canonical(expression: Expression) -> Expression:
@@ -59,69 +63,74 @@ def canonical(expression: Expression) -> Expression:
     The lists among the arguments of collectives become tuples, since JAX wants them hashable; random values get the
     dtype that the table gives them, since JAX's own default depends on whether 64 bits are switched on.
     """
-    for call in ast.walk(expression.tree):
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
-            operation = OPERATIONS.get(call.func.id)
-            if operation is not None and operation.random and "dtype='" in operation.arguments:
-                _name_dtype(call, operation.signature)
-            if operation is not None and operation.over is not None:
-                first = 1 if operation.arguments.startswith("x") else 0
-                call.args[first:] = [_tupled(argument) for argument in call.args[first:]]
-                for keyword in call.keywords:
-                    keyword.value = _tupled(keyword.value)
-    return expression
+    known = _canonical(expression.term)
+    return expression if known is expression.term else Expression(expression.text, known)
 
 
-def _name_dtype(call: ast.Call, signature: inspect.Signature) -> None:
+def _canonical(term: Term) -> Term:
+    term = mapped(term, _canonical)
+    if not calls(term, OPERATIONS):
+        return term
+    row = OPERATIONS[term.operation]
+    if row.random and "dtype='" in row.arguments:
+        return _with_dtype(term, row.signature)
+    if row.over is None:
+        return term
+    first = 1 if row.arguments.startswith("x") else 0
+    operands = (*term.operands[:first], *map(_tupled, term.operands[first:]))
+    return replace(term, operands=operands, named=tuple((name, _tupled(operand)) for name, operand in term.named))
+
+
+def _with_dtype(call: Apply, signature: inspect.Signature) -> Apply:
     position = list(signature.parameters).index("dtype")
-    if len(call.args) <= position and all(keyword.arg != "dtype" for keyword in call.keywords):
-        default = ast.copy_location(ast.Constant(signature.parameters["dtype"].default), call)
-        call.keywords.append(ast.copy_location(ast.keyword("dtype", default), call))
+    if len(call.operands) > position or "dtype" in dict(call.named):
+        return call
+    return replace(call, named=(*call.named, ("dtype", Const(signature.parameters["dtype"].default, call.at))))
 
 
-def _tupled(node: ast.expr) -> ast.expr:
-    if isinstance(node, ast.List | ast.Tuple):
-        return ast.copy_location(ast.Tuple([_tupled(element) for element in node.elts]), node)
-    return node
+def _tupled(term: Term) -> Term:
+    return Group(tuple(map(_tupled, term.items)), at=term.at) if isinstance(term, Group) else term
 
 
-def _check(expression: Expression, node: ast.AST, scope: Scope) -> None:
-    match node:
-        case ast.Name(id=name):
-            _check_name(expression, node, name, scope)
-        case ast.Attribute(value=ast.Name(id=name), attr=carry) if name in scope.loops:
-            if carry not in scope.loops[name]:
-                if name == "grad":
-                    raise expression.fault(
-                        f"there is no gradient of '{carry}'{nearest(carry, scope.loops[name])}; "
-                        f"grad.wrt names {', '.join(scope.loops[name])}",
-                        node,
-                    )
-                raise expression.fault(
-                    f"the repeat '{name}' carries no '{carry}'; it carries {', '.join(scope.loops[name])}", node
-                )
-        case ast.Attribute(value=value, attr=attribute):
-            if attribute != "T" and isinstance(value, ast.Name) and value.id == "grad":
-                message = f"there are no gradients: grad: {{of: LOSS, wrt: [{attribute}]}} says what is differentiated"
-                raise expression.fault(message, node)
-            if attribute == "at":
-                raise expression.fault(AT_ALONE, node)
-            if attribute != "T":
-                raise expression.fault(
-                    f"attribute '.{attribute}' is not part of the language; only .T and the carries of a repeat are",
-                    node,
-                )
-            _check(expression, value, scope)
-        case ast.Lambda():
-            _check_lambda(expression, node, scope)
-        case ast.Call(func=ast.Name(id=name) as function):
-            _check_call(expression, node, name, function, scope)
+def _check(expression: Expression, term: Term, scope: Scope) -> None:
+    match term:
+        case Name(name=name):
+            loop, _, carry = name.partition(".")
+            if carry:
+                _check_carry(expression, term, loop, carry, scope)
+            else:
+                _check_name(expression, term, name, scope)
+        case Apply(spelled=".T", operands=(Name(name=name),)) if name in scope.loops:
+            _check_carry(expression, term, name, "T", scope)
+        case Apply(spelled="call"):
+            _check_call(expression, term, scope)
+        case Lambda():
+            return
         case _:
-            for child in ast.iter_child_nodes(node):
+            for child in children(term):
                 _check(expression, child, scope)
 
 
-def _check_name(expression: Expression, node: ast.Name, name: str, scope: Scope) -> None:
+def _check_carry(expression: Expression, term: Term, loop: str, carry: str, scope: Scope) -> None:
+    carries = scope.loops.get(loop)
+    if carries is None:
+        if loop == "grad":
+            message = f"there are no gradients: grad: {{of: LOSS, wrt: [{carry}]}} says what is differentiated"
+            raise expression.fault(message, term)
+        if carry == "at":
+            raise expression.fault(AT_ALONE, term)
+        message = f"attribute '.{carry}' is not part of the language; only .T and the carries of a repeat are"
+        raise expression.fault(message, term)
+    if carry in carries:
+        return
+    if loop == "grad":
+        hint = nearest(carry, carries)
+        message = f"there is no gradient of '{carry}'{hint}; grad.wrt names {', '.join(carries)}"
+        raise expression.fault(message, term)
+    raise expression.fault(f"the repeat '{loop}' carries no '{carry}'; it carries {', '.join(carries)}", term)
+
+
+def _check_name(expression: Expression, node: Term, name: str, scope: Scope) -> None:
     if name in scope.values or name in scope.sizes or name in CONSTANTS:
         return
     if name in scope.loops:
@@ -139,24 +148,27 @@ def _names(known: list[str]) -> str:
     return f"; there are {', '.join(known)}" if known and len(known) <= 12 else ""
 
 
-def _check_call(expression: Expression, node: ast.Call, name: str, function: ast.Name, scope: Scope) -> None:
+def _check_call(expression: Expression, call: Apply, scope: Scope) -> None:
+    name = call.operation
     operation = OPERATIONS.get(name)
     if operation is None and name in CALLING:
-        raise expression.fault(f"'{name}' cannot stand in a function that combines two values", function)
+        raise expression.fault(
+            f"'{name}' cannot stand in a function that combines two values", callee(expression, call)
+        )
     if operation is None:
         what = "operation or function" if scope.functions else "operation"
         known = (name for name in OPERATIONS if name.isidentifier())
-        raise expression.fault(f"no {what} '{name}'{nearest(name, (*scope.functions, *CALLING, *known))}", function)
+        hint = nearest(name, (*scope.functions, *CALLING, *known))
+        raise expression.fault(f"no {what} '{name}'{hint}", callee(expression, call))
     if scope.section == "graph" and operation.over is not None:
-        raise expression.fault(
-            f"'{name}' is a collective; graph computes on whole arrays and has none; it belongs in per_device", function
-        )
-    for child in (*node.args, *node.keywords):
+        message = f"'{name}' is a collective; graph computes on whole arrays and has none; it belongs in per_device"
+        raise expression.fault(message, callee(expression, call))
+    for child in call.arguments:
         _check(expression, child, scope)
     try:
-        bound = operation.signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords})
+        bound = operation.signature.bind(*call.operands, **dict(call.named))
     except TypeError as error:
-        raise expression.fault(f"{name}(): {error}; it takes ({_arguments(operation.signature)})", node) from None
+        raise expression.fault(f"{name}(): {error}; it takes ({_arguments(operation.signature)})", call) from None
     if "axis_name" in bound.arguments:
         _check_axes(expression, bound.arguments["axis_name"], scope)
     if operation.function is not None:
@@ -166,29 +178,34 @@ def _check_call(expression: Expression, node: ast.Call, name: str, function: ast
     if operation.method is not None and not _is_none(bound.arguments.get("mode")):
         _check_choice(expression, bound.arguments["mode"], "mode", OUTSIDE)
     padding = bound.arguments.get("padding")
-    if isinstance(padding, ast.Constant):
+    if isinstance(padding, Const):
         _check_choice(expression, padding, "padding", PADDINGS, " or a pair of integers for each dimension")
 
 
-def _check_function(expression: Expression, node: ast.expr, operation: Operation) -> None:
+def callee(expression: Expression, call: Apply) -> Term:
+    """The name of what a call calls; of a call that stands in the place of something else, that."""
+    name = call.operation.encode()
+    start = -1 if call.at is None else expression.text.encode().find(name, *call.at)
+    return call if start < 0 else Name(call.operation, (start, start + len(name)))
+
+
+def _check_function(expression: Expression, node: Term, operation: Operation) -> None:
     otherwise = ""
     if operation.combines:
-        if isinstance(node, ast.Lambda):
+        if isinstance(node, Lambda):
             return
         otherwise = ", a function of the experiment's own of two parameters, or a lambda of two"
     _check_choice(expression, node, str(operation.function), COMPUTATIONS, otherwise)
 
 
-def _check_lambda(expression: Expression, node: ast.Lambda, scope: Scope) -> None:
+def _check_lambda(expression: Expression, node: Lambda, scope: Scope) -> None:
     """What combines two values reads them and the dims, and nothing else."""
-    own = [each.arg for each in node.args.args]
+    own = node.parameters
     for name in own:
         if name in scope.sizes or name in CONSTANTS:
             raise expression.fault(f"'{name}' is a dim already; a name means one thing", node)
-    for part in ast.walk(node.body):
-        operation = (
-            OPERATIONS.get(part.func.id) if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) else None
-        )
+    for part in within(node.body):
+        operation = OPERATIONS[part.operation] if calls(part, OPERATIONS) else None
         if operation is not None and (operation.over is not None or operation.random or operation.function):
             raise expression.fault(f"'{operation.name}' cannot stand in a function that combines two values", part)
     inside = replace(scope, values={*own, *scope.parameters}, loops={}, later={})
@@ -196,36 +213,36 @@ def _check_lambda(expression: Expression, node: ast.Lambda, scope: Scope) -> Non
 
 
 def _check_choice(
-    expression: Expression, node: ast.expr, argument: str, choices: Iterable[str], otherwise: str = ""
+    expression: Expression, node: Term, argument: str, choices: Iterable[str], otherwise: str = ""
 ) -> None:
-    if not (isinstance(node, ast.Constant) and node.value in tuple(choices)):
+    if not (isinstance(node, Const) and node.value in tuple(choices)):
         raise expression.fault(f"the {argument} is one of {', '.join(map(repr, choices))}{otherwise}", node)
 
 
-def _is_none(node: ast.expr | None) -> bool:
-    return node is None or (isinstance(node, ast.Constant) and node.value is None)
+def _is_none(node: Term | None) -> bool:
+    return node is None or (isinstance(node, Const) and node.value is None)
 
 
 def _arguments(signature: inspect.Signature) -> str:
     return str(signature).removeprefix("(").removesuffix(")")
 
 
-def _is_parameter(node: ast.expr, scope: Scope) -> bool:
-    return isinstance(node, ast.Name) and node.id in scope.parameters
+def _is_parameter(node: Term, scope: Scope) -> bool:
+    return isinstance(node, Name) and node.name in scope.parameters
 
 
-def _check_axes(expression: Expression, node: ast.expr, scope: Scope) -> None:
+def _check_axes(expression: Expression, node: Term, scope: Scope) -> None:
     mesh = scope.mesh
     if _is_parameter(node, scope):
         return
-    if isinstance(node, ast.Tuple | ast.List):
-        for element in node.elts:
+    if isinstance(node, Group):
+        for element in node.items:
             _check_axes(expression, element, scope)
-        axes = [element.value for element in node.elts if isinstance(element, ast.Constant)]
+        axes = [element.value for element in node.items if isinstance(element, Const)]
         if len(set(axes)) < len(axes):
             raise expression.fault("a mesh axis stands twice", node)
         return
-    if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+    if not (isinstance(node, Const) and isinstance(node.value, str)):
         raise expression.fault("the axis_name must be a mesh axis in quotes, or a tuple of them", node)
     if node.value not in mesh.axes:
         raise expression.fault(missing_axis(node.value, mesh), node)

@@ -6,8 +6,10 @@ of these stand in the place of the call (`runner/experiment/choosing.py`, `runne
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
+from typing import TypeGuard
+
+from runner.graph.term import Apply, Group, Term, calls
 
 CHOICES = {
     "cond": ("pred, true_fun, false_fun, *operands", "jax.lax.cond"),
@@ -21,6 +23,12 @@ MAP = "map"
 CALLING = {**CHOICES, MAP: ("f, xs, *, length=None", "jax.lax.map")}
 """Every call that takes functions."""
 
+SWITCH = "switch"
+"""The call whose second operand is a list of functions."""
+
+FUNCTIONS = {"cond": (1, 2), MAP: (0,)}
+"""The positions of the operands that are functions, of the calls that take no list of them."""
+
 _FORMS = {"cond": "cond(p, f, g, x)", "switch": "switch(i, [f, g], x)"}
 
 
@@ -33,9 +41,9 @@ class Asked:
     """
 
     name: str
-    on: ast.expr
-    cases: tuple[ast.expr, ...]
-    operands: tuple[ast.expr, ...]
+    on: Term
+    cases: tuple[Term, ...]
+    operands: tuple[Term, ...]
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -43,41 +51,33 @@ class Asked:
         return ("false", "true") if self.name == "cond" else tuple(f"case{i}" for i in range(len(self.cases)))
 
 
-def is_choice(node: ast.AST) -> bool:
-    """Whether a node calls `cond` or `switch`."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CHOICES
+def is_choice(term: Term) -> TypeGuard[Apply]:
+    """Whether a term calls `cond` or `switch`."""
+    return calls(term, CHOICES)
 
 
-def is_map(node: ast.AST) -> bool:
-    """Whether a node calls `map`."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == MAP
+def is_map(term: Term) -> TypeGuard[Apply]:
+    """Whether a term calls `map`."""
+    return calls(term, (MAP,))
 
 
-def called_in(call: ast.Call) -> list[ast.expr]:
-    """The arguments of a call that are functions; none where it takes none."""
-    if is_map(call):
-        return call.args[:1]
-    if not is_choice(call):
-        return []
-    assert isinstance(call.func, ast.Name)
-    if call.func.id == "cond":
-        return call.args[1:3]
-    branches = call.args[1] if len(call.args) > 1 else None
-    return branches.elts if isinstance(branches, ast.List | ast.Tuple) else []
+def _cases(call: Apply) -> tuple[Term, ...]:
+    if call.operation != SWITCH:
+        return call.operands[1:3]
+    cases = call.operands[1] if len(call.operands) > 1 else None
+    return cases.items if isinstance(cases, Group) else ()
 
 
-def read(call: ast.Call) -> Asked | str:
+def read(call: Apply) -> Asked | str:
     """What a call says; or what is wrong with it."""
-    assert isinstance(call.func, ast.Name)
-    name = call.func.id
+    name, cases = call.operation, _cases(call)
     form = _FORMS[name]
-    if call.keywords:
-        return f"{name} has no argument '{call.keywords[0].arg}'; write {form}"
-    cases = called_in(call)
-    if name == "cond" and len(call.args) < 3:
+    if call.named:
+        return f"{name} has no argument '{call.named[0][0]}'; write {form}"
+    if name == "cond" and len(call.operands) < 3:
         return f"{name} takes a predicate and two functions: {form}"
-    if name == "switch" and not cases:
+    if name == SWITCH and not cases:
         return f"{name} takes an index and a list of functions: {form}"
     start = 3 if name == "cond" else 2
     ordered = reversed(cases) if name == "cond" else cases
-    return Asked(name, call.args[0], tuple(ordered), tuple(call.args[start:]))
+    return Asked(name, call.operands[0], tuple(ordered), call.operands[start:])

@@ -1,12 +1,10 @@
-"""A node of an expression in; the operation that it stands for out: Python's operators by the operations they are."""
+"""The name of an operation in; the operator of Python that it is out."""
 
 from __future__ import annotations
 
-import ast
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from runner import dtypes
@@ -40,68 +38,34 @@ class Operator:
         return self.operation.numpy(*values) if on_arrays else self.python(*values)
 
 
-OPERATORS: dict[type[ast.AST], Operator] = {
-    ast.Add: Operator("+", "add", "add"),
-    ast.Sub: Operator("-", "subtract", "sub"),
-    ast.Mult: Operator("*", "multiply", "mul"),
-    ast.Div: Operator("/", "divide", "truediv"),
-    ast.FloorDiv: Operator("//", "floor_divide", "floordiv"),
-    ast.Mod: Operator("%", "remainder", "mod"),
-    ast.Pow: Operator("**", "power", "pow"),
-    ast.MatMult: Operator("@", "matmul", "matmul"),
-    ast.BitAnd: Operator("&", "bitwise_and", "and_"),
-    ast.BitOr: Operator("|", "bitwise_or", "or_"),
-    ast.BitXor: Operator("^", "bitwise_xor", "xor"),
-    ast.LShift: Operator("<<", "left_shift", "lshift"),
-    ast.RShift: Operator(">>", "right_shift", "rshift"),
-    ast.USub: Operator("-", "negative", "neg"),
-    ast.UAdd: Operator("+", "positive", "pos"),
-    ast.Invert: Operator("~", "invert", "invert"),
-    ast.Eq: Operator("==", "equal", "eq"),
-    ast.NotEq: Operator("!=", "not_equal", "ne"),
-    ast.Lt: Operator("<", "less", "lt"),
-    ast.LtE: Operator("<=", "less_equal", "le"),
-    ast.Gt: Operator(">", "greater", "gt"),
-    ast.GtE: Operator(">=", "greater_equal", "ge"),
+BY_NAME = {
+    row.name: row
+    for row in (
+        Operator("+", "add", "add"),
+        Operator("-", "subtract", "sub"),
+        Operator("*", "multiply", "mul"),
+        Operator("/", "divide", "truediv"),
+        Operator("//", "floor_divide", "floordiv"),
+        Operator("%", "remainder", "mod"),
+        Operator("**", "power", "pow"),
+        Operator("@", "matmul", "matmul"),
+        Operator("&", "bitwise_and", "and_"),
+        Operator("|", "bitwise_or", "or_"),
+        Operator("^", "bitwise_xor", "xor"),
+        Operator("<<", "left_shift", "lshift"),
+        Operator(">>", "right_shift", "rshift"),
+        Operator("-", "negative", "neg"),
+        Operator("+", "positive", "pos"),
+        Operator("~", "invert", "invert"),
+        Operator("==", "equal", "eq"),
+        Operator("!=", "not_equal", "ne"),
+        Operator("<", "less", "lt"),
+        Operator("<=", "less_equal", "le"),
+        Operator(">", "greater", "gt"),
+        Operator(">=", "greater_equal", "ge"),
+    )
 }
-"""The operators of the language."""
+"""The operators of the language, by the names of the operations that they are."""
 
-BY_NAME: dict[str, Operator] = {operator.name: operator for operator in OPERATORS.values()}
-"""The same, by the names of the operations that they are."""
-
-
-def operator_of(node: ast.expr) -> Operator | None:
-    """The operator of a node, if it has one."""
-    match node:
-        case ast.BinOp(op=op) | ast.UnaryOp(op=op) | ast.Compare(ops=[op]):
-            return OPERATORS[type(op)]
-        case _:
-            return None
-
-
-def called(node: ast.expr) -> Operation | None:
-    """The operation that a node calls, by its name or by an operator, if it calls one."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        return OPERATIONS[node.func.id]
-    found = operator_of(node)
-    return None if found is None else found.operation
-
-
-COMPARISONS = frozenset(operator.name for kind, operator in OPERATORS.items() if issubclass(kind, ast.cmpop))
+COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))
 """The operations that `<`, `==`, … are."""
-
-
-def _written(kind: type[ast.AST], *operands: ast.expr) -> ast.expr:
-    node = kind()
-    if isinstance(node, ast.cmpop):
-        return ast.Compare(operands[0], [node], [operands[1]])
-    if isinstance(node, ast.unaryop):
-        return ast.UnaryOp(node, operands[0])
-    assert isinstance(node, ast.operator)
-    return ast.BinOp(operands[0], node, operands[1])
-
-
-SYNTAX: dict[str, Callable[..., ast.expr]] = {
-    operator.name: partial(_written, kind) for kind, operator in OPERATORS.items()
-}
-"""By the names of the operations that operators are, what makes an expression with one of its operands."""

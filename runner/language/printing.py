@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from enum import IntEnum
+from typing import TypeAlias
 
-from runner.graph.term import NOTHING, Apply, Const, Group, Lambda, Listed, Name, Slice, Term
+from runner.graph.term import NOTHING, Apply, Const, Group, Lambda, Listed, Name, Slice, Term, remade
 from runner.language.operations.arguments import AT
 from runner.language.operators import BY_NAME
 
@@ -13,9 +15,16 @@ _INFINITE = "1e309"
 """How a number beyond the largest float is written."""
 
 
-class _Binds(IntEnum):
-    """How strongly an operator binds; a part that binds less than its place asks for stands in parentheses."""
+class _Place(IntEnum):
+    """Where a term stands, by how strongly the place binds: what binds less stands in parentheses.
 
+    A bound of a slice may be left out; in the brackets of an index a tuple has no parentheses, and in those of an
+    update a single element has no comma either.
+    """
+
+    BOUND = -3
+    UPDATE = -2
+    INDEX = -1
     LAMBDA = 0
     COMPARISON = 1
     OR = 2
@@ -31,89 +40,145 @@ class _Binds(IntEnum):
 
 
 _BINDS = {
-    "|": _Binds.OR, "^": _Binds.XOR, "&": _Binds.AND, "<<": _Binds.SHIFT, ">>": _Binds.SHIFT, "+": _Binds.SUM,
-    "-": _Binds.SUM, "*": _Binds.PRODUCT, "/": _Binds.PRODUCT, "//": _Binds.PRODUCT, "%": _Binds.PRODUCT,
-    "@": _Binds.PRODUCT, "**": _Binds.POWER,
+    "|": _Place.OR, "^": _Place.XOR, "&": _Place.AND, "<<": _Place.SHIFT, ">>": _Place.SHIFT, "+": _Place.SUM,
+    "-": _Place.SUM, "*": _Place.PRODUCT, "/": _Place.PRODUCT, "//": _Place.PRODUCT, "%": _Place.PRODUCT,
+    "@": _Place.PRODUCT, "**": _Place.POWER,
 }  # fmt: skip
+
+_Piece: TypeAlias = "str | tuple[Term, _Place]"
+"""Text, or a part and its place."""
 
 
 def text(term: Term) -> str:
     """A term as text of the language: `psum(A @ B, 'x')`."""
-    return _text(term, _Binds.LAMBDA)
+    return "".join(_texts(term, _Place.LAMBDA))
 
 
-def _text(term: Term, asked: _Binds) -> str:
+def written(term: Term) -> tuple[str, Term]:
+    """The text of a term, and the same term with all its parts where they stand in the text."""
+    writing = _Writing()
+    whole = writing.put(term, _Place.LAMBDA)
+    return "".join(writing.texts), whole
+
+
+class _Writing:
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._end = 0
+
+    def put(self, term: Term, place: _Place) -> Term:
+        if place is _Place.BOUND and term == NOTHING:
+            return NOTHING
+        enclosed = _binds(term) < place
+        self._add("(" if enclosed else "")
+        start = self._end
+        parts: list[Term] = []
+        for piece in _pieces(term, place):
+            if isinstance(piece, str):
+                self._add(piece)
+            else:
+                parts.append(self.put(*piece))
+        whole = replace(remade(term, tuple(parts)), at=(start, self._end))
+        self._add(")" if enclosed else "")
+        return whole
+
+    def _add(self, written: str) -> None:
+        self.texts.append(written)
+        self._end += len(written.encode())
+
+
+def _texts(term: Term, place: _Place) -> Iterator[str]:
+    enclosed = _binds(term) < place
+    if enclosed:
+        yield "("
+    for piece in _pieces(term, place):
+        if isinstance(piece, str):
+            yield piece
+        else:
+            yield from _texts(*piece)
+    if enclosed:
+        yield ")"
+
+
+def _binds(term: Term) -> _Place:
+    match term:
+        case Lambda():
+            return _Place.LAMBDA
+        case Apply(spelled="operator", operation=operation, operands=operands):
+            one = len(operands) == 1
+            return _Place.SIGN if one else _BINDS.get(BY_NAME[operation].symbol, _Place.COMPARISON)
+        case _:
+            return _Place.ATOM
+
+
+def _pieces(term: Term, place: _Place) -> Iterator[_Piece]:
+    """What a term is written of: its children in their order, and the text around them."""
     match term:
         case Name(name=name):
-            return name
+            yield name
         case Const(value=value):
-            return _constant(value)
-        case Group(items=items, kind="list"):
-            return f"[{_all(items)}]"
-        case Group(items=items):
-            return f"({_all(items)}{',' if len(items) == 1 else ''})"
+            yield "" if place is _Place.BOUND and term == NOTHING else _constant(value)
+        case Group(items=items, kind=kind):
+            opening, closing = "[]" if kind == "list" else "()"
+            bare = kind == "tuple" and bool(items) and place in (_Place.INDEX, _Place.UPDATE)
+            comma = kind == "tuple" and len(items) == 1 and place is not _Place.UPDATE
+            yield "" if bare else opening
+            yield from _joined((item, _Place.LAMBDA) for item in items)
+            yield ("," if comma else "") + ("" if bare else closing)
         case Slice(lower=lower, upper=upper, step=step):
-            return f"{_bound(lower)}:{_bound(upper)}" + (f":{_bound(step)}" if step != NOTHING else "")
+            yield from ((lower, _Place.BOUND), ":", (upper, _Place.BOUND), "" if step == NOTHING else ":")
+            yield step, _Place.BOUND
         case Lambda(parameters=parameters, body=body):
-            head = f"lambda {', '.join(parameters)}" if parameters else "lambda"
-            return _enclosed(f"{head}: {text(body)}", asked > _Binds.LAMBDA)
+            yield f"lambda {', '.join(parameters)}: " if parameters else "lambda: "
+            yield body, _Place.LAMBDA
         case Listed(element=element, index=index, bounds=bounds):
-            return f"[{text(element)} for {index} in range({_all(bounds)})]"
-        case Apply(spelled="operator"):
-            return _operator(term, asked)
+            yield from ("[", (element, _Place.LAMBDA), f" for {index} in range(")
+            yield from _joined((bound, _Place.LAMBDA) for bound in bounds)
+            yield ")]"
+        case Apply():
+            yield from _applied(term)
+
+
+def _applied(term: Apply) -> Iterator[_Piece]:
+    match term:
+        case Apply(spelled="operator", operands=(operand,)):
+            yield from (BY_NAME[term.operation].symbol, (operand, _Place.SIGN))
+        case Apply(spelled="operator", operands=(left, right)):
+            binds, symbol = _binds(term), BY_NAME[term.operation].symbol
+            over = _Place(binds + 1)
+            before = binds if binds not in (_Place.COMPARISON, _Place.POWER) else over
+            after = over if binds is not _Place.POWER else binds
+            yield from ((left, before), f" {symbol} ", (right, after))
         case Apply(spelled="index", operands=(x, index)):
-            return f"{_text(x, _Binds.ATOM)}[{_index(index)}]"
+            yield from ((x, _Place.ATOM), "[", (index, _Place.INDEX), "]")
         case Apply(spelled=".T", operands=(x,)):
-            return f"{_attributed(x)}.T"
-        case Apply(operation=operation) if operation.startswith(AT):
-            x, index, *_ = term.operands
-            alone = index.items[0] if isinstance(index, Group) and len(index.items) == 1 else index
-            method = operation.removeprefix(AT)
-            return f"{_attributed(x)}.at[{_index(alone)}].{method}({_arguments(term, 2)})"
-        case Apply(operation=operation):
-            return f"{operation}({_arguments(term)})"
+            yield from ((x, _Place.ATOM), f"{_gap(x)}.T")
+        case Apply(operation=operation, operands=(x, index, *values)) if operation.startswith(AT):
+            yield from ((x, _Place.ATOM), f"{_gap(x)}.at[", (index, _Place.UPDATE), f"].{operation.removeprefix(AT)}(")
+            yield from _arguments(values, term.named)
+        case Apply(operation=operation, operands=operands):
+            yield f"{operation}("
+            yield from _arguments(operands, term.named)
 
 
-def _attributed(term: Term) -> str:
+def _gap(term: Term) -> str:
     # A dot behind an integer would be its decimal point.
-    integer = isinstance(term, Const) and isinstance(term.value, int) and not isinstance(term.value, bool)
-    return _text(term, _Binds.ATOM) + (" " if integer else "")
+    return " " if isinstance(term, Const) and isinstance(term.value, int) and not isinstance(term.value, bool) else ""
 
 
-def _operator(term: Apply, asked: _Binds) -> str:
-    operator = BY_NAME[term.operation]
-    if len(term.operands) == 1:
-        return _enclosed(f"{operator.symbol}{_text(term.operands[0], _Binds.SIGN)}", asked > _Binds.SIGN)
-    left, right = term.operands
-    binds = _BINDS.get(operator.symbol, _Binds.COMPARISON)
-    over = _Binds(binds + 1)
-    before, after = (over, over) if binds is _Binds.COMPARISON else (binds, over)
-    if binds is _Binds.POWER:
-        before, after = over, binds
-    return _enclosed(f"{_text(left, before)} {operator.symbol} {_text(right, after)}", asked > binds)
+def _arguments(operands: Iterable[Term], named: Iterable[tuple[str, Term]]) -> Iterator[_Piece]:
+    between = ""
+    for name, operand in (*(("", operand) for operand in operands), *named):
+        yield from (f"{between}{name}{'=' if name else ''}", (operand, _Place.LAMBDA))
+        between = ", "
+    yield ")"
 
 
-def _enclosed(written: str, parentheses: bool) -> str:
-    return f"({written})" if parentheses else written
-
-
-def _all(terms: Iterable[Term]) -> str:
-    return ", ".join(map(text, terms))
-
-
-def _arguments(term: Apply, start: int = 0) -> str:
-    named = (f"{name}={text(operand)}" for name, operand in term.named)
-    return ", ".join((*map(text, term.operands[start:]), *named))
-
-
-def _index(index: Term) -> str:
-    if isinstance(index, Group) and index.kind == "tuple" and index.items:
-        return _all(index.items) + ("," if len(index.items) == 1 else "")
-    return text(index)
-
-
-def _bound(bound: Term) -> str:
-    return "" if bound == NOTHING else text(bound)
+def _joined(parts: Iterable[tuple[Term, _Place]]) -> Iterator[_Piece]:
+    for at, part in enumerate(parts):
+        if at:
+            yield ", "
+        yield part
 
 
 def _constant(value: object) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import ast
-import copy
+import math
 from collections.abc import Mapping
 
+from runner.graph.term import Apply, Const, Group, Listed, Name, Term, mapped, names
 from runner.language import bounds
 from runner.language.check import missing_axis
+from runner.language.operators import BY_NAME
 from runner.language.syntax import Expression
 from runner.layout import Mesh
 
-_OF_SIZES = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.Pow)
-
+_OF_SIZES = ("add", "subtract", "multiply", "floor_divide", "remainder", "power")
 
 _LONGEST = 100_000
 """The most elements of a comprehension."""
@@ -26,33 +26,30 @@ def written_out(
     Raises `SyntaxFault` where these are not known without arrays; where they depend on names that are `unknown` yet,
     there are none.
     """
-    if not any(isinstance(node, ast.ListComp) for node in ast.walk(expression.tree)):
-        return expression
+    known = _written_out(expression, expression.term, sizes, mesh, unknown)
+    return expression if known is expression.term else Expression(expression.text, known)
 
-    class WrittenOut(ast.NodeTransformer):
-        def visit_ListComp(self, node: ast.ListComp) -> ast.expr:
-            if any(isinstance(part, ast.Name) and part.id in unknown for part in ast.walk(node)):
-                return ast.copy_location(ast.List([], ast.Load()), node)
-            (generator,) = node.generators
-            assert isinstance(generator.target, ast.Name)
-            assert isinstance(generator.iter, ast.Call)
-            bounds_ = [evaluate(Expression(expression.text, part), sizes, mesh) for part in generator.iter.args]
-            if len(bounds_) == 3 and bounds_[2] == 0:
-                raise expression.fault("the step of a range is not 0", node)
-            steps = range(*bounds_)
-            if len(steps) > _LONGEST:
-                raise expression.fault(f"it has {len(steps):,} elements; {_LONGEST:,} are the most", node)
-            elements = [element(node.elt, {**sizes, generator.target.id: i}) for i in steps]
-            return ast.copy_location(ast.List(elements, ast.Load()), node)
 
-    def element(node: ast.expr, sizes: Mapping[str, int]) -> ast.expr:
-        if isinstance(node, ast.Tuple | ast.List):
-            found: ast.expr = type(node)([element(part, sizes) for part in node.elts], ast.Load())
-        else:
-            found = ast.Constant(evaluate(Expression(expression.text, node), sizes, mesh))
-        return ast.copy_location(found, node)
+def _written_out(
+    expression: Expression, term: Term, sizes: Mapping[str, int], mesh: Mesh | None, unknown: frozenset[str]
+) -> Term:
+    if not isinstance(term, Listed):
+        return mapped(term, lambda part: _written_out(expression, part, sizes, mesh, unknown))
+    if not unknown.isdisjoint(names(term)):
+        return Group((), "list", term.at)
+    bounds_ = [evaluate(Expression(expression.text, part), sizes, mesh) for part in term.bounds]
+    if len(bounds_) == 3 and bounds_[2] == 0:
+        raise expression.fault("the step of a range is not 0", term)
+    steps = range(*bounds_)
+    if len(steps) > _LONGEST:
+        raise expression.fault(f"it has {len(steps):,} elements; {_LONGEST:,} are the most", term)
 
-    return Expression(expression.text, WrittenOut().visit(copy.deepcopy(expression.tree)))
+    def element(part: Term, i: int) -> Term:
+        if isinstance(part, Group):
+            return mapped(part, lambda inner: element(inner, i))
+        return Const(evaluate(Expression(expression.text, part), {**sizes, term.index: i}, mesh), part.at)
+
+    return Group(tuple(element(term.element, i) for i in steps), "list", term.at)
 
 
 def evaluate(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None = None) -> int:
@@ -61,43 +58,40 @@ def evaluate(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None
     `sizes` are the dims; with a `mesh`, `axis_size('x')` is allowed. Raises `SyntaxFault` for anything else.
     """
 
-    def value(node: ast.expr) -> int:
-        match node:
-            case ast.Constant(value=int() as number) if not isinstance(number, bool):
+    def value(term: Term) -> int:
+        match term:
+            case Const(value=int() as number) if not isinstance(number, bool):
                 return number
-            case ast.Name(id=name):
+            case Name(name=name) if "." not in name:
                 if name not in sizes:
                     known = ", ".join(sizes) or "none"
-                    raise expression.fault(f"no dim '{name}'; the dims are: {known}", node)
+                    raise expression.fault(f"no dim '{name}'; the dims are: {known}", term)
                 return sizes[name]
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
+            case Apply(operation="negative", spelled="operator", operands=(operand,)):
                 return -value(operand)
-            case ast.BinOp(op=op, left=left, right=right) if isinstance(op, _OF_SIZES):
+            case Apply(operation=operation, spelled="operator", operands=(left, right)) if operation in _OF_SIZES:
                 first, second = value(left), value(right)
-                if second == 0 and isinstance(op, ast.FloorDiv | ast.Mod):
-                    raise expression.fault("division by zero", node)
-                if isinstance(op, ast.Pow) and second < 0:
-                    raise expression.fault("sizes are integers: the exponent is at least 0", node)
-                return bounds.EXACT[type(op)](first, second)
-            case ast.BinOp(op=ast.Div()):
-                raise expression.fault("sizes are integers: use // instead of /", node)
-            case ast.Call(func=ast.Name(id="axis_size"), args=[argument], keywords=[]) if mesh is not None:
+                if second == 0 and operation in ("floor_divide", "remainder"):
+                    raise expression.fault("division by zero", term)
+                if operation == "power" and second < 0:
+                    raise expression.fault("sizes are integers: the exponent is at least 0", term)
+                return BY_NAME[operation].python(first, second)
+            case Apply(operation="divide", spelled="operator"):
+                raise expression.fault("sizes are integers: use // instead of /", term)
+            case Apply(operation="axis_size", operands=(argument,), named=()) if mesh is not None:
                 return axis_size(argument)
             case _:
-                raise expression.fault("a size is made of integers, dims and + - * // % ** only", node)
+                raise expression.fault("a size is made of integers, dims and + - * // % ** only", term)
 
-    def axis_size(node: ast.expr) -> int:
+    def axis_size(term: Term) -> int:
         assert mesh is not None
-        if isinstance(node, ast.Tuple | ast.List):
-            product = 1
-            for element in node.elts:
-                product *= axis_size(element)
-            return product
-        if isinstance(node, ast.Constant) and node.value in mesh.sizes:
-            return mesh.sizes[str(node.value)]
-        if not isinstance(node, ast.Constant):
-            raise expression.fault("axis_size takes the name of a mesh axis, in quotes", node)
-        raise expression.fault(missing_axis(node.value, mesh), node)
+        if isinstance(term, Group):
+            return math.prod(map(axis_size, term.items))
+        if isinstance(term, Const) and term.value in mesh.sizes:
+            return mesh.sizes[str(term.value)]
+        if not isinstance(term, Const):
+            raise expression.fault("axis_size takes the name of a mesh axis, in quotes", term)
+        raise expression.fault(missing_axis(term.value, mesh), term)
 
     bounds.check(expression, sizes, mesh)
-    return value(expression.tree)
+    return value(expression.term)

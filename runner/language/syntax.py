@@ -1,4 +1,4 @@
-"""Text in; a checked Python syntax tree out. Only the language of experiments gets through: see `docs/language.md`."""
+"""Text in; what it says out, as a term. Only the language of experiments gets through: see `docs/language.md`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from runner.graph.source import Source
-from runner.graph.term import Term
-from runner.language import forms, updates
-from runner.language.operations import combination
-from runner.language.operators import OPERATORS
-from runner.language.terms import term
-from runner.language.trees import method_of
+from runner.graph.term import Apply, Listed, Name, Term, characters, nesting, within
+from runner.language import forms, printing
+from runner.language.operations import METHODS, combination
+from runner.language.operations.arguments import AT
+from runner.language.terms import OPERATORS, called, span, term
 
 _DEEPEST = 100
-"""How many levels an expression may nest: whatever walks the tree recurses."""
+"""How many levels an expression may nest: whatever walks it recurses."""
 
-AT_ALONE = f"after x.at[index] comes what is done there: {', '.join(f'.{method}(…)' for method in updates.METHODS)}"
+_TOO_DEEP = f"nested more than {_DEEPEST} levels deep; give a part of it a name"
+
+AT_ALONE = f"after x.at[index] comes what is done there: {', '.join(f'.{method}(…)' for method in METHODS)}"
 
 _COMPREHENSION = "a comprehension is over one range: [(i, (i + 1) % n) for i in range(n)]"
 
@@ -55,62 +56,42 @@ def fault_at(message: str, source: Source) -> SyntaxFault:
 
 @dataclass(frozen=True)
 class Expression:
-    """One parsed expression: its text as written and its syntax tree."""
+    """One expression: its text as written, and what it says."""
 
     text: str
-    tree: ast.expr
-    local: ast.expr | None = None
-    """The tree with the names of the function that the line stands in; None for a line of a section."""
+    term: Term
+    local: Term | None = None
+    """The term with the names of the function that the line stands in; None for a line of a section."""
 
-    @cached_property
-    def term(self) -> Term:
-        """It as a term."""
-        return term(self.tree)
+    @classmethod
+    def of(cls, term: Term) -> Expression:
+        """A term as an expression, its parts where they stand in the text. Raises `SyntaxFault` for one too deep."""
+        if nesting(term) > _DEEPEST:
+            raise SyntaxFault(_TOO_DEEP, 0, 1)
+        return cls(*printing.written(term))
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Every name in it, of operations too: `A`, `psum`, `ring.acc`."""
-        return frozenset(name for node in ast.walk(self.tree) if (name := name_of(node)) is not None)
+        """Every name in it, of operations too: `A`, `psum`, `ring` and `ring.acc`, `A` and `A.T`."""
+        return frozenset(name for part in within(self.term) for name in _names(part))
 
-    def fault(self, message: str, node: ast.AST | None = None) -> SyntaxFault:
-        """A `SyntaxFault` at `node`, or over the whole expression."""
-        start, end = span(self.text, node) if node is not None else (0, len(self.text))
-        return SyntaxFault(message, start, end)
-
-
-def span(text: str, node: ast.AST) -> tuple[int, int]:
-    """The half-open span of characters of `text` from which `node` was parsed."""
-    lines = text.split("\n")
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line) + 1)
-
-    def offset(line: int, column: int) -> int:
-        # ast counts columns in UTF-8 bytes.
-        return starts[line - 1] + len(lines[line - 1].encode()[:column].decode(errors="ignore"))
-
-    begin = offset(getattr(node, "lineno", 1), getattr(node, "col_offset", 0))
-    end_line, end_column = getattr(node, "end_lineno", None), getattr(node, "end_col_offset", None)
-    end = offset(end_line, end_column) if end_line is not None and end_column is not None else begin + 1
-    return begin, max(end, begin + 1)
+    def fault(self, message: str, part: Term | None = None) -> SyntaxFault:
+        """A `SyntaxFault` at a part, or over the whole expression."""
+        return SyntaxFault(message, *characters(self.text, None if part is None else part.at))
 
 
-def name_of(node: ast.AST) -> str | None:
-    """The name that a node is: `A`, `ring.acc` (or `A.T`, which looks like one); None for any other node."""
-    match node:
-        case ast.Name(id=name):
-            return name
-        case ast.Attribute(value=ast.Name(id=name), attr=attribute):
-            return f"{name}.{attribute}"
+def _names(part: Term) -> tuple[str, ...]:
+    match part:
+        case Name(name=name):
+            return (name, part.head)
+        case Apply(spelled=".T", operands=(Name(name=name),)) if "." not in name:
+            return (f"{name}.T",)
+        case Apply(operation=operation, spelled="call"):
+            return (operation,)
+        case Listed(index=index):
+            return ("range", index)
         case _:
-            return None
-
-
-def place(node: ast.expr) -> str | None:
-    """Where a node stands in its expression, which no other evaluated node does; None for one that was not parsed."""
-    if not hasattr(node, "lineno"):
-        return None
-    return f"{node.col_offset}:{node.end_col_offset}"
+            return ()
 
 
 def parse(text: str) -> Expression:
@@ -136,19 +117,32 @@ def parse(text: str) -> Expression:
         raise SyntaxFault(_not_python(error.msg), start, max(end, start + 1)) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise SyntaxFault(f"not a Python expression: {error}", 0, len(source)) from None
-    try:
-        tree = updates.called(tree)
-    except updates.Unknown as unknown:
-        raise Expression(source, tree).fault(
-            f"there is no x.at[index].{unknown.node.attr}(…); there are {', '.join(updates.METHODS)}", unknown.node
-        ) from None
-    except RecursionError as error:
-        raise SyntaxFault(f"not a Python expression: {error}", 0, len(source)) from None
-    expression = Expression(source, tree)
-    _check(expression, tree)
+    _check(source, tree)
     if (at := _comment(source, tree)) is not None:
         raise SyntaxFault("a comment is not part of an expression; write it as a comment of the YAML", at, len(source))
-    return expression
+    return Expression(source, term(tree))
+
+
+def header(text: str) -> list[tuple[str, str | None]] | None:
+    """The parameters of a function's header, `name(x, y=1)`, each with the text of its default; None for other text.
+
+    Raises `SyntaxFault` for parameters that are not given by their names.
+    """
+    try:
+        (function,) = ast.parse(f"def {text}: pass").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        # A ValueError of several statements too.
+        return None
+    match function:
+        case ast.FunctionDef(args=arguments, returns=None, body=[ast.Pass()]):
+            pass
+        case _:
+            return None
+    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
+        raise SyntaxFault("a function has parameters by their names, no '*' and no '/'", 0, len(text))
+    without = len(arguments.args) - len(arguments.defaults)
+    defaults = (*(None for _ in range(without)), *map(ast.unparse, arguments.defaults))
+    return [(parameter.arg, default) for parameter, default in zip(arguments.args, defaults, strict=True)]
 
 
 def _not_python(message: str) -> str:
@@ -167,114 +161,128 @@ def _comment(source: str, tree: ast.expr) -> int | None:
     """Where a comment begins. On one line it would swallow the lines that were joined to it."""
     if "#" not in source:
         return None
-    inside = [span(source, node) for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    inside = [characters(source, span(node)) for node in ast.walk(tree) if isinstance(node, ast.Constant)]
     for at, character in enumerate(source):
         if character == "#" and not any(start <= at < end for start, end in inside):
             return at
     return None
 
 
-def _check(expression: Expression, node: ast.expr, depth: int = 0) -> None:
+def _fault(text: str, message: str, node: ast.AST) -> SyntaxFault:
+    return SyntaxFault(message, *characters(text, span(node)))
+
+
+def _check(text: str, node: ast.expr, depth: int = 0) -> None:
     if depth > _DEEPEST:
-        raise expression.fault(f"nested more than {_DEEPEST} levels deep; give a part of it a name", node)
+        raise _fault(text, _TOO_DEEP, node)
     depth += 1
     match node:
-        case ast.Constant(value=str() as text) if any("\ud800" <= character <= "\udfff" for character in text):
-            raise expression.fault("a part of it is half of a character, and no text", node)
+        case ast.Constant(value=str() as value) if any("\ud800" <= character <= "\udfff" for character in value):
+            raise _fault(text, "a part of it is half of a character, and no text", node)
         case ast.Name() | ast.Constant(value=bool() | int() | float() | complex() | str() | None):
             return
         case ast.Constant(value=value) if value is Ellipsis:
-            raise expression.fault("'...' stands in an index only: x[..., 0]", node)
+            raise _fault(text, "'...' stands in an index only: x[..., 0]", node)
         case ast.Constant():
-            raise expression.fault(f"{node.value!r} is not part of the language", node)
+            raise _fault(text, f"{node.value!r} is not part of the language", node)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-            _check(expression, left, depth)
-            _check(expression, right, depth)
+            _check(text, left, depth)
+            _check(text, right, depth)
         case ast.UnaryOp(op=op, operand=operand) if type(op) in OPERATORS:
-            _check(expression, operand, depth)
+            _check(text, operand, depth)
         case ast.UnaryOp():
-            raise expression.fault("'not' does not work on arrays; use ~ or logical_not", node)
+            raise _fault(text, "'not' does not work on arrays; use ~ or logical_not", node)
         case ast.Compare(left=left, ops=ops, comparators=comparators):
             if len(ops) > 1:
-                raise expression.fault("a chained comparison does not work on arrays; use (a < b) & (b < c)", node)
+                raise _fault(text, "a chained comparison does not work on arrays; use (a < b) & (b < c)", node)
             if type(ops[0]) not in OPERATORS:
-                raise expression.fault("'is' and 'in' are not part of the language", node)
-            _check(expression, left, depth)
-            _check(expression, comparators[0], depth)
+                raise _fault(text, "'is' and 'in' are not part of the language", node)
+            _check(text, left, depth)
+            _check(text, comparators[0], depth)
         case ast.Tuple(elts=elements) | ast.List(elts=elements):
             for element in elements:
-                _check(expression, element, depth)
+                _check(text, element, depth)
         case ast.Subscript(value=value, slice=index):
-            _check(expression, value, depth)
-            _check_index(expression, index, depth)
+            _check(text, value, depth)
+            _check_index(text, index, depth)
         case ast.ListComp(
             elt=element, generators=[ast.comprehension(target=ast.Name(), iter=over, ifs=[], is_async=0)]
         ):
             match over:
                 case ast.Call(func=ast.Name(id="range"), args=[_, *_] as bounds, keywords=[]) if len(bounds) < 4:
                     for part in (element, *bounds):
-                        _check(expression, part, depth)
+                        _check(text, part, depth)
                 case _:
-                    raise expression.fault(_COMPREHENSION, node)
+                    raise _fault(text, _COMPREHENSION, node)
         case ast.Slice(lower=lower, upper=upper, step=step):
             for part in (lower, upper, step):
                 if part is not None:
-                    _check(expression, part, depth)
+                    _check(text, part, depth)
         case ast.Attribute(value=value, attr=attribute):
             if attribute.startswith("_"):
-                raise expression.fault(f"attribute '.{attribute}' is not part of the language", node)
-            _check(expression, value, depth)
+                raise _fault(text, f"attribute '.{attribute}' is not part of the language", node)
+            _check(text, value, depth)
             if attribute == "at" and not isinstance(value, ast.Name):
-                raise expression.fault(AT_ALONE, node)
+                raise _fault(text, AT_ALONE, node)
             if attribute != "T" and not isinstance(value, ast.Name):
-                raise expression.fault(
-                    f"attribute '.{attribute}' is not part of the language; only .T and the carries of a repeat are",
-                    node,
+                message = (
+                    f"attribute '.{attribute}' is not part of the language; only .T and the carries of a repeat are"
                 )
-        case ast.Call(func=function, args=arguments, keywords=keywords):
-            if not isinstance(function, ast.Name):
-                _check(expression, function, depth)
-                raise expression.fault("only operations can be called, by their name: sum(x), not x.sum()", function)
-            combining, branches = combination(node), forms.called_in(node)
-            for position, argument in enumerate(arguments):
-                if argument in branches:
-                    _check_branch(expression, argument, depth)
-                elif isinstance(argument, ast.List | ast.Tuple) and branches and argument.elts == branches:
-                    for branch in branches:
-                        _check_branch(expression, branch, depth)
-                elif argument is combining:
-                    _check_lambda(expression, argument, depth)
-                elif position == 1 and method_of(node) is not None:
-                    _check_index(expression, argument, depth)
-                else:
-                    _check(expression, argument, depth)
-            for position, keyword in enumerate(keywords):
-                if keyword.arg is None:
-                    raise expression.fault("'**' is not part of the language", keyword.value)
-                if any(keyword.arg == earlier.arg for earlier in keywords[:position]):
-                    raise expression.fault(f"the argument '{keyword.arg}' is given twice", keyword)
-                if keyword.value is combining:
-                    _check_lambda(expression, keyword.value, depth)
-                else:
-                    _check(expression, keyword.value, depth)
+                raise _fault(text, message, node)
+        case ast.Call():
+            _check_call(text, node, depth)
         case _:
             message = _REFUSED.get(type(node), f"{type(node).__name__} is not part of the language")
-            raise expression.fault(message, node)
+            raise _fault(text, message, node)
 
 
-def _check_branch(expression: Expression, node: ast.expr, depth: int) -> None:
+def _check_call(text: str, node: ast.Call, depth: int) -> None:
+    call = called(node)
+    if call is None:
+        _check(text, node.func, depth)
+        raise _fault(text, "only operations can be called, by their name: sum(x), not x.sum()", node.func)
+    name, operands = call
+    updates = isinstance(node.func, ast.Attribute)
+    if updates and (method := name.removeprefix(AT)) not in METHODS:
+        message = f"there is no x.at[index].{method}(…); there are {', '.join(METHODS)}"
+        raise _fault(text, message, node.func)
+    combining = combination(name, operands, [(str(keyword.arg), keyword.value) for keyword in node.keywords])
+    for position, operand in enumerate(operands):
+        if position in forms.FUNCTIONS.get(name, ()):
+            _check_branch(text, operand, depth)
+        elif name == forms.SWITCH and position == 1 and isinstance(operand, ast.List | ast.Tuple):
+            for case in operand.elts:
+                _check_branch(text, case, depth)
+        elif operand is combining:
+            _check_lambda(text, operand, depth)
+        elif updates and position == 1:
+            _check_index(text, operand, depth)
+        else:
+            _check(text, operand, depth)
+    for position, keyword in enumerate(node.keywords):
+        if keyword.arg is None:
+            raise _fault(text, "'**' is not part of the language", keyword.value)
+        if any(keyword.arg == earlier.arg for earlier in node.keywords[:position]):
+            raise _fault(text, f"the argument '{keyword.arg}' is given twice", keyword)
+        if keyword.value is combining:
+            _check_lambda(text, keyword.value, depth)
+        else:
+            _check(text, keyword.value, depth)
+
+
+def _check_branch(text: str, node: ast.expr, depth: int) -> None:
     match node:
         case ast.Lambda(
             args=ast.arguments(posonlyargs=[], kwonlyargs=[], vararg=None, kwarg=None, defaults=[]), body=body
         ):
-            _check(expression, body, depth)
+            _check(text, body, depth)
         case ast.Lambda():
-            raise expression.fault("what is chosen is a lambda of names alone: lambda x, w: x @ w", node)
+            raise _fault(text, "what is chosen is a lambda of names alone: lambda x, w: x @ w", node)
         case _:
-            _check(expression, node, depth)
+            _check(text, node, depth)
 
 
-def _check_lambda(expression: Expression, node: ast.expr, depth: int) -> None:
+def _check_lambda(text: str, node: ast.expr, depth: int) -> None:
     match node:
         case ast.Lambda(
             args=ast.arguments(
@@ -287,24 +295,17 @@ def _check_lambda(expression: Expression, node: ast.expr, depth: int) -> None:
             ),
             body=body,
         ) if one != other:
-            _check(expression, body, depth)
+            _check(text, body, depth)
         case ast.Lambda():
-            raise expression.fault("what combines two values is a lambda of two: lambda a, b: a + b", node)
+            raise _fault(text, "what combines two values is a lambda of two: lambda a, b: a + b", node)
         case _:
-            _check(expression, node, depth)
+            _check(text, node, depth)
 
 
-def _check_index(expression: Expression, index: ast.expr, depth: int) -> None:
+def _check_index(text: str, index: ast.expr, depth: int) -> None:
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     rest = [part for part in parts if not (isinstance(part, ast.Constant) and part.value is ...)]
     if len(parts) - len(rest) > 1:
-        raise expression.fault("'...' stands twice in one index", index)
+        raise _fault(text, "'...' stands twice in one index", index)
     for part in rest:
-        _check(expression, part, depth)
-
-
-def names(tree: ast.AST) -> list[ast.Name]:
-    """The names that an expression reads, leftmost first, without the names of the operations that it calls."""
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called]
-    return sorted(found, key=lambda node: (node.lineno, node.col_offset))
+        _check(text, part, depth)

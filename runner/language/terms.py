@@ -5,12 +5,52 @@ from __future__ import annotations
 import ast
 
 from runner.graph.term import NOTHING, Apply, Const, Group, Lambda, Listed, Name, Slice, Span, Term
-from runner.language.operators import OPERATORS
+from runner.language.operations.arguments import AT
+
+OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "add",
+    ast.Sub: "subtract",
+    ast.Mult: "multiply",
+    ast.Div: "divide",
+    ast.FloorDiv: "floor_divide",
+    ast.Mod: "remainder",
+    ast.Pow: "power",
+    ast.MatMult: "matmul",
+    ast.BitAnd: "bitwise_and",
+    ast.BitOr: "bitwise_or",
+    ast.BitXor: "bitwise_xor",
+    ast.LShift: "left_shift",
+    ast.RShift: "right_shift",
+    ast.USub: "negative",
+    ast.UAdd: "positive",
+    ast.Invert: "invert",
+    ast.Eq: "equal",
+    ast.NotEq: "not_equal",
+    ast.Lt: "less",
+    ast.LtE: "less_equal",
+    ast.Gt: "greater",
+    ast.GtE: "greater_equal",
+}
+"""The operations that Python's operators are."""
+
+
+def called(call: ast.Call) -> tuple[str, list[ast.expr]] | None:
+    """What a call calls, and its operands by position: of `x.at[index].add(v)` `at[].add` and x, index and v.
+
+    None for what calls no operation. The name `at[].add` is none that a user can write.
+    """
+    match call.func:
+        case ast.Name(id=name):
+            return name, call.args
+        case ast.Attribute(value=ast.Subscript(value=ast.Attribute(value=x, attr="at"), slice=index), attr=method):
+            return f"{AT}{method}", [x, index, *call.args]
+        case _:
+            return None
 
 
 def term(tree: ast.expr) -> Term:
-    """The term of a tree that `runner.language.syntax` lets through, `x.at[index].add(…)` a call already."""
-    at = _span(tree)
+    """The term of a tree that `runner.language.syntax` lets through."""
+    at = span(tree)
     match tree:
         case ast.Constant(value=value) if not isinstance(value, bytes):
             return Const(value, at)
@@ -21,9 +61,9 @@ def term(tree: ast.expr) -> Term:
         case ast.Attribute(value=ast.Name(id=loop), attr=carried):
             return Name(f"{loop}.{carried}", at)
         case ast.BinOp(left=left, op=op, right=right) | ast.Compare(left=left, ops=[op], comparators=[right]):
-            return Apply(OPERATORS[type(op)].name, (term(left), term(right)), spelled="operator", at=at)
+            return Apply(OPERATORS[type(op)], (term(left), term(right)), spelled="operator", at=at)
         case ast.UnaryOp(op=op, operand=operand):
-            return Apply(OPERATORS[type(op)].name, (term(operand),), spelled="operator", at=at)
+            return Apply(OPERATORS[type(op)], (term(operand),), spelled="operator", at=at)
         case ast.Tuple(elts=elements):
             return Group(tuple(map(term, elements)), at=at)
         case ast.List(elts=elements):
@@ -33,9 +73,13 @@ def term(tree: ast.expr) -> Term:
             return Slice(lower, upper, step, at)
         case ast.Subscript(value=value, slice=index):
             return Apply("index", (term(value), term(index)), spelled="index", at=at)
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
-            named = tuple((str(keyword.arg), term(keyword.value)) for keyword in keywords)
-            return Apply(name, tuple(map(term, args)), named, at=at)
+        case ast.Call(keywords=keywords) if (call := called(tree)) is not None:
+            name, operands = call
+            parts = tuple(map(term, operands))
+            if isinstance(tree.func, ast.Attribute):
+                x, index, *values = parts
+                parts = (x, _as_operand(index), *values)
+            return Apply(name, parts, tuple((str(keyword.arg), term(keyword.value)) for keyword in keywords), at=at)
         case ast.Lambda(args=arguments, body=body):
             return Lambda(tuple(each.arg for each in arguments.args), term(body), at)
         case ast.ListComp(
@@ -46,8 +90,13 @@ def term(tree: ast.expr) -> Term:
             raise AssertionError(ast.dump(tree))  # `runner/language/syntax.py` lets nothing else through
 
 
-def _span(tree: ast.expr) -> Span | None:
-    if not hasattr(tree, "lineno"):
-        return None
-    assert tree.end_col_offset is not None
-    return tree.col_offset, tree.end_col_offset
+def _as_operand(index: Term) -> Term:
+    """The index of an update; a slice, which is no value by itself, in a tuple."""
+    alone = isinstance(index, Slice) or (isinstance(index, Const) and index.value in (None, ...))
+    return Group((index,), at=index.at) if alone else index
+
+
+def span(tree: ast.AST) -> Span | None:
+    """The half-open span of bytes from which a node was parsed; None for one that was not."""
+    start, end = getattr(tree, "col_offset", None), getattr(tree, "end_col_offset", None)
+    return None if start is None or end is None else (start, end)

@@ -7,8 +7,9 @@ against JAX. `row.py` says what a row has; `arguments.py` what is known of argum
 
 from __future__ import annotations
 
-import ast
 import math
+from collections.abc import Iterable
+from typing import TypeVar
 
 from runner.language.operations import (
     activations,
@@ -31,6 +32,7 @@ __all__ = [
     "DIMENSIONS",
     "DTYPES",
     "FROM_ZERO",
+    "METHODS",
     "OPERATIONS",
     "OUTSIDE",
     "PADDINGS",
@@ -53,11 +55,15 @@ CONSTANTS = {"inf": math.inf}
 """The numbers that have a name in every expression; `inf` is `jnp.inf`."""
 
 
-def combination(call: ast.Call) -> ast.expr | None:
-    """The argument of a call that is a function which combines two values, if it has one."""
-    assert isinstance(call.func, ast.Name)
-    row = OPERATIONS.get(call.func.id)
+METHODS = tuple(row.method for row in updates.ROWS if row.method is not None)
+"""What may follow `x.at[index]`."""
+
+_Part = TypeVar("_Part")
+
+
+def combination(name: str, operands: Iterable[_Part], named: Iterable[tuple[str, _Part]]) -> _Part | None:
+    """The operand of a call that is a function which combines two values, if it has one."""
+    row = OPERATIONS.get(name)
     if row is None or row.function is None or not row.combines:
         return None
-    arguments = dict(zip(row.signature.parameters, call.args, strict=False))
-    return (arguments | {str(k.arg): k.value for k in call.keywords}).get(row.function)
+    return (dict(zip(row.signature.parameters, operands, strict=False)) | dict(named)).get(row.function)

@@ -23,10 +23,12 @@ from runner.derivation.calls import Argument, Call
 from runner.derivation.derive import Typing, derive
 from runner.derivation.operations import WAYS, WHOLE
 from runner.derivation.rules import followed
+from runner.derivation.terms import Part, built, constant
 from runner.experiment import data
 from runner.graph.model import INDEX
-from runner.graph.term import Apply, Const, names, within
+from runner.graph.term import Apply, Const, Name, names, place, within
 from runner.language.operations import OPERATIONS
+from runner.language.printing import text
 from runner.language.syntax import parse
 from runner.layout import Layout, Mesh, Spec
 from runner.programs.types import Typed
@@ -337,6 +339,20 @@ def test_a_rule_is_data_and_knows_what_it_costs_without_a_program() -> None:
     assert choice.operands == (Spec((("x",), ("y",))),)
     # The largest and the sum of four rows, in float32, reduced over four devices.
     assert choice.cost == 2 * (2 * 3 / 4) * 4 * 4
+
+
+@pytest.mark.parametrize("part", [-1, -0.5, 1e-5, None, True, ..., "x", (), (4,), [(0, -1), (1, 0)], (1, ("x", "y"))])
+def test_a_constant_is_the_term_that_is_read_of_its_text(part: Part) -> None:
+    assert parse(f"x[{text(constant(part))}]").term == built("x[{part}]", part=constant(part))
+
+
+def test_a_template_is_filled_with_terms_and_names_of_operations() -> None:
+    x = parse("a + b").term
+    filled = built("{f}({x} ** 2, {over}, axis={d}, dtype={f})", f="sum", x=x, over=("x",), d=-1)
+    assert filled == parse("sum((a + b) ** 2, 'x', axis=-1, dtype='sum')").term
+    assert built("psum({x}, {over})", x=Name("x"), over=("x", "y")) == parse("psum(x, ('x', 'y'))").term
+    assert text(built("{x}[{y}]", x=Name("_y"), y=Name("_x"))) == "_y[_x]"
+    assert not any(place(part) for part in within(built("sum({x}, axis={d})", x=Name("x"), d=0)))
 
 
 MUTANTS = {

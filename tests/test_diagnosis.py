@@ -351,3 +351,10 @@ def test_an_edit_of_a_functions_argument_is_written_with_the_call_around_it() ->
     assert diagnosis.diagnose(given, lambda _: None)[0] == (
         "a psum over 'x' is left out: with per_device.C_double_u: psum(A @ B, 'x') it equals the graph"
     )
+
+
+def test_axes_that_are_given_by_name_stay_so() -> None:
+    edits = Edits(context("A @ B", {"C": "psum(A @ B, axis_name='x')"}).experiment, "per_device")
+    told = {(edit.kind, edit.text) for edit in slips.changing(edits)}
+    assert ("axis", "psum(A @ B, axis_name='y')") in told
+    assert ("kind", "pmean(A @ B, axis_name='x')") in told

@@ -216,7 +216,7 @@ def _of(kind: Kind, path: tuple[str, ...], config: str | None = None) -> Schema:
 
 
 def _documented() -> dict[str, dict[str, Schema]]:
-    """Per class of `schema.py` its keys, each with the text below it as its description."""
+    """Per class of `schema.py` its keys, each with the text below it as its description: only its source has that."""
     properties: dict[str, dict[str, Schema]] = {}
     for node in ast.parse(inspect.getsource(schema)).body:
         if isinstance(node, ast.ClassDef):

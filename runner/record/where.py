@@ -1,7 +1,7 @@
 """A condition as text in; which rows of a sweep it lets through out: `bytes_sent < 1e6 and program == "auto"`.
 
-It compares columns with numbers and texts, and joins comparisons by `and`, `or` and `not`. Nothing is evaluated but
-what is known here.
+It compares columns with numbers and texts, and joins comparisons by `and`, `or` and `not`, which expressions of
+experiments have not: Python parses it. Nothing is evaluated but what is known here.
 """
 
 from __future__ import annotations

@@ -358,3 +358,9 @@ def test_axes_that_are_given_by_name_stay_so() -> None:
     told = {(edit.kind, edit.text) for edit in slips.changing(edits)}
     assert ("axis", "psum(A @ B, axis_name='y')") in told
     assert ("kind", "pmean(A @ B, axis_name='x')") in told
+
+
+def test_a_collective_whose_operand_is_given_by_name_is_edited_too() -> None:
+    edits = Edits(context("A @ B", {"C": "psum(x=A @ B, axis_name='x')"}).experiment, "per_device")
+    told = {(edit.kind, edit.text) for edit in (*slips.changing(edits), *mends.inserting(edits))}
+    assert ("axis", "psum(x=A @ B, axis_name='y')") in told

@@ -191,15 +191,19 @@ def _read(term: Term) -> Iterator[str]:
 
 
 def is_reduction(term: Term) -> TypeGuard[Apply]:
-    """Whether a part is a reduction over devices."""
+    """Whether a part is a reduction over devices of its first operand."""
     operation = called(term)
-    return operation is not None and operation.reduces
+    return operation is not None and operation.reduces and _has_operands(term)
 
 
 def is_collective(term: Term) -> TypeGuard[Apply]:
-    """Whether a part is a collective that moves or combines values."""
+    """Whether a part is a collective that moves or combines the values of its first operand."""
     operation = called(term)
-    return operation is not None and operation.communicates
+    return operation is not None and operation.communicates and _has_operands(term)
+
+
+def _has_operands(term: Term) -> bool:
+    return isinstance(term, Apply) and bool(term.operands)
 
 
 def is_reduced(site: Site, term: Term) -> bool:

@@ -104,7 +104,7 @@ def _of_collective(part: _Part, call: Apply, operation: Operation, over: OverAxe
         if text(other) != now:
             instead = f"over {quoted(axes)} instead of {now}"
             yield part.edit(with_argument(call, at, other), "axis", f"{shown} runs over the wrong axis: {instead}", 3)
-    if not operation.communicates:
+    if not is_collective(call):
         return
     operand = call.operands[0]
     again = is_reduced(part.site, operand)

@@ -191,6 +191,11 @@ def test_the_closest_program_or_platform_counts(scoped, on, expected):
             "there is no line 'zzz'; there are C, D, partial, ring, ring.h",
         ),
         (
+            "overlapped: [[]]",
+            "overlapped[0]",
+            "there is no line []; there are C, D, partial, ring, ring.h",
+        ),
+        (
             "{overlapped: [C], not_overlapped: [D, C]}",
             "not_overlapped",
             "'C' is among expect.overlapped as well",

@@ -12,12 +12,11 @@ from runner.experiment.model import Node
 from runner.experiment.plain import read_expression
 from runner.faults import InvalidExperiment
 from runner.graph.term import Name, Term, substituted, swapped, within
-from runner.language.terms import term
 
 
 def own(node: Node) -> Term:
     """What a line says in the names of the function that it stands in, or of the section."""
-    return node.expression.term if node.expression.local is None else term(node.expression.local)
+    return node.expression.term if node.expression.local is None else node.expression.local
 
 
 def in_section(nodes: Iterable[Node]) -> dict[str, Term]:

@@ -194,7 +194,7 @@ def _lines(value: Any, key: Key, names: Names, program: Program) -> tuple[str, .
         raise invalid(key, f"{value!r} is not a list of lines, such as [C, ring.lhs]")
     every = {line for lines in names.lines.values() for line in lines}
     for i, line in enumerate(value):
-        if line not in every:
+        if not isinstance(line, str) or line not in every:
             raise invalid((*key, i), f"there is no line {line!r}{nearest(str(line), every) or _list(sorted(every))}")
     # What is written for per_device names lines that the graph does not have.
     return tuple(line for line in value if line in names.lines[program])

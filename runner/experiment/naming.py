@@ -143,7 +143,7 @@ class _Naming:
     def _first(self, expression: Expression, meaning: Meaning, shown: str) -> Term:
         """What a carried name starts as: another name for a value that there is, or a value of its own."""
         known = substituted(expression.term, meaning.get)
-        if isinstance(known, Const) or (isinstance(known, Name) and known.name == known.head):
+        if isinstance(known, Const) or (isinstance(known, Name) and not known.carried):
             return known
         return Name(self._node(expression, meaning, shown))
 
@@ -212,7 +212,7 @@ class _Parts:
         number = self._count[operation]
         self._count[operation] += 1
         before = None
-        if isinstance(operand, Name) and operand.name != operand.head:
+        if isinstance(operand, Name) and operand.carried:
             before = operand.name
         elif self._naming.is_value(operand):
             if not isinstance(operand, Name):

@@ -34,6 +34,11 @@ class Name:
         """What stands before the dot: `ring` of `ring.acc`; `A` of `A`."""
         return self.name.partition(".")[0]
 
+    @property
+    def carried(self) -> bool:
+        """Whether it is what a repeat gives: `ring.acc`."""
+        return "." in self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Const:

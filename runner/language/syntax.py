@@ -82,8 +82,8 @@ def _names(part: Term) -> tuple[str, ...]:
     match part:
         case Name(name=name):
             return (name, part.head)
-        case Apply(spelled=".T", operands=(Name(name=name),)) if "." not in name:
-            return (f"{name}.T",)
+        case Apply(spelled=".T", operands=(Name() as x,)) if not x.carried:
+            return (f"{x.name}.T",)
         case Apply(operation=operation, spelled="call"):
             return (operation,)
         case Listed(index=index):

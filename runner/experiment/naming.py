@@ -15,7 +15,20 @@ from typing import TypeGuard
 
 from runner.experiment.model import Experiment, Line, Loop, Node, Statement
 from runner.experiment.program import Program
-from runner.graph.term import Apply, Const, Group, Name, Term, calls, mapped, placed, substituted, swapped, within
+from runner.graph.term import (
+    Apply,
+    Const,
+    Group,
+    Name,
+    Term,
+    calls,
+    mapped,
+    name_of,
+    placed,
+    substituted,
+    swapped,
+    within,
+)
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.printing import text
 from runner.language.syntax import Expression
@@ -79,7 +92,7 @@ def named(experiment: Experiment) -> Traced:
         whole = tuple(loop.name for loop in loops)
     gradients = {name: experiment.outputs[name] for name in (experiment.grad.names if experiment.grad else ())}
     code = replace(experiment, per_device=tuple(naming.statements), outputs=gradients, programs=(TRACED,))
-    results = {name: _called(meaning[name]) or name if name in meaning else name for name in experiment.outputs}
+    results = {name: name_of(meaning[name]) or name if name in meaning else name for name in experiment.outputs}
     return Traced(code, tuple(naming.values), results, tuple(dict.fromkeys(naming.stepped)), whole)
 
 
@@ -222,15 +235,6 @@ class _Parts:
             before = operand.name
         axes = (part.value for part in within(arguments["axis_name"]) if isinstance(part, Const))
         return call, operation, tuple(map(str, axes)), before
-
-
-def _called(term: Term) -> str | None:
-    """The name that a term is: `A`, `ring.acc`; or `A.T`."""
-    match term:
-        case Name() | Apply(spelled=".T", operands=(Name(),)):
-            return text(term)
-        case _:
-            return None
 
 
 def _communicates(term: Term) -> TypeGuard[Apply]:

@@ -11,8 +11,9 @@ import numpy as np
 
 from runner import codec, dtypes
 from runner.experiment.model import Experiment, Line, Node, Statement
+from runner.language.bridge import name_of
 from runner.language.operations import OPERATIONS
-from runner.language.syntax import Expression, name_of
+from runner.language.syntax import Expression
 from runner.layout import Typed
 from runner.link.events import Ranges, Types
 from runner.link.target import Output, ProgramRun

@@ -112,6 +112,17 @@ def place(term: Term) -> str | None:
     return None if term.at is None else f"{term.at[0]}:{term.at[1]}"
 
 
+def name_of(term: Term) -> str | None:
+    """The name that a term is: `A`, `ring.acc` (or `A.T`, which looks like one); None for any other term."""
+    match term:
+        case Name(name=name):
+            return name
+        case Apply(spelled=".T", operands=(Name() as x,)) if not x.carried:
+            return f"{x.name}.T"
+        case _:
+            return None
+
+
 def characters(text: str, at: Span | None) -> Span:
     """The half-open span of characters of `text` of what stands there; of what stands nowhere, all of it."""
     if at is None:

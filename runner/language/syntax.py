@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from runner.graph.source import Source
-from runner.graph.term import Apply, Listed, Name, Term, characters, within
+from runner.graph.term import Apply, Listed, Name, Term, characters, name_of, within
 from runner.language import bridge, forms
-from runner.language.bridge import name_of as name_of
 from runner.language.bridge import place as place
 from runner.language.operations import METHODS, combination
 from runner.language.operations.arguments import AT
@@ -82,8 +81,8 @@ def _names(part: Term) -> tuple[str, ...]:
     match part:
         case Name(name=name):
             return (name, part.head)
-        case Apply(spelled=".T", operands=(Name() as x,)) if not x.carried:
-            return (f"{x.name}.T",)
+        case Apply(spelled=".T"):
+            return () if (name := name_of(part)) is None else (name,)
         case Apply(operation=operation, spelled="call"):
             return (operation,)
         case Listed(index=index):

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from runner.experiment.lines import Loop
 from runner.experiment.model import Experiment, Statement, expressions
 from runner.language import trees
-from runner.language.syntax import name_of
+from runner.language.bridge import name_of
 from runner.layout import Spec
 from runner.sharding.plan import Plan, PlannedCollective, PlannedLine, PlannedOperation, PlannedValue
 from runner.why import needs

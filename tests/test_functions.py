@@ -105,6 +105,16 @@ def test_a_function_that_cannot_combine_two_values_is_refused(old: str, new: str
         experiment(SCAN.replace(old, new))
 
 
+SLICED = """\
+mesh: {axes: [x], shape: [2]}
+dims: {I: 4}
+arrays: {a: {shape: [I, I], init: "arange(16)", spec: [null, x]}}
+functions: {half(n): n // 2}
+both: {last: "a[half(I):]"}
+outputs: {last: [null, x]}
+"""
+
+
 def test_a_call_becomes_the_functions_lines_under_names_of_its_own() -> None:
     read_ = experiment(GOOD)
     norm = "h * rsqrt(mean(h ** 2, axis=-1, keepdims=True) + 1e-06) * n_g"
@@ -128,6 +138,12 @@ def test_what_lines_become(line: str, lines: dict[str, str | None]) -> None:
     found = text_of(experiment(text).graph)
     assert list(found) == list(lines)
     assert all(expected is None or found[name] == expected for name, expected in lines.items())
+
+
+def test_a_function_of_sizes_can_be_called_in_a_slice(tmp_path: Path) -> None:
+    outcome = run(SLICED, tmp_path)
+    assert outcome.failures() == []
+    np.testing.assert_array_equal(outcome.value("shard_map", "last"), np.arange(16).reshape(4, 4)[2:])
 
 
 def test_what_a_repeat_of_a_function_carries_hides_nothing_of_the_callers() -> None:

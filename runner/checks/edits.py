@@ -14,8 +14,8 @@ from typing import TypeGuard
 from runner.checks import inscribed
 from runner.experiment.model import Call, Experiment, Loop, Node, Section, Statement
 from runner.faults import Key
-from runner.graph.term import Apply, Name, Term, children, substituted, swapped
-from runner.language.parts import called, name_of
+from runner.graph.term import Apply, Name, Term, children, name_of, substituted, swapped
+from runner.language.parts import called
 from runner.language.printing import text
 from runner.language.syntax import Expression
 

@@ -116,7 +116,7 @@ class Choosing(ABC):
         """An operand under a name, which it is given by a line before where it has none."""
         frame = place.frame
         hidden = {*hidden, *self.dims, *CONSTANTS}
-        if isinstance(operand, Name) and operand.name == operand.head and operand.name not in hidden:
+        if isinstance(operand, Name) and not operand.carried and operand.name not in hidden:
             return operand
         inside = replace(place, name=self._fresh(wish, frame))
         before.append(self._node(inside.name, self._hoisted(operand, inside, before), inside))

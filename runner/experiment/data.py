@@ -213,7 +213,7 @@ def _emit(expression: Expression, term: Term, array: Array, sizes: dict[str, int
             return Const(sizes[name])
         case Name(name=name) if name in _MAKERS:
             return walk(Apply(name, (), at=term.at))
-        case Name(name=name) if name == term.head:
+        case Name(name=name) if not term.carried:
             hint = nearest(name, [*sizes, *_MAKERS]) or "; an init knows the dims and its own functions"
             raise expression.fault(f"no dim or function '{name}'{hint}", term)
         case Apply(operation="negative" | "positive", spelled="operator"):

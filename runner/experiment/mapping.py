@@ -12,10 +12,9 @@ from runner.experiment.functions import Function
 from runner.experiment.model import Array, Loop, Origin, Section, Statement
 from runner.experiment.plain import choices
 from runner.faults import nearest
-from runner.graph.term import Apply, Lambda, Name, Term, names
+from runner.graph.term import Apply, Lambda, Name, Term, name_of, names
 from runner.language import static
 from runner.language.check import Scope
-from runner.language.printing import text
 from runner.language.syntax import Expression, SyntaxFault
 from runner.layout import Mesh
 
@@ -44,7 +43,7 @@ class Maps(Choosing):
             raise place.fault("a map gives one array; of several, write a repeat with 'over' and 'stack'", call)
         function, xs = call.operands
         frame, scope = place.frame, place.scope
-        array = xs if _is_name(xs) else self._held(xs, f"{label}_xs", set(), place, before)
+        array = self._held(xs, f"{label}_xs", set(), place, before) if name_of(xs) is None else xs
         self._check(Expression(place.text, frame.in_section(array)), place, label)
         steps = self._length(call, array, place)
         head = self._fresh(f"{label}_map", frame)
@@ -109,7 +108,7 @@ class Maps(Choosing):
                 return static.evaluate(Expression(place.text, length), {**scope.sizes, **scope.static}, mesh)
             except SyntaxFault as fault:
                 raise place.fault(fault.message, length) from None
-        name = text(place.frame.in_section(array))
+        name = str(name_of(place.frame.in_section(array)))
         if name in scope.parameters:
             # The function is read as if it were called: no call has said how many there are.
             return 1
@@ -117,12 +116,3 @@ class Maps(Choosing):
             message = "how many slices it has is not known without arrays; say it: map(f, xs, length=N)"
             raise place.fault(message, array)
         return scope.lengths[name]
-
-
-def _is_name(term: Term) -> bool:
-    """Whether a term is a name, or `A.T`, which looks like one."""
-    match term:
-        case Name() | Apply(spelled=".T", operands=(Name(),)):
-            return True
-        case _:
-            return False

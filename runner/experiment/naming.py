@@ -15,7 +15,20 @@ from typing import TypeGuard
 
 from runner.experiment.model import Experiment, Line, Loop, Node, Statement
 from runner.experiment.program import Program
-from runner.graph.term import Apply, Const, Group, Name, Term, calls, mapped, placed, substituted, swapped, within
+from runner.graph.term import (
+    Apply,
+    Const,
+    Group,
+    Name,
+    Term,
+    calls,
+    mapped,
+    name_of,
+    placed,
+    substituted,
+    swapped,
+    within,
+)
 from runner.language.operations import CONSTANTS, OPERATIONS
 from runner.language.printing import text
 from runner.language.syntax import Expression
@@ -79,7 +92,7 @@ def named(experiment: Experiment) -> Traced:
         whole = tuple(loop.name for loop in loops)
     gradients = {name: experiment.outputs[name] for name in (experiment.grad.names if experiment.grad else ())}
     code = replace(experiment, per_device=tuple(naming.statements), outputs=gradients, programs=(TRACED,))
-    results = {name: _called(meaning[name]) or name if name in meaning else name for name in experiment.outputs}
+    results = {name: name_of(meaning[name]) or name if name in meaning else name for name in experiment.outputs}
     return Traced(code, tuple(naming.values), results, tuple(dict.fromkeys(naming.stepped)), whole)
 
 
@@ -143,7 +156,7 @@ class _Naming:
     def _first(self, expression: Expression, meaning: Meaning, shown: str) -> Term:
         """What a carried name starts as: another name for a value that there is, or a value of its own."""
         known = substituted(expression.term, meaning.get)
-        if isinstance(known, Const) or (isinstance(known, Name) and known.name == known.head):
+        if isinstance(known, Const) or (isinstance(known, Name) and not known.carried):
             return known
         return Name(self._node(expression, meaning, shown))
 
@@ -212,7 +225,7 @@ class _Parts:
         number = self._count[operation]
         self._count[operation] += 1
         before = None
-        if isinstance(operand, Name) and operand.name != operand.head:
+        if isinstance(operand, Name) and operand.carried:
             before = operand.name
         elif self._naming.is_value(operand):
             if not isinstance(operand, Name):
@@ -222,15 +235,6 @@ class _Parts:
             before = operand.name
         axes = (part.value for part in within(arguments["axis_name"]) if isinstance(part, Const))
         return call, operation, tuple(map(str, axes)), before
-
-
-def _called(term: Term) -> str | None:
-    """The name that a term is: `A`, `ring.acc`; or `A.T`."""
-    match term:
-        case Name() | Apply(spelled=".T", operands=(Name(),)):
-            return text(term)
-        case _:
-            return None
 
 
 def _communicates(term: Term) -> TypeGuard[Apply]:

@@ -223,7 +223,7 @@ class _Reader(Maps):
                 statics[parameter] = argument
                 continue
             taken_over = {*function.bound_in_repeats, *(given if len(given) > 1 else ())}
-            if isinstance(argument, Name) and argument.name == argument.head and argument.name not in taken_over:
+            if isinstance(argument, Name) and not argument.carried and argument.name not in taken_over:
                 self._check(Expression(place.text, frame.in_section(argument)), place, place.name)
                 arguments[parameter] = argument.name
                 continue

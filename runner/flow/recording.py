@@ -10,8 +10,8 @@ import numpy as np
 
 from runner import codec, dtypes
 from runner.experiment.model import Experiment, Line, Node, Statement
-from runner.graph.term import Apply, Term, within
-from runner.language.parts import called, name_of
+from runner.graph.term import Apply, Term, name_of, within
+from runner.language.parts import called
 from runner.language.syntax import Expression
 from runner.layout import Typed
 from runner.link.events import Ranges, Types

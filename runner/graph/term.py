@@ -34,6 +34,11 @@ class Name:
         """What stands before the dot: `ring` of `ring.acc`; `A` of `A`."""
         return self.name.partition(".")[0]
 
+    @property
+    def carried(self) -> bool:
+        """Whether it is what a repeat gives: `ring.acc`."""
+        return "." in self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Const:
@@ -105,6 +110,17 @@ NOTHING = Const(None)
 def place(term: Term) -> str | None:
     """Where a term stands in its expression, as one word, which no other evaluated one has; None for one not read."""
     return None if term.at is None else f"{term.at[0]}:{term.at[1]}"
+
+
+def name_of(term: Term) -> str | None:
+    """The name that a term is: `A`, `ring.acc` (or `A.T`, which looks like one); None for any other term."""
+    match term:
+        case Name(name=name):
+            return name
+        case Apply(spelled=".T", operands=(Name() as x,)) if not x.carried:
+            return f"{x.name}.T"
+        case _:
+            return None
 
 
 def characters(text: str, at: Span | None) -> Span:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from runner.graph.term import Apply, Const, Group, Lambda, Listed, Name, Slice, Term, children
+from runner.graph.term import Apply, Const, Group, Lambda, Listed, Slice, Term, children
 from runner.language.operations import OPERATIONS, Operation
 
 
@@ -23,17 +23,6 @@ def parts(term: Term) -> Iterator[Term]:
     for part in inside:
         if not isinstance(part, Slice):
             yield from parts(part)
-
-
-def name_of(term: Term) -> str | None:
-    """The name that a term is: `A`, `ring.acc`; `A.T`, too, looks like what a repeat carries. None for another term."""
-    match term:
-        case Name(name=name):
-            return name
-        case Apply(operands=(Name(name=name),), spelled=".T"):
-            return f"{name}.T"
-        case _:
-            return None
 
 
 def called(term: Term) -> Operation | None:

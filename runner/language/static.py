@@ -62,7 +62,7 @@ def evaluate(expression: Expression, sizes: Mapping[str, int], mesh: Mesh | None
         match term:
             case Const(value=int() as number) if not isinstance(number, bool):
                 return number
-            case Name(name=name) if "." not in name:
+            case Name(name=name) if not term.carried:
                 if name not in sizes:
                     known = ", ".join(sizes) or "none"
                     raise expression.fault(f"no dim '{name}'; the dims are: {known}", term)

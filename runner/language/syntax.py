@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from runner.graph.source import Source
-from runner.graph.term import Apply, Listed, Name, Term, characters, nesting, within
+from runner.graph.term import Apply, Listed, Name, Term, characters, name_of, nesting, within
 from runner.language import forms, printing
 from runner.language.operations import METHODS, combination
 from runner.language.operations.arguments import AT
@@ -84,8 +84,8 @@ def _names(part: Term) -> tuple[str, ...]:
     match part:
         case Name(name=name):
             return (name, part.head)
-        case Apply(spelled=".T", operands=(Name(name=name),)) if "." not in name:
-            return (f"{name}.T",)
+        case Apply(spelled=".T"):
+            return () if (name := name_of(part)) is None else (name,)
         case Apply(operation=operation, spelled="call"):
             return (operation,)
         case Listed(index=index):

@@ -12,8 +12,7 @@ from typing import TypeAlias
 
 from runner.experiment.lines import Loop
 from runner.experiment.model import Experiment, Statement, expressions
-from runner.graph.term import Const, Name, Term, mapped, substituted
-from runner.language.parts import name_of
+from runner.graph.term import Const, Name, Term, mapped, name_of, substituted
 from runner.language.printing import text
 from runner.layout import Spec
 from runner.sharding.plan import Plan, PlannedCollective, PlannedLine, PlannedOperation, PlannedValue

@@ -68,7 +68,8 @@ def call_of(names: Names, term: Apply, values: Mapping[str, Value], *, free: boo
             found[several[1:]] = replace(before, parts=(*(before.parts or ()), argument(place, part)))
         else:
             found[place] = argument(place, part)
-    call = Call(term.operation, found, names.type_of(term), names.elements_of(term), alone)
+    name = OPERATIONS[term.operation].key if term.operation in OPERATIONS else term.operation
+    call = Call(name, found, names.type_of(term), names.elements_of(term), alone)
     return replace(call, labels=_labels(call), trimmed=_trimmed(names, term, call) if free else frozenset())
 
 

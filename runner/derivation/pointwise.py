@@ -7,7 +7,7 @@ from runner.derivation.registry import rule_for
 from runner.derivation.rules import Dimensions, Rule
 from runner.language.operations import OPERATIONS
 
-NAMES = tuple(name for name, row in OPERATIONS.items() if row.elementwise)
+NAMES = tuple(dict.fromkeys(row.key for row in OPERATIONS.values() if row.elementwise))
 
 
 @rule_for(*NAMES, "select")

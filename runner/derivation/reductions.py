@@ -14,8 +14,8 @@ from runner.derivation.terms import built
 from runner.graph.term import Term
 
 KINDS: dict[str, Reduction] = {
-    "sum": "sum", "nansum": "sum", "count_nonzero": "sum", "mean": "mean", "max": "max", "amax": "max",
-    "nanmax": "max", "min": "min", "amin": "min", "nanmin": "min", "any": "any", "all": "all", "prod": "prod",
+    "sum": "sum", "nansum": "sum", "count_nonzero": "sum", "mean": "mean", "max": "max",
+    "nanmax": "max", "min": "min", "nanmin": "min", "any": "any", "all": "all", "prod": "prod",
     "nanprod": "prod",
 }  # fmt: skip
 """What completes each reduction."""

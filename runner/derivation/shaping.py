@@ -13,14 +13,14 @@ from runner.derivation.terms import built, constant, divided
 from runner.graph.term import Apply, Group, Term
 
 
-@rule_for("transpose", "permute_dims", "matrix_transpose", "swapaxes", "moveaxis")
+@rule_for("transpose", "matrix_transpose", "swapaxes", "moveaxis")
 def transposed(call: Call) -> Rule | None:
     """The dimensions in another order."""
     shape = call.array.shape
     rank = len(shape)
     order = list(range(rank))
     match call.name:
-        case "transpose" | "permute_dims":
+        case "transpose":
             axes = call.static("axes")
             order = order[::-1] if axes is None else [axis % rank for axis in axes]
         case "matrix_transpose":
@@ -141,7 +141,7 @@ def broadcast(call: Call) -> Rule | None:
 _PILED = {"vstack": 0, "hstack": 1, "dstack": 2, "column_stack": 1}
 
 
-@rule_for("concatenate", "concat", "stack", "vstack", "hstack", "dstack", "column_stack", "append")
+@rule_for("concatenate", "stack", "vstack", "hstack", "dstack", "column_stack", "append")
 def joined(call: Call) -> Rule | None:
     """Whole along the dimension that is joined."""
     parts = call.operand.parts or ()

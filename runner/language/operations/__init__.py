@@ -47,7 +47,7 @@ __all__ = [
 _FILES = (elementwise, reductions, linear, arrays, updates, activations, collectives, keys)
 
 OPERATIONS: dict[str, Operation] = {}
-for _row in (row for file in _FILES for row in file.ROWS):
+for _row in (named for file in _FILES for row in file.ROWS for named in row.named()):
     assert _row.name not in OPERATIONS, _row.name
     OPERATIONS[_row.name] = _row
 

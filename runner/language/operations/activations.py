@@ -10,9 +10,9 @@ from runner.language.counterparts.arithmetic import logistic
 from runner.language.operations.row import Operation, array
 
 
-def activation(name: str, numpy: Callable[..., Any], arguments: str = "x") -> Operation:
-    """A function of `jax.nn`, element by element."""
-    return array(name, arguments, numpy, f"jax.nn.{name}", elementwise=True)
+def activation(name: str, numpy: Callable[..., Any], arguments: str = "x", also: tuple[str, ...] = ()) -> Operation:
+    """A function of `jax.nn`, element by element, and its other names."""
+    return array(name, arguments, numpy, f"jax.nn.{name}", elementwise=True, also=also)
 
 
 ROWS = (
@@ -20,8 +20,7 @@ ROWS = (
     activation("relu", activations.relu),
     activation("relu6", activations.relu6),
     activation("sigmoid", logistic),
-    activation("silu", activations.silu),
-    activation("swish", activations.silu),
+    activation("silu", activations.silu, also=("swish",)),
     activation("gelu", activations.gelu, "x, approximate=True"),
     activation("softplus", activations.softplus),
     activation("log_sigmoid", activations.log_sigmoid),
@@ -31,8 +30,7 @@ ROWS = (
     activation("celu", activations.celu, "x, alpha=1.0"),
     activation("hard_tanh", activations.hard_tanh),
     activation("hard_sigmoid", activations.hard_sigmoid),
-    activation("hard_silu", activations.hard_silu),
-    activation("hard_swish", activations.hard_silu),
+    activation("hard_silu", activations.hard_silu, also=("hard_swish",)),
     activation("soft_sign", activations.soft_sign),
     activation("sparse_plus", activations.sparse_plus),
     activation("sparse_sigmoid", activations.sparse_sigmoid),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict, Unpack
 
 from runner.language.counterparts.promotion import in_floats
@@ -88,6 +88,7 @@ class Known(TypedDict, total=False):
     pair: tuple[str, str]
     method: str
     function: str
+    also: Mapping[str, str] | tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,8 @@ class Operation:
     - `function`: the argument that is a function, which the language has by its name: `arguments.COMPUTATIONS`.
     - `method`: of what is spelled `x.at[index].add(values)`, the name at its end.
     - `over`: what is known of an operation over mesh axes.
+    - `also`: its other names in JAX, each a function of the same module; or for each name its own arguments.
+    - `of`: the name of the row that this is another name of; "" for a row itself.
     """
 
     name: str
@@ -134,6 +137,21 @@ class Operation:
     method: str | None = None
     function: str | None = None
     over: OverAxes | None = None
+    also: Mapping[str, str] | tuple[str, ...] = field(default=(), hash=False)
+    of: str = ""
+
+    def named(self) -> Iterator[Operation]:
+        """The row, and the same under each of its other names."""
+        yield self
+        module = self.jax.rpartition(".")[0]
+        for name in self.also:
+            arguments = self.also[name] if isinstance(self.also, Mapping) else self.arguments
+            yield replace(self, name=name, jax=f"{module}.{name}", arguments=arguments, also=(), of=self.name)
+
+    @property
+    def key(self) -> str:
+        """The name of its row, whichever of its names it has."""
+        return self.of or self.name
 
     @property
     def signature(self) -> inspect.Signature:
@@ -176,9 +194,9 @@ def array(
     return Operation(name, arguments, jax or f"jnp.{name}", counterpart, **known)
 
 
-def elementary(name: str, numpy: Callable[..., Any]) -> Operation:
-    """A function of `jax.numpy` of one array that gives floats."""
-    return array(name, "x, /", in_floats(numpy))
+def elementary(name: str, numpy: Callable[..., Any], *also: str) -> Operation:
+    """A function of `jax.numpy` of one array that gives floats, and its other names."""
+    return array(name, "x, /", in_floats(numpy), also=also)
 
 
 def over_axes(name: str, arguments: str, numpy: Callable[..., Any], over: OverAxes, **more: Any) -> Operation:

@@ -56,12 +56,12 @@ def plain(value: Any) -> Any:
     if kind in _AS_IT_IS:
         return value
     if is_dataclass(kind):
-        found: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         for name, key, always, default in _written(kind):
             held = getattr(value, name)
             if always or held != default():
-                found[key] = plain(held)
-        return found
+                members[key] = plain(held)
+        return members
     if hasattr(kind, "json"):
         return plain(value.json())
     if isinstance(value, Mapping):

@@ -77,12 +77,12 @@ def by_kind(runs: Iterable[tuple[str, Count, Sequence[InBranch]]]) -> dict[str, 
     parts: dict[str, list[Part]] = {}
     for kind, often, branches in runs:
         parts.setdefault(kind, []).append((often, branches, 1))
-    found: dict[str, int | Range] = {}
+    counts: dict[str, int | Range] = {}
     for kind, of_kind in parts.items():
         often = total(of_kind)
         assert often is not None
-        found[kind] = often
-    return found
+        counts[kind] = often
+    return counts
 
 
 def between(least: int, most: int) -> Count:

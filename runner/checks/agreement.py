@@ -64,7 +64,7 @@ def _left_out(context: Context, run: ProgramRun, others: list[ProgramRun]) -> di
     """Of each output the programs, this one among them, that are known to give it wrong."""
     known = {each.program.value: context.known_wrong(each.program) for each in (run, *others)}
     wrong = {name: [program for program, outputs in known.items() if name in outputs] for name in run.outputs}
-    return {name: found for name, found in wrong.items() if found}
+    return {name: programs for name, programs in wrong.items() if programs}
 
 
 def _sections(context: Context, name: str, *runs: ProgramRun) -> list[Section]:

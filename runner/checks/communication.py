@@ -60,10 +60,10 @@ class _Listed:
 def counts(expected: Expectations, program: Program, compiled: CompiledProgram, of: str, *, none: bool) -> Verdict:
     """Whether there are as many collectives of each kind as expected; with `none`, whether there are none."""
     wanted: Mapping[str, int | Range] = {} if none else getattr(expected, _name(of, "collectives"))
-    found = _listed(program, compiled, of)
-    if isinstance(found, Verdict):
-        return _as(CountsVerdict, found)
-    counted = [one for one in found.collectives if not one.alone]
+    listed = _listed(program, compiled, of)
+    if isinstance(listed, Verdict):
+        return _as(CountsVerdict, listed)
+    counted = [one for one in listed.collectives if not one.alone]
     unknown = [one for one in counted if one.count is None]
     if unknown:
         names = ", ".join(one.name for one in unknown)
@@ -74,36 +74,36 @@ def counts(expected: Expectations, program: Program, compiled: CompiledProgram, 
     if not wrong:
         return CountsVerdict(status="passed", found=number)
     shown = [text for one in counted if one.kind in wrong for text in (one.text, one.why) if text]
-    shown += [f"{one.text}: it moves nothing, and does not count" for one in found.collectives if one.alone]
-    missing = [f"no {kind} was {found.made}" for kind in wrong if not number.get(kind)]
+    shown += [f"{one.text}: it moves nothing, and does not count" for one in listed.collectives if one.alone]
+    missing = [f"no {kind} was {listed.made}" for kind in wrong if not number.get(kind)]
     return CountsVerdict(
         status="failed",
         reason=f"expected {_kinds(wanted)}, found {_kinds(number)}",
-        details=[*missing, *shown, *found.unknown],
+        details=[*missing, *shown, *listed.unknown],
         found=number,
     )
 
 
-def _within(found: int | Range, wanted: int | Range) -> bool:
+def _within(number: int | Range, wanted: int | Range) -> bool:
     """Whether it runs as often as wanted, whichever branches are taken."""
-    (least, most), (low, high) = executions.ends(found), executions.ends(wanted)
+    (least, most), (low, high) = executions.ends(number), executions.ends(wanted)
     return low <= least and most <= high
 
 
 def sent(expected: Expectations, program: Program, compiled: CompiledProgram, of: str) -> Verdict:
     """Whether a device sends no more than expected."""
     limit = getattr(expected, _name(of, "max_bytes_per_device"))
-    found = _listed(program, compiled, of)
-    if isinstance(found, Verdict):
-        return _as(LimitVerdict, found)
-    there = [one for one in found.collectives if not one.alone]
+    listed = _listed(program, compiled, of)
+    if isinstance(listed, Verdict):
+        return _as(LimitVerdict, listed)
+    there = [one for one in listed.collectives if not one.alone]
     for unknown, why in (
         ([one for one in there if one.count is None], "since these run an unknown number of times"),
         ([one for one in there if one.sent is None], "since what is sent for these is not"),
     ):
         if unknown:
             reason = f"how much is communicated is not known, {why}"
-            return LimitVerdict(status="failed", reason=reason, details=[_told(one) for one in unknown])
+            return LimitVerdict(status="failed", reason=reason, details=[_amount(one) for one in unknown])
     whole = executions.total((one.count, one.branches, one.sent) for one in there)
     total = executions.most(whole) or 0
     if total <= limit:
@@ -113,13 +113,13 @@ def sent(expected: Expectations, program: Program, compiled: CompiledProgram, of
     return LimitVerdict(
         status="failed",
         reason=f"each device {sends} {total} bytes for collectives, on a ring ({bytes_text(total)}), more than {limit}",
-        details=[text for one in largest[:4] for text in (_told(one), one.why) if text],
+        details=[text for one in largest[:4] for text in (_amount(one), one.why) if text],
         found=total,
         allowed=limit,
     )
 
 
-def _told(one: _One) -> str:
+def _amount(one: _One) -> str:
     return f"{words.often(one.count)} × {one.name}: a device sends {bytes_text(one.sent)}"
 
 
@@ -135,8 +135,8 @@ def _as(kind: type[CountsVerdict] | type[LimitVerdict], verdict: Judged | NotRun
 
 
 def _kinds(number: Mapping[str, int | Range]) -> str:
-    told = [f"{executions.text(number[kind])} {kind}" for kind in KINDS if number.get(kind)]
-    return ", ".join(told) or "no collectives"
+    parts = [f"{executions.text(number[kind])} {kind}" for kind in KINDS if number.get(kind)]
+    return ", ".join(parts) or "no collectives"
 
 
 def _listed(program: Program, compiled: CompiledProgram, of: str) -> _Listed | Judged | NotRun:

@@ -168,9 +168,9 @@ def difference(actual: Any, expected: Any, dtype: str, allowed: Tolerance, besid
         return Difference(math.inf, math.inf, max(got.size, 1), max(got.size, 1), (0,) * got.ndim, 0)
     if beside is not None:
         mine, theirs = _comparable(got.ravel(), wanted.ravel(), kind)
-        found = _beside(mine, theirs, kind, allowed, beside)
-        first = None if found.first is None else np.unravel_index(found.first[0], got.shape)
-        return replace(found, first=None if first is None else tuple(map(int, first)))
+        counted = _beside(mine, theirs, kind, allowed, beside)
+        first = None if counted.first is None else np.unravel_index(counted.first[0], got.shape)
+        return replace(counted, first=None if first is None else tuple(map(int, first)))
     wide = _wide(kind)
     total, first = SAME, None
     for mine, theirs in np.nditer(

@@ -71,9 +71,9 @@ def _memory(expected: Expectations, compiled: CompiledProgram, experiment: Exper
         "arguments": memory.argument_bytes, "outputs": memory.output_bytes, "temps": memory.temp_bytes,
         "aliased": memory.alias_bytes or None,
     }  # fmt: skip
-    told = ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items() if size is not None)
+    sizes = ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items() if size is not None)
     peak = "" if memory.peak_bytes is None else " at its peak"
-    reason = f"each device needs {used} bytes of memory{peak} ({bytes_text(used)}), more than {limit}: {told}"
+    reason = f"each device needs {used} bytes of memory{peak} ({bytes_text(used)}), more than {limit}: {sizes}"
     return LimitVerdict(status="failed", reason=reason, found=used, allowed=limit)
 
 
@@ -128,11 +128,11 @@ def _layouts(expected: Expectations, compiled: CompiledProgram, experiment: Expe
     return Judged(status="failed", reason="; ".join(wrong)) if wrong else Judged(status="passed")
 
 
-def _same(expected: Spec, found: Spec, mesh: Mesh, shape: tuple[int, ...]) -> bool:
+def _same(expected: Spec, actual: Spec, mesh: Mesh, shape: tuple[int, ...]) -> bool:
     """Whether both give every device the same index range."""
     if len(expected) > len(shape):
         return False
-    mine, theirs = Layout(mesh, shape, expected), Layout(mesh, shape, found)
+    mine, theirs = Layout(mesh, shape, expected), Layout(mesh, shape, actual)
     return all(mine.block(i) == theirs.block(i) for i in range(mesh.size))
 
 

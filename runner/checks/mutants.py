@@ -98,7 +98,7 @@ class _Judge:
         context, first = self._context, edit.first if given is not None else 0
         statements = edit.statements[first:]
         with np.errstate(all="ignore"):
-            found = interpret(
+            interpreted = interpret(
                 context.experiment,
                 self._section,
                 context.arrays,
@@ -107,7 +107,7 @@ class _Judge:
                 given=given,
                 most=most(context),
             )
-        return {name: [plain(held) for held in value] for name, value in found.values.items()}
+        return {name: [plain(held) for held in value] for name, value in interpreted.values.items()}
 
     def _noticed(self, edit: Edit, values: Mapping[str, PerDevice], drawn: Mapping[str, PerDevice]) -> list[str]:
         context = self._context

@@ -167,7 +167,7 @@ def _assembled(experiment: Experiment, name: str, held: PerDevice) -> np.ndarray
 
 def doubts(context: Context) -> list[str]:
     """Why a comparison with the reference may prove little: PyTorch's and our own experience of false passes."""
-    found: list[str] = []
+    reasons: list[str] = []
     for name in context.outputs:
         oracle = next((o for o in (context.graph, context.per_device) if o is not None and name in o.values), None)
         if oracle is None:
@@ -179,17 +179,17 @@ def doubts(context: Context) -> list[str]:
             continue
         floating = distinct[0].dtype.kind in "fc"
         if floating and all(np.isnan(held).all() for held in distinct):
-            found.append(f"the reference of '{name}' is NaN everywhere, which proves nothing")
+            reasons.append(f"the reference of '{name}' is NaN everywhere, which proves nothing")
         elif floating and not any(np.isfinite(held).any() for held in distinct):
-            found.append(f"the reference of '{name}' is infinite everywhere, which proves nothing")
+            reasons.append(f"the reference of '{name}' is infinite everywhere, which proves nothing")
         elif not any(held.any() for held in distinct):
-            found.append(f"the reference of '{name}' is all zero, which proves nothing")
+            reasons.append(f"the reference of '{name}' is all zero, which proves nothing")
         elif size > 1 and all((held == first).all() for held in distinct):
-            found.append(f"the reference of '{name}' has one value everywhere, which proves little")
+            reasons.append(f"the reference of '{name}' has one value everywhere, which proves little")
     for section in ("graph", "per_device"):
         for name in _constants(context.experiment, section):
-            found.append(f"'{name}' of {section} does not depend on any array")
-    return found
+            reasons.append(f"'{name}' of {section} does not depend on any array")
+    return reasons
 
 
 def _constants(experiment: Experiment, section: Section) -> list[str]:

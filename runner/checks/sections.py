@@ -147,7 +147,7 @@ def compare(
     )
 
 
-def agree(context: Context, name: str, wanted: PerDevice, found: PerDevice, lost: float = 0.0) -> bool:
+def agree(context: Context, name: str, wanted: PerDevice, actual: PerDevice, lost: float = 0.0) -> bool:
     """Whether two values of `name` agree in float64, of whatever arrays; the graph has one for all devices.
 
     `lost` is what float64's rounding was measured to do to it, where it was.
@@ -159,11 +159,14 @@ def agree(context: Context, name: str, wanted: PerDevice, found: PerDevice, lost
     done: dict[tuple[int, int], bool] = {}
     for position in range(layout.mesh.size):
         ranges = hash(layout.ranges(position))
-        key = (ranges if len(found) == 1 else id(found[position]), ranges if len(wanted) == 1 else id(wanted[position]))
+        key = (
+            ranges if len(actual) == 1 else id(actual[position]),
+            ranges if len(wanted) == 1 else id(wanted[position]),
+        )
         if key not in done:
             one, other = (
                 np.asarray(value[0])[layout.index(position)] if len(value) == 1 else np.asarray(value[position])
-                for value in (found, wanted)
+                for value in (actual, wanted)
             )
             done[key] = one.shape == other.shape and not difference(one, other, kind, allowed).wrong
         if not done[key]:

@@ -86,19 +86,19 @@ def compiled_for(experiment: Experiment) -> str:
 
 def doubts(experiment: Experiment) -> list[str]:
     """Why the times are not those of the hardware's own program: another compiler made what is counted."""
-    found: list[str] = []
+    reasons: list[str] = []
     target, hardware = experiment.target, experiment.hardware
     if target.topology is None and target.platform == "cpu":
-        found.append("compiled for CPUs: on this hardware the compiler may fuse, merge and overlap otherwise")
+        reasons.append("compiled for CPUs: on this hardware the compiler may fuse, merge and overlap otherwise")
         kinds = [dtypes.dtype(array.dtype) for array in experiment.arrays]
         if any(kind.kind == "float" and kind.numpy.itemsize < 4 for kind in kinds):
-            found.append("compiled for CPUs, which multiply and send narrow floats as float32")
+            reasons.append("compiled for CPUs, which multiply and send narrow floats as float32")
     generation = None if target.topology is None else target.topology.generation
     if hardware is not None and generation is not None and _short(hardware.name) != _short(generation):
-        found.append(
+        reasons.append(
             f"compiled for {generation}: for {hardware.name} the compiler may fuse, merge and overlap otherwise"
         )
-    return found
+    return reasons
 
 
 def _short(name: str) -> str:
@@ -193,9 +193,9 @@ def _taken(links: Links, mesh: Mesh, one: Collective) -> Taken | None:
         return links.permute([(pair[0], pair[1]) for pair in groups], taken)
     if groups is None:
         groups = mesh.groups(one.axes or ())
-    found = [links.time(one.kind, group, taken, given) for group in groups[:_GROUPS]]
-    known = [each for each in found if each is not None]
-    return max(known, key=lambda each: each.seconds) if len(known) == len(found) and known else None
+    times = [links.time(one.kind, group, taken, given) for group in groups[:_GROUPS]]
+    known = [each for each in times if each is not None]
+    return max(known, key=lambda each: each.seconds) if len(known) == len(times) and known else None
 
 
 def _bottleneck(lines: Sequence[LineTime], collectives: Sequence[CollectiveTime], whole: float) -> str | None:

@@ -104,7 +104,7 @@ class Links:
             hops = sum(line.hops for line in lines)
             chips = len(places) // nodes // on_chip
             incoming = sum((2 if line.ring else 1) / line.stride for line in lines) * links.bandwidth
-            yield _taken(whole * shared * (chips - 1) / (chips * incoming), hops * links.latency, _told(lines))
+            yield _taken(whole * shared * (chips - 1) / (chips * incoming), hops * links.latency, _described(lines))
 
     def _exchange(self, places: Sequence[Coordinates], local: int) -> Iterator[Taken]:
         """What each kind of link takes for every device to give every other a part of its `local` bytes."""
@@ -124,7 +124,7 @@ class Links:
             crossing = (line.size // 2) * ((line.size + 1) // 2) / line.size
             seconds = moved * links.per_chip / on_chip / (inside / on_chip) * crossing * line.stride
             seconds /= (2 if line.ring else 1) * links.bandwidth
-            yield _taken(seconds, line.hops * links.latency, _told([line]))
+            yield _taken(seconds, line.hops * links.latency, _described([line]))
 
     def _over_network(self, size: float, steps: int) -> Taken:
         network = self._hardware.network
@@ -193,6 +193,6 @@ def _longest(parts: Sequence[Taken]) -> Taken | None:
     return max(parts, key=lambda part: part.seconds, default=None)
 
 
-def _told(lines: Sequence[_Line]) -> str:
+def _described(lines: Sequence[_Line]) -> str:
     """`a ring of 16 and a line of 4`."""
     return " and ".join(f"a {'ring' if line.ring else 'line'} of {line.size}" for line in lines)

@@ -276,9 +276,9 @@ class _Reader:
         def telling(instructions: Iterable[Instruction]) -> list[str]:
             return [one.op_name for one in instructions if self._origins.tells(one.op_name)]
 
-        found = telling((place.instruction, place.start[1], *place.chain[-1:]))[:1] + telling(self._elements(place))
+        names = telling((place.instruction, place.start[1], *place.chain[-1:]))[:1] + telling(self._elements(place))
         # What reduces still has the name that the collective lost.
-        return found or telling(self._module.inside(place.instruction, "to_apply"))[:1]
+        return names or telling(self._module.inside(place.instruction, "to_apply"))[:1]
 
     def _elements(self, place: _Place) -> list[Instruction]:
         """The instructions that take the results of a merged one apart, in their order."""
@@ -292,13 +292,13 @@ class _Reader:
         """The lines whose cotangents it sums where `shard_map`'s transpose asks for the sum, which is in no line."""
         operands = place.instruction.operands
         parts = [(user.op_name, operands[user.index() : user.index() + 1]) for user in self._elements(place)]
-        found: list[Origin] = []
+        origins: list[Origin] = []
         for name, taken in parts or [(name, operands) for name in self._names(place)]:
             lost = self._origins.lost(name)
             if lost:
                 lines = self._flow.producers(place.computation, taken) or self._flow.consumers(*self._result_of(place))
-                found += [replace(line, gradient=all(map(backward, lost))) for line in lines]
-        return list(dict.fromkeys(found))
+                origins += [replace(line, gradient=all(map(backward, lost))) for line in lines]
+        return list(dict.fromkeys(origins))
 
     def _bytes(self, place: _Place) -> tuple[int | None, int | None, str]:
         """Bytes into and out of one device, None where they are not known, and the dtype."""
@@ -326,8 +326,8 @@ class _Reader:
         text, who = instruction.attribute("replica_groups"), None
         sent = instruction.attribute("source_target_pairs")
         if sent is None and place.kind in ("send", "recv"):
-            found = re.search(r'source_target_pairs="?(\{\{.*?\}\})', instruction.attributes)
-            sent = found.group(1) if found else None
+            match = re.search(r'source_target_pairs="?(\{\{.*?\}\})', instruction.attributes)
+            sent = match.group(1) if match else None
         order = instruction.attribute("device_ids")
         if text is not None and order is not None:
             # The one spelling with a comma outside of brackets.
@@ -367,10 +367,10 @@ class _Reader:
         if not self._module.scheduled or not place.chain:
             return None
         computation, start = place.start
-        found: dict[str, None] = {}
+        overlapped: dict[str, None] = {}
         for instruction in computation.order[start.position + 1 : place.chain[-1].position]:
-            found |= dict.fromkeys(self._computed(instruction))
-        return list(found)
+            overlapped |= dict.fromkeys(self._computed(instruction))
+        return list(overlapped)
 
     def _computed(self, instruction: Instruction) -> Iterator[str]:
         """The lines whose work an instruction does, if it does any."""

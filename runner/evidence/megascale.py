@@ -28,8 +28,8 @@ def kind(instruction: Instruction) -> str | None:
     """The kind of collective that a `send` or `recv` between slices is; None for any other instruction."""
     if instruction.opcode not in ("send", "recv"):
         return None
-    found = _TYPE.search(instruction.attributes)
-    return None if found is None else _KINDS.get(found.group(1))
+    match = _TYPE.search(instruction.attributes)
+    return None if match is None else _KINDS.get(match.group(1))
 
 
 def received(computation: Computation, send: Instruction) -> Instruction | None:
@@ -40,20 +40,20 @@ def received(computation: Computation, send: Instruction) -> Instruction | None:
 
 
 def _meeting(instruction: Instruction) -> str | None:
-    found = _RENDEZVOUS.search(instruction.attributes)
-    return found and found.group(1)
+    match = _RENDEZVOUS.search(instruction.attributes)
+    return match and match.group(1)
 
 
 def reduction(instruction: Instruction) -> str | None:
     """What a reducing one does, as the record has it: `sum`."""
-    found = _REDUCTION.search(instruction.attributes)
-    return found and found.group(1).lower()
+    match = _REDUCTION.search(instruction.attributes)
+    return match and match.group(1).lower()
 
 
 def target(instruction: Instruction) -> str | None:
     """Among whom it is, as the module spells it."""
-    found = _TARGET.search(instruction.attributes)
-    return found and found.group(1)
+    match = _TARGET.search(instruction.attributes)
+    return match and match.group(1)
 
 
 def generated(instruction: Instruction) -> bool:

@@ -102,8 +102,8 @@ class Origins:
 
     def _of(self, op_name: str) -> tuple[Origin, ...]:
         """The origins of an instruction; several where the compiler merged operations. Empty where it does not say."""
-        found = [origin for stack in stacks(op_name) if (origin := self._origin(stack)) is not None]
-        return tuple(dict.fromkeys(found))
+        origins = [origin for stack in stacks(op_name) if (origin := self._origin(stack)) is not None]
+        return tuple(dict.fromkeys(origins))
 
     def lost(self, op_name: str) -> list[str]:
         """The name stacks of collectives that the program asks for in no line."""
@@ -134,20 +134,20 @@ class Origins:
 def _unwrapped(part: str) -> str:
     if _FUNCTION.search(part):
         return ""
-    found = _WRAPPED.match(part)
-    return found.group(1) if found else part
+    match = _WRAPPED.match(part)
+    return match.group(1) if match else part
 
 
 def _scope(statements: Sequence[Statement], calls: int = 0) -> dict[str, tuple[str, Scope]]:
     """The scopes of some statements that stand in so many calls of functions."""
-    found: dict[str, Any] = {}
+    scopes: dict[str, Any] = {}
     for statement in statements:
         *around, own = statement.line.scopes(calls)
-        here = found
+        here = scopes
         for scope in around:
             # What is a scope of no line belongs to the first line inside it.
             here = here.setdefault(scope, (str(statement.line), {}))[1]
         inside = _scope(statement.body, len(statement.line.calls)) if isinstance(statement, Loop) else {}
         known = here.get(own, ("", {}))[1]
         here[own] = str(statement.line), {**known, **inside}
-    return found
+    return scopes

@@ -95,9 +95,9 @@ class _Reader:
             elif event.instruction in self._collectives.carriers:
                 carried[self._collectives.carriers[event.instruction]].add(event, own)
                 continue
-            elif found := self._lines(instruction):
-                nodes = list(dict.fromkeys(origin.node for origin in found))
-                key = frozenset(nodes), all(origin.gradient for origin in found)
+            elif origins := self._lines(instruction):
+                nodes = list(dict.fromkeys(origin.node for origin in origins))
+                key = frozenset(nodes), all(origin.gradient for origin in origins)
                 order.setdefault(key, nodes)
                 lines[key].add(event, own)
                 continue
@@ -146,12 +146,12 @@ class _Reader:
 
     def _lines(self, instruction: Instruction) -> tuple[Origin, ...]:
         """The lines that an instruction works for: of a fusion, those of all that is fused."""
-        found: list[Origin] = []
+        origins: list[Origin] = []
         if instruction.opcode == "fusion":
             for inner in self._module.inside(instruction):
                 if inner.opcode not in _FREE:
-                    found += self._lines(inner)
-        return tuple(dict.fromkeys(found)) or self._origins.of(instruction.op_name)
+                    origins += self._lines(inner)
+        return tuple(dict.fromkeys(origins)) or self._origins.of(instruction.op_name)
 
     def _collective(self, entry: Collective, carried: Mapping[str, _Times]) -> ProfiledCollective:
         name = entry.instruction

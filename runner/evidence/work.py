@@ -71,7 +71,7 @@ class _Reader:
         self._module = module
         self._origins = origins
         self._counts = Counts(module)
-        self._found: dict[tuple[tuple[str, ...], bool], Line] = {}
+        self._lines: dict[tuple[tuple[str, ...], bool], Line] = {}
         self._unknown: dict[str, None] = {}
         self._ahead = 0.0
 
@@ -87,7 +87,7 @@ class _Reader:
             times = 1 if count is None else executions.ends(count)[1]
             for instruction in computation.instructions.values():
                 self._add(computation, instruction, times)
-        return Work(list(self._found.values()), list(self._unknown), self._ahead)
+        return Work(list(self._lines.values()), list(self._unknown), self._ahead)
 
     def _run(self, computation: Computation, visited: set[str]) -> Iterator[Computation]:
         """The computations that run by themselves, which those of fusions and reductions do not."""
@@ -137,7 +137,7 @@ class _Reader:
             tuple(dict.fromkeys(origin.node for origin in origins)),
             bool(origins) and all(origin.gradient for origin in origins),
         )
-        return self._found.setdefault(key, Line(*key))
+        return self._lines.setdefault(key, Line(*key))
 
     def _count(self, computation: Computation, instruction: Instruction, flops: dict[Kind, float]) -> None:
         """Add what one instruction multiplies and adds."""
@@ -158,8 +158,8 @@ class _Reader:
         flops[kind] = flops.get(kind, 0.0) + 2.0 * number
 
     def _operands(self, computation: Computation, instruction: Instruction) -> list[Shape]:
-        found = [computation.instructions.get(name) for name in instruction.operands]
-        return [one.shapes[0] for one in found if one is not None and one.shapes]
+        operands = [computation.instructions.get(name) for name in instruction.operands]
+        return [one.shapes[0] for one in operands if one is not None and one.shapes]
 
     def _memory(self, shapes: Sequence[Shape]) -> int:
         """How many bytes of these arrays are in the device's large memory: on TPUs not those of VMEM and its like."""
@@ -248,14 +248,14 @@ def _moved(instruction: Instruction, image: Sequence[int], window: Sequence[int]
     XLA writes products of more than two dimensions as convolutions whose windows are mostly on padding, and computes
     none of that. Counted as in its HloCostAnalysis::HandleConvolution.
     """
-    given = instruction.attribute("window") or ""
+    window_text = instruction.attribute("window") or ""
     count = len(image)
 
     def of(name: str, otherwise: int) -> list[int]:
-        found = re.search(rf"\b{name}=([\dx]+)", given)
-        return [int(number) for number in found[1].split("x")] if found else [otherwise] * count
+        match = re.search(rf"\b{name}=([\dx]+)", window_text)
+        return [int(number) for number in match[1].split("x")] if match else [otherwise] * count
 
-    pads = re.search(r"\bpad=([-\dx_]+)", given)
+    pads = re.search(r"\bpad=([-\dx_]+)", window_text)
     low = [int(pad.split("_")[0]) for pad in pads[1].split("x")] if pads else [0] * count
     strides, dilated, apart = of("stride", 1), of("lhs_dilate", 1), of("rhs_dilate", 1)
     if not len(strides) == len(dilated) == len(apart) == len(low) == len(window) == len(result) == count:

@@ -278,7 +278,7 @@ class Remote:
                 self._lost = True
                 break
             try:
-                answer = messages.told(message)
+                answer = messages.answer(message)
                 if isinstance(answer, End):
                     self._how, self._words = answer.how, answer.words
                     self._logs.append(answer.log)

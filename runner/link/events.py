@@ -358,8 +358,8 @@ def said(event: Said) -> str:
 def heard(line: str) -> Said | None:
     """The event that a line tells; None where something else wrote it, or the worker died while it did."""
     try:
-        told = json.loads(line)
+        message = json.loads(line)
     except ValueError:
         return None
-    kind = _KINDS.get(cast("dict[str, Any]", told).get("event", "")) if isinstance(told, dict) else None
-    return None if kind is None else codec.build(kind, told)
+    kind = _KINDS.get(cast("dict[str, Any]", message).get("event", "")) if isinstance(message, dict) else None
+    return None if kind is None else codec.build(kind, message)

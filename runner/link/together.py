@@ -78,7 +78,7 @@ class Together:
         """`start` starts them; without it they are started on this machine."""
         start = start or _here(count)
         self._heard: queue.Queue[tuple[int, Said | Exception | None]] = queue.Queue()
-        self._told: list[deque[Said]] = [deque() for _ in range(count)]
+        self._events: list[deque[Said]] = [deque() for _ in range(count)]
         self._announced: Step | None = None
         self._how: str | None = None
         """How the one ended that was the first to, in words."""
@@ -131,7 +131,7 @@ class Together:
                 return said
             if isinstance(said, Died):
                 return replace(said, error=f"{self._name(number)}: {said.error}")
-            self._told[number].append(said)
+            self._events[number].append(said)
         self.kill()
         return None
 
@@ -139,16 +139,16 @@ class Together:
         """The event that comes next, where enough has been heard to know it."""
         from runner.link.events import Done, Finished, Started
 
-        for events in self._told:
+        for events in self._events:
             if events and isinstance(events[0], Started):
                 started = events.popleft()
                 assert isinstance(started, Started)
                 if started.step != self._announced:
                     self._announced = started.step
                     return started
-        if not all(self._told):
+        if not all(self._events):
             return None
-        first, *others = (events.popleft() for events in self._told)
+        first, *others = (events.popleft() for events in self._events)
         assert all(type(other) is type(first) for other in others), "they do the same, in the same order"
         self._announced = None
         if isinstance(first, Finished):
@@ -172,7 +172,7 @@ class Together:
         """One that has told an error while another has not come so far."""
         from runner.link.events import Finished
 
-        for number, events in enumerate(self._told):
+        for number, events in enumerate(self._events):
             if events and isinstance(events[0], Finished) and events[0].error is not None:
                 return number, events[0].error
         return None

@@ -23,19 +23,19 @@ from runner.words import bytes_text
 
 def of_program(program: str, before: Pinned, after: Pinned) -> list[str]:
     """What differs between two pins of the program of that name; empty where nothing does."""
-    found: list[str] = []
+    lines: list[str] = []
     if before.get("dims") != after.get("dims"):
-        found.append(f"{program} ran at {_dims(after)}, before at {_dims(before)}")
-    found += _of_collectives(program, before, after)
-    found += _of_bytes(program, before.get("bytes"), after.get("bytes"))
-    found += _of_outputs(program, before.get("outputs"), after.get("outputs"))
+        lines.append(f"{program} ran at {_dims(after)}, before at {_dims(before)}")
+    lines += _of_collectives(program, before, after)
+    lines += _of_bytes(program, before.get("bytes"), after.get("bytes"))
+    lines += _of_outputs(program, before.get("outputs"), after.get("outputs"))
     known = ("dims", "collectives", "collectives_incomplete", "bytes", "outputs")
-    found += [
+    lines += [
         f"{key} of {program}: {_change(before.get(key), after.get(key))}"
         for key in sorted({*before, *after} - set(known))
         if before.get(key) != after.get(key)
     ]
-    return found
+    return lines
 
 
 def _dims(pin: Pinned) -> str:
@@ -58,10 +58,10 @@ def _plain(value: Any) -> str:
 
 def bytes_change(before: int | None, after: int | None) -> str:
     """`64 B → 128 B`; to the last byte where rounding would hide the change."""
-    told = ["unknown" if count is None else bytes_text(count) for count in (before, after)]
-    if told[0] == told[1] and before is not None and after is not None:
-        told = [f"{before:,} B", f"{after:,} B"]
-    return " → ".join(told)
+    texts = ["unknown" if count is None else bytes_text(count) for count in (before, after)]
+    if texts[0] == texts[1] and before is not None and after is not None:
+        texts = [f"{before:,} B", f"{after:,} B"]
+    return " → ".join(texts)
 
 
 def _of_bytes(program: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[str]:
@@ -95,14 +95,14 @@ def _output(output: Mapping[str, Any]) -> str:
 def _of_outputs(program: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[str]:
     if before is None or after is None:
         return [] if before == after else [_one_sided(f"the outputs of {program}", before)]
-    found: list[str] = []
+    lines: list[str] = []
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
         if old is None:
-            found.append(f"output {name} appeared in {program}: {_output(after[name])}")
+            lines.append(f"output {name} appeared in {program}: {_output(after[name])}")
             continue
         if new is None:
-            found.append(f"output {name} disappeared from {program}: {_output(old)}")
+            lines.append(f"output {name} disappeared from {program}: {_output(old)}")
             continue
         changes = [
             f"{key.replace('_', ' ')} {_spec(old[key])} → {_spec(new[key])}"
@@ -112,8 +112,8 @@ def _of_outputs(program: str, before: Mapping[str, Any] | None, after: Mapping[s
             if old.get(key) != new.get(key)
         ]
         if changes:
-            found.append(f"output {name} of {program}: {', '.join(changes)}")
-    return found
+            lines.append(f"output {name} of {program}: {', '.join(changes)}")
+    return lines
 
 
 # Collectives.
@@ -121,15 +121,15 @@ def _of_outputs(program: str, before: Mapping[str, Any] | None, after: Mapping[s
 
 def _of_collectives(program: str, before: Pinned, after: Pinned) -> list[str]:
     old, new = before.get("collectives"), after.get("collectives")
-    found: list[str] = []
+    lines: list[str] = []
     if before.get("collectives_incomplete", False) != after.get("collectives_incomplete", False):
         read = "only in part now" if after.get("collectives_incomplete") else "completely now, before only in part"
-        found.append(f"the compiled module of {program} is read {read}")
+        lines.append(f"the compiled module of {program} is read {read}")
     if old is None or new is None:
-        return found if old == new else [*found, _one_sided(f"the collectives of {program}", old)]
+        return lines if old == new else [*lines, _one_sided(f"the collectives of {program}", old)]
     # Goldens that were written before do not say what is sent: that is no difference.
     unsaid = () if all("bytes_sent" in one for one in (*old, *new)) else ("bytes_sent",)
-    return found + _changes(program, _units(old, unsaid), _units(new, unsaid))
+    return lines + _changes(program, _units(old, unsaid), _units(new, unsaid))
 
 
 def _units(listed: Sequence[Mapping[str, Any]], unsaid: Sequence[str]) -> Counter[str]:
@@ -193,12 +193,12 @@ def _changes(program: str, before: Counter[str], after: Counter[str]) -> list[st
                 gone.remove(text)
                 come.remove(match)
                 pairs[text, match] += 1
-    found = [_changed(program, json.loads(old), json.loads(new), n) for (old, new), n in pairs.items()]
+    lines = [_changed(program, json.loads(old), json.loads(new), n) for (old, new), n in pairs.items()]
     for texts, sign in ((gone, -1), (come, 1)):
         for text, n in Counter(texts).items():
             whole = before[text] if sign < 0 else after[text]
-            found.append(_appeared(program, json.loads(text), sign, n, whole))
-    return found
+            lines.append(_appeared(program, json.loads(text), sign, n, whole))
+    return lines
 
 
 def _appeared(program: str, one: Pinned, sign: int, times: int, whole: int) -> str:

@@ -153,18 +153,18 @@ def joined(
 
     There is a step for each array of the result.
     """
-    told, new = leaves(result), list(leaves(candidate))
-    if [np.shape(leaf) for leaf in told] != [np.shape(leaf) for leaf in new]:
+    decided, new = leaves(result), list(leaves(candidate))
+    if [np.shape(leaf) for leaf in decided] != [np.shape(leaf) for leaf in new]:
         return others
 
     def apart(one: Sequence[Any], other: Sequence[Any]) -> list[np.ndarray]:
         return [_differs(*parts) for parts in zip(one, other, steps, strict=True)]
 
-    jumped = apart(new, told)
+    jumped = apart(new, decided)
     if not any(map(np.any, jumped)):
         return others
     # What has only moved, and not jumped, stays.
-    new = [dtypes.where(*parts) for parts in zip(jumped, new, told, strict=True)]
+    new = [dtypes.where(*parts) for parts in zip(jumped, new, decided, strict=True)]
     left = together(at.kind, at.axis, jumped)
     for other in others:
         another = together(at.kind, at.axis, apart(new, other.value))
@@ -178,7 +178,7 @@ def joined(
             left = [each & ~f for each, f in zip(left, free, strict=True)]
         filled.append(other)
     if len(filled) < ALTERNATIVES and any(map(np.any, left)):
-        value = tuple(dtypes.where(*parts) for parts in zip(left, new, told, strict=True))
+        value = tuple(dtypes.where(*parts) for parts in zip(left, new, decided, strict=True))
         filled.append(Other(tuple(left), value))
     return tuple(filled)
 
@@ -225,8 +225,8 @@ def _unless_same(at: Place, result: Any, candidate: Any) -> Any:
     """A comparison of numbers that are equal by no accident is decided."""
     same = np.asarray(at.keys[0] == at.keys[1])
 
-    def of(told: Any, new: Any) -> Any:
-        return dtypes.where(same if same.shape == np.shape(told) else np.all(same), told, new)
+    def of(decided: Any, new: Any) -> Any:
+        return dtypes.where(same if same.shape == np.shape(decided) else np.all(same), decided, new)
 
     return again(result, (of(*pair) for pair in zip(leaves(result), leaves(candidate), strict=True)))
 

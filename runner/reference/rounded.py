@@ -146,8 +146,8 @@ class Rounded(np.ndarray):
             result = _settled(result, kind, machine, exact=exact)
         if out is None:
             return result
-        for target, found in zip(out, result if is_tuple(result) else (result,), strict=True):
-            np.asarray(target)[...] = np.asarray(found)
+        for target, computed in zip(out, result if is_tuple(result) else (result,), strict=True):
+            np.asarray(target)[...] = np.asarray(computed)
         return out[0] if len(out) == 1 else out
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -241,7 +241,7 @@ def _arrays(value: Any) -> list[Rounded]:
     if isinstance(value, Rounded):
         return [value]
     several = list(value.values()) if is_dict(value) else value
-    return [found for each in several for found in _arrays(each)] if is_sequence(several) else []
+    return [array for each in several for array in _arrays(each)] if is_sequence(several) else []
 
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:

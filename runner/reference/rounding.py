@@ -160,8 +160,8 @@ class Rounding:
         if expected is not None and got is not None:
             with np.errstate(all="ignore"):
                 gone = np.isfinite(expected) & ~np.isfinite(got)
-                found = moments(dtypes.where(gone, 0, got - expected), expected)
-            self.about += [found] if found else []
+                measured = moments(dtypes.where(gone, 0, got - expected), expected)
+            self.about += [measured] if measured else []
 
 
 @dataclass

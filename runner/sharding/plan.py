@@ -206,10 +206,10 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as its file has it."""
-        told = codec.plain(self.summary())
+        summary = codec.plain(self.summary())
         if self.missing is not None:
-            return told
-        return told | {"operations": codec.plain(self.operations)}
+            return summary
+        return summary | {"operations": codec.plain(self.operations)}
 
     def summary(self) -> Planned:
         """Its collectives; a slice communicates nothing, and is none. Of its operations those that tell something."""

@@ -17,10 +17,10 @@ SHOWN = 24
 """Rows, at most, on a terminal; the log has all."""
 
 
-def rows(found: Record) -> list[tuple[str, ...]]:
+def rows(record: Record) -> list[tuple[str, ...]]:
     """The rows under `HEAD`."""
-    having: dict[tuple[str, ...], list[str]] = {}
-    programs = _compiled(found)
+    grouped: dict[tuple[str, ...], list[str]] = {}
+    programs = _compiled(record)
     for program, listed in programs.items():
         runs: dict[tuple[str, ...], list[Part]] = {}
         for one in listed:
@@ -28,55 +28,55 @@ def rows(found: Record) -> list[tuple[str, ...]]:
         for alike, parts in runs.items():
             together = executions.total(parts)
             row = (*alike[:3], "unknown" if together is None else executions.short(together), *alike[3:])
-            having.setdefault(row, []).append(program)
+            grouped.setdefault(row, []).append(program)
     everyone = list(programs)
     return [
-        (*row, "all" if names == everyone and len(names) > 1 else ", ".join(names)) for row, names in having.items()
+        (*row, "all" if names == everyone and len(names) > 1 else ", ".join(names)) for row, names in grouped.items()
     ]
 
 
-def lines(found: Record) -> list[str]:
+def lines(record: Record) -> list[str]:
     """What there is to say beneath the rows: who does not communicate, and what is not known."""
-    programs = _compiled(found)
-    told: list[str] = []
+    programs = _compiled(record)
+    sentences: list[str] = []
     silent = [program for program, listed in programs.items() if all(one.alone for one in listed)]
     if silent:
-        told.append("no collectives" + ("" if len(silent) == len(programs) else f": {', '.join(silent)}"))
-    for program, result in found.compiled.items():
-        told += [f"{program}: {sentence}" for sentence in result.collectives_unknown]
-    return told
+        sentences.append("no collectives" + ("" if len(silent) == len(programs) else f": {', '.join(silent)}"))
+    for program, result in record.compiled.items():
+        sentences += [f"{program}: {sentence}" for sentence in result.collectives_unknown]
+    return sentences
 
 
-def reasons(found: Record) -> list[str]:
+def reasons(record: Record) -> list[str]:
     """One line for each collective that says why it is there, and where the keys stand that it names."""
-    having: dict[str, list[str]] = {}
+    by_text: dict[str, list[str]] = {}
     named: dict[str, None] = {}
-    programs = _compiled(found)
+    programs = _compiled(record)
     for program, listed in programs.items():
         for one in listed:
             if one.why is not None:
-                programs_of = having.setdefault(f"{collective(one)}: {because(one.why)}", [])
+                programs_of = by_text.setdefault(f"{collective(one)}: {because(one.why)}", [])
                 programs_of += [program] if program not in programs_of else []
                 named |= dict.fromkeys(one.why.keys)
-    told = [
+    texts = [
         f"{'all' if names == list(programs) and len(names) > 1 else ', '.join(names)}: {text}"
-        for text, names in having.items()
+        for text, names in by_text.items()
     ]
     planned: list[str] = []
-    for line in found.derivation.notation if found.derivation else ():
+    for line in record.derivation.notation if record.derivation else ():
         planned += [f"  {line.text}", *(f"      {one}" for one in line.collectives)]
-    places = [f"{key}: {found.places[key]}" for key in named if key in found.places]
-    return [*told, *places, *(["as Shardy plans the graph:", *planned] if planned else [])]
+    places = [f"{key}: {record.places[key]}" for key in named if key in record.places]
+    return [*texts, *places, *(["as Shardy plans the graph:", *planned] if planned else [])]
 
 
-def way(found: Reshard) -> str:
+def way(reshard: Reshard) -> str:
     """What the compiler lays out anew by gathering the whole, and what it can do without."""
-    what = f"{found.dtype}{list(found.shape)} goes from {found.before} to {found.after}"
-    if found.through is None:
+    what = f"{reshard.dtype}{list(reshard.shape)} goes from {reshard.before} to {reshard.after}"
+    if reshard.through is None:
         return f"{what}; no steps were found that the compiler takes without gathering the whole"
-    steps = ", then ".join(map(str, found.through))
-    proof = "compiled without a warning" + (", and run: the values are the same" if found.ran else "")
-    return f"{what}; by way of {steps} a device sends {bytes_text(found.bytes_sent)} ({proof})"
+    steps = ", then ".join(map(str, reshard.through))
+    proof = "compiled without a warning" + (", and run: the values are the same" if reshard.ran else "")
+    return f"{what}; by way of {steps} a device sends {bytes_text(reshard.bytes_sent)} ({proof})"
 
 
 def shortened(table: list[tuple[str, ...]], most: int | None) -> tuple[list[tuple[str, ...]], str | None]:
@@ -87,9 +87,9 @@ def shortened(table: list[tuple[str, ...]], most: int | None) -> tuple[list[tupl
     return table[:most], f"… and {left} more row{'s' if left > 1 else ''}, which are in runner.log and in result.json"
 
 
-def _compiled(found: Record) -> dict[str, list[Collective]]:
+def _compiled(record: Record) -> dict[str, list[Collective]]:
     """The collectives of the programs that run on the mesh and could be read."""
-    programs = {name: result.collectives for name, result in found.compiled.items() if Program(name).on_mesh}
+    programs = {name: result.collectives for name, result in record.compiled.items() if Program(name).on_mesh}
     return {name: listed for name, listed in programs.items() if listed is not None}
 
 
@@ -107,14 +107,14 @@ def _alike(one: Collective) -> tuple[str, ...]:
 
 
 def _how(one: Collective) -> str:
-    told = ["in a branch"] if isinstance(one.count, Range) else []
+    parts = ["in a branch"] if isinstance(one.count, Range) else []
     if one.inserted:
-        told.append("inserted")
+        parts.append("inserted")
     if one.asynchronous:
         others = one.overlapped
-        told.append(
+        parts.append(
             "overlap unknown" if others is None else f"overlaps {', '.join(others)}" if others else "no overlap"
         )
     if not one.inserted and not one.asynchronous:
-        told.append("by differentiation" if one.gradient else "as written")
-    return ", ".join(told)
+        parts.append("by differentiation" if one.gradient else "as written")
+    return ", ".join(parts)

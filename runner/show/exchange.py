@@ -178,10 +178,10 @@ def lines(exchange: Exchange, platform: str, width: int) -> list[Line]:
     spans = [n * (cell + 1) + 1 for n, cell in zip(across, cells, strict=True)]
     tall = sum(2 * len(piece.heights) for piece in sides[1]) + 3
     if margin + spans[0] + len(f"  {_ARROW}  ") + spans[1] > width or tall > _TALL:
-        return _told(f"{exchange.over}: too large to be drawn here; collectives.svg has the picture", width)
+        return _dimmed(f"{exchange.over}: too large to be drawn here; collectives.svg has the picture", width)
     gap = " " * len(f"  {_ARROW}  ")
     drawn: list[Line] = [
-        *_told(f"{exchange.over}, each block named after the device that it comes from", width),
+        *_dimmed(f"{exchange.over}, each block named after the device that it comes from", width),
         [(" " * margin + "before".ljust(spans[0]) + gap + "after", "dim")],
     ]
 
@@ -196,7 +196,7 @@ def lines(exchange: Exchange, platform: str, width: int) -> list[Line]:
         for row, origins in enumerate(after.origins):
             middle = row == count // 2
             line: Line = [((head if middle else "").ljust(margin), "dim"), ("│", "")]
-            line += _cells(exchange, before.origins[0], cells[0], row, paint, told=middle)
+            line += _cells(exchange, before.origins[0], cells[0], row, paint, labelled=middle)
             line += [(f"  {_ARROW}  " if middle else gap, ""), ("│", "")]
             line += _cells(exchange, origins, cells[1], row, paint)
             drawn.append(line)
@@ -209,17 +209,17 @@ def lines(exchange: Exchange, platform: str, width: int) -> list[Line]:
     return drawn
 
 
-def _told(text: str, width: int) -> list[Line]:
+def _dimmed(text: str, width: int) -> list[Line]:
     return [[(part, "dim")] for part in wrapped(text, width)]
 
 
 def _cells(
-    exchange: Exchange, origins: Sequence[Origin], width: int, row: int, paint: dict[int, str], *, told: bool = True
+    exchange: Exchange, origins: Sequence[Origin], width: int, row: int, paint: dict[int, str], *, labelled: bool = True
 ) -> Line:
     line: Line = []
     for origin in origins:
         fills = [paint[device] for device in origin.devices]
-        line += [*filled(exchange.label(origin) if told else "", width, row, fills), ("│", "")]
+        line += [*filled(exchange.label(origin) if labelled else "", width, row, fills), ("│", "")]
     return line
 
 

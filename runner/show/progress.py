@@ -29,7 +29,7 @@ class _Line:
 
     def __init__(self, every: float | None = None) -> None:
         self._every = every
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -40,7 +40,7 @@ class _Line:
     @property
     def seconds(self) -> float:
         """Since when it is there."""
-        return time.monotonic() - self._begun
+        return time.monotonic() - self._started
 
     def __enter__(self) -> Self:
         self._over.clear()

@@ -50,12 +50,12 @@ class _Counter:
 
     def more(self, computation: Computation) -> dict[str, float]:
         """What running a computation once costs beyond what XLA says of it."""
-        found = dict.fromkeys(_FIELDS, 0.0)
+        total = dict.fromkeys(_FIELDS, 0.0)
         for inner, times in self._called(computation):
             extra, once = self.more(inner), {} if times == 1 else self._cost(inner.name)
             for name in _FIELDS:
-                found[name] += times * extra[name] + (times - 1) * once.get(name, 0.0)
-        return found
+                total[name] += times * extra[name] + (times - 1) * once.get(name, 0.0)
+        return total
 
     def _called(self, computation: Computation) -> Iterator[tuple[Computation, int]]:
         """The computations that run in another, and how often. Raises `_Unknown`."""
@@ -79,8 +79,8 @@ class _Counter:
         if computation not in self._once:
             rest = re.sub(r"^ENTRY ", "", self._rest, flags=re.MULTILINE)
             rest = re.sub(rf"^(%?{re.escape(computation)} )", r"ENTRY \1", rest, flags=re.MULTILINE)
-            told = module_cost(f"{self._head}\n{rest}")
-            if isinstance(told, str):
-                raise _Unknown(told)
-            self._once[computation] = {name: float(told.get(theirs, 0.0)) for name, theirs in _FIELDS.items()}
+            analysis = module_cost(f"{self._head}\n{rest}")
+            if isinstance(analysis, str):
+                raise _Unknown(analysis)
+            self._once[computation] = {name: float(analysis.get(theirs, 0.0)) for name, theirs in _FIELDS.items()}
         return self._once[computation]

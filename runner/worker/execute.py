@@ -27,7 +27,7 @@ from runner.worker.specs import spec_of
 class Execution:
     """What a program did, and how to run it again, blocking."""
 
-    found: Ran
+    result: Ran
     run: Callable[[], Any]
 
 
@@ -71,7 +71,7 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
     described = leave(experiment, program, outputs, arrays)
     # The runs that follow need the memory.
     del outputs
-    found = Ran(
+    result = Ran(
         device_ids=device_ids,
         outputs=described,
         operands={} if not program.on_mesh else {
@@ -97,7 +97,7 @@ def execute(experiment: Experiment, program: Program, module: ModuleType, folder
             lowered=asked(experiment, program, compiled),
         ),
     )  # fmt: skip
-    return Execution(found, run)
+    return Execution(result, run)
 
 
 def _repeat(call: Callable[[], Any], first: float) -> RunTimes:

@@ -73,7 +73,7 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
     except InvalidExperiment as error:
         emit(Invalid(fault=error.fault))
         return
-    steps = [step for told in job["steps"] if (step := Step.from_json(told)).supported(types.unsupported)]
+    steps = [step for entry in job["steps"] if (step := Step.from_json(entry)).supported(types.unsupported)]
     programs = [step.program for step in steps if step.work is Work.RUN]
     phases.tell("the programs were written")
     traced = any(step.work is Work.TRACE for step in steps)
@@ -90,11 +90,11 @@ def _run(job: dict[str, Any], emit: Emit) -> None:
     except InvalidExperiment as error:
         emit(Invalid(fault=error.fault))
         return
-    told = _told(types, target)
+    event = _types_event(types, target)
     if experiment.grad and (absent is None or job.get("gradient")) and processes.ours.first:
         phases.tell("JAX was differentiating the graph")
-        told.gradient = _oracle(experiment, data_folder, arrays, types.floats["graph"])
-    emit(told)
+        event.gradient = _oracle(experiment, data_folder, arrays, types.floats["graph"])
+    emit(event)
     doing = _Doing(experiment, types.derived, absent, trace, modules, folder, arrays, profiled=_profiled(steps))
     for step in steps:
         emit(Started(step=step))
@@ -125,7 +125,7 @@ def _keeping(program: Program) -> str:
     return f"{program}_keeping_all"
 
 
-def _told(types: Types, target: Devices) -> events.Types:
+def _types_event(types: Types, target: Devices) -> events.Types:
     """The types as an event has them."""
     return events.Types(
         unsupported={program.value: reason for program, reason in types.unsupported.items()},
@@ -183,26 +183,26 @@ class _Doing:
     def _run(self, program: Program) -> Ran:
         module = self.modules[program]
         if self.absent is not None:
-            found = self.absent.compile_only(self._written(program), program, module, self.folder)
+            ran = self.absent.compile_only(self._written(program), program, module, self.folder)
         else:
             execution = execute(self._written(program), program, module, self.folder, self.arrays)
-            found = execution.found
+            ran = execution.result
             if program in self.profiled:
                 self.executions[program] = execution
             del execution
         if _probe(program) in self.modules:
             phases.tell(f"{program} was compiled once more, for the layouts of its values")
             devices = self.absent.devices if self.absent else None
-            found.compilation = replace(
-                found.compilation,
+            ran.compilation = replace(
+                ran.compilation,
                 layouts=layouts(self._written(program), program, self.modules[_probe(program)], devices),
             )
         if _keeping(program) in self.modules:
             phases.tell(f"{program} was compiled once more, without rematerialization")
             devices = self.absent.devices if self.absent else None
             kept = keeping(self.experiment, program, self.modules[_keeping(program)], devices)
-            found.compilation = replace(found.compilation, keeping_all=kept)
-        return found
+            ran.compilation = replace(ran.compilation, keeping_all=kept)
+        return ran
 
     def _written(self, program: Program) -> Experiment:
         """The experiment that a program was written from: with the derived lines, where it was of these."""
@@ -251,7 +251,7 @@ def _prepare_trace(experiment: Experiment, data: Path) -> Trace:
 def _profile(program: Program, execution: Execution, folder: Path, arrays: Path) -> Profiled:
     from runner.worker import profile
 
-    run_s = execution.found.compilation.timing.run_s
+    run_s = execution.result.compilation.timing.run_s
     assert run_s is not None
     return profile.take(program, execution.run, run_s.median, folder, arrays)
 

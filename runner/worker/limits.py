@@ -213,17 +213,17 @@ def _never_under_vmap(call: _Call) -> str | None:
 
 def _ragged(call: _Call) -> str | None:
     assert call.operation.over is not None
-    given = [call.arguments[name] for name in call.operation.over.operands]
-    if any(not hasattr(each, "shape") for each in given):
+    operands = [call.arguments[name] for name in call.operation.over.operands]
+    if any(not hasattr(each, "shape") for each in operands):
         return f"{call.name} takes arrays"
-    operand, output, *places = map(jax.typeof, given)
+    operand, output, *places = map(jax.typeof, operands)
     if not operand.shape or operand.shape[1:] != output.shape[1:] or operand.dtype != output.dtype:
-        return f"{call.name} moves rows of {_type(given[0])} into {_type(given[1])}, of another kind"
+        return f"{call.name} moves rows of {_type(operands[0])} into {_type(operands[1])}, of another kind"
     count = call.size if call.groups is None else len(call.groups[0])
     shapes = {each.shape for each in places}
     if len(shapes) > 1 or len(places[0].shape) != 1 or not places[0].shape[0] or places[0].shape[0] % count:
-        told = ", ".join(str(list(each.shape)) for each in places)
-        return f"{call.name} takes offsets and sizes of one length, a multiple of the {count} devices, not {told}"
+        lengths = ", ".join(str(list(each.shape)) for each in places)
+        return f"{call.name} takes offsets and sizes of one length, a multiple of the {count} devices, not {lengths}"
     if any(not np.issubdtype(each.dtype, np.integer) for each in places):
         return f"{call.name} takes offsets and sizes that are integers, not {', '.join(str(e.dtype) for e in places)}"
     if call.groups is not None and len({len(members) for members in call.groups}) > 1:

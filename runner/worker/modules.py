@@ -144,9 +144,9 @@ def _text(attribute: Any) -> str:
 
 def name_of(operation: Any) -> str:
     """The name in the location of an operation: `loc("jit(f)/hidden/dot_general"(callsite(…)))`; "" without one."""
-    found = _NAMED.match(str(operation.location))
+    match = _NAMED.match(str(operation.location))
     # A file's name is none.
-    return found[1] if found and not re.search(r'"[^"]*":\d', str(operation.location)[: found.end() + 2]) else ""
+    return match[1] if match and not re.search(r'"[^"]*":\d', str(operation.location)[: match.end() + 2]) else ""
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
@@ -229,5 +229,5 @@ def _constant(value: Any) -> int | None:
     owner = _owner(value)
     if owner is None or not owner.name.endswith(".constant"):
         return None
-    found = _INTEGER.search(str(owner.attributes["value"]))
-    return int(found[1]) if found else None
+    match = _INTEGER.search(str(owner.attributes["value"]))
+    return int(match[1]) if match else None

@@ -94,23 +94,23 @@ class Regions:
 
     def origins(self, nodes: Nodes) -> dict[str, list[str]]:
         """For each axis that shards a value the keys that say so, as far as they are known."""
-        found: dict[str, list[str]] = {}
+        by_axis: dict[str, list[str]] = {}
         for along in nodes:
             for axis, node in along.items():
                 keys = self._keys_of(node, set())
                 if keys:
-                    found[axis] = sorted(keys, key=self._order.__getitem__)
-        return found
+                    by_axis[axis] = sorted(keys, key=self._order.__getitem__)
+        return by_axis
 
     def _keys_of(self, node: Node, seen: set[Node]) -> set[str]:
         top = self._top(node)
-        found = set(self._keys.get(top) or self._hints.get(top) or ())
-        if not found and top not in seen:
+        keys = set(self._keys.get(top) or self._hints.get(top) or ())
+        if not keys and top not in seen:
             seen.add(top)
             for moved, before in self._moved:
                 if self._top(moved) == top:
-                    found |= self._keys_of(before, seen)
-        return found
+                    keys |= self._keys_of(before, seen)
+        return keys
 
     def _join(self, one: Node, other: Node) -> None:
         above, below = self._top(one), self._top(other)

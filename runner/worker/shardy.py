@@ -59,16 +59,16 @@ def rule(operation: Any) -> Rule:
     """The sharding rule of an operation; an empty one where it has none."""
     if "sdy.sharding_rule" not in operation.attributes:
         return Rule()
-    found = _RULE.search(str(operation.attributes["sdy.sharding_rule"]))
-    if found is None:
+    match = _RULE.search(str(operation.attributes["sdy.sharding_rule"]))
+    if match is None:
         return Rule()
-    sizes = {name: int(size) for name, _, size in (one.strip().partition("=") for one in found[2].split(",") if one)}
+    sizes = {name: int(size) for name, _, size in (one.strip().partition("=") for one in match[2].split(",") if one)}
 
     def special(what: str) -> tuple[str, ...]:
-        listed = re.search(what + r"=\{([^}]*)\}", found[3])
+        listed = re.search(what + r"=\{([^}]*)\}", match[3])
         return tuple(name.strip() for name in listed[1].split(",")) if listed else ()
 
-    return Rule(found[1], sizes, special("reduction"), special("need_replication"), special("permutation"))
+    return Rule(match[1], sizes, special("reduction"), special("need_replication"), special("permutation"))
 
 
 def spec(text: str) -> Spec:
@@ -81,8 +81,8 @@ def spec(text: str) -> Spec:
 
 def one(text: str) -> Spec | None:
     """The first sharding in an attribute."""
-    found = _SHARDING.search(text)
-    return None if found is None else spec(found[1])
+    match = _SHARDING.search(text)
+    return None if match is None else spec(match[1])
 
 
 def shardings(operation: Any) -> list[Spec]:
@@ -103,8 +103,8 @@ def origins(operation: Any) -> tuple[Mapping[str, str], ...]:
 
 def name_of(location: str) -> str | None:
     """The name in a location: `loc("w1")`."""
-    found = re.match(r'loc\("([^"]*)"', location)
-    return found[1] if found else None
+    match = re.match(r'loc\("([^"]*)"', location)
+    return match[1] if match else None
 
 
 def collective_axes(operation: Any, name: str, before: Spec, after: Spec) -> tuple[str, ...]:
@@ -113,8 +113,8 @@ def collective_axes(operation: Any, name: str, before: Spec, after: Spec) -> tup
         if key in operation.attributes:
             return tuple(f"{a}:{part}" if part else a for a, part in _AXIS.findall(str(operation.attributes[key])))
     if name == "all_to_all" and "params" in operation.attributes:
-        found = _AXIS.findall(str(operation.attributes["params"]))
-        return tuple(f"{a}:{part}" if part else a for a, part in found)
+        parts = _AXIS.findall(str(operation.attributes["params"]))
+        return tuple(f"{a}:{part}" if part else a for a, part in parts)
     one, other = ({axis for axes in spec for axis in axes} for spec in (before, after))
     moved = {axis for a, b in zip(before, after, strict=False) for axis in {*a, *b} if a != b}
     return tuple(sorted((one | other) & moved))
@@ -124,9 +124,9 @@ def reduction(operation: Any, operand: Any) -> str | None:
     """What an all-reduce does: the operation that it completes says so, where Shardy's text does not."""
     if "reduction_kind" in operation.attributes:
         kind = str(operation.attributes["reduction_kind"]).strip('"').lower()
-        found = next((name for name in ("sum", "max", "min", "prod", "and", "or") if name in kind), None)
-        if found:
-            return found
+        known = next((name for name in ("sum", "max", "min", "prod", "and", "or") if name in kind), None)
+        if known:
+            return known
     owner = getattr(operand.owner, "operation", operand.owner)
     while owner is not None and owner.name.startswith("sdy.") and len(owner.operands):
         owner = getattr(owner.operands[0].owner, "operation", None)

@@ -42,15 +42,15 @@ def compiled(
     `text` is the source of the program, `function` its jitted function, `operands` what it is called with, on devices.
     """
     key = _INPUTS.sub("", text), *((jax.typeof(each), each.sharding) for each in jax.tree.leaves(operands))
-    found = _kept.get(key)
-    if found is None:
-        found = _Kept(function, compile_it())
-        _kept[key] = replace(found, compiled=replace(found.compiled, shared=True))
+    kept = _kept.get(key)
+    if kept is None:
+        kept = _Kept(function, compile_it())
+        _kept[key] = replace(kept, compiled=replace(kept.compiled, shared=True))
         if len(_kept) > _MOST:
             _kept.popitem(last=False)
     else:
         _kept.move_to_end(key)
-    return found.function, found.compiled
+    return kept.function, kept.compiled
 
 
 def forget() -> None:

@@ -54,10 +54,10 @@ REFUSALS = (
 def function(dotted: str) -> Callable[..., Any]:
     """The JAX function that a row of the table names."""
     head, *rest = dotted.split(".")
-    found: Any = {"jax": jax, "jnp": jnp}[head]
+    resolved: Any = {"jax": jax, "jnp": jnp}[head]
     for part in rest:
-        found = getattr(found, part)
-    return found
+        resolved = getattr(resolved, part)
+    return resolved
 
 
 def function_of(operation: Operation) -> Callable[..., Any]:

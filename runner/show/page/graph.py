@@ -28,7 +28,7 @@ class Pill:
     """A collective, or several that are alike, as an edge shows them: two lines, and how it came about."""
 
     what: str
-    told: str
+    detail: str
     kind: str
 
 
@@ -72,7 +72,7 @@ def draw(
 
 
 def _said(pill: Pill) -> str:
-    return f"{pill.what}, {pill.told}"
+    return f"{pill.what}, {pill.detail}"
 
 
 def _named(lines: Mapping[str, RecordedLine], path: str) -> str:
@@ -253,34 +253,34 @@ def _value(figure: _Figure, name: str, *, port: bool) -> Box:
         shape = f'<rect class="gp" width="{number(width)}" height="24" rx="12"/>'
         return Box(width, 24, shape + text(words, width / 2, 16.5, "gt m"))
     array = figure.arrays[name]
-    told = [f"{array.dtype}{array.shape}", spec_text(array.spec)]
-    return _boxed(name, told, "ga", figure.at_lines.get(name, ()))
+    lines = [f"{array.dtype}{array.shape}", spec_text(array.spec)]
+    return _boxed(name, lines, "ga", figure.at_lines.get(name, ()))
 
 
 def _line(figure: _Figure, line: RecordedLine) -> Box:
     *_, where, name = ("", *line.path.split("/"))
     begins = {"carry": "starts as ", "over": "a slice of "}.get(where)
     first = begins is not None
-    told = textwrap.wrap((begins or "= ") + (line.expression or ""), _WRAP, subsequent_indent="  ")
+    lines = textwrap.wrap((begins or "= ") + (line.expression or ""), _WRAP, subsequent_indent="  ")
     if line.dtype is not None and line.shape is not None:
-        told.append(f"{line.dtype}{line.shape}")
+        lines.append(f"{line.dtype}{line.shape}")
     output = figure.outputs.get(line.line) if "/" not in line.path else None
     if output is not None:
-        told.append(f"output {output}")
+        lines.append(f"output {output}")
     style = "gc" if first else "go" if output is not None else "gb"
-    return _boxed(name, told, style, figure.at_lines.get(line.path, ()))
+    return _boxed(name, lines, style, figure.at_lines.get(line.path, ()))
 
 
-def _boxed(name: str, told: Sequence[str], style: str, pills: Sequence[Pill]) -> Box:
+def _boxed(name: str, lines: Sequence[str], style: str, pills: Sequence[Pill]) -> Box:
     """A box with a name, lines of code below it, and the collectives that belong to it as a whole."""
     drawn = [_pill(each) for each in pills]
-    longest = max(len(name) + 1, *map(len, told)) * _SIZE * GLYPH
+    longest = max(len(name) + 1, *map(len, lines)) * _SIZE * GLYPH
     width = max(longest + 2 * _PAD, 96, *(each.width + 2 * _PAD for each in drawn))
-    top = 2 * _PAD + _ROW * (len(told) + 1) - 6
+    top = 2 * _PAD + _ROW * (len(lines) + 1) - 6
     height = top + sum(each.height + 6 for each in drawn) + (4 if drawn else 0)
     parts = [f'<rect class="{style}" width="{number(width)}" height="{number(height)}" rx="8"/>']
     parts.append(text(name, _PAD, _PAD + 12, "gn"))
-    parts += [text(line, _PAD, _PAD + 12 + _ROW * (k + 1), "gt") for k, line in enumerate(told)]
+    parts += [text(line, _PAD, _PAD + 12 + _ROW * (k + 1), "gt") for k, line in enumerate(lines)]
     y = top
     for each in drawn:
         parts.append(each.at((width - each.width) / 2, y))
@@ -289,11 +289,11 @@ def _boxed(name: str, told: Sequence[str], style: str, pills: Sequence[Pill]) ->
 
 
 def _pill(shown: Pill) -> Box:
-    width = max(len(shown.what), len(shown.told) * 0.92) * 11.5 * GLYPH + 24
+    width = max(len(shown.what), len(shown.detail) * 0.92) * 11.5 * GLYPH + 24
     body = (
         f'<rect class="q {shown.kind}" width="{number(width)}" height="40" rx="20"/>'
         f'<text class="qn {shown.kind}" x="{number(width / 2)}" y="17">{escape(shown.what)}</text>'
-        f'<text class="qt" x="{number(width / 2)}" y="32">{escape(shown.told)}</text>'
+        f'<text class="qt" x="{number(width / 2)}" y="32">{escape(shown.detail)}</text>'
     )
     return Box(width, 40, f"<g>{body}</g>")
 
@@ -301,10 +301,10 @@ def _pill(shown: Pill) -> Box:
 def _path(points: Sequence[tuple[float, float]]) -> str:
     """A smooth line through points, that leaves and arrives upright, with an arrow at its end."""
     (x, y), *rest = points
-    told = [f"M{number(x)} {number(y)}"]
+    commands = [f"M{number(x)} {number(y)}"]
     for a, b in rest:
         half = max((b - y) / 2, 8)
-        told.append(f"C{number(x)} {number(y + half)} {number(a)} {number(b - half)} {number(a)} {number(b)}")
+        commands.append(f"C{number(x)} {number(y + half)} {number(a)} {number(b - half)} {number(a)} {number(b)}")
         x, y = a, b
     tip = f"M{number(x - 4)} {number(y - 7)}L{number(x)} {number(y)}L{number(x + 4)} {number(y - 7)}"
-    return f'<path class="ge" d="{"".join(told)}"/><path class="gh" d="{tip}Z"/>'
+    return f'<path class="ge" d="{"".join(commands)}"/><path class="gh" d="{tip}Z"/>'

@@ -166,7 +166,7 @@ def _lines(sweep: Sweep, key: str, sizes: Mapping[str, float]) -> Inside:
     named = {name: rows for name, rows in named.items() if len({row.keys[key] for row in rows}) > 1}
     varying = [k for k in range(len(others) + 1) if len({name[k] for name in named}) > 1]
     titles = ["program", *others]
-    shown = {name: " ".join(_told(titles[k], name[k]) for k in varying) or "all" for name in named}
+    shown = {name: " ".join(_labelled(titles[k], name[k]) for k in varying) or "all" for name in named}
     measure = next((name for name in ("bytes_sent", "run_s", "memory_bytes") if name in sweep.measures), None)
     order = sorted(named, key=lambda name: _total(named[name], measure)) if len(named) > _SERIES else list(named)
     kinds = {name: k for k, name in enumerate(order[:_SERIES])}
@@ -195,7 +195,7 @@ def _lines(sweep: Sweep, key: str, sizes: Mapping[str, float]) -> Inside:
     ]
 
 
-def _told(name: str, value: str) -> str:
+def _labelled(name: str, value: str) -> str:
     return value if name == "program" else f"{name}={value or '–'}"
 
 

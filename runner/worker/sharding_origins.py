@@ -82,7 +82,7 @@ class Constraint:
         return self.stack.rpartition("/")[2] in _ASKING
 
 
-class Told(Places):
+class ShardingOrigins(Places):
     """The origins of the results' shardings, of the operations that compute, by their places; and the constraints.
 
     - `constraints`: by Shardy's names for them.
@@ -107,9 +107,9 @@ class Told(Places):
             self._where[argument] = ("", "", at), 0
 
     def argument(self, owner: Any, argument: Any, at: int) -> None:
-        given = self.bindings.get(argument)
-        if owner.name != "stablehlo.while" and given in self._where:
-            self._where[argument] = self._where[given]
+        bound = self.bindings.get(argument)
+        if owner.name != "stablehlo.while" and bound in self._where:
+            self._where[argument] = self._where[bound]
         else:
             self._where.pop(argument, None)
 
@@ -127,10 +127,10 @@ class Told(Places):
             self._where[operation.results[0]] = self._where[operation.operands[0]]
         if "sdy.sharding_origin_name" in attributes:
             name = str(attributes["sdy.sharding_origin_name"]).strip('"')
-            given = shardy.one(str(attributes["sharding"])) if "sharding" in attributes else None
-            self.constraints[name] = constraint = Constraint(self.stack(operation), given)
-            if constraint.asked and given is not None:
-                self._asked.add((constraint.stack, given))
+            layout = shardy.one(str(attributes["sharding"])) if "sharding" in attributes else None
+            self.constraints[name] = constraint = Constraint(self.stack(operation), layout)
+            if constraint.asked and layout is not None:
+                self._asked.add((constraint.stack, layout))
             # A `shard_map` without arrays has a name for its shardings too.
             where = self._where.get(operation.operands[0]) if operation.name == "sdy.sharding_constraint" else None
             if where is not None:

@@ -28,7 +28,7 @@ class InvalidComparison(Exception):
 
 
 @dataclass(frozen=True)
-class Point:
+class ComparedPoint:
     """One run, or what a golden pins for one series of JAX and one target.
 
     `name` is the experiment and what was overridden, as a command line says it.
@@ -44,7 +44,7 @@ class Point:
 class Side:
     """The points of one argument by name, and how many of its records are `unread`, since they cannot be."""
 
-    points: dict[str, Point]
+    points: dict[str, ComparedPoint]
     unread: int = 0
 
 
@@ -129,7 +129,7 @@ def _load(path: Path) -> Side:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise InvalidComparison(f"{shown(path)}: more than one run of {twice[0]}; name one of its folders")
         return _side(points, unread)
-    pinned: list[Point] = []
+    pinned: list[ComparedPoint] = []
     for file in sorted(path.rglob("*.json")):
         pinned += _of_golden(file, file.relative_to(path).with_suffix("").as_posix())
     if not pinned:
@@ -137,17 +137,17 @@ def _load(path: Path) -> Side:
     return _side(pinned)
 
 
-def _side(points: Iterable[Point], unread: int = 0) -> Side:
+def _side(points: Iterable[ComparedPoint], unread: int = 0) -> Side:
     # Goldens of two series pin under one name.
     return Side({f"{point.name} {point.series}": point for point in points}, unread)
 
 
-def _of_sweep(files: Sequence[Path]) -> tuple[list[Point], int]:
+def _of_sweep(files: Sequence[Path]) -> tuple[list[ComparedPoint], int]:
     """The points of a sweep whose records can be read, and how many cannot, which is said.
 
     Raises `InvalidComparison` where none can.
     """
-    points: list[Point] = []
+    points: list[ComparedPoint] = []
     unread: list[str] = []
     for file in files:
         try:
@@ -161,7 +161,7 @@ def _of_sweep(files: Sequence[Path]) -> tuple[list[Point], int]:
     return points, len(unread)
 
 
-def _of_record(file: Path) -> Point:
+def _of_record(file: Path) -> ComparedPoint:
     try:
         record = records.read(file.parent)
     except records.UnreadableRecord as error:
@@ -170,35 +170,37 @@ def _of_record(file: Path) -> Point:
     words = sorted(text for text in overrides if not text.startswith("experiment="))
     pinned = {name: golden.pinned(result) for name, result in record.programs.items()}
     jax = record.environment.jax
-    return Point(" ".join([record.experiment or "–", *words]), golden.series(jax) if jax else None, pinned, record)
+    return ComparedPoint(
+        " ".join([record.experiment or "–", *words]), golden.series(jax) if jax else None, pinned, record
+    )
 
 
-def _of_golden(file: Path, name: str) -> list[Point]:
+def _of_golden(file: Path, name: str) -> list[ComparedPoint]:
     return [
-        Point(name if target == "cpu" else f"{name} target={target}", series, programs)
+        ComparedPoint(name if target == "cpu" else f"{name} target={target}", series, programs)
         for series, targets in golden.read(file).items()
         for target, programs in targets.items()
     ]
 
 
-def _of_series(path: Path, points: Iterable[Point], series: str) -> list[Point]:
+def _of_series(path: Path, points: Iterable[ComparedPoint], series: str) -> list[ComparedPoint]:
     pinned = [point for point in points if point.series == series]
     if not pinned:
         raise InvalidComparison(f"{shown(path)}: it pins nothing for {series or 'no JAX'}; {_there(points)}")
     return pinned
 
 
-def _there(points: Iterable[Point]) -> str:
+def _there(points: Iterable[ComparedPoint]) -> str:
     series = _series(points)
     return f"there {'are' if len(series) > 1 else 'is'} {', '.join(series) or 'nothing'}"
 
 
-def _series(points: Iterable[Point]) -> list[str]:
+def _series(points: Iterable[ComparedPoint]) -> list[str]:
     """The series that there are, the oldest first."""
     return sorted({p.series for p in points if p.series}, key=folders.natural)
 
 
-def _two_series(path: Path, points: Sequence[Point], is_golden: bool) -> tuple[str, str]:
+def _two_series(path: Path, points: Sequence[ComparedPoint], is_golden: bool) -> tuple[str, str]:
     if not is_golden:
         raise InvalidComparison(f"{shown(path)}: compared with what? name a second run, sweep or golden")
     series = _series(points)
@@ -232,7 +234,7 @@ def _report(before: Side, after: Side) -> int:
     return 1 if differ else 0
 
 
-def compared(old: Point, new: Point) -> tuple[list[str], list[str]]:
+def compared(old: ComparedPoint, new: ComparedPoint) -> tuple[list[str], list[str]]:
     """What differs between two points, and what is told for information: a sentence each."""
     lines: list[str] = []
     there, here = (point.record.not_supported if point.record else {} for point in (old, new))

@@ -13,7 +13,7 @@ from pathlib import Path
 from runner.config.sources import shown
 from runner.printable import json_text
 from runner.record import manifest, shelf
-from runner.record.shelf import Entry
+from runner.record.shelf import ShelfEntry
 from runner.show.console import print_table, say
 from runner.show.status import status_cell
 from runner.words import bytes_text, of_system
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     return _delete(entries, asked=not options.yes) if options.delete and entries else 0
 
 
-def _selected(options: argparse.Namespace, unread: list[str]) -> list[Entry]:
+def _selected(options: argparse.Namespace, unread: list[str]) -> list[ShelfEntry]:
     """The runs and sweeps that are asked for; what cannot be read is `unread`. Raises `InvalidQuestion`."""
     wanted = list(_filters(options, datetime.now(UTC)))
     if options.yes and not options.delete:
@@ -73,7 +73,7 @@ def _selected(options: argparse.Namespace, unread: list[str]) -> list[Entry]:
         raise InvalidQuestion(
             "--delete: of which runs? name a folder, or say --experiment, --status, --with or --older"
         )
-    entries: dict[Path, Entry] = {}
+    entries: dict[Path, ShelfEntry] = {}
     for folder in options.folders or [Path("outputs")]:
         if not folder.is_dir():
             raise InvalidQuestion(f"{folder}: there is no such folder")
@@ -81,8 +81,8 @@ def _selected(options: argparse.Namespace, unread: list[str]) -> list[Entry]:
     return [entry for entry in entries.values() if all(test(entry) for test in wanted)]
 
 
-def _filters(options: argparse.Namespace, now: datetime) -> list[Callable[[Entry], bool]]:
-    tests: list[Callable[[Entry], bool]] = []
+def _filters(options: argparse.Namespace, now: datetime) -> list[Callable[[ShelfEntry], bool]]:
+    tests: list[Callable[[ShelfEntry], bool]] = []
     if (pattern := options.experiment) is not None:
         tests.append(lambda entry: any(fnmatch.fnmatchcase(name, pattern) for name in entry.experiments))
     if options.status is not None:
@@ -111,7 +111,7 @@ def _age(flag: str, text: str) -> timedelta:
         raise InvalidQuestion(f"{flag}: '{text}' is longer ago than there are dates") from None
 
 
-def _listing(entries: Sequence[Entry]) -> None:
+def _listing(entries: Sequence[ShelfEntry]) -> None:
     if not entries:
         say("no runs")
         return
@@ -134,13 +134,13 @@ def _listing(entries: Sequence[Entry]) -> None:
     say(f"\n{counted}, {bytes_text(sum(map(shelf.size, entries)))}")
 
 
-def _statuses(entry: Entry) -> str:
+def _statuses(entry: ShelfEntry) -> str:
     if not entry.sweep:
         return next(iter(entry.statuses))
     return ", ".join(f"{entry.statuses[status]} {status}" for status in shelf.STATUSES if entry.statuses[status])
 
 
-def _as_json(entries: Sequence[Entry]) -> None:
+def _as_json(entries: Sequence[ShelfEntry]) -> None:
     for entry in entries:
         line = {
             "folder": str(entry.folder),
@@ -154,7 +154,7 @@ def _as_json(entries: Sequence[Entry]) -> None:
         print(json_text(json.dumps(line, ensure_ascii=False)))
 
 
-def _delete(entries: Sequence[Entry], *, asked: bool) -> int:
+def _delete(entries: Sequence[ShelfEntry], *, asked: bool) -> int:
     """Delete what was listed, as far as it is all ours, and say what is left and why."""
     if asked:
         if not sys.stdin.isatty():
@@ -179,7 +179,7 @@ def _delete(entries: Sequence[Entry], *, asked: bool) -> int:
     return 1 if left else 0
 
 
-def _why(entry: Entry, strangers: Sequence[Path]) -> str:
+def _why(entry: ShelfEntry, strangers: Sequence[Path]) -> str:
     """Why the folder of an entry stays."""
     if strangers[0].name == manifest.FILE:
         where = "it" if strangers[0].parent == entry.folder.resolve() else shown(strangers[0].parent)

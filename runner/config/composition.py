@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from runner.config import files, layers, quoting, shape
-from runner.config.shape import Misfit
+from runner.config.shape import ShapeMisfit
 from runner.config.sources import Layer, Sources, key_place, listing, one_by_one, said, shown, text_place
 from runner.faults import Fault, Key, key_text, nearest
 from runner.untyped import is_dict, is_list
@@ -83,7 +83,7 @@ def _of_entries(defaults: object) -> Fault | None:
     return None
 
 
-def of_misfit(misfit: Misfit, sources: Sources) -> str:
+def of_misfit(misfit: ShapeMisfit, sources: Sources) -> str:
     """The message for what cannot stand at a key, wherever it was said."""
     fault = misfit.fault
     if not misfit.name:

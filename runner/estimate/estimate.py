@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from runner import dtypes, executions
-from runner.estimate.links import Coordinates, Links, Taken
+from runner.estimate.links import Coordinates, Links, TransferTime
 from runner.estimate.model import CollectiveTime, Estimate, LineTime, Roof
 from runner.evidence.model import Collective
 from runner.evidence.work import IN_BRANCHES, Line, Work
@@ -181,7 +181,7 @@ def _collective(
     )
 
 
-def _taken(links: Links, mesh: Mesh, one: Collective) -> Taken | None:
+def _taken(links: Links, mesh: Mesh, one: Collective) -> TransferTime | None:
     if one.bytes_in is None and one.bytes_out is None:
         return None
     taken, given = one.bytes_in or one.bytes_out or 0, one.bytes_out or one.bytes_in or 0

@@ -79,7 +79,7 @@ def again(stack: str) -> bool:
     return "rematted_computation" in stack.split("/")
 
 
-Scope: TypeAlias = "Mapping[str, tuple[str, Scope]]"
+NestedScopes: TypeAlias = "Mapping[str, tuple[str, NestedScopes]]"
 """The scopes that may stand in a name stack, each with its line and the scopes that may stand inside it."""
 
 
@@ -88,7 +88,7 @@ class Origins:
 
     def __init__(self, experiment: Experiment, section: Section) -> None:
         gradients = experiment.grad.names if experiment.grad else ()
-        of_gradients: dict[str, tuple[str, Scope]] = {name: (name, {}) for name in gradients}
+        of_gradients: dict[str, tuple[str, NestedScopes]] = {name: (name, {}) for name in gradients}
         self._scope = _scope(experiment.section(section)) | of_gradients
         names = Names(experiment)
         self._arrays = {names[array.name]: array.name for array in experiment.arrays}
@@ -138,7 +138,7 @@ def _unwrapped(part: str) -> str:
     return match.group(1) if match else part
 
 
-def _scope(statements: Sequence[Statement], calls: int = 0) -> dict[str, tuple[str, Scope]]:
+def _scope(statements: Sequence[Statement], calls: int = 0) -> dict[str, tuple[str, NestedScopes]]:
     """The scopes of some statements that stand in so many calls of functions."""
     scopes: dict[str, Any] = {}
     for statement in statements:

@@ -48,7 +48,7 @@ class RecordedEvent(Protocol):
     def stats(self) -> Iterable[tuple[str | None, Any]]: ...
 
 
-class RecordedLine(Protocol):
+class PlaneLine(Protocol):
     """What is read of `jax.profiler.ProfileLine`."""
 
     @property
@@ -63,7 +63,7 @@ class RecordedPlane(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def lines(self) -> Iterable[RecordedLine]: ...
+    def lines(self) -> Iterable[PlaneLine]: ...
 
 
 class Event(NamedTuple):
@@ -166,7 +166,7 @@ class _Window(NamedTuple):
     name: str
 
 
-def _windows(lines: Iterable[RecordedLine]) -> list[_Window]:
+def _windows(lines: Iterable[PlaneLine]) -> list[_Window]:
     """The annotated runs."""
     windows = [
         _Window(event.start_ns, event.start_ns + event.duration_ns, "")
@@ -184,7 +184,7 @@ def _inside(windows: Sequence[_Window], start: float) -> int:
 
 
 def _of_device(
-    lines: list[RecordedLine], device: int, annotated: Sequence[_Window], numbers: Iterator[int]
+    lines: list[PlaneLine], device: int, annotated: Sequence[_Window], numbers: Iterator[int]
 ) -> list[Event]:
     modules = sorted(
         _Window(event.start_ns, event.start_ns + event.duration_ns, event.name.partition("(")[0])
@@ -210,7 +210,7 @@ def _of_device(
     return events
 
 
-def _of_host(lines: Sequence[RecordedLine], numbers: Iterator[int]) -> tuple[list[Event], int]:
+def _of_host(lines: Sequence[PlaneLine], numbers: Iterator[int]) -> tuple[list[Event], int]:
     """The events, and how many of them have no end."""
     executions: list[tuple[Event, object, object]] = []
     ends: dict[object, int] = {}

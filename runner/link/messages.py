@@ -29,7 +29,7 @@ class Bid:
 
 
 @dataclass(frozen=True)
-class Event:
+class WorkerLine:
     """A line that the worker of another process told; `log` is what it wrote in a job that is done."""
 
     event: str
@@ -53,7 +53,7 @@ class End:
     log: str
 
 
-Answer: TypeAlias = "Event | Values | End"
+Answer: TypeAlias = "WorkerLine | Values | End"
 
 
 def introduction(message: dict[str, Any]) -> Introduction:
@@ -73,7 +73,7 @@ def bid(message: dict[str, Any]) -> Bid:
 
 def answer(message: dict[str, Any]) -> Answer:
     """The message as such. Raises `Misfit`."""
-    heard: Answer = build(cast("Any", Event | Values | End), message)
+    heard: Answer = build(cast("Any", WorkerLine | Values | End), message)
     if isinstance(heard, Values) and (PurePath(heard.file).name != heard.file or not heard.file.endswith(".bin")):
         raise Misfit("file: the name of a file of values")
     if isinstance(heard, Values) and heard.bytes < 0:

@@ -24,7 +24,7 @@ from runner.layout import Spec
 from runner.link import handover, scratch
 from runner.link.events import (
     Died,
-    Gradients,
+    GradientFile,
     Invalid,
     Ran,
     Ranges,
@@ -191,7 +191,7 @@ def types_and_gradients_of(
     raise WorkerEnded("the worker ended before it told the types")
 
 
-def read_gradients(experiment: Experiment, event: Gradients, left_here: Path) -> GradientArrays:
+def read_gradients(experiment: Experiment, event: GradientFile, left_here: Path) -> GradientArrays:
     """The gradients that the worker left in a folder, by the names of the arrays."""
     assert experiment.grad is not None
     if event.file is None:

@@ -19,11 +19,11 @@ from runner.link import process
 from runner.link.process import Hear, Worker
 
 if TYPE_CHECKING:
-    from runner.link.events import Finished, Ran, Said, Shard
+    from runner.link.events import Finished, Ran, Said, ShardEntry
     from runner.link.steps import Step
 
 
-class Member(Protocol):
+class MemberWorker(Protocol):
     """One of several processes that do their jobs together, on this machine or another one; `Worker` says more."""
 
     def listened_to_by(self, hear: Hear) -> None:
@@ -55,7 +55,7 @@ class Member(Protocol):
         ...
 
 
-Start: TypeAlias = Callable[[int], Member]
+Starter: TypeAlias = Callable[[int], MemberWorker]
 """Starts the process of that number."""
 
 PATIENCE = 20.0
@@ -65,7 +65,7 @@ _CONNECTED = re.compile(r"^\[Gloo\] Rank \d+ is connected to .*\n?", re.MULTILIN
 """What Gloo writes whenever processes meet."""
 
 
-def _here(count: int) -> Start:
+def _here(count: int) -> Starter:
     """Starts them on this machine."""
     address = f"127.0.0.1:{_free_port()}"
     return lambda number: Worker(membership=(str(number), str(count), address))
@@ -74,7 +74,7 @@ def _here(count: int) -> Start:
 class Together:
     """Several processes, started before their job is known."""
 
-    def __init__(self, count: int, start: Start | None = None) -> None:
+    def __init__(self, count: int, start: Starter | None = None) -> None:
         """`start` starts them; without it they are started on this machine."""
         start = start or _here(count)
         self._heard: queue.Queue[tuple[int, Said | Exception | None]] = queue.Queue()
@@ -84,7 +84,7 @@ class Together:
         """How the one ended that was the first to, in words."""
         self._first: int | None = None
         """Which one that was."""
-        self._members: list[Member] = []
+        self._members: list[MemberWorker] = []
         try:
             for number in range(count):
                 self._members.append(start(number))
@@ -255,7 +255,7 @@ def _devices_of(ran: Ran) -> list[int]:
 
 def _of_rans(rans: Sequence[Ran]) -> Ran:
     first, before = rans[0], 0
-    shards: dict[str, list[Shard]] = {name: [] for name in first.outputs}
+    shards: dict[str, list[ShardEntry]] = {name: [] for name in first.outputs}
     for ran in rans:
         for name, output in ran.outputs.items():
             shards[name] += [(device, where, before + entry) for device, where, entry in output.shards]

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, TypeAlias
 from runner.codec import ALWAYS, named
 from runner.words import on_devices
 
-Ran: TypeAlias = Literal["passed", "known", "weak", "failed"]
+RanStatus: TypeAlias = Literal["passed", "known", "weak", "failed"]
 """The status of a check that was run."""
 
 Outcome: TypeAlias = Literal["passed", "known", "weak", "failed", "not_run"]
@@ -146,7 +146,7 @@ class LeftOut(NotRun):
 class Judged(Verdict):
     """What a check says that was run."""
 
-    status: Ran
+    status: RanStatus
 
 
 @dataclass(frozen=True, kw_only=True)

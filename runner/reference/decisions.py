@@ -18,8 +18,8 @@ import numpy as np
 from runner import dtypes
 from runner.reference.flips import (
     COMPARED,
+    LocalDecision,
     Other,
-    Place,
     again,
     candidates,
     differing,
@@ -308,14 +308,14 @@ def _look_beside(oracle: Decision, own: Decision) -> None:
         held = (*(part for every in parts for part in every), own.result[position], known)
         here = tuple(map(id, held))
         if here not in looked:
-            at = Place(oracle.kind, oracle.axis, oracle.function, *parts)
+            at = LocalDecision(oracle.kind, oracle.axis, oracle.function, *parts)
             others = _others(at, known, result, own.result[position])
             looked[here] = others, differing(result, others)
         pairs.append(looked[here])
     oracle.others, oracle.near = [others for others, _ in pairs], [near for _, near in pairs]
 
 
-def _others(at: Place, known: tuple[Other, ...], result: Any, own: Any) -> tuple[Other, ...]:
+def _others(at: LocalDecision, known: tuple[Other, ...], result: Any, own: Any) -> tuple[Other, ...]:
     """What else may be there: what is known already, what a machine has, what moved operands lead to."""
     with np.errstate(all="ignore"):
         # Where the machine overflows, it decides nothing.

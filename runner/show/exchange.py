@@ -33,7 +33,7 @@ _ARROW = "→"
 
 
 @dataclass(frozen=True)
-class Origin:
+class BlockOrigin:
     """The ids of the devices whose values are in a block, none where nobody sent any, and the `part` of their operand.
 
     `part` is text such as `[0:2]`, and empty where it is the whole operand.
@@ -52,12 +52,12 @@ class Piece:
 
     heights: tuple[int, ...]
     widths: tuple[int, ...]
-    origins: tuple[tuple[Origin, ...], ...]
+    origins: tuple[tuple[BlockOrigin, ...], ...]
     values: tuple[tuple[str, ...], ...] | None
 
 
 @dataclass(frozen=True)
-class Place:
+class DeviceExchange:
     """One device: its id, its coordinates in words, and what it holds before and after."""
 
     device: int
@@ -74,13 +74,13 @@ class Exchange:
     expression: str
     axes: tuple[str, ...]
     combined: str | None
-    devices: tuple[Place, ...]
+    devices: tuple[DeviceExchange, ...]
     sent: int | None = None
     """The bytes that a device sends, on a ring; None where that is not known."""
     kept: str = "zeros"
     """What stands where nobody sent anything."""
 
-    def label(self, origin: Origin) -> str:
+    def label(self, origin: BlockOrigin) -> str:
         """`0`, `0[2:4]`, `(0+2)[1]`, `max 0-7`; what is `kept` where nobody sent anything."""
         ids = origin.devices
         if len(ids) < 2:
@@ -102,7 +102,7 @@ def read(node: TracedNode, devices: Sequence[TracedDevice], axes: Sequence[str])
     before, collective = node.before, node.collective
     if node.origins is None or before is None or collective is None:
         return None
-    rows: list[Place] = []
+    rows: list[DeviceExchange] = []
     for k, device in enumerate(devices):
         at = ", ".join(f"{axis}={at}" for axis, at in zip(axes, device.coordinates, strict=True))
         whole = [TracedBlock(index=[[0, n] for n in before.shape], source=[device.id], part=None)]
@@ -110,7 +110,7 @@ def read(node: TracedNode, devices: Sequence[TracedDevice], axes: Sequence[str])
         got = None if node.values is None else node.values[k]
         operand = _piece(whole, before.shape, held, before.shape)
         result = _piece(node.origins.blocks[k], node.shape, got, before.shape)
-        rows.append(Place(device.id, at, operand, result))
+        rows.append(DeviceExchange(device.id, at, operand, result))
     sent = _sent(node, before, collective.operation)
     over = OPERATIONS[collective.operation].over if collective.operation in OPERATIONS else None
     kept = "output" if over is not None and over.does == "ragged" else "zeros"
@@ -133,7 +133,7 @@ def _sent(node: TracedNode, before: TracedValue, operation: str) -> int | None:
 
 def _piece(blocks: Sequence[TracedBlock], shape: Sequence[int], values: Any, operand: Sequence[int]) -> Piece:
     origin = {
-        tuple(start for start, _ in block.index): Origin(tuple(block.source), _part(block.part, operand))
+        tuple(start for start, _ in block.index): BlockOrigin(tuple(block.source), _part(block.part, operand))
         for block in blocks
     }
     cuts = [sorted({(start, stop) for start, stop in (block.index[k] for block in blocks)}) for k in range(len(shape))]
@@ -214,7 +214,13 @@ def _dimmed(text: str, width: int) -> list[Line]:
 
 
 def _cells(
-    exchange: Exchange, origins: Sequence[Origin], width: int, row: int, paint: dict[int, str], *, labelled: bool = True
+    exchange: Exchange,
+    origins: Sequence[BlockOrigin],
+    width: int,
+    row: int,
+    paint: dict[int, str],
+    *,
+    labelled: bool = True,
 ) -> Line:
     line: Line = []
     for origin in origins:
@@ -277,7 +283,7 @@ def _wide(boxes: Sequence[Box]) -> float:
 
 def _drawn(exchange: Exchange, pieces: Sequence[Piece], paint: dict[int, str], *, valued: bool) -> list[Box]:
     """What every device holds: element by element with the values where these are few, else block by block."""
-    grids: list[tuple[list[list[str]], list[list[Origin]]]] = []
+    grids: list[tuple[list[list[str]], list[list[BlockOrigin]]]] = []
     small = all(sum(piece.heights) * sum(piece.widths) <= _SMALL for piece in pieces)
     for piece in pieces:
         if valued and small and piece.values is not None:
@@ -296,7 +302,7 @@ def _drawn(exchange: Exchange, pieces: Sequence[Piece], paint: dict[int, str], *
 def _boxed(
     exchange: Exchange,
     texts: Sequence[Sequence[str]],
-    origins: Sequence[Sequence[Origin]],
+    origins: Sequence[Sequence[BlockOrigin]],
     width: float,
     paint: dict[int, str],
 ) -> Box:

@@ -71,12 +71,12 @@ class Card:
         return max(self.head.width, self.body.width) + 2 * PAD
 
 
-class _Wide(Protocol):
+class _HasWidth(Protocol):
     @property
     def width(self) -> float: ...
 
 
-_Sized = TypeVar("_Sized", bound=_Wide)
+_Sized = TypeVar("_Sized", bound=_HasWidth)
 
 
 def document(title: str, summary: str, legend: str, description: str, cards: Sequence[Card]) -> str:

@@ -41,7 +41,7 @@ _ALIKE = 4
 
 
 @dataclass(frozen=True)
-class View:
+class TableView:
     """What of a sweep the table shows, and in which order; `where` has been applied to the rows already."""
 
     sort: str | None = None
@@ -111,7 +111,7 @@ def brief(message: str | None) -> str:
     return " ".join(line.strip() for line in (message or "").splitlines()[:2])
 
 
-def show(all_rows: Sequence[Row], statuses: Sequence[str], folder: Path, view: View) -> None:
+def show(all_rows: Sequence[Row], statuses: Sequence[str], folder: Path, view: TableView) -> None:
     """Print the table of a sweep, the best by each measure, and how its points ended."""
     rows = measures.ordered(all_rows, view.sort) if view.sort else list(all_rows)
     shortened = rows[: view.best]

@@ -15,7 +15,7 @@ from runner.record.files import write_text
 from runner.sharding.plan import AskedCollective, Planned, Reshard
 from runner.worker import calls, lowered, phases, plan
 from runner.worker.cost import with_loops
-from runner.worker.said import Said
+from runner.worker.said import CapturedStderr
 from runner.worker.walk import REFUSALS, refusal
 
 
@@ -94,7 +94,7 @@ def _cost(executable: Any, text: str) -> Cost | None:
 def compile_program(program: Program, function: Any, operands: Any) -> Compiled:
     """Lower and compile."""
     phases.tell(f"{program} was compiled")
-    said = Said()
+    said = CapturedStderr()
     start = time.perf_counter()
     module = _lower(program, function, operands)
     executable = module.compile()

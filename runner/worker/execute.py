@@ -17,7 +17,7 @@ from runner.experiment.model import Experiment
 from runner.experiment.program import Program
 from runner.layout import Layout
 from runner.link import handover
-from runner.link.events import Compilation, OutputTold, Ran, RunTimes, Shard, Timing
+from runner.link.events import Compilation, OutputTold, Ran, RunTimes, ShardEntry, Timing
 from runner.worker import calls, phases, processes, shared
 from runner.worker.compilation import asked, compile_program, planned, ranges, reshards
 from runner.worker.specs import spec_of
@@ -131,7 +131,7 @@ class _Shards:
     def describe(self, name: str, output: jax.Array) -> OutputTold:
         """The dtype, shape and spec of one output, and for each device its index range and the entry of its value."""
         held: dict[str, list[int]] = {}
-        shards: list[Shard]
+        shards: list[ShardEntry]
         if self._blocks:
             # vmap's leading dimensions are the mesh; which range a block has is the experiment's to say.
             held_by = self._held(name, np.asarray(output))

@@ -108,7 +108,7 @@ def _gradients(
 
     def scalar(*arrays: Any) -> Any:
         values = dict(zip((a.name for a in experiment.arrays), arrays, strict=True))
-        walker = Walker(experiment, values) if floats is None else _Wide(experiment, values, floats=floats)
+        walker = Walker(experiment, values) if floats is None else _WideFloats(experiment, values, floats=floats)
         walker.run(experiment.before("graph"), "graph")
         return walker.values[of] * share
 
@@ -126,7 +126,7 @@ def _on_one_device() -> Generator[None]:
 
 
 @dataclass
-class _Wide(Walker):
+class _WideFloats(Walker):
     """Keeps every float in float64, as the reference does: what a line casts is rounded, and differentiated as it is.
 
     Random numbers are those of the experiment's own dtypes, since other dtypes draw other numbers. Integers have 32

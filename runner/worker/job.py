@@ -27,7 +27,7 @@ from runner.experiment.reader import read
 from runner.faults import InvalidExperiment, invalid
 from runner.layout import Spec
 from runner.link import events, handover
-from runner.link.events import Devices, Finished, Gradients, Invalid, Profiled, Ran, Said, Started
+from runner.link.events import Devices, Finished, GradientFile, Invalid, Profiled, Ran, Said, Started
 from runner.link.steps import Step, Work
 from runner.programs import WRITERS
 from runner.programs.types import Floats, Types
@@ -40,8 +40,8 @@ from runner.worker.layouts import layouts
 from runner.worker.types import infer
 
 if TYPE_CHECKING:
-    from runner.worker.absent import Absent
-    from runner.worker.trace import Trace
+    from runner.worker.absent import AbsentDevices
+    from runner.worker.trace import TraceProgram
 
 Emit = Callable[[Said], None]
 
@@ -153,8 +153,8 @@ class _Doing:
 
     experiment: Experiment
     derived: Experiment | None
-    absent: Absent | None
-    trace: Trace | None
+    absent: AbsentDevices | None
+    trace: TraceProgram | None
     modules: dict[str, ModuleType]
     folder: Path
     arrays: Path
@@ -232,16 +232,16 @@ def _of_gathered(carry: str, spec: Spec) -> str:
     )
 
 
-def _absent(experiment: Experiment) -> Absent | None:
+def _absent(experiment: Experiment) -> AbsentDevices | None:
     if experiment.target.topology is None:
         return None
-    from runner.worker.absent import Absent
+    from runner.worker.absent import AbsentDevices
 
     phases.tell(f"the compiler of {experiment.target.topology.name} was starting")
-    return Absent(experiment)
+    return AbsentDevices(experiment)
 
 
-def _prepare_trace(experiment: Experiment, data: Path) -> Trace:
+def _prepare_trace(experiment: Experiment, data: Path) -> TraceProgram:
     # Few runs take a trace: the others need not wait for the import.
     from runner.worker.trace import prepare
 
@@ -256,20 +256,20 @@ def _profile(program: Program, execution: Execution, folder: Path, arrays: Path)
     return profile.take(program, execution.run, run_s.median, folder, arrays)
 
 
-def _oracle(experiment: Experiment, folder: Path, arrays: Path, floats: Floats) -> Gradients:
+def _oracle(experiment: Experiment, folder: Path, arrays: Path, floats: Floats) -> GradientFile:
     """The file in `arrays` with the unsharded graph's gradients and what rounding does to them, draw by draw.
 
     Nothing without a graph.
     """
     if not experiment.graph:
-        return Gradients()
+        return GradientFile()
     try:
         gradients, draws = gradient.unsharded(experiment, data.make(experiment, folder), floats)
     except Exception as error:  # as for a program: whatever JAX raises is recorded
         traceback.print_exc()
-        return Gradients(error=f"{type(error).__name__}: {error}")
+        return GradientFile(error=f"{type(error).__name__}: {error}")
     handover.leave(arrays / "gradients.bin", [*gradients, *(each for draw in draws for each in draw)])
-    return Gradients(file="gradients.bin", draws=len(draws))
+    return GradientFile(file="gradients.bin", draws=len(draws))
 
 
 def _load(path: Path) -> ModuleType:

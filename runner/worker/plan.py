@@ -22,7 +22,7 @@ from runner.sharding.plan import CLAUSES, Plan, Planned, PlannedCollective, Plan
 from runner.untyped import is_list
 from runner.worker import sharding_origins, shardy
 from runner.worker.modules import bytes_of, dtype_of, name_of, producer, shape_of, unchanged
-from runner.worker.regions import Nodes, Regions
+from runner.worker.regions import RegionNodes, Regions
 from runner.worker.sharding_origins import Places, ShardingOrigins, automatic, computes, has_plan
 from runner.worker.versions import propagated
 
@@ -115,8 +115,8 @@ class _Reader(Places):
         self._counted = counted
         self._regions = Regions(experiment.layout_keys)
         self._results = _results(experiment)
-        self._planned: list[tuple[PlannedOperation, list[Nodes], list[Nodes]]] = []
-        self._collectives: list[tuple[PlannedCollective, Nodes, int]] = []
+        self._planned: list[tuple[PlannedOperation, list[RegionNodes], list[RegionNodes]]] = []
+        self._collectives: list[tuple[PlannedCollective, RegionNodes, int]] = []
         # The collectives whose results an operation takes that was not visited yet; the numbers of those that were.
         self._awaited: dict[Any, list[int]] = {}
         self._visited: dict[Any, int] = {}
@@ -130,7 +130,7 @@ class _Reader(Places):
     def plan(self) -> Plan:
         """What was read, with the keys that shard each value."""
 
-        def named(operands: tuple[PlannedValue, ...], nodes: list[Nodes]) -> tuple[PlannedValue, ...]:
+        def named(operands: tuple[PlannedValue, ...], nodes: list[RegionNodes]) -> tuple[PlannedValue, ...]:
             pairs = zip(operands, nodes, strict=True)
             return tuple(replace(one, origins=self._regions.origins(at)) for one, at in pairs)
 
@@ -257,7 +257,7 @@ class _Reader(Places):
             self._numbers[value] = self._regions.number()
         return self._numbers[value]
 
-    def _nodes(self, value: Any, *, made: bool = False) -> Nodes:
+    def _nodes(self, value: Any, *, made: bool = False) -> RegionNodes:
         """The nodes of a value where it is `made`, or read: of one that a key lays out, others for each reader."""
         known, spec = self._of(value), self._layouts.get(value) or self._replicated(value)
         asked = [*([known.fixed] if known.fixed else []), *known.asked]
@@ -268,7 +268,7 @@ class _Reader(Places):
             self._regions.lie(nodes, whole, key)
         return nodes
 
-    def _asking(self, value: Any, known: _Known, where: tuple[sharding_origins.Place, int]) -> _Known:
+    def _asking(self, value: Any, known: _Known, where: tuple[sharding_origins.OperationPlace, int]) -> _Known:
         """What is known of a value, with the keys that ask for its layout by constraints."""
         asked: list[tuple[str, Spec]] = []
         met: list[tuple[str, Spec]] = []
@@ -292,7 +292,7 @@ class _Reader(Places):
         spec = self._layouts.get(value) or self._replicated(value)
         return PlannedValue(of=known.of, shape=shape, dims=dims, spec=spec)
 
-    def _place_of(self, operation: Any) -> sharding_origins.Place | None:
+    def _place_of(self, operation: Any) -> sharding_origins.OperationPlace | None:
         """The place of an operation in the module with the origins; None where there it may be another one's."""
         if not computes(operation):
             return None

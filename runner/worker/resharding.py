@@ -19,7 +19,7 @@ from runner.layout import Spec
 from runner.sharding import moves, ring
 from runner.sharding.plan import Reshard
 from runner.worker import calls, processes
-from runner.worker.said import Said
+from runner.worker.said import CapturedStderr
 from runner.worker.specs import partition
 
 _TRIES = 6
@@ -84,7 +84,7 @@ def _tried(
         return value
 
     kind = dtypes.dtype(change.dtype).numpy
-    said = Said()
+    said = CapturedStderr()
     compiled = calls.jit(steps).lower(jax.ShapeDtypeStruct(change.shape, kind, sharding=before)).compile()
     heard = said.text()
     if heard is None or "full rematerialization" in heard.lower():

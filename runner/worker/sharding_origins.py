@@ -42,7 +42,7 @@ def automatic(operation: Any, mesh: Mesh) -> tuple[str, ...]:
     return tuple(axis for axis in mesh.axes if f'"{axis}"' not in manual)
 
 
-Place: TypeAlias = tuple[str, str, int]
+OperationPlace: TypeAlias = tuple[str, str, int]
 """An operation's name stack, its name, and how many there were of both before; of an argument `"", "", number`."""
 
 
@@ -57,7 +57,7 @@ class Places(Walk):
         self._mesh = mesh
         self.counts: Counter[tuple[str, str]] = Counter()
 
-    def place(self, operation: Any) -> Place:
+    def place(self, operation: Any) -> OperationPlace:
         """The place of an operation, each time that it is visited another one."""
         stack = self.stack(operation)
         self.counts[stack, operation.name] += 1
@@ -91,11 +91,11 @@ class ShardingOrigins(Places):
 
     def __init__(self, module: Any, mesh: Mesh) -> None:
         super().__init__(module, mesh)
-        self.origins: dict[Place, tuple[Mapping[str, str], ...]] = {}
+        self.origins: dict[OperationPlace, tuple[Mapping[str, str], ...]] = {}
         self.constraints: dict[str, Constraint] = {}
-        self.constrained: dict[tuple[Place, int], list[str]] = {}
+        self.constrained: dict[tuple[OperationPlace, int], list[str]] = {}
         self._asked: set[tuple[str, Spec]] = set()
-        self._where: dict[Any, tuple[Place, int]] = {}
+        self._where: dict[Any, tuple[OperationPlace, int]] = {}
         self._last: list[Any] = []
 
     def asks(self, stack: str, layout: Spec) -> bool:

@@ -24,7 +24,7 @@ Dims = tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
-class Rule:
+class ShardingRule:
     """A sharding rule: the factors of each dimension of operands and results, their sizes, and what is special.
 
     - `reduced`: summed over, or reduced otherwise; `whole`: not to be sharded; `permuted`: not computed block by block.
@@ -39,7 +39,7 @@ class Rule:
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     results: tuple[Dims, ...] = ()
 
-    def named(self, operands: Sequence[Dims]) -> Rule:
+    def named(self, operands: Sequence[Dims]) -> ShardingRule:
         """The rule with the names that follow from those of the operands' dimensions."""
         if self.text is None:
             return self
@@ -52,23 +52,23 @@ class Rule:
         results = tuple(
             tuple(names.get(factors[0]) if len(factors) == 1 else None for factors in term) for term in terms(made)
         )
-        return Rule(self.text, self.sizes, self.reduced, self.whole, self.permuted, names, results)
+        return ShardingRule(self.text, self.sizes, self.reduced, self.whole, self.permuted, names, results)
 
 
-def rule(operation: Any) -> Rule:
+def rule(operation: Any) -> ShardingRule:
     """The sharding rule of an operation; an empty one where it has none."""
     if "sdy.sharding_rule" not in operation.attributes:
-        return Rule()
+        return ShardingRule()
     match = _RULE.search(str(operation.attributes["sdy.sharding_rule"]))
     if match is None:
-        return Rule()
+        return ShardingRule()
     sizes = {name: int(size) for name, _, size in (one.strip().partition("=") for one in match[2].split(",") if one)}
 
     def special(what: str) -> tuple[str, ...]:
         listed = re.search(what + r"=\{([^}]*)\}", match[3])
         return tuple(name.strip() for name in listed[1].split(",")) if listed else ()
 
-    return Rule(match[1], sizes, special("reduction"), special("need_replication"), special("permutation"))
+    return ShardingRule(match[1], sizes, special("reduction"), special("need_replication"), special("permutation"))
 
 
 def spec(text: str) -> Spec:

@@ -33,7 +33,7 @@ class Pill:
 
 
 @dataclass(frozen=True)
-class Graph:
+class GraphDrawing:
     """A drawing and what it says, in words for those who cannot see it."""
 
     box: Box
@@ -56,7 +56,7 @@ def draw(
     arrays: Mapping[str, ArrayRecord],
     outputs: Mapping[str, str],
     collectives: Sequence[Collective],
-) -> Graph:
+) -> GraphDrawing:
     """The graph of a section; `outputs` has the layout of each in words."""
     by_path = {line.path: line for line in lines}
     on_edges, at_lines, elsewhere = _placed(lines, arrays, collectives)
@@ -68,7 +68,7 @@ def draw(
         words += [f"from {_named(by_path, a)} to {_named(by_path, b)}: {_said(pill)}" for pill in pills]
     for path, pills in at_lines.items():
         words += [f"at {_named(by_path, path)}: {_said(pill)}" for pill in pills]
-    return Graph(box, words)
+    return GraphDrawing(box, words)
 
 
 def _said(pill: Pill) -> str:

@@ -52,7 +52,7 @@ def _graphs(record: Record) -> Iterator[Inside]:
     """A drawing for all programs whose graphs and collectives are alike."""
     outputs = layouts.names(record.pictures) if record.pictures else {}
     groups: dict[tuple[str, ...], list[str]] = {}
-    drawn: dict[tuple[str, ...], graph.Graph] = {}
+    drawn: dict[tuple[str, ...], graph.GraphDrawing] = {}
     captions: dict[tuple[str, ...], str] = {}
     for name, program in record.compiled.items():
         lines = record.lines.get(section(Program(name)))

@@ -8,7 +8,7 @@ import numpy as np
 
 from runner.checks.compare import SAME, Beside, Difference, Tolerance, carried, difference
 from runner.checks.context import Context
-from runner.checks.kind import CheckKind, Needs
+from runner.checks.kind import Kind, Needs
 from runner.experiment.model import Section
 from runner.link.target import Output, ProgramRun, Ranges
 from runner.record.verdicts import AgreementVerdict, LeftOut, NotRun
@@ -62,7 +62,7 @@ def check(
 
 def _left_out(context: Context, run: ProgramRun, others: list[ProgramRun]) -> dict[str, list[str]]:
     """Of each output the programs, this one among them, that are known to give it wrong."""
-    known = {each.program.value: context.known_wrong(each.program) for each in (run, *others)}
+    known = {tried.program.value: context.known_wrong(tried.program) for tried in (run, *others)}
     wrong = {name: [program for program, outputs in known.items() if name in outputs] for name in run.outputs}
     return {name: programs for name, programs in wrong.items() if programs}
 
@@ -105,7 +105,7 @@ def _beside(context: Context, name: str, sections: set[Section], ranges: Ranges,
 
 
 KINDS = (
-    CheckKind(
+    Kind(
         "agreement", AgreementVerdict | LeftOut | NotRun, Needs.OTHERS,
         lambda case: check(case.context, case.run, case.others, alike=case.alike),
     ),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from runner.checks import communication
 from runner.checks.communication import CountsVerdict, LimitVerdict
-from runner.checks.kind import CheckKind, Needs
+from runner.checks.kind import Kind, Needs
 from runner.evidence.model import Collective
 from runner.evidence.words import described
 from runner.experiment.expect import CHECKED, Expectations
@@ -88,30 +88,34 @@ def _not_overlapped(expected: Expectations, compiled: CompiledProgram, experimen
 def _overlap(lines: Iterable[str], wanted: bool, compiled: CompiledProgram, experiment: Experiment) -> Verdict:
     if experiment.target.platform == "cpu":
         return NotRun(reason="CPU devices communicate synchronously; nothing can overlap")
-    collectives = [one for one in compiled.collectives or () if not one.alone]
+    collectives = [collective for collective in compiled.collectives or () if not collective.alone]
     wrong: list[str] = []
     for line in lines:
-        there = [one for one in collectives if line in one.nodes]
+        there = [collective for collective in collectives if line in collective.nodes]
         if not there:
             wrong.append(f"{line} has no collective")
-        wrong += [f"{described(one)}: {_meanwhile(one)}" for one in there if _otherwise(one, wanted)]
+        wrong += [
+            f"{described(collective)}: {_meanwhile(collective)}"
+            for collective in there
+            if _otherwise(collective, wanted)
+        ]
     # Of which line these are nobody knows: perhaps of one of those.
-    strays = [one for one in collectives if not one.nodes and _otherwise(one, wanted)]
-    wrong += [f"{described(one)}: {_meanwhile(one)}" for one in strays]
+    strays = [collective for collective in collectives if not collective.nodes and _otherwise(collective, wanted)]
+    wrong += [f"{described(collective)}: {_meanwhile(collective)}" for collective in strays]
     reason = f"expected {'to' if wanted else 'not to'} overlap with computation"
     return Judged(status="failed", reason=reason, details=wrong) if wrong else Judged(status="passed")
 
 
-def _otherwise(one: Collective, wanted: bool) -> bool:
-    return one.overlapped is None or bool(one.overlapped) != wanted
+def _otherwise(collective: Collective, wanted: bool) -> bool:
+    return collective.overlapped is None or bool(collective.overlapped) != wanted
 
 
-def _meanwhile(one: Collective) -> str:
-    if one.overlapped is None:
+def _meanwhile(collective: Collective) -> str:
+    if collective.overlapped is None:
         return "what overlaps with it is not known"
-    if one.overlapped:
-        return f"it overlaps with {', '.join(one.overlapped)}"
-    return "nothing is computed meanwhile" if one.asynchronous else "it is synchronous"
+    if collective.overlapped:
+        return f"it overlaps with {', '.join(collective.overlapped)}"
+    return "nothing is computed meanwhile" if collective.asynchronous else "it is synchronous"
 
 
 def _layouts(expected: Expectations, compiled: CompiledProgram, experiment: Experiment) -> Verdict:
@@ -149,9 +153,9 @@ _OTHERS: Mapping[str, _Compare] = {
 """The comparisons of the expectations that are not of how much is communicated."""
 
 
-def _kind(name: str) -> CheckKind:
+def _kind(name: str) -> Kind:
     says = LimitVerdict if "max_" in name else CountsVerdict if name.endswith("collectives") else Judged
-    return CheckKind(
+    return Kind(
         name, says | NotRun, Needs.EVIDENCE,
         lambda case: _verdict(name, case.context.experiment, case.run.program, case.compiled),
         applies=lambda experiment, program: name in experiment.expected[program].named,

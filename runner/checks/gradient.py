@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from runner.checks.context import Context
-from runner.checks.kind import CheckKind, Needs
+from runner.checks.kind import Kind, Needs
 from runner.link.target import ProgramRun
 from runner.record.verdicts import Judged, NotRun
 from runner.reference.gradient import DIRECTIONS, RTOL
@@ -31,12 +31,12 @@ def check(context: Context, run: ProgramRun) -> GradientVerdict:
     """
     gradients = context.gradients
     sections = ("graph", "per_device") if run.program.section == "per_device" else ("graph",)
-    other = [name for name, apart in gradients.apart.get("per_device", {}).items() if apart > 1]
-    differs = f"per_device's scalar has another derivative than graph's in {' and '.join(other)}"
+    differing = [name for name, apart in gradients.apart.get("per_device", {}).items() if apart > 1]
+    differs = f"per_device's scalar has another derivative than graph's in {' and '.join(differing)}"
     return GradientVerdict(
         status="failed" if gradients.faults else "passed",
         reason="; ".join(gradients.faults) or None,
-        note=differs if other and "per_device" in sections else None,
+        note=differs if differing and "per_device" in sections else None,
         oracle={section: gradients.oracle[section] for section in sections if section in gradients.oracle},
         directions=DIRECTIONS,
         rtol=RTOL,
@@ -45,7 +45,7 @@ def check(context: Context, run: ProgramRun) -> GradientVerdict:
 
 
 KINDS = (
-    CheckKind(
+    Kind(
         "gradient", GradientVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
         applies=lambda experiment, program: experiment.alone(program.section).grad is not None,
     ),

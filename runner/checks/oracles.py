@@ -134,11 +134,11 @@ def _interpret_after(context: Context, by_jax: Arrays, draws: Sequence[Arrays]) 
     # An element may be off to the other side as well, and JAX's draws are much alike.
     rng = np.random.default_rng(0)
     turned = [
-        {name: rng.choice([-1.0, 1.0], off.shape) * off for name, off in each.items()}
-        for each in itertools.islice(itertools.cycle(most), _SIGNS)
+        {name: rng.choice([-1.0, 1.0], off.shape) * off for name, off in shift.items()}
+        for shift in itertools.islice(itertools.cycle(most), _SIGNS)
     ]
-    beside = [{name: known[name] + each[name] for name in known} for each in (*apart, *turned)]
-    context.drawn = drawn = [exact | each for each in beside]
+    beside = [{name: known[name] + shift[name] for name in known} for shift in (*apart, *turned)]
+    context.drawn = drawn = [exact | shift for shift in beside]
     if experiment.apart:
         # What stands in its place in the other section is not off with it.
         context.known_as = exact | {name: known[name] + most[-1][name] for name in known}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from runner.checks.context import Context
-from runner.checks.kind import CheckKind, Needs, excused_by_outputs
+from runner.checks.kind import Kind, Needs, excused_by_outputs
 from runner.link.target import Held, ProgramRun
 from runner.record.verdicts import Judged, NotRun, OutputVerdict
 from runner.words import on_devices
@@ -46,7 +46,7 @@ def check(context: Context, run: ProgramRun) -> ReplicasVerdict:
 
 
 KINDS = (
-    CheckKind(
+    Kind(
         "replicas", ReplicasVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
         excused=excused_by_outputs, of_mutants=True,
     ),

@@ -13,7 +13,7 @@ import numpy as np
 from runner import dtypes
 from runner.checks.compare import EXCUSED, SAME, Beside, Difference, Tolerance, carried, difference
 from runner.checks.context import Context
-from runner.checks.kind import CheckKind, Needs
+from runner.checks.kind import Kind, Needs
 from runner.experiment.model import Experiment
 from runner.record.verdicts import DecidingLine, NotRun, Outcome, SectionsOutput, SectionsVerdict, Undecided
 from runner.reference import PerDevice, magnitude
@@ -68,52 +68,53 @@ def check(context: Context) -> SectionsVerdict:
     if context.uncast:
         # Casts hide what is smaller than a step of theirs.
         before = {name: compare(context, name, before_casts=True) for name in compared}
-        compared |= {name: one for name, one in before.items() if compared[name].agree and not one.agree}
+        compared |= {name: result for name, result in before.items() if compared[name].agree and not result.agree}
     outputs = {
         name: SectionsOutput(
-            status=one.status,
-            max_abs_error=one.largest,
-            rtol=one.allowed.rtol,
-            atol=one.allowed.atol,
-            wrong=one.wrong,
-            of=one.size,
-            devices=list(one.devices),
-            undecided=_undecided(context, name, one),
+            status=result.status,
+            max_abs_error=result.largest,
+            rtol=result.allowed.rtol,
+            atol=result.allowed.atol,
+            wrong=result.wrong,
+            of=result.size,
+            devices=list(result.devices),
+            undecided=_undecided(context, name, result),
         )
-        for name, one in compared.items()
+        for name, result in compared.items()
     }
-    apart = [_apart(name, one) for name, one in compared.items() if not one.agree]
+    apart = [_apart(name, result) for name, result in compared.items() if not result.agree]
     derivatives = [name for name, off in context.gradients.apart.get("per_device", {}).items() if off > 1]
     if derivatives and not apart:
         apart.append(f"the derivative of per_device's scalar is another than graph's: {' and '.join(derivatives)}")
     status: Outcome = "failed" if apart else "passed"
-    if any(one.status == "weak" for one in compared.values()) and not apart:
+    if any(result.status == "weak" for result in compared.values()) and not apart:
         status = "weak"
-        apart = [_blunt(name, one) for name, one in compared.items() if one.status == "weak"]
+        apart = [_blunt(name, result) for name, result in compared.items() if result.status == "weak"]
     return SectionsVerdict(status=status, reason="; ".join(apart) or None, outputs=outputs)
 
 
-def _undecided(context: Context, name: str, one: Comparison) -> Undecided | None:
-    if not one.undecided:
+def _undecided(context: Context, name: str, result: Comparison) -> Undecided | None:
+    if not result.undecided:
         return None
     places = [
         DecidingLine(section=section, line=place.line, operation=place.operation, elements=place.elements)
         for section, values in context.in_float64.items()
         for place in values[name].places
     ]
-    return Undecided(count=one.undecided, between=one.between, excused=one.excused, places=places)
+    return Undecided(count=result.undecided, between=result.between, excused=result.excused, places=places)
 
 
-def _blunt(name: str, one: Comparison) -> str:
-    return f"{name}: {one.between} of {one.size} elements only lie between what undecided decisions lead to"
+def _blunt(name: str, result: Comparison) -> str:
+    return f"{name}: {result.between} of {result.size} elements only lie between what undecided decisions lead to"
 
 
-def _apart(name: str, one: Comparison) -> str:
-    if not one.wrong:
-        return f"{name}: {one.excused} of {one.size} elements are none of what undecided decisions lead to"
+def _apart(name: str, result: Comparison) -> str:
+    if not result.wrong:
+        return f"{name}: {result.excused} of {result.size} elements are none of what undecided decisions lead to"
     return (
-        f"{name} of per_device is not graph's at {one.wrong} of {one.size} elements, on {on_devices(one.devices)}; "
-        f"largest error {one.largest:.3g}, allowed {one.allowed.atol:.2g}"
+        f"{name} of per_device is not graph's at {result.wrong} of {result.size} elements, "
+        f"on {on_devices(result.devices)}; "
+        f"largest error {result.largest:.3g}, allowed {result.allowed.atol:.2g}"
     )
 
 
@@ -164,11 +165,11 @@ def agree(context: Context, name: str, wanted: PerDevice, actual: PerDevice, los
             ranges if len(wanted) == 1 else id(wanted[position]),
         )
         if key not in done:
-            one, other = (
+            a, b = (
                 np.asarray(value[0])[layout.index(position)] if len(value) == 1 else np.asarray(value[position])
                 for value in (actual, wanted)
             )
-            done[key] = one.shape == other.shape and not difference(one, other, kind, allowed).wrong
+            done[key] = a.shape == b.shape and not difference(a, b, kind, allowed).wrong
         if not done[key]:
             return False
     return True
@@ -229,4 +230,4 @@ def _beside(context: Context, name: str, position: int) -> Beside | None:
     return Beside(np.asarray(low), np.asarray(high), others=tuple(others))
 
 
-KINDS = (CheckKind("sections", SectionsVerdict | NotRun, Needs.FILE, of_mutants=True),)
+KINDS = (Kind("sections", SectionsVerdict | NotRun, Needs.FILE, of_mutants=True),)

@@ -19,7 +19,7 @@ from runner.checks.compare import (
     nearest,
 )
 from runner.checks.context import Context
-from runner.checks.kind import CheckKind, Needs
+from runner.checks.kind import Kind, Needs
 from runner.checks.whole import Whole, as_a_whole
 from runner.experiment.model import Section
 from runner.link.target import Held, Output, ProgramRun
@@ -251,7 +251,7 @@ def _known(
 
 
 KINDS = (
-    CheckKind(
+    Kind(
         "value", ValueVerdict | NotRun, Needs.VALUES, lambda case: check(case.context, case.run),
         excused=_excused, of_mutants=True,
     ),

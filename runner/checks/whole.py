@@ -73,11 +73,11 @@ def as_a_whole(actual: np.ndarray, expected: np.ndarray, dtype: str, rounding: R
     means = [lucky(len(drawn)) * abs(draw.mean) for draw in drawn]
     measures["mean"] = (abs(errors.mean), means, common + ERRORS * deviation / math.sqrt(size))
     for axis, along in enumerate(errors.along):
-        each = size // max(len(along), 1)
-        if each >= GROUP:
+        per_index = size // max(len(along), 1)
+        if per_index >= GROUP:
             # Where the elements of an index err more than others, they are held to their own errors.
             apart = np.maximum(deviation, like * np.max([draw.apart[axis] for draw in drawn], axis=0))
-            margins = units(dtype, COMMON_TO_SOME) + (ERRORS + 1) * apart / math.sqrt(each)
+            margins = units(dtype, COMMON_TO_SOME) + (ERRORS + 1) * apart / math.sqrt(per_index)
             largest = lucky(len(drawn) * len(along)) * max(float(np.max(np.abs(d.along[axis]))) for d in drawn)
             worst = int(np.argmax(np.abs(along) / (largest + margins)))
             measures[f"means along dimension {axis}"] = (abs(along[worst]), [largest], float(margins[worst]))

@@ -59,23 +59,23 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("a", metavar="A", type=Path)
     parser.add_argument("b", metavar="B", type=Path, nargs="*", help="left out: A's two series of JAX are compared")
     parser.add_argument("--series", nargs="+", metavar="S", help="of goldens, one for A and one for B: 'jax 0.10'")
-    given = parser.parse_args(list(arguments))
+    options = parser.parse_args(list(arguments))
     try:
         # What cannot be read of A is said once.
-        loaded = {path: _load(path) for path in dict.fromkeys([given.a, *given.b])}
-        pairs = {b: _sides(given.a, b, given.series or [], loaded) for b in dict.fromkeys(given.b or [None])}
+        loaded = {path: _load(path) for path in dict.fromkeys([options.a, *options.b])}
+        pairs = {b: _sides(options.a, b, options.series or [], loaded) for b in dict.fromkeys(options.b or [None])}
     except (InvalidComparison, golden.InvalidGolden) as error:
         print(error, file=sys.stderr)
         return 2
     differing = 0
     for b, sides in pairs.items():
         if b is not None and len(pairs) > 1:
-            print(f"{shown(given.a)} → {shown(b)}")
+            print(f"{shown(options.a)} → {shown(b)}")
         differing += _report(*sides)
         if len(pairs) > 1:
             print()
     if len(pairs) > 1:
-        print(f"{differing} of {len(pairs)} differ from {shown(given.a)}")
+        print(f"{differing} of {len(pairs)} differ from {shown(options.a)}")
     return min(differing, 1)
 
 
@@ -102,9 +102,9 @@ def _sides(a: Path, b: Path | None, series: Sequence[str], loaded: Mapping[Path,
     elif goldens == [True, True]:
         before, after = ([replace(p, name=f"{p.name} ({p.series})") for p in side] for side in (before, after))
     elif goldens[0]:
-        before = [point for one in sorted({p.series or "" for p in after}) for point in _of_series(a, before, one)]
+        before = [point for which in sorted({p.series or "" for p in after}) for point in _of_series(a, before, which)]
     elif goldens[1]:
-        after = [point for one in sorted({p.series or "" for p in before}) for point in _of_series(b, after, one)]
+        after = [point for which in sorted({p.series or "" for p in before}) for point in _of_series(b, after, which)]
     if len(before) == len(after) == 1:
         # Two runs are compared whatever their overrides: that is what was asked for.
         before = [replace(before[0], name=after[0].name)]
@@ -343,9 +343,13 @@ def _notes(old: Record, new: Record) -> list[str]:
     changed = [f"{name} {_said(before)} → {_said(after)}" for name, before, after in versions if before != after]
     notes = [", ".join(changed)] if changed else []
     for program, result in old.compiled.items():
-        other = new.compiled.get(program)
-        if other is not None:
-            parts = [*_times(result, other), *_estimates(result, other), *_rounding(result, other)]
+        program_after = new.compiled.get(program)
+        if program_after is not None:
+            parts = [
+                *_times(result, program_after),
+                *_estimates(result, program_after),
+                *_rounding(result, program_after),
+            ]
             notes += [f"{program}: {', '.join(parts)}"] if parts else []
     return notes
 

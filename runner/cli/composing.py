@@ -198,5 +198,5 @@ def _refused(error: Exception, known: argparse.Namespace, overrides: list[str]) 
     from runner.config import composition, quoting
 
     # Where many points are run, the word `all` was not for Hydra.
-    given = [override for override in overrides if not (known.multirun and quoting.WORD.match(override))]
-    return InvalidConfiguration(composition.report(error, folders(known, overrides), given))
+    typed = [override for override in overrides if not (known.multirun and quoting.WORD.match(override))]
+    return InvalidConfiguration(composition.report(error, folders(known, overrides), typed))

@@ -22,9 +22,9 @@ def opened(command: Command, config: DictConfig, points: Sequence[Sequence[str]]
     """The sweep that a command runs, of which these points are launched. Raises `InvalidConfiguration`."""
     if command.sweep is None:
         keys = dict.fromkeys(key for overrides in points for key in measures.overridden(overrides))
-        given = {name: config.get(name) for name in NAMES}
+        settings = {name: config.get(name) for name in NAMES}
         report = config.get("report") is True
-        command.sweep = Sweeping(Path(config.hydra.sweep.dir), read(given, keys), command.statuses, report=report)
+        command.sweep = Sweeping(Path(config.hydra.sweep.dir), read(settings, keys), command.statuses, report=report)
     command.sweep.expect(points, first)
     return command.sweep
 

@@ -178,9 +178,9 @@ def _of_hydra(error: Exception, sources: Sources) -> str | None:
     causes = [str(each).strip() for each in (error, error.__cause__) if each is not None and str(each).strip()]
     message = f"Hydra cannot use this: {': '.join(causes) or type(error).__name__}"
     names = {override: quoting.name(override).replace("/", ".") for override in sources.overrides}
-    given = [override for override, name in names.items() if f"{name}.".startswith(f"{key_text(key)}.")]
-    if given:
-        return f"command line: {' '.join(given)}\n  {message}"
+    settings = [override for override, name in names.items() if f"{name}.".startswith(f"{key_text(key)}.")]
+    if settings:
+        return f"command line: {' '.join(settings)}\n  {message}"
     place = next((place for layer in reversed(sources.layers) if (place := key_place(layer.file, key))), None)
     return None if place is None else f"{place}  {key_text(key)}\n  {message}"
 

@@ -13,7 +13,7 @@ _LONGEST = 100
 def added(folders: Iterable[Path]) -> list[str]:
     """The config folders that a user added to the runner's own, as a record has them: from the root."""
     own = conf_folder().resolve()
-    return [str(folder) for folder in dict.fromkeys(each.resolve() for each in folders) if folder != own]
+    return [str(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders) if folder != own]
 
 
 def conf_folder() -> Path:

@@ -150,7 +150,10 @@ class Links:
         rings = links.rings(shape)
         longest = max(cuts.hops(shape, rings, start[1:-1], stop[1:-1]) for start, stop in pairs)
         slices = {start[0] for start, _ in pairs}
-        load = max(cuts.load(shape, rings, [(a[1:-1], b[1:-1]) for a, b in pairs if a[0] == each]) for each in slices)
+        load = max(
+            cuts.load(shape, rings, [(a[1:-1], b[1:-1]) for a, b in pairs if a[0] == slice_number])
+            for slice_number in slices
+        )
         if longest:
             over = f"{longest} hop{'s' if longest > 1 else ''} of the torus"
             over += f", {load:.3g} messages a link" if load > 1 else ""

@@ -257,7 +257,10 @@ class _Reader:
         if megascale.kind(place.instruction):
             return megascale.reduction(place.instruction)
         applied = list(self._module.inside(place.instruction, "to_apply"))
-        return next((REDUCTIONS[one.opcode] for one in applied if one.root and one.opcode in REDUCTIONS), None)
+        return next(
+            (REDUCTIONS[inner.opcode] for inner in applied if inner.root and inner.opcode in REDUCTIONS),
+            None,
+        )
 
     def _result_of(self, place: _Place) -> tuple[Computation, Instruction]:
         """Where its result is first whole."""
@@ -274,7 +277,7 @@ class _Reader:
         """
 
         def telling(instructions: Iterable[Instruction]) -> list[str]:
-            return [one.op_name for one in instructions if self._origins.tells(one.op_name)]
+            return [instruction.op_name for instruction in instructions if self._origins.tells(instruction.op_name)]
 
         names = telling((place.instruction, place.start[1], *place.chain[-1:]))[:1] + telling(self._elements(place))
         # What reduces still has the name that the collective lost.
@@ -308,17 +311,21 @@ class _Reader:
         # Of a ragged one the other operands say what goes where.
         named = instruction.operands[: 1 if place.kind == ring.RAGGED else None]
         operands = [computation.instructions.get(name) for name in named]
-        taken = None if None in operands else [shape for one in operands if one is not None for shape in one.shapes]
-        given = list(instruction.shapes)
+        taken = (
+            None
+            if None in operands
+            else [shape for operand in operands if operand is not None for shape in operand.shapes]
+        )
+        results = list(instruction.shapes)
         if instruction.opcode.endswith("-start") or instruction.opcode in ("send", "recv"):
-            given = list(place.chain[-1].shapes) if place.chain else None
-        moved = (taken or []) + (given or [])
+            results = list(place.chain[-1].shapes) if place.chain else None
+        moved = (taken or []) + (results or [])
         for dtype in dict.fromkeys(shape.dtype for shape in moved if not shape.bits and shape.dtype != "token"):
             self._result.unknown.append(f"the size of a {dtype} in {place.instruction.name} is not known")
         if taken is None:
             self._result.unknown.append(f"what {place.instruction.name} takes is not in {computation.name}")
-        dtypes = dict.fromkeys(shape.dtype for shape in (taken or given or ()) if shape.dtype != "token")
-        return size_of(taken), size_of(given), ", ".join(dtypes)
+        dtypes = dict.fromkeys(shape.dtype for shape in (taken or results or ()) if shape.dtype != "token")
+        return size_of(taken), size_of(results), ", ".join(dtypes)
 
     def _axes(self, place: _Place) -> tuple[tuple[str, ...] | None, list[list[int]] | None, int | None]:
         """The mesh axes, the groups or pairs where there are no axes or few devices, and the devices in a group."""
@@ -380,7 +387,7 @@ class _Reader:
         if opcode == "custom-call" and not custom_calls.computing(target_of(instruction) or ""):
             return
         inside = list(self._module.inside(instruction))
-        reduces = any(one.opcode == "reduce" for one in (instruction, *inside))
+        reduces = any(fused.opcode == "reduce" for fused in (instruction, *inside))
         if not reduces and not any(shape.dims for shape in instruction.shapes):
             # The next step's number, or where a slice begins.
             return

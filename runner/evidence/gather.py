@@ -34,7 +34,7 @@ def gather(
     origins = Origins(experiment, program.lines)
     text = (folder / f"hlo_{program}.txt").read_text(encoding="utf-8")
     heard = None if said is None else warnings.read(said, origins)
-    heard = heard and [replace(one, reshard=(reshards or {}).get(one.text)) for one in heard]
+    heard = heard and [replace(warning, reshard=(reshards or {}).get(warning.text)) for warning in heard]
     module, listed = hlo.Module(), None
     if text.strip():
         try:

@@ -89,8 +89,8 @@ class Instruction:
             # They name the computation that their start runs.
             return ()
         # The metadata may hold anything in quotes.
-        for role, one, several in _CALLED.findall(re.sub(r'"(?:[^"\\]|\\.)*"', '""', self.attributes)):
-            names = [one] if one else [name.strip().lstrip("%") for name in several.split(",")]
+        for role, single, several in _CALLED.findall(re.sub(r'"(?:[^"\\]|\\.)*"', '""', self.attributes)):
+            names = [single] if single else [name.strip().lstrip("%") for name in several.split(",")]
             computations += [(role, name) for name in names if name]
         return tuple(computations)
 

@@ -35,7 +35,11 @@ def kind(instruction: Instruction) -> str | None:
 def received(computation: Computation, send: Instruction) -> Instruction | None:
     """The `recv` of a transfer that `send` begins."""
     meeting = _meeting(send)
-    there = (one for one in computation.instructions.values() if one.opcode == "recv" and _meeting(one) == meeting)
+    there = (
+        instruction
+        for instruction in computation.instructions.values()
+        if instruction.opcode == "recv" and _meeting(instruction) == meeting
+    )
     return next(there, None) if meeting is not None else None
 
 

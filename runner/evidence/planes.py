@@ -228,7 +228,7 @@ def _of_host(lines: Sequence[PlaneLine], numbers: Iterator[int]) -> tuple[list[E
                 ends[stats["_c"]] = round(event.start_ns)
     unended = sum(mark not in ends for _, _, mark in executions) if ends else 0
     runs: dict[object, int] = {None: _NOWHERE}
-    for _, run, _ in sorted(executions, key=lambda one: one[0].start):
+    for _, run, _ in sorted(executions, key=lambda execution: execution[0].start):
         runs.setdefault(run, len(runs) - 1)
     events = [
         event._replace(run=runs[run], done=max(event.end, ends.get(mark, event.end))) for event, run, mark in executions

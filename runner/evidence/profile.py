@@ -198,12 +198,12 @@ class _Reader:
         return [node for node in dict.fromkeys(served) if node not in entry.nodes]
 
     def _seconds(self, times: _Times) -> Seconds:
-        each = [times.by_run[place] / 1e9 for place in self._executed]
-        known = bool(each) and self._told_apart
+        per_run = [times.by_run[place] / 1e9 for place in self._executed]
+        known = bool(per_run) and self._told_apart
         return Seconds(
-            median=statistics.median(each) if known else None,
-            min=min(each) if known else None,
-            max=max(each) if known else None,
+            median=statistics.median(per_run) if known else None,
+            min=min(per_run) if known else None,
+            max=max(per_run) if known else None,
             total=times.total / 1e9,
         )
 

@@ -109,12 +109,12 @@ class _Reader:
             return
         inside = list(self._inside(instruction)) if opcode == "fusion" else []
         flops: dict[Kind, float] = {}
-        for where, one in [(computation, instruction), *inside]:
-            self._count(where, one, flops)
+        for where, member in [(computation, instruction), *inside]:
+            self._count(where, member, flops)
         if not flops and any(kind_of(inner) for _, inner in inside):
             # Nothing but a collective, which takes its time on the links.
             return
-        line = self._line(instruction, [one for _, one in inside])
+        line = self._line(instruction, [member for _, member in inside])
         for kind, number in flops.items():
             line.flops[kind] = line.flops.get(kind, 0.0) + number * times
         line.bytes += self._bytes(computation, instruction) * times
@@ -122,17 +122,17 @@ class _Reader:
     def _inside(self, fusion: Instruction) -> Iterator[tuple[Computation, Instruction]]:
         for _, name in fusion.called:
             where = self._module.computations.get(name)
-            for one in where.instructions.values() if where else ():
-                yield where, one  # type: ignore[misc]
-                if one.opcode == "fusion":
-                    yield from self._inside(one)
+            for instruction in where.instructions.values() if where else ():
+                yield where, instruction  # type: ignore[misc]
+                if instruction.opcode == "fusion":
+                    yield from self._inside(instruction)
 
     def _line(self, instruction: Instruction, inside: list[Instruction]) -> Line:
         """The line of an instruction: of a fusion that of its product, where it has one."""
-        products = [one for one in inside if one.opcode in ("dot", "convolution")]
-        origins = [origin for one in products for origin in self._origins.of(one.op_name)]
+        products = [fused for fused in inside if fused.opcode in ("dot", "convolution")]
+        origins = [origin for fused in products for origin in self._origins.of(fused.op_name)]
         origins = origins or list(self._origins.of(instruction.op_name))
-        origins = origins or [origin for one in inside for origin in self._origins.of(one.op_name)]
+        origins = origins or [origin for fused in inside for origin in self._origins.of(fused.op_name)]
         key = (
             tuple(dict.fromkeys(origin.node for origin in origins)),
             bool(origins) and all(origin.gradient for origin in origins),
@@ -159,7 +159,7 @@ class _Reader:
 
     def _operands(self, computation: Computation, instruction: Instruction) -> list[Shape]:
         operands = [computation.instructions.get(name) for name in instruction.operands]
-        return [one.shapes[0] for one in operands if one is not None and one.shapes]
+        return [operand.shapes[0] for operand in operands if operand is not None and operand.shapes]
 
     def _memory(self, shapes: Sequence[Shape]) -> int:
         """How many bytes of these arrays are in the device's large memory: on TPUs not those of VMEM and its like."""
@@ -175,35 +175,35 @@ class _Reader:
     def _bytes(self, computation: Computation, instruction: Instruction) -> float:
         """What an instruction reads and writes."""
         operands = [computation.instructions.get(name) for name in instruction.operands]
-        sizes = [self._memory(one.shapes) if one is not None else 0 for one in operands]
-        given = self._memory(instruction.shapes)
+        sizes = [self._memory(operand.shapes) if operand is not None else 0 for operand in operands]
+        result = self._memory(instruction.shapes)
         match instruction.opcode:
             case "custom-call" if custom_calls.still(target_of(instruction) or ""):
                 return 0
             case "dynamic-slice" | "slice" | "gather":
-                return given + min(instruction.bytes, *sizes[:1])
+                return result + min(instruction.bytes, *sizes[:1])
             case "dynamic-update-slice" if len(operands) > 1 and (update := operands[1]) is not None:
-                return sizes[1] + (update.bytes if given else 0)
+                return sizes[1] + (update.bytes if result else 0)
             case "scatter" if operands and (update := operands[-1]) is not None:
-                return sizes[-1] + (2 * update.bytes if given else 0)
+                return sizes[-1] + (2 * update.bytes if result else 0)
             case "fusion":
-                return self._of_fusion(instruction, sizes, given)
+                return self._of_fusion(instruction, sizes, result)
             case _:
-                return sum(sizes) + given
+                return sum(sizes) + result
 
-    def _of_fusion(self, fusion: Instruction, sizes: list[int], given: int) -> float:
+    def _of_fusion(self, fusion: Instruction, sizes: list[int], result: int) -> float:
         """Of an operand of which a fusion reads slices, these; of a result that it writes into, what it writes."""
         called = dict(fusion.called).get("calls", "")
         where = self._module.computations.get(called)
         if where is None or where.root is None:
-            return sum(sizes) + given
-        written, total = float(given), 0.0
+            return sum(sizes) + result
+        written, total = float(result), 0.0
         root = where.root
         while root.opcode in ("bitcast", "copy", "convert") and root.operands[0] in where.instructions:
             root = where.instructions[root.operands[0]]
         updated = None
         if root.opcode == "dynamic-update-slice" and root.operands[1] in where.instructions:
-            written = where.instructions[root.operands[1]].bytes if given else 0.0
+            written = where.instructions[root.operands[1]].bytes if result else 0.0
             updated = root.operands[0]
         for number, size in enumerate(sizes):
             parameter = where.parameters.get(number)
@@ -211,10 +211,10 @@ class _Reader:
                 continue
             users = where.users.get(parameter.name, [])
             slices = users and all(
-                one.opcode in ("dynamic-slice", "slice", "gather") and one.operands[0] == parameter.name
-                for one in users
+                user.opcode in ("dynamic-slice", "slice", "gather") and user.operands[0] == parameter.name
+                for user in users
             )
-            total += min(size, sum(one.bytes for one in users)) if slices else size
+            total += min(size, sum(user.bytes for user in users)) if slices else size
         return total + written
 
 

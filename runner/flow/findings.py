@@ -299,7 +299,7 @@ def _sent(evidence: Evidence) -> Count:
 def _checked(case: Case, *needs: Needs, already: Checks | None = None) -> Checks:
     """The checks of a program, with those that need no more than this; on absent hardware nothing has values."""
     absent = case.context.experiment.target.topology
-    kinds = [each for each in registry.applying(case.context.experiment, case.run.program) if each.needs in needs]
+    kinds = [check for check in registry.applying(case.context.experiment, case.run.program) if check.needs in needs]
     verdicts: dict[str, Verdict] = {
         kind.name: NotRun(reason=absent.not_here) if absent and kind.needs.values else kind.check(case)
         for kind in kinds

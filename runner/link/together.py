@@ -155,7 +155,7 @@ class Together:
             return self._put_together([first, *(other for other in others if isinstance(other, Finished))])
         if isinstance(first, Done):
             resident = [done.resident for done in (first, *others) if isinstance(done, Done)]
-            known = [each for each in resident if each is not None]
+            known = [size for size in resident if size is not None]
             return replace(first, resident=sum(known) if len(known) == len(resident) else None)
         return first
 
@@ -242,7 +242,7 @@ def put_together(parts: Sequence[Finished]) -> Finished:
     if isinstance(first, Traced):
         traces = [first, *(other for other in others if isinstance(other, Traced))]
         assert len(traces) == len(parts)
-        return replace(parts[0], found=replace(first, rows=[rows for each in traces for rows in each.rows]))
+        return replace(parts[0], found=replace(first, rows=[rows for trace in traces for rows in trace.rows]))
     return parts[0]
 
 

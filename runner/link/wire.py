@@ -297,10 +297,10 @@ def reached(address: str, key: Callable[[], bytes], deadline: float, patience: f
     while True:
         wire = None
         try:
-            given = key()
+            secret = key()
             left = max(0.01, deadline - time.monotonic())
             wire = Wire(socket.create_connection(_parts(address), timeout=left), patience)
-            wire.prove(given, min(_INTRODUCED, left), asks_first=False)
+            wire.prove(secret, min(_INTRODUCED, left), asks_first=False)
             return wire
         except (AuthenticationError, OSError) as error:
             if wire is not None:

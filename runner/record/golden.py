@@ -71,22 +71,22 @@ def pinned(program: ProgramRecord, dims: Mapping[str, int] | None = None) -> Pin
 def _collectives(listed: list[Collective] | None) -> list[Pinned] | None:
     if listed is None:
         return None
-    counted = Counter(json.dumps(_collective(one), sort_keys=True) for one in listed)
+    counted = Counter(json.dumps(_collective(entry), sort_keys=True) for entry in listed)
     entries = [json.loads(text) | ({"times": times} if times > 1 else {}) for text, times in counted.items()]
-    return sorted(entries, key=lambda one: (one["node"] or "", one["kind"], json.dumps(one, sort_keys=True)))
+    return sorted(entries, key=lambda entry: (entry["node"] or "", entry["kind"], json.dumps(entry, sort_keys=True)))
 
 
-def _collective(one: Collective) -> Pinned:
-    pins = {key: codec.plain(getattr(one, key)) for key in _ALWAYS}
-    pins |= {key: True for key in _WHERE_SET if getattr(one, key)}
-    if len(one.nodes) > 1:
-        pins["nodes"] = sorted(one.nodes)
-    if one.between is not None:
-        pins["between"] = {"from": sorted(one.between.source), "to": sorted(one.between.to)}
-    if one.axes is None:
-        pins["groups"] = one.groups
-    if one.asynchronous:
-        pins["overlapped"] = None if one.overlapped is None else sorted(one.overlapped)
+def _collective(collective: Collective) -> Pinned:
+    pins = {key: codec.plain(getattr(collective, key)) for key in _ALWAYS}
+    pins |= {key: True for key in _WHERE_SET if getattr(collective, key)}
+    if len(collective.nodes) > 1:
+        pins["nodes"] = sorted(collective.nodes)
+    if collective.between is not None:
+        pins["between"] = {"from": sorted(collective.between.source), "to": sorted(collective.between.to)}
+    if collective.axes is None:
+        pins["groups"] = collective.groups
+    if collective.asynchronous:
+        pins["overlapped"] = None if collective.overlapped is None else sorted(collective.overlapped)
     return pins
 
 
@@ -148,13 +148,17 @@ def _misshapen(entry: Any) -> str | None:
         return None
     if not is_list(listed):
         return ", 'collectives'"
-    for i, one in enumerate(listed):
-        if not is_dict(one):
+    for i, entry in enumerate(listed):
+        if not is_dict(entry):
             return f", 'collectives'[{i}]"
         for key, kinds in _TYPES.items():
-            held = one.get(key)
+            held = entry.get(key)
             ranged = key == "count" and is_dict(held) and not _is_range(held)
-            if not isinstance(held, kinds) or ranged or (key == "groups" and key not in one and one["axes"] is None):
+            if (
+                not isinstance(held, kinds)
+                or ranged
+                or (key == "groups" and key not in entry and entry["axes"] is None)
+            ):
                 return f", 'collectives'[{i}], '{key}'"
     return None
 

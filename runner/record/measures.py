@@ -160,10 +160,10 @@ def counts(program: CompiledProgram) -> dict[str, int | Range] | None:
     """How often each kind of collective runs that moves anything; None where that is not known of one."""
     if program.collectives is None or program.collectives_missing:
         return None
-    moving = [one for one in program.collectives if not one.alone]
-    if any(one.count is None for one in moving):
+    moving = [collective for collective in program.collectives if not collective.alone]
+    if any(collective.count is None for collective in moving):
         return None
-    return executions.by_kind((one.kind, one.count, one.branches) for one in moving)
+    return executions.by_kind((collective.kind, collective.count, collective.branches) for collective in moving)
 
 
 # The best.

@@ -111,7 +111,7 @@ class Recording(Script):
     def afresh(self) -> Recording:
         """The same decisions, of which nobody knows yet how near they were."""
         return Recording(
-            [replace(one, windows=[], keys=[], others=[], near=[], rounds=False) for one in self.decisions],
+            [replace(decision, windows=[], keys=[], others=[], near=[], rounds=False) for decision in self.decisions],
             self.stopped,
         )
 

@@ -61,7 +61,7 @@ class LocalDecision:
 
 def leaves(value: Any) -> tuple[Any, ...]:
     """The arrays of a result, which may be a tuple."""
-    return tuple(leaf for each in value for leaf in leaves(each)) if is_sequence(value) else (value,)
+    return tuple(leaf for part in value for leaf in leaves(part)) if is_sequence(value) else (value,)
 
 
 def again(value: Any, parts: Iterable[Any]) -> Any:
@@ -71,7 +71,7 @@ def again(value: Any, parts: Iterable[Any]) -> Any:
     def build(value: Any) -> Any:
         if not is_sequence(value):
             return next(parts)
-        built = [build(each) for each in value]
+        built = [build(part) for part in value]
         return type(value)(*built) if hasattr(value, "_fields") else type(value)(built)
 
     return build(value)
@@ -168,14 +168,14 @@ def joined(
     left = together(at.kind, at.axis, jumped)
     for other in others:
         another = together(at.kind, at.axis, apart(new, other.value))
-        left = [each & ~(where & ~a) for each, where, a in zip(left, other.where, another, strict=True)]
+        left = [mask & ~(where & ~a) for mask, where, a in zip(left, other.where, another, strict=True)]
     filled: list[Other] = []
     for other in others:
-        free = [each & ~where for each, where in zip(left, other.where, strict=True)]
+        free = [mask & ~where for mask, where in zip(left, other.where, strict=True)]
         if any(map(np.any, free)):
             value = tuple(dtypes.where(*parts) for parts in zip(free, new, other.value, strict=True))
             other = Other(tuple(w | f for w, f in zip(other.where, free, strict=True)), value)
-            left = [each & ~f for each, f in zip(left, free, strict=True)]
+            left = [mask & ~f for mask, f in zip(left, free, strict=True)]
         filled.append(other)
     if len(filled) < ALTERNATIVES and any(map(np.any, left)):
         value = tuple(dtypes.where(*parts) for parts in zip(left, new, decided, strict=True))

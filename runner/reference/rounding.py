@@ -145,11 +145,11 @@ class Rounding:
         """Add what one draw tells; `whole` puts together what the devices hold, where that is known."""
         pairs = {(id(a), id(b)): (a, plain(b)) for a, b in zip(exact, drawn, strict=True)}
         overflowing = False
-        for one, other in pairs.values():
+        for reference, rounded in pairs.values():
             with np.errstate(all="ignore"):
-                distance = np.abs(other - one)
+                distance = np.abs(rounded - reference)
             finite = np.isfinite(distance)
-            overflowing = overflowing or bool(np.any(~finite & np.isfinite(one)))
+            overflowing = overflowing or bool(np.any(~finite & np.isfinite(reference)))
             self.error = max(self.error, float(np.max(distance, initial=0.0, where=finite)))
             self.elements += int(np.count_nonzero(finite))
         if overflowing:
@@ -239,8 +239,8 @@ def measure(
     draws = max(_draws(oracle, floats), len(drawn))
     for draw in range(draws):
         seeded = replace(machine, seed=draw if draw else None)
-        given = drawn[draw % len(drawn)] if drawn else None
-        _take_in(oracle, oracle.rounding, again.values(Following(recorded, SAFETY), seeded, arrays=given), whole)
+        inputs = drawn[draw % len(drawn)] if drawn else None
+        _take_in(oracle, oracle.rounding, again.values(Following(recorded, SAFETY), seeded, arrays=inputs), whole)
     oracle.undecided = _undecided(recorded)
     if oracle.undecided:
         _take_otherwise(again, oracle, oracle.rounding, recorded, oracle.undecided, machine)

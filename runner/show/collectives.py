@@ -23,8 +23,8 @@ def rows(record: Record) -> list[tuple[str, ...]]:
     programs = _compiled(record)
     for program, listed in programs.items():
         runs: dict[tuple[str, ...], list[Part]] = {}
-        for one in listed:
-            runs.setdefault(_alike(one), []).append((one.count, one.branches, 1))
+        for entry in listed:
+            runs.setdefault(_alike(entry), []).append((entry.count, entry.branches, 1))
         for alike, parts in runs.items():
             together = executions.total(parts)
             row = (*alike[:3], "unknown" if together is None else executions.short(together), *alike[3:])
@@ -39,7 +39,7 @@ def lines(record: Record) -> list[str]:
     """What there is to say beneath the rows: who does not communicate, and what is not known."""
     programs = _compiled(record)
     sentences: list[str] = []
-    silent = [program for program, listed in programs.items() if all(one.alone for one in listed)]
+    silent = [program for program, listed in programs.items() if all(entry.alone for entry in listed)]
     if silent:
         sentences.append("no collectives" + ("" if len(silent) == len(programs) else f": {', '.join(silent)}"))
     for program, result in record.compiled.items():
@@ -53,18 +53,18 @@ def reasons(record: Record) -> list[str]:
     named: dict[str, None] = {}
     programs = _compiled(record)
     for program, listed in programs.items():
-        for one in listed:
-            if one.why is not None:
-                programs_of = by_text.setdefault(f"{collective(one)}: {because(one.why)}", [])
+        for entry in listed:
+            if entry.why is not None:
+                programs_of = by_text.setdefault(f"{collective(entry)}: {because(entry.why)}", [])
                 programs_of += [program] if program not in programs_of else []
-                named |= dict.fromkeys(one.why.keys)
+                named |= dict.fromkeys(entry.why.keys)
     texts = [
         f"{'all' if names == list(programs) and len(names) > 1 else ', '.join(names)}: {text}"
         for text, names in by_text.items()
     ]
     planned: list[str] = []
     for line in record.derivation.notation if record.derivation else ():
-        planned += [f"  {line.text}", *(f"      {one}" for one in line.collectives)]
+        planned += [f"  {line.text}", *(f"      {entry}" for entry in line.collectives)]
     places = [f"{key}: {record.places[key]}" for key in named if key in record.places]
     return [*texts, *places, *(["as Shardy plans the graph:", *planned] if planned else [])]
 
@@ -93,28 +93,28 @@ def _compiled(record: Record) -> dict[str, list[Collective]]:
     return {name: listed for name, listed in programs.items() if listed is not None}
 
 
-def _alike(one: Collective) -> tuple[str, ...]:
-    axes = one.axes
+def _alike(entry: Collective) -> tuple[str, ...]:
+    axes = entry.axes
     return (
-        one.kind,
-        subject(one),
+        entry.kind,
+        subject(entry),
         "groups of no axis" if axes is None else ", ".join(axes) or NOBODY,
-        " → ".join(dict.fromkeys(bytes_text(size) for size in (one.bytes_in, one.bytes_out))),
-        "unknown" if one.bytes_sent is None else bytes_text(one.bytes_sent),
-        one.dtype,
-        _how(one),
+        " → ".join(dict.fromkeys(bytes_text(size) for size in (entry.bytes_in, entry.bytes_out))),
+        "unknown" if entry.bytes_sent is None else bytes_text(entry.bytes_sent),
+        entry.dtype,
+        _how(entry),
     )
 
 
-def _how(one: Collective) -> str:
-    parts = ["in a branch"] if isinstance(one.count, Range) else []
-    if one.inserted:
+def _how(entry: Collective) -> str:
+    parts = ["in a branch"] if isinstance(entry.count, Range) else []
+    if entry.inserted:
         parts.append("inserted")
-    if one.asynchronous:
-        others = one.overlapped
+    if entry.asynchronous:
+        others = entry.overlapped
         parts.append(
             "overlap unknown" if others is None else f"overlaps {', '.join(others)}" if others else "no overlap"
         )
-    if not one.inserted and not one.asynchronous:
-        parts.append("by differentiation" if one.gradient else "as written")
+    if not entry.inserted and not entry.asynchronous:
+        parts.append("by differentiation" if entry.gradient else "as written")
     return ", ".join(parts)

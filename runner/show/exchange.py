@@ -237,8 +237,8 @@ def draw(exchanges: Sequence[Exchange], platform: str, title: str, summary: str)
     legend = (
         "Each device's operand has a colour, which goes along with its values. Striped: made of several. White: zeros."
     )
-    description = "; ".join(f"{each.name} = {each.expression}, {each.over}" for each in shown)
-    return document(title, summary, legend + rest, description, [_card(each, platform) for each in shown])
+    description = "; ".join(f"{collective.name} = {collective.expression}, {collective.over}" for collective in shown)
+    return document(title, summary, legend + rest, description, [_card(collective, platform) for collective in shown])
 
 
 def _card(exchange: Exchange, platform: str) -> Card:
@@ -294,7 +294,7 @@ def _drawn(exchange: Exchange, pieces: Sequence[Piece], paint: dict[int, str], *
             rows, columns = list(range(len(piece.heights))), list(range(len(piece.widths)))
             texts = [[exchange.label(piece.origins[i][j]) for j in columns] for i in rows]
         grids.append((texts, [[piece.origins[i][j] for j in columns] for i in rows]))
-    longest = max((len(each) for texts, _ in grids for row in texts for each in row), default=1)
+    longest = max((len(label) for texts, _ in grids for row in texts for label in row), default=1)
     width = max(longest * 11 * GLYPH + 14, _CELL)
     return [_boxed(exchange, texts, origins, width, paint) for texts, origins in grids]
 

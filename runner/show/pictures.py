@@ -255,7 +255,7 @@ class MeshPicture:
     def from_json(cls, data: Mapping[str, Any]) -> MeshPicture:
         """The picture that `to_json` wrote; fields that a later version added are ignored."""
         ids, topology = tuple(data["device_ids"]), data.get("topology", "")
-        processes = tuple(tuple(each) for each in data.get("processes", ()))
+        processes = tuple(tuple(devices) for devices in data.get("processes", ()))
         return cls(tuple(data["axes"]), tuple(data["shape"]), ids, data["platform"], topology, processes)
 
 

@@ -42,11 +42,11 @@ def repairs(experiment: Experiment) -> Repairs:
     reshard: dict[str, Spec] = {}
     returned: dict[str, Spec] = {}
     gathered: dict[str, Spec] = {}
-    made: set[str] = set()
+    created: set[str] = set()
 
     def walker(values: dict[str, Any]) -> _Explicit:
         explicit = _Explicit(
-            experiment, values, mesh=mesh, chosen=chosen, reshard=reshard, gathered=gathered, made=made
+            experiment, values, mesh=mesh, chosen=chosen, reshard=reshard, gathered=gathered, created=created
         )
         explicit.constrain_arrays()
         return explicit
@@ -84,7 +84,7 @@ def repairs(experiment: Experiment) -> Repairs:
 
     with jax.sharding.use_abstract_mesh(mesh):
         traced = calls.jit(whole).trace(*structs(experiment, mesh))
-    return Repairs(chosen, reshard, returned, gathered, makes=bool(made), constant=not _depends(traced.jaxpr.jaxpr))
+    return Repairs(chosen, reshard, returned, gathered, makes=bool(created), constant=not _depends(traced.jaxpr.jaxpr))
 
 
 def _with_gradients(
@@ -138,8 +138,8 @@ def _by_number(equation: Equation, operands: Sequence[Any]) -> bool:
     if equation.spelled != "call" or operation is None or operation.method in (None, "get"):
         return False
     values = equation.argument("values", operation.signature)
-    given = zip(equation.flat, operands, strict=True)
-    return any(each is values and not hasattr(operand, "shape") for each, operand in given)
+    pairs = zip(equation.flat, operands, strict=True)
+    return any(each is values and not hasattr(operand, "shape") for each, operand in pairs)
 
 
 @dataclass
@@ -148,7 +148,7 @@ class _Explicit(Walker):
     chosen: dict[str, dict[str, Repair]] = field(kw_only=True)
     reshard: dict[str, Spec] = field(kw_only=True)
     gathered: dict[str, Spec] = field(kw_only=True)
-    made: set[str] = field(kw_only=True)
+    created: set[str] = field(kw_only=True)
     """The paths of the lines with a call that makes an array of none, or of a number."""
 
     def _sharding(self, spec: Spec) -> NamedSharding:
@@ -194,7 +194,7 @@ class _Explicit(Walker):
         path, where = equation.source.line.path, equation.source.place
         assert where is not None, equation
         if not any(hasattr(operand, "shape") for operand in operands) or _by_number(equation, operands):
-            self.made.add(path)
+            self.created.add(path)
         known = self.chosen.get(path, {}).get(where)
         if known is not None:
             # A later step of the same loop body.

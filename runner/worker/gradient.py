@@ -48,7 +48,7 @@ def unsharded(
     moved = [arrays, *(nudged(experiment, arrays, seed, place) for seed in range(1, DRAWS))]
     with _on_one_device():
         function = calls.jit(_gradients(experiment))
-        own = [[_plain(g) for g in function(*(each[name] for name in names))] for each in moved]
+        own = [[_plain(g) for g in function(*(draw[name] for name in names))] for draw in moved]
         count = shares(experiment)
         if count > 1:
             share = calls.jit(_gradients(experiment, share=1 / count))(*(arrays[name] for name in names))
@@ -61,7 +61,7 @@ def unsharded(
                 operands = [arrays[name].astype(dtype) for name, dtype in zip(names, wide, strict=True)]
                 return [_plain(gradient) for gradient in function(*operands)]
 
-            exact = [evaluate(each) for each in moved]
+            exact = [evaluate(draw) for draw in moved]
             beside = evaluate(
                 nudged(experiment, {n: a.astype(d) for n, a, d in zip(names, moved[0].values(), wide, strict=True)}, 0)
             )

@@ -34,8 +34,10 @@ class Walk:
     """
 
     def __init__(self, module: Any) -> None:
-        functions = [one.operation for one in module.body.operations if one.operation.name == "func.func"]
-        self._functions = {_text(one.attributes["sym_name"]): one for one in functions}
+        functions = [
+            function.operation for function in module.body.operations if function.operation.name == "func.func"
+        ]
+        self._functions = {_text(function.attributes["sym_name"]): function for function in functions}
         self.inside: tuple[str, ...] = ()
         self.times: int | None = 1
         self.branches: tuple[InBranch, ...] = ()

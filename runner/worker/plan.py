@@ -132,14 +132,18 @@ class _Reader(Places):
 
         def named(operands: tuple[PlannedValue, ...], nodes: list[RegionNodes]) -> tuple[PlannedValue, ...]:
             pairs = zip(operands, nodes, strict=True)
-            return tuple(replace(one, origins=self._regions.origins(at)) for one, at in pairs)
+            return tuple(replace(planned, origins=self._regions.origins(at)) for planned, at in pairs)
 
         operations = tuple(
-            replace(one, operands=named(one.operands, taken), results=named(one.results, made))
-            for one, taken, made in self._planned
+            replace(
+                planned, operands=named(planned.operands, operand_nodes), results=named(planned.results, result_nodes)
+            )
+            for planned, operand_nodes, result_nodes in self._planned
         )
-        moved = [(replace(one, origins=self._regions.origins(at)), follows) for one, at, follows in self._collectives]
-        return Plan(operations, tuple(one for one, _ in moved), tuple(at for _, at in moved), self._values)
+        moved = [
+            (replace(planned, origins=self._regions.origins(at)), follows) for planned, at, follows in self._collectives
+        ]
+        return Plan(operations, tuple(planned for planned, _ in moved), tuple(at for _, at in moved), self._values)
 
     def enter(self, function: Any) -> None:
         attributes = function.attributes
@@ -151,16 +155,16 @@ class _Reader(Places):
             array = self._names.array(name) if name else None
             known = _Known(array or name or f"argument {at}")
             if array is not None:
-                dims = next(one.dims for one in self._experiment.given if one.name == array)
+                dims = next(source.dims for source in self._experiment.given if source.name == array)
                 known = _Known(array, dims, (self._experiment.key_of_layout(array), spec))
             self._known[argument] = self._asking(argument, known, (("", "", at), 0))
             self._inputs.append(known.of)
 
     def argument(self, owner: Any, argument: Any, at: int) -> None:
-        given = self.bindings.get(argument)
+        bound = self.bindings.get(argument)
         carried = self._layouts.get(owner.results[at]) if owner.name == "stablehlo.while" else None
-        known = self._of(given)
-        self._layouts[argument] = layout = carried or self._layouts.get(given) or self._replicated(argument)
+        known = self._of(bound)
+        self._layouts[argument] = layout = carried or self._layouts.get(bound) or self._replicated(argument)
         if owner.name == "sdy.manual_computation":
             left = automatic(owner, self._mesh)
             self._layouts[argument] = layout.over(left)
@@ -169,7 +173,7 @@ class _Reader(Places):
             known = replace(known, fixed=None)
             self._numbers[argument] = self._number_of(owner.results[at])
         elif known.fixed is None:
-            self._numbers[argument] = self._number_of(given)
+            self._numbers[argument] = self._number_of(bound)
         self._known[argument] = known
 
     def operation(self, operation: Any) -> bool:
@@ -214,20 +218,20 @@ class _Reader(Places):
         named = rule.named([known.dims for known in known_operands])
         dims = tuple(known.dims for known in known_operands) if operation.name == "stablehlo.while" else named.results
         operands = tuple(self._operand(operand) for operand in operation.operands)
-        taken = [self._nodes(operand) for operand in operation.operands]
+        operand_nodes = [self._nodes(operand) for operand in operation.operands]
         self._lie(operation, layouts)
         where = self._place_of(operation)
         of = line or (known_operands[0].of if known_operands and name in _ALONG else name)
         for at, result in enumerate(operation.results):
             known = _Known(of, dims[at] if at < len(dims) else ())
             self._known[result] = known if where is None else self._asking(result, known, (where, at))
-        made = [self._nodes(result, made=True) for result in operation.results]
+        result_nodes = [self._nodes(result, made=True) for result in operation.results]
         if rule.text is not None:
-            self._regions.compute(rule.text, taken, made)
+            self._regions.compute(rule.text, operand_nodes, result_nodes)
         elif operation.name in ("stablehlo.while", "sdy.sharding_constraint"):
-            for one, other in zip(taken, made, strict=False):
+            for one, other in zip(operand_nodes, result_nodes, strict=False):
                 self._regions.join(one, other)
-        for nodes, keys in zip(made, self._origins.origins[where] if where else (), strict=False):
+        for nodes, keys in zip(result_nodes, self._origins.origins[where] if where else (), strict=False):
             for along in nodes:
                 for axis in along.keys() & keys.keys():
                     key = self._key(keys[axis], axis, line)
@@ -239,15 +243,15 @@ class _Reader(Places):
         if computes(operation):
             # Of what is called several times the collectives before each call wait for that one.
             self._visited[operation] = at = len(self._planned)
-            for each in self._awaited.pop(operation, ()):
-                one, nodes, follows = self._collectives[each]
-                self._collectives[each] = replace(one, needed_by=at), nodes, follows
+            for number in self._awaited.pop(operation, ()):
+                one, nodes, follows = self._collectives[number]
+                self._collectives[number] = replace(one, needed_by=at), nodes, follows
             results = tuple(self._operand(result) for result in operation.results)
             planned = PlannedOperation(
                 name=name, line=line, number=at, gradient=gradient, operands=operands, results=results, rule=rule.text,
                 factors=rule.sizes, names=named.names, reduced=rule.reduced, whole=rule.whole, permuted=rule.permuted,
             )  # fmt: skip
-            self._planned.append((planned, taken, made))
+            self._planned.append((planned, operand_nodes, result_nodes))
 
     def _of(self, value: Any) -> _Known:
         return self._known.get(value, _Known(""))
@@ -305,7 +309,7 @@ class _Reader(Places):
         kind, _, number = origin.partition(": ")
         experiment = self._experiment
         if kind == "input" and int(number) < len(self._inputs):
-            array = next((one for one in experiment.given if one.name == self._inputs[int(number)]), None)
+            array = next((source for source in experiment.given if source.name == self._inputs[int(number)]), None)
             spec = array and array.layout.spec
             return experiment.key_of_layout(array.name) if array and spec and axis in spec.axes else None
         if kind == "output" and int(number) < len(self._names.outputs):
@@ -323,7 +327,7 @@ class _Reader(Places):
             return None
         return self._key_of(line, layout)
 
-    def _key_of(self, line: str | None, given: Spec | None, value: str | None = None) -> str | None:
+    def _key_of(self, line: str | None, layout: Spec | None, value: str | None = None) -> str | None:
         """The key of a constraint that stands in a line, on what is of a `value`.
 
         What a call gives is constrained after it, in the scope of its lines.
@@ -331,7 +335,7 @@ class _Reader(Places):
         calls = self._results.get(line or "", [])
         own = [value] if value and any(value in names for names in calls) else []
         for names in ([line] if line else [value] if value else [], own, *calls):
-            key = _constraint(self._experiment, names, given)
+            key = _constraint(self._experiment, names, layout)
             if key is not None:
                 return key
         return None
@@ -443,16 +447,16 @@ def _written(experiment: Experiment, spec: Spec, rank: int) -> tuple[Spec, ...]:
     return (whole, whole.over(experiment.automatic)) if experiment.automatic else (whole,)
 
 
-def _constraint(experiment: Experiment, names: Sequence[str], given: Spec | None) -> str | None:
+def _constraint(experiment: Experiment, names: Sequence[str], layout: Spec | None) -> str | None:
     """The key of the constraint that a program puts on one of some lines; of an output, that of the output.
 
-    None where the layout `given` is not the key's, but one on the way. What a repeat stacks is constrained after it;
+    None where `layout` is not the key's, but one on the way. What a repeat stacks is constrained after it;
     the lines of one device ask for the axes that they leave to the compiler.
     """
     for key, specs in (("constraints", experiment.constraints), ("outputs", experiment.outputs)):
         there = [name for name in names if name in specs]
         there = there or [spec for spec in specs if any(spec.startswith(f"{name}.") for name in names)]
-        same = [name for name in there if given is None or given in _written(experiment, specs[name], len(given))]
+        same = [name for name in there if layout is None or layout in _written(experiment, specs[name], len(layout))]
         if len(same) == 1:
             return experiment.key_of_layout(same[0]) if key == "outputs" else f"{key}.{same[0]}"
     return None

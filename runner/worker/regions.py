@@ -83,9 +83,9 @@ class Regions:
 
     def compute(self, rule: str | None, operands: Sequence[RegionNodes], results: Sequence[RegionNodes]) -> None:
         """Note that an operation's values lie alike along the factors of its rule."""
-        given, _, made = (rule or "").partition("->")
+        of_operands, _, of_results = (rule or "").partition("->")
         first: dict[tuple[str, str], RegionNode] = {}
-        for side, values in ((given, operands), (made, results)):
+        for side, values in ((of_operands, operands), (of_results, results)):
             for term, nodes in zip(terms(side), values, strict=False):
                 for factors, along in zip(term, nodes, strict=False):
                     for axis, node in along.items():

@@ -43,14 +43,15 @@ class ShardingRule:
         """The rule with the names that follow from those of the operands' dimensions."""
         if self.text is None:
             return self
-        given, _, made = self.text.partition("->")
+        of_operands, _, of_results = self.text.partition("->")
         names: dict[str, str] = {}
-        for term, dims in zip(terms(given), operands, strict=False):
+        for term, dims in zip(terms(of_operands), operands, strict=False):
             for factors, name in zip(term, dims, strict=False):
                 if name is not None and len(factors) == 1:
                     names.setdefault(factors[0], name)
         results = tuple(
-            tuple(names.get(factors[0]) if len(factors) == 1 else None for factors in term) for term in terms(made)
+            tuple(names.get(factors[0]) if len(factors) == 1 else None for factors in term)
+            for term in terms(of_results)
         )
         return ShardingRule(self.text, self.sizes, self.reduced, self.whole, self.permuted, names, results)
 
@@ -62,7 +63,9 @@ def rule(operation: Any) -> ShardingRule:
     match = _RULE.search(str(operation.attributes["sdy.sharding_rule"]))
     if match is None:
         return ShardingRule()
-    sizes = {name: int(size) for name, _, size in (one.strip().partition("=") for one in match[2].split(",") if one)}
+    sizes = {
+        name: int(size) for name, _, size in (factor.strip().partition("=") for factor in match[2].split(",") if factor)
+    }
 
     def special(what: str) -> tuple[str, ...]:
         listed = re.search(what + r"=\{([^}]*)\}", match[3])
@@ -89,7 +92,7 @@ def shardings(operation: Any) -> list[Spec]:
     """The layouts of an operation's results."""
     for key in ("sdy.sharding", "out_shardings"):
         if key in operation.attributes:
-            return [spec(each) for each in _SHARDING.findall(str(operation.attributes[key]))]
+            return [spec(text) for text in _SHARDING.findall(str(operation.attributes[key]))]
     return []
 
 
@@ -97,8 +100,8 @@ def origins(operation: Any) -> tuple[Mapping[str, str], ...]:
     """For each result the mesh axes, and from where Shardy has them: `input: 1`, `constraint_0`, `self`."""
     if "sdy.sharding_origins" not in operation.attributes:
         return ()
-    each = re.findall(r"\{[^}]*\}", str(operation.attributes["sdy.sharding_origins"]))
-    return tuple(dict(re.findall(r'"?([^\s"{,]+)"? = "([^"]*)"', part)) for part in each)
+    listed = re.findall(r"\{[^}]*\}", str(operation.attributes["sdy.sharding_origins"]))
+    return tuple(dict(re.findall(r'"?([^\s"{,]+)"? = "([^"]*)"', part)) for part in listed)
 
 
 def name_of(location: str) -> str | None:
@@ -115,9 +118,9 @@ def collective_axes(operation: Any, name: str, before: Spec, after: Spec) -> tup
     if name == "all_to_all" and "params" in operation.attributes:
         parts = _AXIS.findall(str(operation.attributes["params"]))
         return tuple(f"{a}:{part}" if part else a for a, part in parts)
-    one, other = ({axis for axes in spec for axis in axes} for spec in (before, after))
+    axes_before, axes_after = ({axis for axes in spec for axis in axes} for spec in (before, after))
     moved = {axis for a, b in zip(before, after, strict=False) for axis in {*a, *b} if a != b}
-    return tuple(sorted((one | other) & moved))
+    return tuple(sorted((axes_before | axes_after) & moved))
 
 
 def reduction(operation: Any, operand: Any) -> str | None:

@@ -41,7 +41,7 @@ def compiled(
 
     `text` is the source of the program, `function` its jitted function, `operands` what it is called with, on devices.
     """
-    key = _INPUTS.sub("", text), *((jax.typeof(each), each.sharding) for each in jax.tree.leaves(operands))
+    key = _INPUTS.sub("", text), *((jax.typeof(operand), operand.sharding) for operand in jax.tree.leaves(operands))
     kept = _kept.get(key)
     if kept is None:
         kept = _Kept(function, compile_it())

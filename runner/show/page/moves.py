@@ -92,12 +92,12 @@ def _collectives(record: Record) -> Iterator[Inside]:
             yield callout("weak", f"{name}: the compiler warns: {warning.kind}{of}{times}", tag("p", warning.text))
     planned = [
         [
-            one.kind, name, one.of, ", ".join(one.axes), one.line or "–", one.operation,
-            f"{bytes_text(one.bytes_in)} → {bytes_text(one.bytes_out)}", bytes_text(one.bytes_sent),
-            one.reduction or "–", "yes" if one.gradient else "no",
+            move.kind, name, move.of, ", ".join(move.axes), move.line or "–", move.operation,
+            f"{bytes_text(move.bytes_in)} → {bytes_text(move.bytes_out)}", bytes_text(move.bytes_sent),
+            move.reduction or "–", "yes" if move.gradient else "no",
         ]
         for name, program in record.compiled.items()
-        for one in (program.plan.collectives if program.plan else None) or ()
+        for move in (program.plan.collectives if program.plan else None) or ()
     ]  # fmt: skip
     if planned:
         head = (

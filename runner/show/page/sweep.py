@@ -56,7 +56,7 @@ def _head(name: str, sweep: Sweep) -> list[Inside]:
     if sweep.keys:
         facts.append("swept: " + ", ".join(sweep.keys))
     facts += _where(sweep)
-    facts += [f"estimates: the least time of a run on {each}" for each in measures.estimated(sweep.rows)]
+    facts += [f"estimates: the least time of a run on {hardware}" for hardware in measures.estimated(sweep.rows)]
     facts.append(times[0][:19].replace("T", " ") + " UTC" if times else "")
     return [
         tag("p", "Shardproof sweep", class_="over"),
@@ -171,20 +171,21 @@ def _lines(sweep: Sweep, key: str, sizes: Mapping[str, float]) -> Inside:
     order = sorted(named, key=lambda name: _total(named[name], measure)) if len(named) > _SERIES else list(named)
     kinds = {name: k for k, name in enumerate(order[:_SERIES])}
     figures: list[Inside] = []
-    for each in sweep.measures:
+    for column in sweep.measures:
         drawn = [
             Series(shown[name], points, kinds.get(name))
             for name in named
-            if (points := _points(named[name], key, sizes, each))
+            if (points := _points(named[name], key, sizes, column))
         ]
         if not drawn:
             continue
-        box = chart.lines(drawn, Axis(key, lambda value: f"{value:g}"), _axis(each))
-        id = f"line-{key}-{each}".replace(".", "-")
+        box = chart.lines(drawn, Axis(key, lambda value: f"{value:g}"), _axis(column))
+        id = f"line-{key}-{column}".replace(".", "-")
         words = [
-            f"{one.name}: " + ", ".join(f"{a:g}: {text(each, b)}" for a, b in one.points) for one in drawn[:_SERIES]
+            f"{line.name}: " + ", ".join(f"{a:g}: {text(column, b)}" for a, b in line.points)
+            for line in drawn[:_SERIES]
         ]
-        figures.append(drawing.figure(drawing.svg(box, id, f"{title(each)} by {key}", words), title(each), None))
+        figures.append(drawing.figure(drawing.svg(box, id, f"{title(column)} by {key}", words), title(column), None))
     grey = len(named) - len(kinds)
     note = f"{grey} more in grey; coloured are those with the least {title(measure or '')}" if grey > 0 else None
     return [

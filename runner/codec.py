@@ -82,7 +82,7 @@ _AS_IT_IS = frozenset({str, int, bool, types.NoneType})
 
 @functools.cache
 def _written(kind: type[Any]) -> tuple[tuple[str, str, bool, Callable[[], Any]], ...]:
-    """For each field its name, that in JSON, whether it is always written, and what makes its default."""
+    """For each field its name, its name in JSON, whether it is always written, and what makes its default."""
     return tuple(
         (
             member.name,
@@ -178,7 +178,7 @@ def _object(kind: type[Any], data: Any, at: str) -> Any:
 
 @functools.cache
 def _read(kind: type[Any]) -> tuple[tuple[str, str, Any, bool], ...]:
-    """For each field its name, that in JSON, its type, and whether it has to be there."""
+    """For each field its name, its name in JSON, its type, and whether it has to be there."""
     hints = _hints(kind)
     return tuple((member.name, _name(member), hints[member.name], _required(member)) for member in fields(kind))
 

@@ -15,7 +15,7 @@ from runner.record.verdicts import Judged, NotRun, Verdict
 from runner.words import bytes_text
 
 OF = ("compiled", "lowered", "planned")
-"""What an expectation may be of; what says nothing of it is of the compiled module."""
+"""What an expectation may be held to; without a word it is held to the compiled module."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class _One:
 
 @dataclass(frozen=True)
 class _Listed:
-    """The collectives, what they are not in a report (`compiled`), and the sentences about what is not among them."""
+    """The collectives, how a report says that one is missing (`no psum was compiled`), and what is not among them."""
 
     collectives: Sequence[_One]
     participle: str

@@ -25,16 +25,16 @@ Elementary functions of two libraries differ by such units in float32; narrower 
 """
 
 FEW = 8
-"""Of so few measured distances the largest may be lucky: the tolerance is doubled, and less so for more of them."""
+"""With so few measured distances the largest may be lucky: the tolerance is doubled, and less so with more of them."""
 
 MANY = 64
-"""Of at least so many elements, errors that average out are told from mistakes that do not."""
+"""From so many elements on, errors that average out are told from mistakes that do not."""
 
 EXCUSED = 0.05
 """The share of an output's elements that may hang on undecided decisions and yet be none of what these lead to."""
 
 OUTCOMES = 4
-"""Of an element that decisions lead to more than so many different numbers, not all of them are known."""
+"""Where decisions lead an element to more numbers than this, not all of them are known."""
 
 
 @dataclass(frozen=True)

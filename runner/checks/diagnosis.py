@@ -261,7 +261,7 @@ def moved(experiment: Experiment, arrays: Arrays, seed: int) -> Arrays:
 
 
 _MANY = 4
-"""Of at least so many elements a common factor is no accident."""
+"""A common factor of so many elements is no accident."""
 
 
 def _factor(context: Context, name: str) -> str | None:

@@ -44,7 +44,7 @@ def _verdict(name: str, experiment: Experiment, program: Program, compiled: Comp
 
 
 def _of(name: str) -> str:
-    """What an expectation is of: `lowered_collectives` of what the program asks for, others of what is compiled."""
+    """What an expectation is about: for `lowered_collectives` what the program asks for, otherwise what is compiled."""
     return next((of for of in communication.OF if name.startswith(f"{of}_")), "compiled")
 
 
@@ -99,7 +99,7 @@ def _overlap(lines: Iterable[str], wanted: bool, compiled: CompiledProgram, expe
             for collective in there
             if _otherwise(collective, wanted)
         ]
-    # Of which line these are nobody knows: perhaps of one of those.
+    # Nobody knows whose these are: perhaps a line's that is expected to overlap.
     strays = [collective for collective in collectives if not collective.nodes and _otherwise(collective, wanted)]
     wrong += [f"{described(collective)}: {_meanwhile(collective)}" for collective in strays]
     reason = f"expected {'to' if wanted else 'not to'} overlap with computation"

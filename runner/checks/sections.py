@@ -63,7 +63,7 @@ def lacking(experiment: Experiment) -> str | None:
 
 
 def check(context: Context) -> SectionsVerdict:
-    """Compare every output of `per_device`, on every device, with that of `graph`."""
+    """Compare every output of `per_device`, on every device, with the one of `graph`."""
     compared = {name: compare(context, name) for name in context.experiment.results}
     if context.uncast:
         # Casts hide what is smaller than a step of theirs.
@@ -121,7 +121,7 @@ def _apart(name: str, result: Comparison) -> str:
 def compare(
     context: Context, name: str, per_device: PerDevice | None = None, *, before_casts: bool = False
 ) -> Comparison:
-    """Hold an output of `per_device`, or what another program would have in its place, to that of `graph`.
+    """Hold an output of `per_device`, or what another program would have in its place, to the graph's.
 
     `before_casts` compares what both would be if no cast rounded.
     """

@@ -184,7 +184,7 @@ def _of_elements(context: Context, section: Section, name: str, allowed: Toleran
 
 
 def _width(context: Context, section: Section, name: str, allowed: Tolerance) -> float:
-    """How far half of the elements may be off, of which decisions lead to many things; 0 where these are fewer."""
+    """How far half of the elements may be off where decisions lead to many values; 0 where fewer hang on one."""
     rounding, kind = context.rounding(section, name), dtypes.dtype(context.outputs[name][1])
     if rounding.low is None or rounding.high is None:
         return 0.0

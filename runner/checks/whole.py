@@ -21,7 +21,7 @@ COMMON_TO_SOME = {1: 0.125, 2: 0.125, 4: 2.0, 8: 2.0}
 """How many may be common to all elements that share an index."""
 
 GROUP = 16
-"""Of at least so many elements a mean along a dimension is taken."""
+"""Means along a dimension are taken over at least so many elements."""
 
 ERRORS = 5.0
 """Standard errors by which a slope or a mean may be off."""

@@ -31,7 +31,7 @@ class Options:
 
     @property
     def measure(self) -> str:
-        """The measure of which the best so far is told."""
+        """The measure whose best value so far is told."""
         objective = (self.objective or "").rpartition(".")[2]
         named = (OLDER.get(name, name) for name in (self.sort or "", objective))
         return next((name for name in named if name in MEASURES), MEASURES[0])

@@ -35,7 +35,7 @@ class InvalidReport(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line. Returns 0, or 2 for bad input, of which nothing is written, and 3 where writing fails."""
+    """Run the command line. Returns 0; 2 for bad input, when nothing is written; 3 where writing fails."""
     parser = argparse.ArgumentParser(
         prog="python -m runner.report",
         description="Make report.html of a run folder, of a sweep and its points, or of several of them together.",
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _report(paths: list[Path], options: argparse.Namespace) -> Path:
-    """Write the pages; return the path of that of all. Raises `InvalidReport`."""
+    """Write the pages; return the path of the common one. Raises `InvalidReport`."""
     by_folder, unreadable = _read(paths)
     if len(by_folder) == 1 and (paths[0] / folders.RECORD).is_file():
         folder, only = next(iter(by_folder.items()))
@@ -103,7 +103,7 @@ def _export(page: Path) -> Path:
 
 
 def _read(paths: Sequence[Path]) -> tuple[dict[Path, Record], list[str]]:
-    """The records of all run folders in those that are given, and what is to be said of those that cannot be read.
+    """The records of all run folders below `paths`, and a message for each that cannot be read.
 
     Raises `InvalidReport`.
     """
@@ -196,7 +196,7 @@ def _beside(name: str, number: str) -> str:
 
 
 def _name(folder: Path, paths: Sequence[Path]) -> str:
-    """What a point is called: its number in its sweep, after which of the folders that are given it is in."""
+    """What a point is called: its number in its sweep, below its folder's name where several folders are given."""
     home = next(path for path in paths if folder == path or path in folder.parents)
     inside = folder.relative_to(home).as_posix()
     if len(paths) == 1:

@@ -1,4 +1,4 @@
-"""`resume=FOLDER` in; the command line of the sweep that the folder is of out, and back: what a sweep leaves for it.
+"""`resume=FOLDER` in; the command line of that sweep out, and back: what a sweep leaves for it.
 
 A folder is data: what it says of the sweep is taken only as far as it concerns experiments.
 """

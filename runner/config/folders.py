@@ -23,7 +23,7 @@ def conf_folder() -> Path:
 
 
 def misnamed(name: str) -> str | None:
-    """Why a name cannot be that of a folder; None where it can."""
+    """Why no folder can have this name; None where one can."""
     if not _FILE_NAME.match(name):
         return f"{name!r} cannot name a folder; use letters, digits, '_', '-', '.'"
     if len(name) > _LONGEST:

@@ -85,7 +85,7 @@ def _count(override: Override) -> int:
 
 
 def withheld(overrides: Sequence[str]) -> frozenset[str]:
-    """Of what Hydra cannot lay over the whole of a sweep what is typed.
+    """What is typed of the overrides that Hydra cannot lay over the whole of a sweep.
 
     The values below a key, as `dims.M=8`, where the experiment itself is swept: only a point has the key. And the word
     `all` where it stands for every layout, since each point has one of these.

@@ -94,7 +94,7 @@ def of_point(loader: ConfigLoader, config: DictConfig, overrides: Sequence[str])
 
 
 def check_choices(config: DictConfig, loader: ConfigLoader, typed: Sequence[str]) -> None:
-    """Raise `Untrusted` where a file that a sweep may choose sets more than it may; `config` is that of the sweep.
+    """Raise `Untrusted` where a file that a sweep may choose sets more than it may; `config` is the sweep's.
 
     Our own sweeper composes each point before it is run, so that one costs no other. Of another sweeper's points nobody
     knows before it runs them.

@@ -18,7 +18,7 @@ from runner.sharding.ring import RAGGED
 from runner.words import time_text
 
 _GROUPS = 64
-"""Of so many groups each is looked at; those of more are alike."""
+"""Up to so many groups are looked at; the others are alike."""
 
 _PAIRED = ("collective-permute", "send", "recv")
 """Collectives whose groups are pairs: who sends, and who gets it."""

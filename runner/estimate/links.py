@@ -85,7 +85,7 @@ class Links:
         return TransferTime(taken.seconds * times, taken.bound, taken.over)
 
     def _gather(self, places: Sequence[Coordinates], whole: int) -> Iterator[TransferTime]:
-        """What each kind of link takes for every device to get a whole of which each has a part."""
+        """What each kind of link takes for every device to get all parts of a whole, one per device."""
         nodes, links = len({place[0] for place in places}), self._hardware.links
         inside = len(places) // nodes
         if nodes > 1:
@@ -177,7 +177,7 @@ class _TorusLine:
 
 
 def _in_mesh(mesh: Mesh, places: list[Coordinates]) -> list[Coordinates]:
-    """Of the places of the hardware's devices, by their numbers, those of the mesh's."""
+    """The coordinates of the mesh's devices, from those of all the hardware's, by device number."""
     return places if mesh.devices is None else [places[number] for number in mesh.devices]
 
 

@@ -212,7 +212,7 @@ class _Reader:
             needed = self._flow.consumers(*self._result_of(place))
             between = Between(source=_nodes(taken), to=_nodes(needed))
             if all(not origin.primitive for origin in own):
-                # It has no name but that of the array that it moves: what needs it caused it.
+                # It only has the name of the array that it moves: what needs it caused it.
                 own = needed or own or taken
         else:
             own += [origin for origin in self._differentiated(place) if origin not in own]

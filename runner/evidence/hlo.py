@@ -43,7 +43,7 @@ _COMPUTATION = re.compile(r"^(ENTRY )?%?([^\s(]+) (?:\(.*\) -> .*)?\{\s*$")
 class Shape:
     """One array of an instruction's result, which has several when it is a tuple.
 
-    - `space`: of which of the device's memories, 0 for the large one. What the others are depends on the backend.
+    - `space`: which of the device's memories, 0 for the large one. What the others are depends on the backend.
     """
 
     dtype: str
@@ -58,7 +58,7 @@ class Shape:
 
 
 def size_of(shapes: Iterable[Shape] | None) -> int | None:
-    """The bytes of all these arrays; None where that of one is not known."""
+    """The bytes of all these arrays; None where one's are not known."""
     shapes = None if shapes is None else [shape for shape in shapes if shape.dtype != "token"]
     return None if shapes is None or not all(shape.bits for shape in shapes) else sum(s.bytes for s in shapes)
 
@@ -130,7 +130,7 @@ class Computation:
 
     @cached_property
     def users(self) -> dict[str, list[Instruction]]:
-        """For each instruction those that take its result."""
+        """For each instruction, those that take its result."""
         users: dict[str, list[Instruction]] = {}
         for instruction in self.instructions.values():
             for operand in dict.fromkeys(instruction.operands):

@@ -66,7 +66,7 @@ def generated(instruction: Instruction) -> bool:
 
 
 def everywhere(inside: np.ndarray, partitions: int, ids: Sequence[int]) -> np.ndarray:
-    """The groups or pairs of all slices, where a module of so many partitions is that of each of several.
+    """The groups or pairs of all slices, where each of several slices runs a module of so many partitions.
 
     It numbers the devices of its slice in the order in which they stand in the mesh, whose devices have `ids`.
     """

@@ -1,4 +1,4 @@
-"""An all-reduce that the compiler merged of several in; what each of its operands is of, out."""
+"""An all-reduce that the compiler merged from several in; the lines behind each of its operands out."""
 
 from __future__ import annotations
 

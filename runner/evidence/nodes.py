@@ -24,7 +24,7 @@ PRIMITIVES = frozenset(
 )
 """JAX's collective primitives: what stands last in the name of a collective that the program itself asks for.
 
-Those of the table's operations, and those of which no operation of the language is made.
+Some the table's operations lower to, some none does.
 
 Source: jax/_src/lax/parallel.py, where those that begin an asynchronous one end in `_start`.
 """
@@ -64,18 +64,18 @@ def _parts(text: str) -> list[str]:
 
 
 def asked(stack: str) -> bool:
-    """Whether a name stack is that of a collective of the program's own: of a line, or of JAX's differentiation."""
+    """Whether a name stack names a collective that the program asks for: a line does, or JAX's differentiation."""
     scopes, _, primitive = stack.rpartition("/")
     return bool(scopes) and primitive.removesuffix("_start") in PRIMITIVES
 
 
 def backward(stack: str) -> bool:
-    """Whether a name stack is that of a backward pass."""
+    """Whether a name stack belongs to a backward pass."""
     return any(part.startswith("transpose(") for part in stack.split("/"))
 
 
 def again(stack: str) -> bool:
-    """Whether a name stack is that of what `jax.checkpoint` computes again in a backward pass."""
+    """Whether a name stack belongs to what `jax.checkpoint` computes again in a backward pass."""
     return "rematted_computation" in stack.split("/")
 
 
@@ -110,7 +110,7 @@ class Origins:
         return [stack for stack in stacks(op_name) if asked(stack) and self._origin(stack) is None]
 
     def tells(self, op_name: str) -> bool:
-        """Whether a name leads to a line, or is that of a collective that the program asks for."""
+        """Whether a name leads to a line, or to a collective that the program asks for."""
         return bool(self.of(op_name)) or bool(self.lost(op_name))
 
     def _origin(self, stack: str) -> Origin | None:

@@ -223,7 +223,7 @@ class _Reader:
 
 
 def own_times(events: Sequence[Event], inside: Mapping[str, frozenset[str]]) -> list[int]:
-    """For each event its time in nanoseconds without that of the events inside it.
+    """For each event its own time in nanoseconds, without the events inside it.
 
     Inside are those that stand on the same line while it does, and those of the instructions that `inside` lists for
     its own, on any line of the same device in the same run.

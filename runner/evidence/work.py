@@ -26,7 +26,7 @@ Kind = tuple[str, str]
 IN_BRANCHES = "what stands in a branch counts as if that were always taken: it may take less"
 
 _CALLING = ("while", "conditional", "call", "async-start")
-"""Instructions whose work is that of the computations that they run."""
+"""Instructions that only do the work of the computations that they run."""
 
 _PASSED = IDLE - {"copy", "iota"}
 """What reads and writes nothing."""
@@ -128,7 +128,7 @@ class _Reader:
                     yield from self._inside(instruction)
 
     def _line(self, instruction: Instruction, inside: list[Instruction]) -> Line:
-        """The line of an instruction: of a fusion that of its product, where it has one."""
+        """The line of an instruction; a fusion's is the line of its product, where it has one."""
         products = [fused for fused in inside if fused.opcode in ("dot", "convolution")]
         origins = [origin for fused in products for origin in self._origins.of(fused.op_name)]
         origins = origins or list(self._origins.of(instruction.op_name))
@@ -192,7 +192,7 @@ class _Reader:
                 return sum(sizes) + result
 
     def _of_fusion(self, fusion: Instruction, sizes: list[int], result: int) -> float:
-        """Of an operand of which a fusion reads slices, these; of a result that it writes into, what it writes."""
+        """What a fusion reads and writes: only slices where it slices an operand or updates a result in place."""
         called = dict(fusion.called).get("calls", "")
         where = self._module.computations.get(called)
         if where is None or where.root is None:

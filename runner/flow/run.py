@@ -325,7 +325,7 @@ def _hold_to_refusal(expected: str, ending: _Ending | None, record: Record) -> N
 
 
 def _steps(experiment: Experiment) -> Iterator[Step]:
-    """The programs, each followed by the taking of its profile where one is asked for; then that of the trace.
+    """The programs, each followed by its profile where one is asked for; then the trace.
 
     Neither is taken where nothing runs, nor a trace without the program that it shows.
     """

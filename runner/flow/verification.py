@@ -43,13 +43,13 @@ def smaller(experiment: Experiment) -> Experiment | str:
 
 
 def only_results(experiment: Experiment) -> dict[str, Any]:
-    """What changes in an experiment where only results are of interest, at other sizes or on other devices."""
+    """What changes in an experiment where only its results matter, at other sizes or on other devices."""
     expected: Mapping[str, Any] = experiment.definition["expect"]
     return {
         "verify_dims": {},
         # The others are of the whole sizes, and of the hardware that is not here.
         "expect": {name: expected.get(name) for name in _OF_RESULTS},
-        # How long simulated devices take at other sizes is of no use.
+        # Nobody needs to know how long simulated devices take at other sizes.
         "profile": False,
         "hardware": {},
     }

@@ -152,7 +152,7 @@ class Owner:
             raise Unlike(f"{name} was started with another input: {unlike[number]}")
 
     def _admit(self, connection: Wire, message: dict[str, Any], due: Any) -> dict[int, str]:
-        """Take in a process that is of the run; under its number what it has that this one has not."""
+        """Take in a process of the run; under its number, what it has and this one has not."""
         try:
             number = messages.introduction(message).number
         except Misfit:

@@ -38,7 +38,7 @@ class WorkerLine:
 
 @dataclass(frozen=True)
 class Values:
-    """The name of a file of values, and how many bytes of it follow."""
+    """The name of a file of values, and how many of its bytes follow."""
 
     file: str
     bytes: int

@@ -247,7 +247,7 @@ def put_together(parts: Sequence[Finished]) -> Finished:
 
 
 def _devices_of(ran: Ran) -> list[int]:
-    """The devices of which one process told what they hold."""
+    """The devices whose values one process told."""
     shards_held = [held for shards in ran.operands.values() for held in shards]
     shards_held += [(device, where) for output in ran.outputs.values() for device, where, _ in output.shards]
     return sorted({device for device, _ in shards_held})

@@ -229,7 +229,7 @@ def _parts(address: str) -> tuple[str, int]:
 
 
 class Arrivals:
-    """Those who come to an address and prove that they are of the run, each with the first message that it sends."""
+    """The processes that come to an address and prove that they belong to the run, each with its first message."""
 
     def __init__(self, servers: Sequence[socket.socket], key: bytes, patience: float) -> None:
         self.strangers = 0

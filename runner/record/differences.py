@@ -133,7 +133,7 @@ def _of_collectives(program: str, before: Pinned, after: Pinned) -> list[str]:
 
 
 def _units(listed: Sequence[Mapping[str, Any]], unsaid: Sequence[str]) -> Counter[str]:
-    """Every collective as text, without the fields that are `unsaid` by some, and how many there are of it."""
+    """Every collective as text, without the fields that some leave `unsaid`, and how many there are of it."""
     units: Counter[str] = Counter()
     for pin in listed:
         fields = {key: value for key, value in pin.items() if value or key not in _LEFT_OUT}

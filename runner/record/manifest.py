@@ -90,7 +90,7 @@ def refusal(folder: Path) -> str | None:
 
 
 def begin(folder: Path, kind: RunKind) -> None:
-    """Make an empty folder, which may not be there, that of a run, and of this process alone. Raises `Occupied`."""
+    """Claim an empty folder, or one that is not there yet, for a run of this process alone. Raises `Occupied`."""
     folder.mkdir(parents=True, exist_ok=True)
     if (why := refusal(folder)) is not None:
         raise Occupied(why)
@@ -216,7 +216,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _hash(path: Path) -> str:
-    """What a manifest has of a file: its SHA-256; of a log also the size at which it had that."""
+    """What a manifest says about a file: its SHA-256; for a log also the size at which it had that."""
     with open(path, "rb") as file:
         sha = hashlib.file_digest(file, "sha256").hexdigest()
         return f"{sha}:{file.tell()}" if path.suffix == ".log" else sha

@@ -48,7 +48,7 @@ def _rank(status: Status) -> int:
 
 
 def _findings(checks: Checks | FileChecks) -> Iterator[str]:
-    """Of each check that found something to say what it is called, its status, and the first of its reasons."""
+    """The name, the status and the first reason of each check that has something to say."""
     for name, check in checks.named():
         if check.status not in ("passed", "not_run"):
             yield f"{name} {check.status}: {_reason(check)}"

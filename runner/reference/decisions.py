@@ -50,7 +50,7 @@ class Decision:
     - `kind`: how `function`, of the operands of one device, jumps: the column `decides` of the table of operations, or
       `cast` for a rounding to a narrower dtype.
     - `operands`, `result`: what it was given and what it gave, on every device.
-    - `windows`, `keys`: for each operand, on every device, what `flips.Place` says.
+    - `windows`, `keys`: for each operand, on every device, what `flips.LocalDecision` says.
     - `others`: on every device what else the result may be; `near`: which of its elements.
     - `axis`: along which elements are put in order.
     - `rounds`: whether it decides nothing, but is one more rounding: a cast which rounding may carry over its edges in
@@ -109,7 +109,7 @@ class Recording(Script):
     stopped: list[PerDevice] = field(default_factory=list[PerDevice])
 
     def afresh(self) -> Recording:
-        """The same decisions, of which nobody knows yet how near they were."""
+        """The same decisions, before anybody knows how near they were."""
         return Recording(
             [replace(decision, windows=[], keys=[], others=[], near=[], rounds=False) for decision in self.decisions],
             self.stopped,

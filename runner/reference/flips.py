@@ -23,7 +23,7 @@ ALTERNATIVES = 4
 COMPARED = {
     "comparison": 2, "equality": 2, "membership": 2, "search": 2, "bin": 2, "largest": 1, "smallest": 1, "order": 1,
 }  # fmt: skip
-"""Of how many operands it matters which elements are equal."""
+"""For how many operands it matters which elements are equal."""
 
 _DRAWS = 16
 """How often a random draw from weights that rounding moves is drawn again."""

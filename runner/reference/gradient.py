@@ -146,7 +146,7 @@ def _measured(
 
 
 def shares(experiment: Experiment) -> int:
-    """Of how many shares JAX adds up a gradient of per_device, each of a derivative divided by their number.
+    """How many shares JAX adds up for a gradient of per_device, each a derivative divided by their number.
 
     Without `check_vma`, `shard_map` does not know that all devices give the same scalar, and each has a share in it.
     """

@@ -129,7 +129,7 @@ class _Interpreter:
     script: Script
     most: int | None = None
     own: bool = False
-    """Whether floats keep the dtypes that they come with, of which nobody says others."""
+    """Whether floats keep the dtypes that they come with, as nobody names others."""
     values: dict[int, PerDevice] = field(default_factory=dict[int, PerDevice])
     work: int = 0
 

@@ -232,7 +232,7 @@ def _in_own_dtype(subscripts: str, value: Rounded) -> Any:
     gone = tuple(place for place, name in enumerate(distinct) if name not in kept)
     if gone:
         with np.errstate(all="ignore"):
-            total = reduced(np.add, total, kind, machine, axis=gone, each=dtypes.dtype(kind).itemsize < 4)
+            total = reduced(np.add, total, kind, machine, axis=gone, every_step=dtypes.dtype(kind).itemsize < 4)
     left = "".join(name for name in distinct if name in kept)
     return rounded(np.einsum(f"{left}->{kept}", total), kind, machine)
 

@@ -46,7 +46,7 @@ _TAKINGS = ((200_000, 8),)
 For more, thrice; and always all of them."""
 
 _MANY = 2_000_000
-"""Of larger arrays, the moments are those of every k-th row."""
+"""For larger arrays, only every k-th row counts in the moments."""
 
 _FLOAT32_TO_FLOAT64 = 2.0**-29
 """The ratio of their roundings."""

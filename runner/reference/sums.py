@@ -12,10 +12,10 @@ from runner.reference.machine import Machine, nearest
 from runner.untyped import is_tuple
 
 _BLOCK = 32
-"""Of so many terms a compiler makes one, and of these one, where it adds 16 bits in 16 bits."""
+"""A compiler adds so many terms to one, and so many of these to one again, where it adds 16 bits in 16 bits."""
 
 _STEPS = 4096
-"""Of more terms that are rounded one after the other, only the order is drawn, and not each rounding."""
+"""With more terms than this, rounded one after the other, only the order is drawn, not each rounding."""
 
 
 def reduced(

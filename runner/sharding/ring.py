@@ -13,7 +13,7 @@ from runner import executions
 from runner.executions import Count, InBranch
 
 RAGGED = "ragged-all-to-all"
-"""It sends what only its operands tell, the first of which is what is sent."""
+"""Only its operands tell how much it sends; the first is what is sent."""
 
 
 def sent(kind: str, devices: int, bytes_in: int | None, bytes_out: int | None) -> int | None:

@@ -17,7 +17,7 @@ _MOST = 3
 
 
 def head(estimates: Mapping[str, Estimate]) -> list[str]:
-    """What the table is of."""
+    """What the table is about."""
     first = next(iter(estimates.values()))
     return [f"estimate: the least time of a run on {where(first)}, from its peaks and links; what is hidden overlaps"]
 

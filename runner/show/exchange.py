@@ -24,10 +24,10 @@ MOST = 24
 """How many collectives an image has."""
 
 _TALL = 70
-"""Of more lines, the text of a collective is left to the image."""
+"""A collective that takes more lines of text is left to the image."""
 
 _SMALL = 32
-"""Of up to this many elements on a device, the image has each with its value."""
+"""With up to this many elements on a device, the image shows each one's value."""
 
 _ARROW = "→"
 

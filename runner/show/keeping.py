@@ -8,7 +8,7 @@ from runner.words import bytes_text, listed
 
 
 def lines(record: Record) -> list[str]:
-    """What each program that rematerialises needs, and what it needs without; those of which that is alike together."""
+    """What each program that rematerialises needs, with and without it; programs that need the same share a line."""
     alike: dict[str, list[str]] = {}
     for name, program in record.compiled.items():
         comparison = _comparison(program)

@@ -184,12 +184,12 @@ class ArrayPicture:
 
 
 _TOLD = 4
-"""Of up to this many processes the mesh says which devices each has."""
+"""Up to this many processes, the mesh says which devices each has."""
 
 
 @dataclass(frozen=True)
 class MeshPicture:
-    """The mesh itself: `device_ids` row-major, the last axis fastest; `topology` is that of devices not here.
+    """The mesh itself: `device_ids` row-major, the last axis fastest; `topology` is the absent devices'.
 
     `processes` has for each of several the ids of its devices.
     """

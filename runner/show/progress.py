@@ -89,7 +89,7 @@ class Progress(_Line):
 
 
 class Quiet(Progress):
-    """Of one of many runs nothing is shown: the sweep that it belongs to has a line."""
+    """One of many runs shows nothing: its sweep has a line."""
 
     def __enter__(self) -> Self:
         return self
@@ -108,7 +108,7 @@ class SweepProgress(_Line):
         self.running = 0
         self.failed = 0
         self.ready = 0
-        """Points of those done that cost no time here."""
+        """Done points that cost no time here."""
         self.best = ""
 
     def text(self) -> str:

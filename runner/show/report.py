@@ -164,7 +164,7 @@ def _compared(checks: Checks) -> dict[str, ValueOutput]:
 
 
 def _measured(checks: Checks) -> tuple[str, str]:
-    """Of a `value` check the worst output's error, and the bluntest's power, each with the name of its output."""
+    """The worst error and the bluntest power of a `value` check, each with the name of its output."""
     outputs = _compared(checks)
     if not outputs:
         return "–", "–"
@@ -181,13 +181,13 @@ def _measured(checks: Checks) -> tuple[str, str]:
 
 
 def _badness(output: ValueOutput) -> tuple[int, float, float]:
-    """What failed, what is known to, what is weak; of those that are alike, what used most of its tolerance."""
+    """What failed, what is known to, what is weak; among alike ones, what used most of its tolerance."""
     status = ("passed", "weak", "known", "failed").index(output.status)
     return status, output.max_abs_error if output.wrong else 0.0, output.share
 
 
 _PLACES = 3
-"""Of so many lines that decide, each is named."""
+"""Up to so many deciding lines are named."""
 
 
 def _undecided(record: Record) -> list[str]:

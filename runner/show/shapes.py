@@ -67,7 +67,7 @@ class Card:
 
     @property
     def width(self) -> float:
-        """Of the card with its padding."""
+        """The card's, with its padding."""
         return max(self.head.width, self.body.width) + 2 * PAD
 
 
@@ -80,7 +80,7 @@ _Sized = TypeVar("_Sized", bound=_HasWidth)
 
 
 def document(title: str, summary: str, legend: str, description: str, cards: Sequence[Card]) -> str:
-    """A page of cards under a title, a summary and a legend; `description` describes it to who cannot see it."""
+    """A page of cards under a title, a summary and a legend; `description` is for readers who cannot see it."""
     words = [*textwrap.wrap(summary, int((PAGE - 2 * MARGIN) / LETTER)), legend]
     body = _page(cards)
     top = MARGIN + 38 + 18 * len(words)

@@ -150,7 +150,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def lines(rows: Sequence[Row]) -> list[str]:
-    """What the estimates are of; by each measure the best, and by how much."""
+    """What the estimates are for; by each measure the best, and by how much."""
     answers = [_line(one) for name in MEASURES if (one := measures.best(rows, name))]
     estimates = [f"estimate: the least time of a run on {each}" for each in measures.estimated(rows)]
     return [*estimates, *(["the least, of what passed:", *(f"  {line}" for line in answers)] if answers else [])]

@@ -54,7 +54,7 @@ def _widths(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[int]:
 
 
 def _least(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[int]:
-    """To what columns may be narrowed: words stay whole, and so do cells that are narrow."""
+    """How narrow columns may get: words stay whole, and so do narrow cells."""
     widths: list[int] = []
     for k, name in enumerate(head):
         words = [len(word) for row in rows for word in row[k][0].split()]

@@ -57,7 +57,7 @@ class Missing(Exception):
 
 
 def entries(record: Record, folder: Path, group: str, number: int | None, overrides: Sequence[str]) -> list[Entry]:
-    """The entries of a run; `number` is that of the point of a sweep."""
+    """The entries of a run; `number` is its point's in a sweep."""
     listed: list[Entry] = []
     for row in measures.rows(number or 0, record, overrides):
         program = row.program or "–"

@@ -93,7 +93,7 @@ def of_graph(experiment: Experiment) -> None:
 
 
 def places(experiment: Experiment) -> tuple[int, ...]:
-    """The positions among the arrays of those with respect to which the gradients are."""
+    """The positions of the arrays that the gradients are with respect to."""
     assert experiment.grad is not None
     names = [array.name for array in experiment.arrays]
     return tuple(names.index(name) for name in experiment.grad.wrt)
@@ -194,5 +194,5 @@ def _of_32_bits(x: Any) -> Any:
 
 
 def _rounded(x: Any, narrow: str) -> Any:
-    """`x` as the dtype `narrow` holds it; its derivative is that of `x`."""
+    """`x` as the dtype `narrow` holds it; its derivative is the identity's."""
     return x + jax.lax.stop_gradient(x.astype(dtypes.dtype(narrow).numpy).astype(x.dtype) - x)

@@ -73,7 +73,7 @@ class _Call:
         return varying_axes(jax.typeof(self.x)) if kept else None
 
     def split(self, varying: frozenset[str]) -> tuple[list[str], list[str]]:
-        """Of the axes that it names, those over which its operand varies, and the others."""
+        """The axes that it names and its operand varies over, and the other ones that it names."""
         return [axis for axis in self.axes if axis in varying], [axis for axis in self.axes if axis not in varying]
 
 
@@ -266,7 +266,7 @@ LIMITS: tuple[tuple[Limit | None, Callable[[_Call], str | None]], ...] = (
     ("casts what is the same", _cast),
     ("axes of one kind", _axes_of_one_kind),
 )
-"""What is asked of a collective, in this order: of those whose row has the limit, or, without one, of all."""
+"""The limits of collectives, checked in this order: each where the row has it, or everywhere where no row does."""
 
 
 def _type(x: Any) -> str:

@@ -1,6 +1,6 @@
 """A module of MLIR in; its operations in the order in which they run, with their name stacks and how often, out.
 
-A function is walked at each of its calls: the names inside of it are relative to that of the call.
+A function is walked at each of its calls: the names inside it are relative to the call's.
 """
 
 from __future__ import annotations

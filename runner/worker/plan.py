@@ -30,7 +30,7 @@ Place = tuple[str | None, str | None, bool]
 """The line of an operation, the place in its expression, and whether it is in the backward pass."""
 
 Where = Callable[[str], Place]
-"""From the name stack of an operation (`jit(f)/hidden/dot_general`) to where it stands."""
+"""Where an operation stands, by its name stack (`jit(f)/hidden/dot_general`)."""
 
 NOWHERE: Place = (None, None, False)
 
@@ -88,14 +88,14 @@ def _rows(values: list[Any]) -> str:
 
 
 _ALONG = frozenset({"slice", "dynamic_slice", "reshape", "transpose", "convert", "broadcast_in_dim"})
-"""Operations whose result is of their operand: a part of it, or all."""
+"""Operations whose result is their operand, or a part of it."""
 
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known of a value: what it is of, and the names of its dimensions.
+    """What is known of a value: its array or line, and the names of its dimensions.
 
-    - `fixed`: the key that lays it out, whoever reads it, and how: that of an array.
+    - `fixed`: the key of an array that lays it out, whoever reads it, and how.
     - `asked`: the keys that ask for layouts of it, and these; `met`: those that ask for what its type says anyhow.
     """
 
@@ -117,7 +117,7 @@ class _Reader(Places):
         self._results = _results(experiment)
         self._planned: list[tuple[PlannedOperation, list[RegionNodes], list[RegionNodes]]] = []
         self._collectives: list[tuple[PlannedCollective, RegionNodes, int]] = []
-        # The collectives whose results an operation takes that was not visited yet; the numbers of those that were.
+        # For operations not visited yet, the collectives whose results they take; the numbers of those visited.
         self._awaited: dict[Any, list[int]] = {}
         self._visited: dict[Any, int] = {}
         self._values: dict[str, dict[str, Spec]] = {}
@@ -328,7 +328,7 @@ class _Reader(Places):
         return self._key_of(line, layout)
 
     def _key_of(self, line: str | None, layout: Spec | None, value: str | None = None) -> str | None:
-        """The key of a constraint that stands in a line, on what is of a `value`.
+        """The key of a constraint that stands in a line and is on `value`, where one is named.
 
         What a call gives is constrained after it, in the scope of its lines.
         """
@@ -448,7 +448,7 @@ def _written(experiment: Experiment, spec: Spec, rank: int) -> tuple[Spec, ...]:
 
 
 def _constraint(experiment: Experiment, names: Sequence[str], layout: Spec | None) -> str | None:
-    """The key of the constraint that a program puts on one of some lines; of an output, that of the output.
+    """The key of the constraint that a program puts on one of these lines; an output's own key for an output.
 
     None where `layout` is not the key's, but one on the way. What a repeat stacks is constrained after it;
     the lines of one device ask for the axes that they leave to the compiler.

@@ -120,7 +120,7 @@ def placed(module: ModuleType, mesh: Any) -> Any:
 
 
 def put(value: np.ndarray, sharding: Any) -> jax.Array:
-    """An array of which each process places what its own devices have."""
+    """An array that the processes place together, each its own devices' part."""
     if ours.count == 1:
         return calls.device_put(value, sharding)
     return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])

@@ -21,7 +21,7 @@ RegionNodes: TypeAlias = tuple[Mapping[str, RegionNode], ...]
 
 
 def whole(axis: str) -> str:
-    """The mesh axis of which an axis of Shardy's may be a part."""
+    """The mesh axis behind an axis of Shardy's, which may be a part of one."""
     return axis.partition(":")[0]
 
 
@@ -54,7 +54,7 @@ class Regions:
         self._hints.setdefault(self._top(node), {})[key] = None
 
     def lie(self, nodes: RegionNodes, spec: Spec, key: str) -> None:
-        """Note that a key asks for a layout, of which the nodes have a part."""
+        """Note that a key asks for a layout that the nodes have a part of."""
         for along, axes in zip(nodes, spec, strict=False):
             for axis in axes:
                 if axis in along:

@@ -1,4 +1,4 @@
-"""A module with the origins of Shardy's shardings in; of its operations, in their order, what they say, out."""
+"""A module with the origins of Shardy's shardings in; what they say of each operation, in order, out."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ class Constraint:
 
 
 class ShardingOrigins(Places):
-    """The origins of the results' shardings, of the operations that compute, by their places; and the constraints.
+    """The origins of the shardings of computed results, by the operations' places; and the constraints.
 
     - `constraints`: by Shardy's names for them.
-    - `constrained`: by the place of an operation and the number of its result the constraints on that.
+    - `constrained`: the constraints on a result, by its operation's place and its number.
     """
 
     def __init__(self, module: Any, mesh: Mesh) -> None:

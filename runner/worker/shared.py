@@ -22,7 +22,7 @@ _MOST = 8
 """How many compilations are kept: the memory of a process that does many points stays flat."""
 
 _INPUTS = re.compile(r"^def inputs\(\):\n(?:(?: .*)?\n)+", re.MULTILINE)
-"""The data of a program, of which the compiler sees types and layouts only."""
+"""The data of a program; the compiler sees only their types and layouts."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Series:
-    """A line: points by their x, and which colour it has; None is that of the many."""
+    """A line: points by their x, and its colour; None is the grey of the many."""
 
     name: str
     points: Sequence[tuple[float, float]]

@@ -91,7 +91,7 @@ def _words(lines: Sequence[RecordedLine]) -> Iterator[str]:
 
 
 def pill(collective: Collective, times: int) -> Pill:
-    """A collective in words; `times` is how many instructions are alike. A merged one says what it is of."""
+    """A collective in words; `times` is how many instructions are alike. A merged one lists its parts."""
     over = "groups of no axis" if collective.axes is None else ", ".join(collective.axes) or "no axis"
     runs = "" if collective.count == 1 else f" × {executions.short(collective.count)}"
     several = f"{times} × " if times > 1 else ""

@@ -15,11 +15,11 @@ from runner.show.page.verdicts import callout
 from runner.words import bytes_text, listed
 
 _LINES = 120
-"""Of more lines there is no drawing."""
+"""Sections with more lines are not drawn."""
 
 
 def parts(record: Record) -> Iterator[Part]:
-    """The section of the graph and that of the collectives, as far as the record has what they show."""
+    """The sections of the graph and of the collectives, as far as the record has what they show."""
     drawn = list(_graphs(record))
     if drawn:
         key = tag(

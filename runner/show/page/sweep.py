@@ -138,7 +138,7 @@ def _key(named: Sequence[tuple[str, int]], *, line: bool = False) -> Markup | No
 
 
 def _sizes(sweep: Sweep) -> Part | None:
-    """For each key whose values are numbers a line per what else was swept, by each measure."""
+    """For each key with numbers and each measure, a line per setting of the other swept keys."""
     inside: list[Inside] = []
     for key in sweep.keys:
         sizes = {row.keys[key]: size for row in sweep.passed if (size := _size(row.keys[key])) is not None}
